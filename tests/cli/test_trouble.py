@@ -1,4 +1,4 @@
-"""What commands say when the cluster is in trouble: no leader of the quorum, no answer, answers that refuse."""
+"""What commands say when the cluster is in trouble: a quorum that lacks a leader, no answer, answers that refuse."""
 
 from __future__ import annotations
 

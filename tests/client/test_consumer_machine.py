@@ -326,7 +326,7 @@ def test_a_position_out_of_range_is_reset_or_raised() -> None:
 
 
 def test_after_a_change_of_leader_the_position_is_checked() -> None:
-    """KIP-320: the new leader's log goes on from the position: nothing happens, nothing is read twice."""
+    """KIP-320: the new leader's log goes on from the position: the consumer reads on, each record once."""
     found = reading(9, metadata_max_age_ms=1000)
     assert found.values() == numbers(0, 8)
     found.broker.leader_epoch = 1
@@ -368,7 +368,7 @@ def test_a_truncated_log_is_noticed(policy: str) -> None:
 
 
 def test_what_was_only_fetched_of_a_truncated_log_is_fetched_again() -> None:
-    """Records that the application has not had are no loss."""
+    """Records that have yet to reach the application are no loss."""
     found = reading(9, metadata_max_age_ms=1000, auto_offset_reset="none", max_poll_records=3)
     found.machine.seek(T0, 0, -1)
     assert found.values() == numbers(0, 2)

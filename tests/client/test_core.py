@@ -1,4 +1,4 @@
-"""The client's core by scripts: a fake broker, no IO, time that moves only when nothing else can happen."""
+"""The client's core by scripts: a fake broker, no IO, time that moves only when all else has happened."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_request_without_a_common_version_is_refused_here() -> None:
 
 
 def test_a_client_that_never_had_contact_fails_at_once() -> None:
-    """fail_fast: no waiting for an address where nothing runs."""
+    """fail_fast: the client does not wait for an address where nothing runs."""
     core, wire, _ = make(bootstrap=[("nobody", 1), ("nowhere", 2)])
     with pytest.raises(
         BrokerUnavailable, match=r"nobody:1: Connection refused; .*nowhere:2: Connection refused"
@@ -339,7 +339,7 @@ def test_a_refusal_to_negotiate_is_an_error_of_the_connection() -> None:
 
 
 def test_reports_about_dead_attempts_are_ignored() -> None:
-    """A connection id is never used again, so late news cannot hit the wrong connection."""
+    """A connection id is used once, so late news cannot hit the wrong connection."""
     core, wire, _broker = make()
     wire.run(refresh_metadata(core, [], timeout=5))
     (old,) = wire.ends
@@ -352,7 +352,7 @@ def test_reports_about_dead_attempts_are_ignored() -> None:
 
 
 def test_close_ends_what_is_under_way() -> None:
-    """No operation is left hanging; nothing can be started afterwards."""
+    """No operation is left hanging; later ones are refused."""
     core, wire, broker = make()
     broker.trouble[ApiKey.DESCRIBE_CLUSTER].append(SILENCE)
     task = core.start(request(core, DescribeClusterRequest(), timeout=5), 0.0)

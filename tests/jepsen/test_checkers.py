@@ -153,7 +153,7 @@ def test_anomaly_is_found_and_nothing_else(name: str) -> None:
 
 
 def test_every_checker_has_a_history_that_it_rejects() -> None:
-    """A checker that nothing can fail checks nothing."""
+    """A checker must be able to fail."""
     for checker in CHECKERS:
         found = [
             anomaly

@@ -69,13 +69,13 @@ def test_meta_properties_say_who_owns_the_directory() -> None:
     ],
 )
 def test_another_meta_properties_is_refused(data: bytes) -> None:
-    """A directory without a known owner is not touched."""
+    """A directory whose owner is unknown is not touched."""
     with pytest.raises(NotALogDirectory):
         MetaProperties.decode(data)
 
 
 def test_an_unformatted_directory_is_refused() -> None:
-    """A directory without a known owner is not opened; a formatted one tells whose it is."""
+    """A directory whose owner is unknown is not opened; a formatted one tells whose it is."""
     disk = new_disk()
     directory = disk.open_dir("fresh", create=True)
     node = Node()

@@ -205,7 +205,7 @@ def test_segments_behind_such_damage_are_kept_whole() -> None:
 
 
 def test_a_torn_tail_leaves_no_copy() -> None:
-    """What was not synced a power loss may tear: nobody was promised it."""
+    """A power loss may tear what is still unsynced: nobody was promised it."""
     disk, log = written()
     disk.corrupt(f"{ROOT}/{file_name(log.segments[1].base_offset, '.log')}", 30)
     assert reopened(disk, recovery_point=0).log_end_offset == log.segments[1].base_offset

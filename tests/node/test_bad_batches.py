@@ -1,4 +1,4 @@
-"""Batches that break the rules: Kafka's error code, nothing appended, and nobody else harmed."""
+"""Batches that break the rules: Kafka's error code, nothing appended; other partitions and clients go on."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def test_installing_a_snapshot_survives_a_power_cut_at_any_operation(end_offset:
 
 
 def test_a_full_disk_delays_the_installation_of_a_snapshot() -> None:
-    """`ReplicatedLog.install`: no room is weather, and not the end of the node."""
+    """`ReplicatedLog.install`: a full disk is weather, and the node goes on."""
     world = make_world()
     disk = world.machine(NODE).disk
     log = open_log(world)

@@ -51,7 +51,7 @@ class RaftMachine(RuleBasedStateMachine):
 
     @rule()
     def quiet_moment(self) -> None:
-        """Most runs would never elect anybody without a few."""
+        """Most runs need a few of these to elect a leader."""
         self.cluster.settle(0.3)
 
     @rule(number=NODES)

@@ -165,7 +165,7 @@ def test_resigning_goes_back_to_the_committed_state() -> None:
 
 
 def test_a_log_without_room_refuses() -> None:
-    """Decisions wait for the disk in memory, but not without limit."""
+    """Decisions wait for the disk in memory, up to a limit."""
     log = SlowLog()
     machine = make(log)
     log.has_room = False

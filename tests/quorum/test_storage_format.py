@@ -140,7 +140,7 @@ def test_a_damaged_identity_is_told(contents: str, problem: str) -> None:
 
 
 def test_an_unfinished_snapshot_is_told_apart() -> None:
-    """A snapshot without its footer was never finished: no state is taken from half of it."""
+    """A snapshot that lacks its footer was left unfinished: no state is read from such a half."""
     first, _ = directories()
     format_all(first)
     data = first.read_bytes("bootstrap.checkpoint")

@@ -48,7 +48,7 @@ def test_a_follower_promises_as_much_unsynced_as_it_may() -> None:
 
 
 def test_acks_0_is_flushed_too() -> None:
-    """Nobody waits for the answer, and the flush is the topic's, not the producer's."""
+    """Nobody waits for the answer; the flush is a rule of the topic, whatever the producer asks."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await cluster.produce(1, b"a", acks=1)
@@ -82,7 +82,7 @@ def test_a_follower_without_descriptors_promises_nothing_until_it_has_synced() -
 
 
 def test_a_flush_that_hangs_is_waited_for() -> None:
-    """A follower whose device does not come back promises nothing meanwhile, and goes on as soon as it does."""
+    """A follower whose device hangs promises nothing meanwhile, and goes on as soon as the device answers."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         assert (await cluster.produce(1, b"a"))[0] == 0

@@ -70,7 +70,7 @@ def test_logs_are_compared_where_both_have_something() -> None:
 
 
 def test_log_matching() -> None:
-    """Raft, 5.3: 'If two logs contain an entry with the same index and term, then the logs are identical in all entries up through the given index.'"""
+    """Raft, section 5.3. 'If two logs contain an entry with the same index and term, then the logs are identical in all entries up through the given index.'"""
     check_log_matching({"a": entries(1, 1, 2), "b": entries(1, 1, 3, 3), "c": entries(1)})
     with pytest.raises(SafetyViolation, match="a and b differ at offset 1, but both have 2 of epoch 2"):
         check_log_matching({"a": entries(1, 1, 2), "b": entries(1, 2, 2)})

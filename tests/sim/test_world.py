@@ -1,4 +1,4 @@
-"""The virtual world: clocks, pauses, crashes without last words, workers, and runs that get nowhere."""
+"""The virtual world: clocks, pauses, sudden crashes, workers, and runs that get nowhere."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ def test_the_weather_is_drawn_from_the_seed() -> None:
 
 
 def test_the_world_catches_a_service_that_answers_before_it_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A simulator that finds nothing is worth nothing: without the sync some seed must lose an answered block."""
+    """A simulator must find what is broken: when the sync is left out, some seed loses an answered block."""
     for seed in range(3):
         echo_world.run(seed)
 

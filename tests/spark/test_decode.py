@@ -258,7 +258,7 @@ class TestPieces:
         ]
 
     def test_control_batches_move_the_position(self) -> None:
-        """A reader that finds nothing but a marker must not ask for it for ever."""
+        """A reader that finds only a marker must not ask for it for ever."""
         builder = RecordBatchBuilder(base_offset=41, is_control=True, is_transactional=True, producer_id=1)
         builder.append(1, b"\0\0\0\1", b"\0\0\0\0\0\0")
         assert arrow_rows(builder.build(), 41) == ([], 42)
@@ -431,7 +431,7 @@ class TestHostileBytes:
         assert code_of(raw_batch(bytes([18, 0, 0, 0, 1, 1, 2, 2, 0xFF, 1]))) is ErrorCode.INVALID_RECORD
 
     def test_timestamp_beyond_microseconds(self) -> None:
-        """Spark counts microseconds in 64 bits; what does not fit is refused, never wrapped."""
+        """Spark counts microseconds in 64 bits; a time beyond them is refused, never wrapped."""
         for first, second in ((1 << 60, 0), (0, 1 << 60), (0, -(1 << 60))):
             builder = RecordBatchBuilder()
             builder.append(first, None, None)

@@ -132,7 +132,7 @@ class TestFramings:
 
     @pytest.mark.parametrize("length", [0, -1, -(2**31), 2**31 - 1])
     def test_xerial_lengths(self, length: int) -> None:
-        """A block's length is more than nothing and no more than what is there."""
+        """A block's length is above zero and at most what is there."""
         refuse(SNAPPY, compress(SNAPPY, TEXT) + struct.pack(">i", length) + b"rest")
 
     def test_xerial_of_tiny_blocks(self) -> None:
@@ -220,7 +220,7 @@ class TestDamage:
     @pytest.mark.parametrize("codec", CODECS)
     @pytest.mark.parametrize("tail", [b"\0", b"\0" * 8, b"\xff" * 30])
     def test_something_behind(self, codec: CompressionType, tail: bytes) -> None:
-        """What no reader would read has no place in a batch."""
+        """Bytes that readers would pass over have no place in a batch."""
         refuse(codec, compress(codec, TEXT) + tail)
 
     @settings(max_examples=examples(300))

@@ -250,7 +250,7 @@ class TestServer:
             server.next_event()
 
     def test_empty_frame(self) -> None:
-        """A frame of no bytes has no header."""
+        """An empty frame has no header."""
         server = ServerConnection()
         server.receive_data(bytes(4))
         with pytest.raises(MalformedMessage):
@@ -366,7 +366,7 @@ class TestClient:
             client.send(CALLS[4][0], 3)
 
     def test_limit(self) -> None:
-        """Pipelining is bounded; a request without a response does not count."""
+        """Pipelining is bounded; only requests that get a response count."""
         client = ClientConnection(unanswered_max=1)
         client.send(CALLS[4][0], 3)
         with pytest.raises(LocalProtocolError):

@@ -383,7 +383,7 @@ def damaged(draw: st.DrawFn) -> tuple[bytearray, bool]:
 @settings(max_examples=examples(250))
 @given(damaged())
 def test_damage_never_escapes(case: tuple[bytearray, bool]) -> None:
-    """Whatever the bytes, readers return or raise KafkaError, and no damage passes without a new checksum."""
+    """Whatever the bytes, readers return or raise KafkaError; damage passes only with a new checksum."""
     batch, resealed = case
     code = produce_error(batch)
     try:
