@@ -73,7 +73,7 @@ def test_a_group_reads_on_where_it_was(run: Run, topic: str, fresh_topic: Callab
 
 
 def test_a_reset_is_shown_before_it_is_done(run: Run, topic: str, fresh_topic: Callable[[str], str]) -> None:
-    """Without --execute nothing changes; with it the offsets are where the table said."""
+    """Without --execute all stays as it is; with it the offsets are where the table said."""
     group = fresh_topic("group")
     run("consume", topic, "--group", group)
     shown = run("group", "reset", group, "--to-earliest").out

@@ -46,7 +46,7 @@ def test_lists_and_truths_are_words() -> None:
     ],
 )
 def test_bytes_in_json_are_text_or_base64(data: bytes | None, field: dict[str, str | None]) -> None:
-    """Nothing is lost and nothing is guessed: the name says which it is."""
+    """Everything is kept and nothing is guessed: the name says which it is."""
     assert bytes_field("value", data) == field
 
 

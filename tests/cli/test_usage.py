@@ -52,7 +52,7 @@ def test_every_command_has_help_and_json(words: tuple[str, ...], capsys: pytest.
 
 
 def test_the_commands_are_those_of_this_version() -> None:
-    """What is not there is not offered."""
+    """Only what is there is offered."""
     text = build_parser().format_help()
     offered = [line.split()[0] for line in text.splitlines() if line.startswith("    ") and line[4] != " "]
     assert offered == [
@@ -113,7 +113,7 @@ def test_the_commands_are_those_of_this_version() -> None:
     ids=lambda words: " ".join(words) or "nothing",
 )
 def test_wrong_usage_is_exit_code_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is printed on stdout; one line on stderr says what is wrong, without the usage before it."""
+    """Stdout stays empty; one line on stderr says what is wrong, without the usage before it."""
     assert main(list(words)) == 2
     printed = capsys.readouterr()
     assert printed.out == ""

@@ -322,7 +322,7 @@ def test_a_voter_with_a_wiped_disk() -> None:
 
 
 def test_a_lone_voter_says_what_it_waits_for() -> None:
-    """No majority: the node is not ready, and names the voters that have to run."""
+    """Below a majority the node is not ready, and names the voters that have to run."""
     world = World(1, Weather())
 
     async def main() -> None:

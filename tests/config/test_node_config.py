@@ -141,7 +141,7 @@ def test_when_a_disk_gives_up_its_leaderships() -> None:
 
 
 def test_unknown_keys_warn() -> None:
-    """A misspelt key must not pass silently, but does not stop the start either (as in Kafka)."""
+    """A misspelt key gets a warning, and the node starts all the same (as in Kafka)."""
     node = config(log_retention_hour="1", listener_name_plaintext_ssl_keystore_type="PEM")
     assert node.warnings == (
         "unknown key log.retention.hour is ignored",

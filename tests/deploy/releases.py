@@ -18,7 +18,7 @@ _ENTRY = "odradek/node/main.py"
 
 
 class CannotBuild(Exception):
-    """No release can be built; pip says why: most likely it cannot reach an index."""
+    """The release cannot be built; pip says why: most likely an index is out of reach."""
 
 
 def build_releases(out: Path, *, whole: bool) -> None:

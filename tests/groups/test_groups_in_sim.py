@@ -193,7 +193,7 @@ def test_a_group_outlives_a_node_that_is_killed(seed: int) -> None:
 
 
 def test_a_coordinator_that_does_not_read_its_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checker that finds nothing is worth nothing."""
+    """A checker must find what is broken."""
     monkeypatch.setattr(coordinator, "read_latest", lambda log, skipped: {})
     with pytest.raises(AssertionError):
         storm(0)

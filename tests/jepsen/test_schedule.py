@@ -41,7 +41,7 @@ def test_kills_are_counted_and_befall_one_node_at_a_time(seed: int) -> None:
 
 
 def test_unknown_kinds_are_refused() -> None:
-    """A misspelt nemesis must not give a run without faults."""
+    """A misspelt nemesis is refused, since such a run would have no faults."""
     with pytest.raises(ValueError, match="no fault is called 'kil'"):
         plan(0, 60, ["kil"])
     with pytest.raises(ValueError, match="kill has none of the targets bridge"):

@@ -28,7 +28,7 @@ def test_changed_bytes_are_seen(value: int, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("foreign", [None, b"", b"7", b"7:", b":1:", b"x:1:y", b"12:0:12."])
 def test_foreign_bytes_are_no_value(foreign: bytes | None) -> None:
-    """What no producer of a run wrote is no value."""
+    """Only what a producer of the run wrote is a value."""
     assert parse_payload(foreign) == CORRUPT
 
 

@@ -456,7 +456,7 @@ def test_statistics_name_the_offsets() -> None:
 
 
 def test_the_log_can_be_opened_in_a_directory_that_has_foreign_files() -> None:
-    """What is not ours by name is neither read nor removed."""
+    """A file with a foreign name stays unread, and stays there."""
     disk = new_disk()
     directory = disk.open_dir(ROOT, create=True)
     names = ["notes.txt", "1.log", "0000000000000000000x.log", "00000000000000000000.log.bak"]

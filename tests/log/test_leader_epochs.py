@@ -102,7 +102,7 @@ def test_the_file_is_kafkas() -> None:
     "data", [b"1\n0\n", b"0\n2\n1 0\n", b"0\n1\n1\n", b"0\n1\nx 0\n", b"0\n2\n3 0\n1 5\n", b"\xff", b"0"]
 )
 def test_another_text_is_refused(data: bytes) -> None:
-    """A checkpoint that cannot be read is not guessed at."""
+    """An unreadable checkpoint is not guessed at."""
     with pytest.raises(MalformedCheckpoint):
         LeaderEpochs.decode(data)
 

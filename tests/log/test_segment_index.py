@@ -63,7 +63,7 @@ def test_truncation_keeps_what_lies_before(offsets: list[int], offset: int, size
 
 
 def test_time_entries_only_ascend() -> None:
-    """Kafka's maybeAppend: a timestamp that is not newer adds nothing."""
+    """Kafka's maybeAppend: only a newer timestamp adds an entry."""
     index = SegmentIndex()
     for timestamp, offset in ((5, 0), (5, 1), (3, 2), (9, 3), (-1, 4)):
         index.append_time(timestamp, offset)

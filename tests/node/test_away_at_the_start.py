@@ -76,7 +76,7 @@ def end(server: ServerProcess, *, cleanly: bool) -> None:
 @pytest.mark.parametrize("cleanly", [True, False])
 def test_only_its_partitions_wait_for_a_directory(tmp_path: Path, cleanly: bool) -> None:
     """They answer KAFKA_STORAGE_ERROR and are not made anew; with the directory all records are back. A replaced one
-    begins empty, after an unclean election. Without the directory of the metadata log there is no start."""
+    begins empty, after an unclean election. A node needs the directory of the metadata log to start."""
     first, second, aside = tmp_path / "first", tmp_path / "second", tmp_path / "aside"
     properties = prepare_odradek(tmp_path, settings={"log.dirs": f"{first},{second}"})
     cluster_id = MetaProperties.decode((first / "meta.properties").read_bytes()).cluster_id

@@ -221,7 +221,7 @@ def test_a_transaction_is_visible_as_a_whole_or_not_at_all() -> None:
     ids=lambda record: type(record).__name__,
 )
 def test_a_record_that_does_not_fit_stops_the_replay(record: Message) -> None:
-    """A broken invariant is a bug, not weather: nothing is guessed. Unknown records might be access rules."""
+    """A broken invariant is a bug: nothing is guessed. Unknown records might be access rules."""
     image, _ = replayed(MetadataImage.empty("c"), records.TopicRecord("a", T1), partition(T1, 0))
     with pytest.raises(InvalidMetadata):
         replayed(image, record)

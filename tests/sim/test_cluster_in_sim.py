@@ -38,7 +38,7 @@ def test_a_cluster_in_fair_weather(shape: Shape) -> None:
 
 
 def test_a_leader_that_does_not_wait_for_the_others_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checker that finds nothing is worth nothing: a high watermark at the leader's own end loses records."""
+    """A checker must find what is broken: a high watermark at the leader's own end loses records."""
     monkeypatch.setattr(Partition, "_raise_high_watermark", _raise_alone)
     shape = Shape(settings=SETTINGS | QUICK_SETTINGS)
     plan = StormPlan(20.0, ("deaths", "links"), power=False)

@@ -148,7 +148,7 @@ def test_the_order_of_partitions_turns() -> None:
 
 
 def test_nothing_assigned_is_nothing_asked() -> None:
-    """A fetcher without partitions asks nobody."""
+    """A fetcher sends fetches only when it has partitions."""
     wire, broker, fetcher = setup(count=3)
     assert read(wire, fetcher) == []
     assert not any(isinstance(message, FetchRequest) for message in broker.requests)

@@ -177,7 +177,7 @@ class Tampering:
 
 
 def test_the_eyes_see_what_is_wrong_with_a_living_cluster() -> None:
-    """A checker that finds nothing is worth nothing: each rule is broken once, by hand, and each is told."""
+    """A checker must find what is broken: each rule is broken once, by hand, and each is told."""
     tampering = Tampering()
     tampering.run()
     assert len(tampering.found) == 9

@@ -143,7 +143,7 @@ class TestRequestHeader:
     @settings(max_examples=examples(200))
     @given(st.sampled_from([b"", FLEXIBLE, b"\0\x12\0\4"]), st.binary(max_size=40))
     def test_any_bytes(self, start: bytes, rest: bytes) -> None:
-        """Nothing but RemoteProtocolError comes out, and the body never starts behind the frame."""
+        """Only RemoteProtocolError comes out, and the body never starts behind the frame."""
         frame = start + rest
         try:
             *_, body = parse_request_header(frame, 0, len(frame))

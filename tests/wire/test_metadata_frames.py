@@ -169,7 +169,7 @@ def test_the_two_logs_number_their_records_apart() -> None:
 
 
 def test_malformed_and_unknown_coordinator_records() -> None:
-    """A type, or a value's version, that Kafka 4.3 does not have, or no bytes for it."""
+    """A type, or a value's version, that is unknown to Kafka 4.3, or no bytes for it."""
     with pytest.raises(UnknownRecord):
         decode_coordinator_key(b"\x00\x63\x00")
     with pytest.raises(UnknownRecord):

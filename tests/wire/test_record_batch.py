@@ -140,7 +140,7 @@ class TestHeader:
 
     @pytest.mark.parametrize("size", [-1, 0, 60])
     def test_crc_of_less_than_a_header(self, size: int) -> None:
-        """A size that is no batch's has no right checksum."""
+        """With a size that is no batch's, any checksum is wrong."""
         assert not check_crc(build_batch(FIELDS), 0, size)
 
 
