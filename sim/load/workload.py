@@ -15,7 +15,7 @@ import attrs
 from odradek.client.admin import NewTopic, create_topics
 from odradek.client.core.client_config import ClientConfig
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
-from odradek.client.errors import ClientError, ConnectionBroken
+from odradek.client.errors import ClientError, ConnectionBroken, RequestTimedOut
 from odradek.client.shells.aio import AsyncClient
 from odradek.client.shells.aio_producer import AsyncProducer, SentRecord
 from odradek.env.ports import Event
@@ -78,13 +78,14 @@ class Workload:
     async def create_topics(self, client: AsyncClient, wanted: Sequence[NewTopic], timeout: float) -> None:
         """Create them. Raises what the cluster says.
 
-        An existing topic is fine: only this client makes topics of these names. It asks again when an answer is lost,
-        and a broker asks its controller again (as in Kafka).
+        An existing topic is fine: only this client makes topics of these names. It asks again when an answer is lost or
+        late, and a broker asks its controller again (as in Kafka). A broker waits 30 s on a connection to the controller
+        that the network has forgotten, longer than the client.
         """
         while True:
             try:
                 created = await client.run(create_topics(client.core, wanted, timeout=timeout))
-            except ConnectionBroken:
+            except (ConnectionBroken, RequestTimedOut):
                 continue
             for topic in created:
                 exists = isinstance(topic.error, KafkaError) and topic.error.code is _EXISTS
