@@ -1,8 +1,10 @@
 """The reader of a streaming query: where it starts, how far a batch goes, what Spark is told of it. SHELL.
 
-Theory of operation ------------------- One instance lives in a Python process beside the driver as long as the query
-runs. It is asked for offsets. Another one is pickled to the executors and only reads. A query waits for that process
-to start: what only some step needs is imported there.
+Theory of operation
+-------------------
+One instance lives in a Python process beside the driver as long as the query runs. It is asked for offsets. Another
+one is pickled to the executors and only reads. A query waits for that process to start: what only some step needs is
+imported there.
 
 * **Start.** `latest` is what it is when the query starts. Spark asks for the initial offset more than once and never
   writes it down. So the first end differs from it even if the log is empty. Spark then writes a first batch into the

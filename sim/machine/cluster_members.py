@@ -225,7 +225,11 @@ class Cluster:
             world.crash(member.name, "random")  # what was written must be durable
 
     def replace_disks(self, member: Member, paths: Sequence[str]) -> None:
-        """Put empty disks in the places of a dead node's, and format them as of a node that joins what exists."""
+        """Put empty disks in the places of a dead node's, and format them as of a node that joins what exists.
+
+        A machine that keeps some of its disks keeps its power too: they are changed while it runs, as in a JBOD host. Were
+        their page caches lost, this would be a loss of power, after which another broker has to stay up.
+        """
         world = self.world
         disk = world.machine(member.name).disk
         for path in paths:
@@ -244,7 +248,7 @@ class Cluster:
             ),
             ignore_formatted=True,
         )
-        world.crash(member.name, "random")
+        world.crash(member.name, "random" if set(paths) >= set(member.config.log_dirs) else "all")
 
     # --- what the cluster says of itself
 

@@ -1,10 +1,12 @@
 """A simulated network: hosts, links that can be cut, and byte streams that arrive late and in pieces.
 
-Theory of operation ------------------- A connection is two `SimConn`s. What one end sends is cut into segments:
-anywhere, when the weather says so. Each segment is an event of the agenda that happens to the other end. Segments of
-one direction never overtake each other. A sender may have `socket_buffer_bytes` under way and unread. What the
-receiver takes out of its buffer opens the window again after one more latency. So back pressure works as it does in
-production. As in TCP it is not told for every byte, but when a quarter of the buffer has been taken out.
+Theory of operation
+-------------------
+A connection is two `SimConn`s. What one end sends is cut into segments: anywhere, when the weather says so. Each
+segment is an event of the agenda that happens to the other end. Segments of one direction never overtake each other.
+A sender may have `socket_buffer_bytes` under way and unread. What the receiver takes out of its buffer opens the
+window again after one more latency. So back pressure works as it does in production. As in TCP it is not told for
+every byte, but when a quarter of the buffer has been taken out.
 
 All that reaches another node is an event that belongs to that node. A paused node holds its events back and finds
 them when it resumes. The kernel of a paused or busy process still answers: connections are accepted into the

@@ -3,14 +3,20 @@
 Each kind of trouble is a task of its own with randomness of its own, so that they overlap. The seed draws which kinds
 a run has, and how many killers are at work. It is a swarm: few runs have everything.
 
-What the fault model permits ---------------------------- Processes may die at any time, all at once too. The page
-caches survive, and the last replica of an ISR has all that was acknowledged. A controller's machine may lose its
-power at any time: what a quorum promises was synced. A broker's machine may lose its power, or have a disk that
-fails, only while the cluster is whole: every replica is in sync. Other trouble is over then. Until the cluster is
-whole again, one broker that was up at that moment stays up. This is the model "a promise holds while one in-sync
-replica keeps its synced and page-cache data". The same holds for disks that are replaced by empty ones. But there the
-processes of all other brokers may die together, with page caches that survive. If the partition's last leader was the
-one whose disk is new, it waits for an operator. The operator elects the replica that holds most (`Operator.recover`).
+What the fault model permits
+----------------------------
+Processes may die at any time, all at once too. The page caches survive, and the last replica of an ISR has all that
+was acknowledged. A controller's machine may lose its power at any time: what a quorum promises was synced.
+
+A broker's machine may lose its power, or have a disk that fails, only while the cluster is whole. Then every replica is
+in sync, and other trouble is over. Until the cluster is whole again, one broker that was up at that moment stays up. This
+is the model "a promise holds while one in-sync replica keeps its synced and page-cache data".
+
+The same holds for disks that are replaced by empty ones. But there the processes of all other brokers may die
+together, with page caches that survive. If the partition's last leader was the one whose disk is new, it waits for an
+operator. The operator elects the replica that holds most (`Operator.recover`). A machine that loses some of its disks
+keeps the page caches of the others.
+
 A voter may lose its disk where voters have directory ids (KIP-853), and the next one when the first has been
 replaced. A node whose disk reports errors may stop, if it says why; one whose disk is full, too.
 """

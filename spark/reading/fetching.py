@@ -1,8 +1,9 @@
 """Executors read: ranges of offsets, straight from the partitions' leaders, as Arrow batches. SHELL.
 
-Theory of operation ------------------- A Python worker of Spark lives for many tasks. Its connections to the cluster
-live as long. `_clients` keeps one client for each set of `kafka.*` options. So a task of a streaming query costs one
-Fetch and no connection.
+Theory of operation
+-------------------
+A Python worker of Spark lives for many tasks. Its connections to the cluster live as long. `_clients` keeps one
+client for each set of `kafka.*` options. So a task of a streaming query costs one Fetch and no connection.
 
 While one answer is decoded and handed to Spark, the next one is under way. The batch headers of an answer are enough
 to know where it ends. So the next Fetch is sent before the first row of this one is made. A task of several ranges,
