@@ -15,7 +15,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import attrs
@@ -97,18 +97,39 @@ def base_port(nodes: int, distances: Sequence[int] = (0, 500, 1000)) -> int:
 
     The default distances are those of `odradek dev`: clients, metrics, controllers. The ports lie below those that
     the kernel gives to outgoing connections. Such a connection could take a port between this look and the start of a
-    server, or while a node is dead. No port is given twice to one process.
+    server, or while a node is dead. No port is given to two callers, be they of different processes, as long as the
+    first one's process lives.
     """
     ephemeral, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     while True:
         base = random.randrange(10_000, max(ephemeral, 20_000) - max(distances) - nodes)
         wanted = {base + distance + node for distance in distances for node in range(nodes)}
-        if not wanted & _given and all(map(_is_free, wanted)):
-            _given.update(wanted)
+        if all(map(_is_free, wanted)) and _claim(wanted):
             return base
 
 
-_given: set[int] = set()
+_claims: list[socket.socket] = []
+"""Names that this process holds in Linux's abstract socket space, one for each port that it was given."""
+
+
+def _claim(ports: Iterable[int]) -> bool:
+    """Take ports for this process; False, and none is taken, where one of them is another caller's.
+
+    A port between a node's death and its next start looks free. A name of a Unix socket stands for the claim, since
+    the kernel gives it back when the process ends, however it ends.
+    """
+    claims: list[socket.socket] = []
+    for port in ports:
+        claim = socket.socket(socket.AF_UNIX)
+        claims.append(claim)
+        try:
+            claim.bind(f"\0odradek-test-port-{port}")
+        except OSError:
+            for each in claims:
+                each.close()
+            return False
+    _claims.extend(claims)
+    return True
 
 
 def _is_free(port: int) -> bool:

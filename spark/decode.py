@@ -205,7 +205,7 @@ class _Group:
             raise InvalidRecord(f"{count} records cannot be in {len(body)} bytes")
         try:
             place = _walk(body, count, self.size, self.places)
-        except IndexError:
+        except (IndexError, OverflowError):
             raise InvalidRecord("a record is longer than its batch") from None
         if place != len(body):
             raise InvalidRecord(f"{count} records of {place} bytes in a batch of {len(body)}")
@@ -222,6 +222,7 @@ def _walk(body: Buffer, count: int, base: int, places: array[int]) -> int:
 
     Raises:
         IndexError: they go beyond the body.
+        OverflowError: they go beyond what 64 bits can count.
         InvalidRecord: a length of more than ten bytes.
     """
     place = 0

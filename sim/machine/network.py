@@ -14,8 +14,9 @@ listener's backlog without it.
 
 A link that is cut (one direction) holds its segments until it is healed, as TCP's retransmission would. It never
 gives up by itself: timeouts do that. `sim.machine.links` has what may be wrong with links. A connection may be reset
-on the way, or be forgotten by the network (`sever`): both ends stand, and nothing passes. What a client has sent on a
-connection before it closed it may arrive late, behind what it sends on its next one.
+on the way, or be forgotten by the network (`sever`): both ends stand, and nothing passes. What one end has sent on a
+connection before it closed it may arrive late, behind what it sends on its next one. That ends with
+`may_close_late`: a cluster that notices closes half a minute late is never whole at one moment.
 
 How a node ends decides what its peers learn. A process that dies resets its connections (after a latency). A machine
 that loses power says nothing, and its peers wait. What they send afterwards is sent again and again. It is answered
@@ -85,6 +86,8 @@ class Fabric(Links):
         self.hosts: dict[str, Host] = {}
         self._connections: dict[SimConn, None] = {}
         self.connection_count = 0
+        self.may_close_late = True
+        """Whether the news of a closed connection may be late, as the weather says; not once a storm is over."""
 
     # --- hosts
 
@@ -277,7 +280,7 @@ class SimConn:
         self._fabric.forget(self)
         self.node.record("close", self.name)
         peer = self.peer
-        if self._chance(self._fabric.weather.late_probability):
+        if self._fabric.may_close_late and self._chance(self._fabric.weather.late_probability):
             late = self._fabric.random.uniform(0.0, self._fabric.weather.late_seconds)
             peer._late_until = self._fabric.agenda.now + late
         if self._received:  # the kernel resets when it must throw away what was not read

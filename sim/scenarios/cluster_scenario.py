@@ -182,6 +182,7 @@ class ClusterScenario:
         await self._storm.run()
         for churner in churning:
             churner.is_over = True
+        world.fabric.may_close_late = False
         for member in cluster.members:
             if not member.is_up():
                 member.launch()

@@ -136,6 +136,15 @@ def test_gaps_behind_many_records(parser: str, before: int, gap: int) -> None:
 
 
 @pytest.mark.parametrize("parser", PARSERS)
+@pytest.mark.parametrize("length", ["ecffffffffffffffff01", "808080808080808080"])
+def test_a_length_that_no_counter_holds(parser: str, length: str) -> None:
+    """A record that says it is longer than 64 bits can count makes a bad batch, as every other wrong length does."""
+    batch = batch_of([(1, 0, None, None, ()), (1, 0, None, None, ())])
+    batch[HEADER_SIZE:HEADER_SIZE] = bytes.fromhex(length)
+    compare(parser, sealed(batch))
+
+
+@pytest.mark.parametrize("parser", PARSERS)
 @given(rows=ROWS, repeated=st.sampled_from([1, 1, 20]), data=st.data())
 def test_damaged_records(parser: str, rows: list[Any], repeated: int, data: st.DataObject) -> None:
     """Bytes changed, left out or put in behind a good checksum, and counts that are wrong."""

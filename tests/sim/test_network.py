@@ -393,3 +393,21 @@ def test_sendfile_sends_a_range_of_a_file() -> None:
         assert received == [(bytes(range(256)) * 20)[100:]]
 
     in_world(scenario, Weather(socket_buffer_bytes=1000))
+
+
+def test_late_closes_end_with_the_storm() -> None:
+    """The news of a close is late where the weather says so, and comes at once when `may_close_late` is taken back."""
+    noticed: list[float] = []
+
+    async def scenario(world: World) -> None:
+        for may in (True, False):
+            world.fabric.may_close_late = may
+            here, there = await pair(world)
+            began = world.now
+            here.close()
+            assert await receive_all(there) == b""
+            noticed.append(world.now - began)
+
+    in_world(scenario, Weather(late_probability=1.0, late_seconds=40.0))
+    late, soon = noticed
+    assert soon < 0.001 < 1.0 < late <= 40.0
