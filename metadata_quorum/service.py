@@ -35,9 +35,9 @@ from metadata_quorum.features import THIS_RELEASE, Release, unsupported_feature
 from metadata_quorum.image.metadata_image import InvalidMetadata, MetadataDelta, MetadataImage
 from metadata_quorum.image.unreadable_configs import MetadataErrors
 from metadata_quorum.ports import QuorumStateStore, ReplicatedLog, SnapshotStore
+from metadata_quorum.replica.driver_protocol import QuorumSettings
 from metadata_quorum.replica.peers import Addresses, PeerConnections
 from metadata_quorum.replica.publisher import MetadataPublisher
-from metadata_quorum.replica.quorum_driver import QuorumSettings
 from metadata_quorum.replica.raft_quorum import RaftQuorum
 from metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter
 from metadata_quorum.replica.storage_format import bootstrap_records

@@ -36,6 +36,7 @@ SHELL = {
     "odradek/node/main.py": "a node as a process: signals, exit status",
     "odradek/node/run_node.py": "opens the nursery of a node",
     "odradek/node/signals.py": "a thread that waits for signals, and may end the process",
+    "odradek/operations/event_reader.py": "follows the metadata log with the blocking client, for a command",
     "odradek/trio.py": "opens the nurseries of the clients of trio programs",
     "sim/__main__.py": "a process of its own: arguments, real time",
     "sim/run.py": "how long a run took in real time, where an unexpected exception came from",

@@ -16,8 +16,8 @@ from metadata_quorum.ports import CommitListener
 from metadata_quorum.raft.log_state import Batch
 from metadata_quorum.raft.roles import Leader
 from metadata_quorum.raft.voters import VoterSet
+from metadata_quorum.replica.driver_protocol import QuorumDriver
 from metadata_quorum.replica.metadata_batches import batch_of_control_records, batch_of_values, encode_values
-from metadata_quorum.replica.quorum_driver import QuorumDriver
 from odradek.env.ports import DiskRefused
 from wire.messages.control_records import (
     KRaftVersionRecord,

@@ -12,8 +12,8 @@ from metadata_quorum.ports import PeerChannel
 from metadata_quorum.raft.messages import Fetch, FetchAnswer, Request
 from metadata_quorum.raft.roles import Follower
 from metadata_quorum.replica import wire_messages
+from metadata_quorum.replica.driver_protocol import QuorumDriver
 from metadata_quorum.replica.peers import NeverSent, PeerConnections
-from metadata_quorum.replica.quorum_driver import QuorumDriver
 from odradek.env.ports import ConnectionLost
 from wire.errors import ErrorCode, KafkaError, ProtocolError
 from wire.messages.update_raft_voter import KRaftVersionFeature, Listener, UpdateRaftVoterRequest

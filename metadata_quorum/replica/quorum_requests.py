@@ -21,7 +21,7 @@ from metadata_quorum.raft.replication import WAIT_MS_MAX
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from metadata_quorum.replica import wire_messages
 from metadata_quorum.replica.describe_quorum import describe_quorum
-from metadata_quorum.replica.quorum_driver import QuorumDriver
+from metadata_quorum.replica.driver_protocol import QuorumDriver
 from metadata_quorum.replica.quorum_leader import QuorumLeader
 from metadata_quorum.replica.quorum_peers import QuorumPeers
 from metadata_quorum.replica.snapshot_transfer import LeaderView, answer_fetch_snapshot

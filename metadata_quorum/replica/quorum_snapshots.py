@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from metadata_quorum.ports import OffsetAndEpoch, StoredSnapshot
 from metadata_quorum.raft.effects import LoadSnapshot
 from metadata_quorum.raft.roles import Follower
-from metadata_quorum.replica.log_reading import snapshot_voters
-from metadata_quorum.replica.quorum_driver import (
+from metadata_quorum.replica.driver_protocol import (
     DropBelow,
     ExpireOld,
     InstallSnapshot,
     QuorumDriver,
     SnapshotEffect,
 )
+from metadata_quorum.replica.log_reading import snapshot_voters
 from metadata_quorum.replica.quorum_peers import QuorumPeers
 from metadata_quorum.replica.snapshot_transfer import fetch_snapshot
 from odradek.env.ports import ConnectionLost, DiskRefused

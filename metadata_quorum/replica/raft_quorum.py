@@ -51,15 +51,15 @@ from metadata_quorum.raft.effects import (
 from metadata_quorum.raft.log_state import Batch, LogState
 from metadata_quorum.raft.roles import Candidate, Leader, Prospective, Resigned
 from metadata_quorum.raft.voters import VoterSet
-from metadata_quorum.replica.log_reading import read_log_state
-from metadata_quorum.replica.peers import PeerConnections
-from metadata_quorum.replica.quorum_driver import (
+from metadata_quorum.replica.driver_protocol import (
     DropBelow,
     ExpireOld,
     InstallSnapshot,
     QuorumSettings,
     SnapshotEffect,
 )
+from metadata_quorum.replica.log_reading import read_log_state
+from metadata_quorum.replica.peers import PeerConnections
 from metadata_quorum.replica.quorum_leader import QuorumLeader
 from metadata_quorum.replica.quorum_peers import QuorumPeers
 from metadata_quorum.replica.quorum_requests import QuorumRequests

@@ -19,7 +19,7 @@ from metadata_quorum.ports import (
     StoredSnapshot,
 )
 from metadata_quorum.raft.voters import ReplicaKey
-from metadata_quorum.replica.quorum_driver import QuorumSettings
+from metadata_quorum.replica.driver_protocol import QuorumSettings
 from odradek.env.ports import DiskRefused, Env
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch_snapshot import (

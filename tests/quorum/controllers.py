@@ -15,9 +15,9 @@ from metadata_quorum.controller_table import build_controller_table
 from metadata_quorum.features import SUPPORTED_FEATURES
 from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from metadata_quorum.replica.driver_protocol import NO_VOTERS, QuorumSettings
 from metadata_quorum.replica.metadata_batches import MetadataBatch, read_batches
 from metadata_quorum.replica.peers import PeerConnections
-from metadata_quorum.replica.quorum_driver import NO_VOTERS, QuorumSettings
 from metadata_quorum.replica.quorum_state import FileQuorumStateStore
 from metadata_quorum.replica.snapshots import SnapshotSettings
 from metadata_quorum.replica.storage_format import StorageFormat, find_meta_properties, format_storage

@@ -11,7 +11,7 @@ import trio
 from data_plane.metadata_log import MetadataLog
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.raft.voters import ReplicaKey
-from metadata_quorum.replica.quorum_driver import QuorumSettings
+from metadata_quorum.replica.driver_protocol import QuorumSettings
 from metadata_quorum.replica.quorum_state import FileQuorumStateStore
 from metadata_quorum.replica.storage_format import (
     StorageFormat,

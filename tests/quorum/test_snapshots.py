@@ -21,7 +21,7 @@ from metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, StoredSnap
 from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from metadata_quorum.replica.checkpoint_files import snapshot_name
-from metadata_quorum.replica.quorum_driver import QuorumSettings
+from metadata_quorum.replica.driver_protocol import QuorumSettings
 from metadata_quorum.replica.snapshot_transfer import LeaderView, answer_fetch_snapshot, fetch_snapshot
 from metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter, write_snapshot
 from odradek.env.ports import DiskError, DiskFull, Env

@@ -6,6 +6,8 @@ import argparse
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from odradek.cli.commands.plans import topic_partitions
@@ -17,15 +19,13 @@ from odradek.cli.times import TIME_HELP, moment
 
 if TYPE_CHECKING:
     from odradek.cli.parsing import Groups
+    from odradek.client.admin.admin_quorum import QuorumDescription
     from odradek.client.shells.blocking import Client
-    from odradek.operations.cluster_events import Event, Narrator
+    from odradek.operations.cluster_events import Event
 
 __all__ = ["register_events"]
 
 _POLL_MS = 500
-_RETRY_SECONDS = 0.3
-_ANSWER_SECONDS_MAX = 2.0
-"""If the leader is silent for longer, the reader looks for another."""
 _SHOWN = 40
 _NAMES_MAX = 4
 _COLOURS = {"offline": RED, "leader": YELLOW}
@@ -74,9 +74,14 @@ def register_events(commands: Groups) -> None:
 
 
 def _events(args: argparse.Namespace) -> int:
+    from odradek.operations.event_reader import EventReader
+
     with connected(args) as client:
-        reader = _Reader(args, client)
-        backlog = list(_wanted(args, reader.read_all()))
+        reader = EventReader(
+            client, partial(_connected_to_leader, args, client), timeout_seconds=args.timeout
+        )
+        end = present_quorum(args, client).high_watermark
+        backlog = list(_wanted(args, reader.read_to(end)))
         if not args.follow:
             _named_once(args, client, reader.topics)
         if args.since is not None:
@@ -101,6 +106,14 @@ def _events(args: argparse.Namespace) -> int:
     return 0
 
 
+@contextmanager
+def _connected_to_leader(
+    args: argparse.Namespace, client: Client, quorum: QuorumDescription
+) -> Iterator[Client]:
+    with connected_to_controller(args, client, quorum) as (controller, _):
+        yield controller
+
+
 def _named_once(args: argparse.Namespace, client: Client, told: Collection[str]) -> None:
     """Raise `CliError` for a topic that is neither in the log nor in the cluster now."""
     for name, _ in args.topic or ():
@@ -109,68 +122,6 @@ def _named_once(args: argparse.Namespace, client: Client, told: Collection[str])
                 f"topic {name} does not exist, and the metadata log does not mention it "
                 "(`odradek topic list`; --follow waits for one)"
             )
-
-
-class _Reader:
-    """Follows the log over changes of its leader."""
-
-    def __init__(self, args: argparse.Namespace, client: Client) -> None:
-        from odradek.operations.cluster_events import Narrator
-
-        self._args = args
-        self._client = client
-        self._offset = 0
-        self.begins_at = 0
-        """The end of the last snapshot that stood in for the log; 0 while the log was there from its beginning."""
-        self.topics: set[str] = set()
-        """All topics that the log has named."""
-        self._narrator: Narrator = Narrator(self.topics)
-
-    def read_all(self) -> Iterator[Event]:
-        """Everything up to the present."""
-        end = present_quorum(self._args, self._client).high_watermark
-        for events in self.read(0):
-            yield from events
-            if self._offset >= end:
-                return
-
-    def read(self, wait_ms: int) -> Iterator[list[Event]]:
-        """The events that come next, for ever. They are read from the leader, which is looked for again when it has
-        changed."""
-        from odradek.client.errors import ClientError, is_retriable
-        from wire.errors import KafkaError
-
-        deadline = time.monotonic() + self._args.timeout
-        while True:
-            try:
-                quorum = self._client.admin.describe_quorum()
-                with connected_to_controller(self._args, self._client, quorum) as (controller, _):
-                    while True:
-                        events = self._step(controller, quorum.leader_epoch, wait_ms)
-                        deadline = time.monotonic() + self._args.timeout
-                        yield events
-            except (KafkaError, ClientError) as error:
-                if not is_retriable(error) or time.monotonic() > deadline:
-                    raise
-                time.sleep(_RETRY_SECONDS)
-
-    def _step(self, controller: Client, epoch: int, wait_ms: int) -> list[Event]:
-        from odradek.operations.cluster_events import Narrator
-        from odradek.operations.metadata_log import read_metadata, read_metadata_snapshot
-
-        patience = wait_ms / 1000 + _ANSWER_SECONDS_MAX
-        read = controller.run(read_metadata(controller.core, self._offset, wait_ms=wait_ms, timeout=patience))
-        if read.snapshot is not None:
-            self._narrator = Narrator(self.topics)
-            for batch in controller.run(read_metadata_snapshot(controller.core, read.snapshot, epoch)):
-                self._narrator.load(batch.records)
-            self._offset = self.begins_at = read.snapshot.end_offset
-            return []
-        events = []
-        for batch in read.batches:
-            events += self._narrator.tell(batch.offset, batch.epoch, batch.time_ms, batch.records)
-            self._offset = batch.next_offset
-        return events
 
 
 def _wanted(args: argparse.Namespace, events: Iterable[Event]) -> Iterator[Event]:

@@ -9,7 +9,7 @@ from data_plane.groups.group_settings import GroupSettings
 from metadata_quorum.config.typed_settings import settings_of
 from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
-from metadata_quorum.replica.quorum_driver import NO_VOTERS, QuorumSettings
+from metadata_quorum.replica.driver_protocol import NO_VOTERS, QuorumSettings
 from metadata_quorum.replica.snapshots import SnapshotSettings
 from metadata_quorum.replica.wire_messages import Endpoint
 from metadata_quorum.service import MetadataSettings

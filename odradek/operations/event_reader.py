@@ -1,0 +1,93 @@
+"""The cluster's events, read from the controller that leads the quorum, over changes of the leader. SHELL.
+
+The reader remembers the offset up to which it has told the metadata log. When the leader goes, it looks for the next
+one and reads on from there. Where the log no longer reaches back that far, a snapshot stands in for what is gone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from odradek.client.errors import ClientError, is_retriable
+from odradek.operations.cluster_events import Event, Narrator
+from odradek.operations.metadata_log import read_metadata, read_metadata_snapshot
+from wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from odradek.client.admin.admin_quorum import QuorumDescription
+    from odradek.client.shells.blocking import Client
+
+__all__ = ["EventReader"]
+
+_RETRY_SECONDS = 0.3
+_ANSWER_SECONDS_MAX = 2.0
+"""If the leader is silent for longer, the reader looks for another."""
+
+
+class EventReader:
+    """Reads the metadata log from its oldest offset on, and tells it as events.
+
+    `client` is connected to any broker. `connect` opens a connection to the controller that leads the given quorum.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        connect: Callable[[QuorumDescription], AbstractContextManager[Client]],
+        *,
+        timeout_seconds: float,
+    ) -> None:
+        self._client = client
+        self._connect = connect
+        self._timeout_seconds = timeout_seconds
+        self._offset = 0
+        self.begins_at = 0
+        """The end of the last snapshot that stood in for the log; 0 while the log was there from its beginning."""
+        self.topics: set[str] = set()
+        """All topics that the log has named."""
+        self._narrator = Narrator(self.topics)
+
+    def read_to(self, end: int) -> Iterator[Event]:
+        """The events before the offset `end`. Raises as `read` does."""
+        for events in self.read(0):
+            yield from events
+            if self._offset >= end:
+                return
+
+    def read(self, wait_ms: int) -> Iterator[list[Event]]:
+        """The events that come next, for ever; an empty list where nothing came within `wait_ms`.
+
+        Raises:
+            KafkaError, ClientError: no leader has answered for `timeout_seconds`, or one refuses for good.
+        """
+        deadline = time.monotonic() + self._timeout_seconds
+        while True:
+            try:
+                quorum = self._client.admin.describe_quorum()
+                with self._connect(quorum) as controller:
+                    while True:
+                        events = self._step(controller, quorum.leader_epoch, wait_ms)
+                        deadline = time.monotonic() + self._timeout_seconds
+                        yield events
+            except (KafkaError, ClientError) as error:
+                if not is_retriable(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(_RETRY_SECONDS)
+
+    def _step(self, controller: Client, epoch: int, wait_ms: int) -> list[Event]:
+        patience = wait_ms / 1000 + _ANSWER_SECONDS_MAX
+        read = controller.run(read_metadata(controller.core, self._offset, wait_ms=wait_ms, timeout=patience))
+        if read.snapshot is not None:
+            self._narrator = Narrator(self.topics)
+            for batch in controller.run(read_metadata_snapshot(controller.core, read.snapshot, epoch)):
+                self._narrator.load(batch.records)
+            self._offset = self.begins_at = read.snapshot.end_offset
+            return []
+        events = []
+        for batch in read.batches:
+            events += self._narrator.tell(batch.offset, batch.epoch, batch.time_ms, batch.records)
+            self._offset = batch.next_offset
+        return events
