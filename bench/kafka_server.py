@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import functools
 import os
 import re
 import shutil
@@ -37,6 +38,8 @@ JAVA_MIN = 17
 FETCH_SECONDS = 300
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 HEAP = ("-Xmx1g", "-Xms1g", "-XX:+UseG1GC")
+SHORT_LIVED = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""For what ends soon: the best compiler would cost more than it saves."""
 _COMPLETE = ".complete"
 
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -66,6 +69,7 @@ def jar_directory() -> Path:
     return Path(named) if named else Path.home() / ".cache" / "apache-kafka" / f"lib-{KAFKA_VERSION}"
 
 
+@functools.cache
 def java_command() -> str:
     """The java binary. Raises `KafkaUnavailable` when there is none, or only an older one."""
     java = shutil.which("java")
@@ -116,7 +120,7 @@ def ensure_jars() -> Path:
     return directory
 
 
-def java_arguments(heap: Sequence[str] = ("-Xmx256m",)) -> list[str]:
+def java_arguments(heap: Sequence[str] = SHORT_LIVED) -> list[str]:
     """`java ... -cp JARS`, to be followed by a class and its arguments."""
     return [java_command(), *heap, "-cp", f"{ensure_jars()}/*"]
 

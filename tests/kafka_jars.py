@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.kafka_server import KafkaUnavailable, ensure_jars, kafka_server
+from bench.kafka_server import SHORT_LIVED, KafkaUnavailable, ensure_jars, kafka_server
 from bench.processes import ServerProcess
 
-TEST_HEAP = ("-Xmx512m", "-XX:+UseSerialGC")
+TEST_HEAP = ("-Xmx512m", *SHORT_LIVED[1:])
 NO_RETENTION = {
     "log.retention.check.interval.ms": "86400000",
     "log.initial.task.delay.ms": "86400000",

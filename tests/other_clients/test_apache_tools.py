@@ -18,14 +18,13 @@ import attrs
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.kafka_server import java_arguments
+from bench.kafka_server import SHORT_LIVED, java_arguments
 from bench.odradek_server import start_odradek
 from bench.processes import command_prefix
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("apache-tools")]
 
 TOOLS = "org.apache.kafka.tools"
-HEAP = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 SECONDS_MAX = 60
 
 
@@ -34,11 +33,14 @@ class Tools:
     """The tools, pointed at one server."""
 
     bootstrap: str
+    classes: Path
+    """An archive of the classes that most tools load: half of what a tool costs is to read and check them anew."""
 
     def command(self, name: str, *arguments: str | Path) -> list[str]:
         class_name = name if name.startswith("kafka.") else f"{TOOLS}.{name}"
         server = ["--bootstrap-server", self.bootstrap]
-        return [*command_prefix(), *java_arguments(HEAP), class_name, *server, *map(str, arguments)]
+        java = java_arguments((*SHORT_LIVED, f"-XX:SharedArchiveFile={self.classes}"))
+        return [*command_prefix(), *java, class_name, *server, *map(str, arguments)]
 
     def create_topic(self, name: str, partitions: int, config: dict[str, str] | None = None) -> None:
         """By librdkafka, which needs no JVM of a second."""
@@ -80,18 +82,29 @@ class Tools:
                 process.communicate(timeout=SECONDS_MAX)
 
 
+def _tools(bootstrap: str, directory: Path) -> Tools:
+    classes = directory / "classes.jsa"
+    java = java_arguments((*SHORT_LIVED, f"-XX:ArchiveClassesAtExit={classes}"))
+    subprocess.run(
+        [*java, f"{TOOLS}.TopicCommand", "--bootstrap-server", bootstrap, "--list"],
+        check=True,
+        capture_output=True,
+        timeout=SECONDS_MAX,
+    )
+    return Tools(bootstrap, classes)
+
+
 @pytest.fixture(scope="module")
 def tools(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
     """A node of this module's own, on which groups form without the delay for latecomers."""
     named = os.environ.get("ODRADEK_TEST_BOOTSTRAP")
+    directory = tmp_path_factory.mktemp("tools")
     if named:
-        yield Tools(named)
+        yield _tools(named, directory)
         return
-    server = start_odradek(
-        tmp_path_factory.mktemp("tools"), settings={"group.initial.rebalance.delay.ms": "0"}
-    )
+    server = start_odradek(directory, settings={"group.initial.rebalance.delay.ms": "0"})
     try:
-        yield Tools(server.bootstrap)
+        yield _tools(server.bootstrap, directory)
         assert server.is_running(), server.log_tail()
         assert "Traceback" not in server.log_path.read_text(), server.log_tail()
     finally:

@@ -46,7 +46,7 @@ def test_the_java_client_fails(node: RunningNode) -> None:
     words = "--topic t --num-records 1 --record-size 10 --throughput -1 --transaction-duration-ms 100 --transactional-id t"
     done = subprocess.run(
         [
-            *java_arguments(("-Xmx256m",)),
+            *java_arguments(),
             "org.apache.kafka.tools.ProducerPerformance",
             *words.split(),
             "--bootstrap-server",

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
+from bench.kafka_server import SHORT_LIVED
 from tests.wire.message_values import SHAPES, all_versions, contains, generated
 from wire import codec
 from wire.schema.generate import snake_case
@@ -59,7 +60,7 @@ def test_every_message_is_what_apache_kafka_reads_and_writes(kafka_jars: Path) -
     ]
     asked = "".join(f"{cls.__name__} {version} {data.hex()}\n" for cls, version, _, data in cases)
     result = subprocess.run(
-        ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", f"{kafka_jars}/*", str(PROGRAM)],
+        ["java", *SHORT_LIVED, "-cp", f"{kafka_jars}/*", str(PROGRAM)],
         input=asked,
         capture_output=True,
         text=True,
