@@ -16,17 +16,17 @@ OWN_SPARK = "tests/spark/test_killed_executor.py"
 APACHE_KAFKA = frozenset(
     f"tests/client/test_{name}.py" for name in ("admin", "consumer_servers", "producer", "servers")
 )
-"""Their tests run against Apache Kafka too: one start for all."""
+"""Their tests run against Apache Kafka, as some of Spark's do: one start for all."""
+JAVA = "Spark and Apache Kafka"
 SHAPE = ("tests/test_architecture.py", "tests/test_structure.py")
 """They read the same syntax trees."""
 
 SECONDS = {
-    "tests/spark": 280,
+    JAVA: 320,
     "tests/deploy/test_life.py": 115,
     OWN_SPARK: 100,
     "tests/node/test_request_budget.py": 95,
     "tests/jepsen/test_cluster.py": 69,
-    "Apache Kafka": 60,
     "tests/other_clients/test_groups.py": 50,
     "tests/conformance/test_recording.py": 49,
     "tests/node/test_long_answers.py": 46,
@@ -67,12 +67,10 @@ SECONDS = {
 
 
 def scope_of(nodeid: str) -> str:
-    """What stays together with this test: its file, one Spark, one Apache Kafka, or the syntax trees."""
+    """What stays together with this test: its file, one Spark and one Apache Kafka, or the syntax trees."""
     path = nodeid.partition("::")[0]
-    if path.startswith("tests/spark/") and path != OWN_SPARK:
-        return "tests/spark"
-    if path in APACHE_KAFKA:
-        return "Apache Kafka"
+    if path in APACHE_KAFKA or (path.startswith("tests/spark/") and path != OWN_SPARK):
+        return JAVA
     if path in SHAPE:
         return "the shape of the code"
     return path

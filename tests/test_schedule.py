@@ -21,12 +21,12 @@ def test_scopes_name_files_that_exist() -> None:
 
 
 def test_tests_that_share_a_server_stay_together() -> None:
-    """One Spark for its folder, one Apache Kafka for the client's files; any other file is a scope of its own."""
+    """One Spark for its folder, and one Apache Kafka with it for the client's files; any other file is a scope of its own."""
     assert scope_of("tests/spark/test_sink.py::test_a[1]") == scope_of("tests/spark/test_guide.py::test_b")
     assert scope_of(f"{schedule.OWN_SPARK}::test_a") == schedule.OWN_SPARK
-    assert len({scope_of(f"{path}::test") for path in schedule.APACHE_KAFKA}) == 1
+    assert {scope_of(f"{path}::test") for path in schedule.APACHE_KAFKA} == {schedule.JAVA}
     assert scope_of("tests/wire/test_codec.py::TestA::test[x::y]") == "tests/wire/test_codec.py"
-    assert seconds_of("tests/spark") > seconds_of("tests/wire/test_codec.py") > seconds_of("unknown") == 0
+    assert seconds_of(schedule.JAVA) > seconds_of("tests/wire/test_codec.py") > seconds_of("unknown") == 0
 
 
 def test_quick_runs_the_first_seeds() -> None:

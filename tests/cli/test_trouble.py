@@ -30,6 +30,7 @@ from odradek.client.admin.moves.balance import Move
 from odradek.client.core.known_cluster import Broker, Partition, Topic
 from odradek.client.errors import ClientError, RequestTimedOut, UnsupportedByBroker
 from odradek.operations.cluster_events import Event
+from odradek.operations.event_reader import EventReader
 from tests.cli.running import Outcome, words_of
 from wire.errors import ErrorCode, KafkaError
 
@@ -342,7 +343,7 @@ def test_history_that_begins_with_a_snapshot(run: Run, admin: Mock, monkeypatch:
         reader.topics.add("gone")
         yield [Event(8, 0, "topic", "topic gone", "was deleted")]
 
-    monkeypatch.setattr(events._Reader, "read", read)
+    monkeypatch.setattr(EventReader, "read", read)
     said = run("cluster", "events", "--topic", "gone")
     assert said.err.startswith("odradek: history begins at offset 7: ")
     assert said.out.endswith("topic gone was deleted\n")

