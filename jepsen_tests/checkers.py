@@ -305,7 +305,7 @@ def order_cycles(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def _circles(name: str, find: Callable[[Order], Iterator[list[Step]]]) -> Iterator[Anomaly]:
-    """Those of the first order that has any: with more edges they would all be found again."""
+    """The circles of the first order that has any: with more edges they would all be found again."""
     for order in ORDERS:
         knots = list(find(order))
         yield from (_circle(name + order, knot) for knot in knots)

@@ -42,7 +42,7 @@ class Step:
 
     @property
     def completed(self) -> float | None:
-        """None as long as one part has no certain end."""
+        """The end of the last part, or None if the end of a part is uncertain."""
         ends = [part.completed if part.outcome == "ok" else None for part in self.parts]
         return None if None in ends else max(end for end in ends if end is not None)
 
@@ -116,7 +116,7 @@ def _add(edges: list[list[int]], source: int | None, target: int | None) -> None
 
 
 def _add_real_time(steps: Sequence[Step], edges: list[list[int]]) -> None:
-    """From each operation to those that began after its end, but not where a third lies between them."""
+    """Add edges from each operation to those that began after its end, but not where a third lies between them."""
     moments: list[tuple[float, int, int]] = []
     for index, step in enumerate(steps):
         moments.append((step.invoked, 1, index))

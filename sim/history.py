@@ -125,7 +125,7 @@ class History:
             raise SafetyViolation(f"{anomaly.name}: {anomaly.key}: {anomaly.detail}")
 
     def last_power_loss(self) -> float:
-        """When; before all time if there was none."""
+        """The time of the last power loss; before all time if there was none."""
         return max(self.power_losses, default=-1.0)
 
     def check(self, partition: Partition, start_offset: int, records: Iterable[tuple[int, bytes]]) -> int:

@@ -115,10 +115,10 @@ def _whole_batch_missing(buf: Buffer) -> KafkaError:
 
 
 class Inflation(Protocol):
-    """Who finds out what compressed records become, or knows it already."""
+    """The one who finds out what compressed records become, or knows it already."""
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
-        """As `wire.batches.compression.decompressed_size`."""
+        """Do what `wire.batches.compression.decompressed_size` does."""
 
 
 class _AtOnce:

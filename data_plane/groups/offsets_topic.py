@@ -9,7 +9,8 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def offsets_topic(settings: GroupSettings) -> CreatableTopic:
-    """As the `offsets.topic.*` keys say; compacted, since the latest value of each key is all that counts."""
+    """The topic as the `offsets.topic.*` keys describe it; it is compacted, since the latest value of each key is all
+    that counts."""
     configs = [
         CreatableTopicConfig("cleanup.policy", "compact"),
         CreatableTopicConfig("segment.bytes", str(settings.topic_segment_bytes)),

@@ -264,7 +264,7 @@ class Replication:
         broker.timers.at(broker.clock.monotonic() + TROUBLED_LAG_MS_MAX / 1000, self._look_at_troubled)
 
     def _look_at_troubled(self) -> None:
-        """Once a second while a broker lists a directory: others should wait no longer for what lies there."""
+        """Look once a second, while a broker lists a directory: others should stop waiting for what lies there."""
         self._watches_troubles = bool(self._newest.image.troubled_directories)
         if self._watches_troubles:
             self._look_at_troubled_later()

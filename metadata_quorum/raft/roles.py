@@ -139,7 +139,7 @@ Role: TypeAlias = Unattached | Prospective | Candidate | Follower | Leader | Res
 
 
 class EpochRule(Enum):
-    """In which epoch a role begins, compared with the role before it."""
+    """The epoch in which a role begins, compared with the role before it."""
 
     SAME = "same epoch"
     NEXT = "next epoch"

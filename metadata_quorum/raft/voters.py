@@ -1,4 +1,4 @@
-"""Who votes: replica keys, voter sets, majorities (KIP-853)."""
+"""The voters: replica keys, voter sets, majorities (KIP-853)."""
 
 from __future__ import annotations
 

@@ -100,4 +100,4 @@ DISK_TROUBLES: Mapping[str, Trouble] = {
     "dying": dying_disks,
     "rot": rotting_disks,
 }
-"""By the word in `StormPlan.kinds`."""
+"""Troubles by their word in `StormPlan.kinds`."""

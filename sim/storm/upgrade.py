@@ -88,7 +88,8 @@ async def _raise_level(cluster: Cluster) -> str:
 
 
 async def level_must_be_decided(cluster: Cluster) -> None:
-    """With nobody behind the level is raised in the end; else it is refused. Raises `Liveness`, refutes the run."""
+    """Check the level: with nobody behind it is raised in the end; else it is refused. Raises `Liveness`, refutes the
+    run."""
     world = cluster.world
     wanted = ErrorCode.INVALID_UPDATE_VERSION.name if _behind(cluster) else "raised"
     deadline = world.now + DECIDED_SECONDS_MAX

@@ -37,7 +37,7 @@ SEND_QUEUE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class _Who(TypedDict):
-    """Whose connection it is, for log lines."""
+    """The owner of a connection, for log lines."""
 
     peer: str
     client_id: str | None
@@ -74,7 +74,7 @@ class AnswerQueue:
         self.held_bytes = 0
         """The bytes that its slots hold (`odradek.node.connections.answers`)."""
         self.parked = 0
-        """Its parked fetches."""
+        """The connection's parked fetches."""
         self.encoding = 0
         """How many of its long answers are still objects. Nothing is dispatched until this is 0."""
         self.suspended: tuple[Slot, Suspend] | None = None

@@ -40,7 +40,7 @@ EVICTED_AT_ONCE_MAX = 100
 
 
 class Holder(Protocol):
-    """Who holds a buffer: a connection."""
+    """The holder of a buffer: a connection."""
 
     have: int
     """How many bytes of a frame it holds."""
@@ -88,7 +88,7 @@ class ReceiveBuffers:
     def __init__(self, bytes_max: int) -> None:
         self.shared = PooledBuffer(SHARED_BYTES)
         self.receive_view = self.shared.view
-        """As much of the shared buffer as a connection may receive into now."""
+        """The part of the shared buffer into which a connection may receive now."""
         self._scant_view = self.shared.view[:SCANT_BYTES]
         self.bytes_max = bytes_max
         self.bytes_used = 0
@@ -126,7 +126,7 @@ class ReceiveBuffers:
     async def wait_for(
         self, size: int, frame_bytes: int, replaced: PooledBuffer, event: Event, now: float
     ) -> PooledBuffer | None:
-        """As `take`, as soon as it is this one's turn; None if the caller sets `event` before."""
+        """Take a buffer as soon as it is this holder's turn; None if the caller sets `event` before."""
         is_small = frame_bytes <= SMALL_FRAME_BYTES
         if replaced.waited_since is None:
             replaced.waited_since = now
