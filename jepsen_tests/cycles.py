@@ -8,7 +8,7 @@ Theory of operation. An operation (sends and polls of one `txn`, or one of them 
 * real time: an operation that had ended -> one that began later (only the edges that the others do not imply).
 
 A strongly connected component with more than one vertex holds a cycle. One that needs no `ww` edge (G1c, G1c-process,
-G1c-realtime) is always wrong: somebody read what depends on the reader, or what was sent only afterwards. With `ww`
+G1c-realtime) is always wrong: a poll read what depends on it, or what was sent only afterwards. With `ww`
 edges it may be legal: G0 and its relatives, and G1c over such edges. Kafka makes them every day, since it does not
 isolate the sends of operations. `order_cycles` reports them to people; to `check` they are no anomalies.
 """

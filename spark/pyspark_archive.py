@@ -57,7 +57,7 @@ def compile_archive(archive: Path) -> int:
             name,
             quiet=2,
             legacy=True,
-            # Whoever replaces the sources replaces the archive.
+            # Replacing the sources replaces the archive too.
             invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
             stripdir=name,
             prependdir=str(archive),

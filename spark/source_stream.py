@@ -362,7 +362,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = self._view.patiently(lambda: self._refresh((key,))).get(key)
         return known.topic_id if known is not None else NO_TOPIC_ID
 
-    # What is told
+    # What is reported
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Where the logs end, and how far behind that the batch that is planned ends: `@lag` in records and seconds."""

@@ -1,4 +1,4 @@
-"""The topic behind group coordinators, and how it is created when somebody first needs it. PURE."""
+"""The topic behind group coordinators, and how it is created at the first need. PURE."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class OffLoop(Exception):
 
 
 class LargerThanThought(Exception):
-    """Records become more than somebody was ready for."""
+    """Records become more than the caller was ready for."""
 
 
 class BatchWork(Protocol):

@@ -237,7 +237,9 @@ class Replication:
         """Half as often as a follower may lag, as Kafka does: it leaves after 1 to 1.5 times that."""
         now_ms = self.now_ms()
         if self._broker.env.buggify("isr.look_ahead"):
-            now_ms += self.settings.lag_ms_max  # whoever has not everything now is taken for one that lags
+            now_ms += (
+                self.settings.lag_ms_max
+            )  # a replica that lacks something now is taken for one that lags
         led = self._led()
         self._watches_lag = bool(led)
         if led:

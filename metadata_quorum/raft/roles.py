@@ -126,7 +126,7 @@ class Leader:
 
 @attrs.define
 class Resigned:
-    """Was the leader of this epoch and will not be again; waits until somebody else begins the next."""
+    """Was the leader of this epoch and will not be again; waits until another replica begins the next."""
 
     epoch: int
     voted: ReplicaKey | None

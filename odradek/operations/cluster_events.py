@@ -315,7 +315,7 @@ class Narrator:
             if new.leader == _NO_LEADER and waited and not (new.isr or new.elr or new.last_known_elr):
                 yield (
                     "offline",
-                    f"waits for {_numbers(waited)} no longer: its log is gone; somebody has to choose a leader",
+                    f"waits for {_numbers(waited)} no longer: its log is gone; an operator has to choose a leader",
                 )
             return
         in_sync = f"in sync: {_numbers(sorted(new.isr))}" if new.isr else "none in sync"

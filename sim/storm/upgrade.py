@@ -49,7 +49,7 @@ async def rolling_upgrade(storm: Storm, random: Random) -> None:
             member = behind.pop()
             storm.begin(f"upgrade {member.name}")
             member.release = THIS_RELEASE
-            if member.is_up():  # whoever is dead comes back upgraded
+            if member.is_up():  # a dead node comes back upgraded
                 await storm.stop(member)
                 if not member.is_up():
                     member.launch()

@@ -98,7 +98,7 @@ def _unclean_choice(args: argparse.Namespace, survey: ClusterSurvey, each: Leade
 
 
 def _first(replicas: Sequence[int], node: int | None) -> tuple[int, ...]:
-    assert node is not None, "a partition is ordered for somebody"
+    assert node is not None, "a partition is ordered for a node"
     return (node, *(each for each in replicas if each != node))
 
 

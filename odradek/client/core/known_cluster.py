@@ -71,7 +71,7 @@ class Topic:
 
 
 class Cluster:
-    """The brokers and those topics that somebody asked for."""
+    """The brokers and those topics that were asked for."""
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None

@@ -8,7 +8,7 @@ partition, and as many partitions as fit. Up to `max.in.flight.requests.per.conn
 broker. Answers are taken in as they come (`Call.on_done`), then the operation takes its next step. Operations
 beside it fetch metadata and the producer id, so only the batches that need these wait for them.
 
-A batch is ready when it is full, has lingered, is repeated, or somebody flushes, closes or lacks memory.
+A batch is ready when it is full, has lingered, is repeated, or when the application flushes, closes or lacks memory.
 
 Rules (KIP-98, KIP-360, KIP-951)
 -----

@@ -277,7 +277,7 @@ class AnswerQueue:
         except (ConnectionLost, DiskError) as error:
             self._fail(error)
         except Exception:  # noqa: BLE001  # `_break` logs it
-            # Whoever completed the answer serves another connection and must not suffer for this one.
+            # The caller, which completed the answer, serves another connection and must not suffer for this one.
             self._break()
         self.signal_room()
 

@@ -10,7 +10,7 @@ All of them together stay below `bytes_max`. A connection that needs more waits:
 * Frames up to `SMALL_FRAME_BYTES` have a quarter of the pool for themselves, and the rest too, as far as no larger
   one waits for it. So large frames that stay incomplete hold up only each other.
 * Each part serves waiting connections strictly in the order in which they came.
-* While somebody waits, or the pool is full, a receive takes no more than `SCANT_BYTES`: tails are kept in any case.
+* While a connection waits, or the pool is full, a receive takes no more than `SCANT_BYTES`: tails are kept in any case.
 * If a connection has waited for `WAIT_SECONDS_MAX`, frames are given up (`to_evict`). They are those of the address
   that holds the most, and of these the slowest by bytes per second since the frame began. The time in which it waited
   for memory itself is left out. One frame is given up each second. Of the frames below `BYTES_PER_SECOND_MIN`, as

@@ -105,7 +105,7 @@ class Connection(AnswerQueue):
                 if services.buggify is not None and services.buggify("connection.close_after_answer"):
                     return
                 if self.blocked and not self.closing:
-                    # As Kafka mutes a channel: whoever does not take answers is not asked for more requests.
+                    # As Kafka mutes a channel: a client that takes no answers is not read from.
                     self.blocked = False
                     await self._drain()
                 if self.closing:
