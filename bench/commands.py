@@ -30,7 +30,7 @@ COMMANDS = (
     ("cluster", "status"),
 )
 TIMEOUT_SECONDS = 120.0
-"""Nothing here takes a second: only a command that hangs gets as far."""
+"""A command here takes less than a second: only one that hangs reaches this time."""
 
 
 def own_seconds(words: Sequence[str]) -> float:

@@ -71,7 +71,7 @@ class Reading:
 
     seconds: float = 0.0
     joined_seconds: float = 0.0
-    """From the start to the first record: finding the coordinator, and waiting for the other member."""
+    """Time from the start to the first record: finding the coordinator, and waiting for the other member."""
     records: dict[int, int] = attrs.field(factory=dict)
     """Records by partition."""
     value_bytes: int = 0
@@ -79,7 +79,7 @@ class Reading:
     """Sum of the CRC32 of every value: the same in any order."""
     null_keys: int = 0
     chains: dict[str, int] = attrs.field(factory=dict)
-    """By tail number, the CRC32 of its values one after the other: only their order in the source gives it."""
+    """The CRC32 of the values of each tail number, one after the other: only their order in the source gives it."""
     airports: dict[str, Airport] = attrs.field(factory=dict)
 
 

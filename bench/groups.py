@@ -162,7 +162,7 @@ _VERSIONS: dict[type, int] = {
 
 
 def run_until_assigned(members: Sequence[EagerMember]) -> None:
-    """Until all hold an assignment of one generation."""
+    """Run the members until all hold an assignment of one generation."""
     with selectors.DefaultSelector() as selector:
         for member in members:
             selector.register(member.wire.socket, selectors.EVENT_READ, member)
@@ -268,7 +268,7 @@ def fill_groups(bootstrap: str, groups: Sequence[str]) -> None:
 
 
 def wait_until_described(bootstrap: str, groups: Sequence[str]) -> None:
-    """Until every group is stable with all its members. Raises `RuntimeError` for one that is not what it was."""
+    """Wait until every group is stable with all its members. Raises `RuntimeError` for one that is not what it was."""
     request = DescribeGroupsRequest(list(groups))
     while True:
         answer = exchange(bootstrap, framed(ApiKey.DESCRIBE_GROUPS, 5, request), ApiKey.DESCRIBE_GROUPS, 5)

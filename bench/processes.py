@@ -36,7 +36,7 @@ class ServerProcess:
     bootstrap: str
     log_path: Path
     ready_seconds: float = 0.0
-    """From the start of the process until it answered Metadata with a broker in it."""
+    """Time from the start of the process until it answered Metadata with a broker in it."""
 
     @property
     def pid(self) -> int:

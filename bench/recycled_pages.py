@@ -46,7 +46,7 @@ class RecycledPages:
 
     @contextmanager
     def feeding(self) -> Iterator[None]:
-        """For the length of the block: free as many bytes as the machine takes, `AHEAD_BYTES` ahead."""
+        """Free, for the length of the block, as many bytes as the machine takes, `AHEAD_BYTES` ahead."""
         goal = free_bytes() + AHEAD_BYTES
         over = threading.Event()
 

@@ -114,7 +114,7 @@ def calibrate() -> tuple[float, float]:
 
 
 def _nothing(first: int, second: int) -> None:
-    """As cheap as a function of two arguments can be."""
+    """A function of two arguments that is as cheap as can be."""
 
 
 def locate(point: str) -> tuple[Any, str]:

@@ -43,9 +43,9 @@ class Workload:
     compression: str = "none"
     settings: dict[str, Any] = attrs.field(factory=dict)
     produce_cpu_max: float = 0.0
-    """At most this multiple of Kafka's CPU per GB."""
+    """The largest allowed multiple of Kafka's CPU per GB."""
     produce_rate_min: float = 0.0
-    """At least this multiple of Kafka's messages/s."""
+    """The smallest allowed multiple of Kafka's messages/s."""
     consume_cpu_max: float = 0.0
     consume_rate_min: float = 0.0
 

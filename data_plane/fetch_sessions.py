@@ -139,7 +139,7 @@ class FetchSession:
     wake: Callable[[], None] | None = None
     """Wakes the parked request."""
     replica_id: int = NO_REPLICA
-    """Whose it is, if it is a follower's."""
+    """The follower whose session this is, if any."""
     unknown: int = 0
     """How many of the partitions were not hosted here when they were named first."""
 
@@ -296,7 +296,7 @@ class FetchSessions:
         named: NamedPartitions,
         session: FetchSession | None,
     ) -> None:
-        """As `_update`, with partitions that were collected before."""
+        """Update as `_update` does, with partitions that were collected before."""
         follows = session if session is not None and session.privileged else None
         if not partitions and follows is None:
             partitions.update(named.partitions)

@@ -19,7 +19,7 @@ from jepsen_tests.schedule import INTERVAL_SECONDS, KINDS
 from jepsen_tests.systems import SYSTEMS, Unavailable
 
 _EVIDENCE_MAX = 5
-"""So many anomalies of each name are printed."""
+"""The most anomalies of each name that are printed."""
 EXIT = {"ok": 0, "safety": 1, "liveness": 2}
 EXIT_UNAVAILABLE = 3
 EXIT_USAGE = 64

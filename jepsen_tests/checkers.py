@@ -126,7 +126,7 @@ def _under_way(send: Send, moments: Sequence[float]) -> bool:
 
 
 def lost_write(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """An acknowledged write that nobody ever read, although somebody read beyond it."""
+    """An acknowledged write that no consumer ever read, although one read beyond it."""
     yield from _never_read(history, orders, "lost-write", beyond=True)
 
 
@@ -182,7 +182,7 @@ def vanished(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def aborted_read(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """G1a: somebody read a value whose send had certainly failed."""
+    """G1a: a consumer read a value whose send had certainly failed."""
     failed = {(send.key, send.value): send for send in history.sends() if send.outcome == "fail"}
     for poll in history.polls():
         if poll.outcome != "ok":
@@ -305,7 +305,7 @@ def order_cycles(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def _circles(name: str, find: Callable[[Order], Iterator[list[Step]]]) -> Iterator[Anomaly]:
-    """Those of the first order that has any: with more edges they would all be found again."""
+    """The circles of the first order that has any: with more edges they would all be found again."""
     for order in ORDERS:
         knots = list(find(order))
         yield from (_circle(name + order, knot) for knot in knots)

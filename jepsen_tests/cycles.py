@@ -8,7 +8,7 @@ Theory of operation. An operation (sends and polls of one `txn`, or one of them 
 * real time: an operation that had ended -> one that began later (only the edges that the others do not imply).
 
 A strongly connected component with more than one vertex holds a cycle. One that needs no `ww` edge (G1c, G1c-process,
-G1c-realtime) is always wrong: somebody read what depends on the reader, or what was sent only afterwards. With `ww`
+G1c-realtime) is always wrong: a poll read what depends on it, or what was sent only afterwards. With `ww`
 edges it may be legal: G0 and its relatives, and G1c over such edges. Kafka makes them every day, since it does not
 isolate the sends of operations. `order_cycles` reports them to people; to `check` they are no anomalies.
 """
@@ -42,7 +42,7 @@ class Step:
 
     @property
     def completed(self) -> float | None:
-        """None as long as one part has no certain end."""
+        """The end of the last part, or None if the end of a part is uncertain."""
         ends = [part.completed if part.outcome == "ok" else None for part in self.parts]
         return None if None in ends else max(end for end in ends if end is not None)
 
@@ -116,7 +116,7 @@ def _add(edges: list[list[int]], source: int | None, target: int | None) -> None
 
 
 def _add_real_time(steps: Sequence[Step], edges: list[list[int]]) -> None:
-    """From each operation to those that began after its end, but not where a third lies between them."""
+    """Add edges from each operation to those that began after its end, but not where a third lies between them."""
     moments: list[tuple[float, int, int]] = []
     for index, step in enumerate(steps):
         moments.append((step.invoked, 1, index))

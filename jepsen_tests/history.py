@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 Outcome = Literal["ok", "fail", "info"]
-"""It happened; it certainly failed for good; or it is unknown."""
+"""The outcome of an operation: it happened, it certainly failed for good, or it is unknown."""
 
 Record = tuple[int, int]
 """(offset, value) as a consumer saw it."""
@@ -75,7 +75,7 @@ class Poll:
     rebalanced: list[str] = attrs.field(factory=list)
     final: bool = False
     txn: int | None = None
-    """As of a `Send`."""
+    """The transaction, as of a `Send`."""
 
 
 @attrs.define

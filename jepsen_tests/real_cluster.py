@@ -37,7 +37,7 @@ FASTER: Mapping[str, str] = {
     "broker.heartbeat.interval.ms": "1000",
     "replica.lag.time.max.ms": "4000",
 }
-"""So that a run of a minute sees more than one change of leaders and of in-sync replicas."""
+"""Settings with which a run of a minute sees more than one change of leaders and of in-sync replicas."""
 _READY_SECONDS = 90.0
 
 

@@ -42,10 +42,10 @@ class Options:
     interval: float = INTERVAL_SECONDS
     targets: Sequence[str] = ()
     kills: int = 0
-    """So many kills of one node each in place of `seconds` of `kinds`. Clients are not replaced, and an error that an
-    application sees is a trouble."""
+    """The number of kills of one node each in place of `seconds` of `kinds`. Clients are not replaced, and an error
+    that an application sees is a trouble."""
     controllers: int = 0
-    """So many controllers of their own; 0: the three brokers are the controllers."""
+    """The number of separate controllers; 0: the three brokers are the controllers."""
     default_timeouts: bool = False
     """Sessions and lags as long as a user's who sets nothing."""
     rate: float = 400.0

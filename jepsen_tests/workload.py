@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.2
 _POLL_RECORDS = 500
 _LIFE_SECONDS = (8.0, 24.0)
 _CRASHES = 0.4
-"""This part of the producers does not wait for its last answers."""
+"""The share of the producers that do not wait for their last answers."""
 _FLUSH_SECONDS = 3.0
 
 _CERTAINLY_NOT_SENT = {
@@ -40,7 +40,8 @@ _CERTAINLY_NOT_SENT = {
     KafkaError._UNKNOWN_PARTITION,
     KafkaError.MSG_SIZE_TOO_LARGE,
 }
-"""Not among them: _PURGE_QUEUE, since a record that waits for its second attempt is in the queue, too."""
+"""Errors of records that were certainly never sent. _PURGE_QUEUE is left out, since a record that waits for its second
+attempt is in the queue, too."""
 _COMMIT_REFUSED = {
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -173,7 +174,7 @@ class Workload:
                 thread.start()
 
     def stop_producing(self, timeout_seconds: float) -> bool:
-        """No further sends; whether every send was answered in time."""
+        """End the sends; return whether every send was answered in time."""
         self._stop.set()
         return self._join("producer", timeout_seconds)
 

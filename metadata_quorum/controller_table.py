@@ -96,7 +96,7 @@ class DescribedController:
 
     @property
     def config_layers(self) -> BrokerConfigLayers:
-        """Its file, and what the metadata log says of this node and of all."""
+        """The node's file, and the metadata log's values for this node and for all nodes."""
         return layers_for(self.image, self.static.static, self.node_id)
 
 

@@ -66,7 +66,7 @@ RESOURCES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_C
 
 
 class Described(Protocol):
-    """Whose configuration is described: a broker's, or that of a node which only controls."""
+    """The node whose configuration is described: a broker, or a node which only controls."""
 
     @property
     def image(self) -> MetadataImage: ...

@@ -89,7 +89,8 @@ def open_request(envelope: EnvelopeRequest) -> Enclosed:
 
 
 def seal_response(enclosed: Enclosed, response: Message) -> EnvelopeResponse:
-    """As Kafka's: an answer that tells of NOT_CONTROLLER becomes the envelope's own error, and the broker asks again."""
+    """Seal a response as Kafka does: an answer that tells of NOT_CONTROLLER becomes the envelope's own error, and the
+    broker asks again."""
     w = bytearray(_CORRELATION_ID.pack(enclosed.correlation_id))
     if response_header_version(enclosed.api_key, enclosed.api_version):
         w.append(0)

@@ -116,7 +116,7 @@ class QuorumStateStore(Protocol):
     """Where a voter keeps its `QuorumState`."""
 
     def load(self) -> QuorumState | None:
-        """None on the very first start. Raises `MetadataLogCorrupt` when it cannot be understood."""
+        """Load the state; None on the very first start. Raises `MetadataLogCorrupt` when it cannot be understood."""
 
     def save(self, state: QuorumState) -> None:
         """Durable when it returns. Raises `DiskError`."""
@@ -203,7 +203,7 @@ class ControllerPort(PeerChannel, Protocol):
     """How a broker asks the active controller: in its own name by `request`, in that of a client by `forward`."""
 
     async def forward(self, sender: Sender, message: Any, version: int, deadline: float) -> Any:
-        """As `request`, in an Envelope that says who asks (KIP-590)."""
+        """Send a request as `request` does, in an Envelope that says who asks (KIP-590)."""
 
 
 __all__ = [

@@ -52,7 +52,7 @@ class History:
     power_losses: list[float] = attrs.Factory(list)
     failed_sends: int = 0
     deleted_below: dict[Partition, int] = attrs.Factory(dict)
-    """Where somebody has asked to delete what is below an offset."""
+    """The offsets below which a client has asked to delete records."""
 
     operations: Operations = attrs.Factory(Operations)
     """The same, as Jepsen's checkers want it; a value is the number of its `Send`."""
@@ -111,7 +111,7 @@ class History:
     def check_anomalies(self) -> None:
         """Hold all operations against Jepsen's definitions. Raises `SafetyViolation`.
 
-        Partitions of which somebody has asked to delete records are left out: those may be missed.
+        Partitions of which a client has asked to delete records are left out: those may be missed.
         """
         for key in self.deleted_below:
             for each in self.operations.operations:
@@ -125,7 +125,7 @@ class History:
             raise SafetyViolation(f"{anomaly.name}: {anomaly.key}: {anomaly.detail}")
 
     def last_power_loss(self) -> float:
-        """When; before all time if there was none."""
+        """The time of the last power loss; before all time if there was none."""
         return max(self.power_losses, default=-1.0)
 
     def check(self, partition: Partition, start_offset: int, records: Iterable[tuple[int, bytes]]) -> int:

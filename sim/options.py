@@ -29,11 +29,11 @@ from sim.storm.storm_plan import StormPlan
 
 PROFILES = ("default", "lite", "perf", "calm", "broken")
 MORE_WORKLOADS = {"churn": 0.4, "pipeline": 0.4}
-"""With the share of the runs that has them; drawn by a stream of their own."""
+"""Workloads with the share of the runs that have them; drawn by a stream of their own."""
 WORKLOADS = ("produce", "consume", "follow", "group", "trim", *MORE_WORKLOADS)
-"""In this order: producers (lists and single records, half of the clients each), a plain reader, a follower's reader.
-Then a group, records that an operator deletes, topics that come and go (`sim.load.churning`), and bare connections
-(`sim.load.pipelining`)."""
+"""The workloads in this order: producers (lists and single records, half of the clients each), a plain reader, a
+follower's reader. Then a group, records that an operator deletes, topics that come and go (`sim.load.churning`), and
+bare connections (`sim.load.pipelining`)."""
 LITE_SECONDS = 8.0
 LITE_KINDS_MAX = 2
 PERF_SECONDS = 30.0

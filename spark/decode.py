@@ -63,7 +63,7 @@ SCHEMA_WITH_HEADERS = pa.schema([*_COLUMNS, ("headers", pa.list_(_HEADER_TYPE))]
 
 _RECORD_SIZE_MIN = 7
 _RUN_MIN = 32
-"""So many records of one length are found faster at once than one by one."""
+"""The number of records of one length that are found faster at once than one by one."""
 _PAD = 64
 """More than the varints that can be read behind the last record before its end is compared: five of ten bytes."""
 _GROUP_BYTES = 16 << 20
@@ -154,7 +154,7 @@ class _Aborted:
     """Aborted transactions, each from its first offset to its producer's next abort marker."""
 
     coming: list[tuple[int, int]]
-    """By first offset, those that the batches have not reached yet."""
+    """Transactions by first offset that the batches have not reached yet."""
     producers: set[int] = attrs.field(factory=set)
 
     def visible(self, buf: Buffer, position: int, header: BatchHeader) -> bool:

@@ -68,7 +68,7 @@ class Rows:
         return len(self.value)
 
     def take(self, order: _Int64s) -> Rows:
-        """These rows in another order."""
+        """The rows in another order."""
         places = pa.array(order)
         return Rows(
             self.key.take(places),
@@ -287,7 +287,7 @@ def _varint_sizes(numbers: _Int64s) -> _Int64s:
 
 
 def _short_strings(*fields: _Int64s | bytes) -> pa.Array:
-    """For each row its numbers as varints, and constants as they are, put together to a byte string."""
+    """A byte string for each row: its numbers as varints, and constants as they are."""
     widths = [len(each) if isinstance(each, bytes) else _varint_sizes(each) for each in fields]
     count = next(len(each) for each in fields if not isinstance(each, bytes))
     ends = np.zeros(count + 1, np.int64)

@@ -37,7 +37,7 @@ _RARE = (
     "pyspark/testing/",
     "pyspark/tests/",
 )
-"""Nothing needs them to start, and every process that starts goes through the names of all entries, twice."""
+"""Parts that nothing needs to start, while every process that starts goes through the names of all entries, twice."""
 
 
 def compile_archive(archive: Path) -> int:
@@ -57,7 +57,7 @@ def compile_archive(archive: Path) -> int:
             name,
             quiet=2,
             legacy=True,
-            # Whoever replaces the sources replaces the archive.
+            # Replacing the sources replaces the archive too.
             invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
             stripdir=name,
             prependdir=str(archive),

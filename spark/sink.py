@@ -123,7 +123,7 @@ class BatchWriter(DataSourceArrowWriter):
         return _write(self._plan, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """No task failed."""
+        """Called when every task succeeded."""
         _note(self._plan, messages, {})
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -142,7 +142,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(self._plan, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """No task of the micro-batch failed."""
+        """Called when every task of the micro-batch succeeded."""
         _note(self._plan, messages, {"batch": batchId})
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -327,7 +327,7 @@ class _Task:
             self._settle()
 
     def _check_sizes(self, topic: str, rows: Rows) -> None:
-        """As Kafka's producer does: by what a row has before compression."""
+        """Estimate as Kafka's producer does: by the bytes of a row before compression."""
         limit = self._settings.max_request_size
         sizes = [pc.fill_null(pc.binary_length(column), 0) for column in (rows.key, rows.value)]
         largest = pc.max(pc.add(*sizes)).as_py()

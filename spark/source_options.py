@@ -208,7 +208,7 @@ class _Parser:
     # All options together
 
     def _check_names(self) -> None:
-        """A name that is nearly one of ours is a slip of the pen; any other one may be somebody else's."""
+        """A name that is nearly one of ours is a slip of the pen; any other one may be meant for another program."""
         for name in self.given:
             if name in _NAMES or name.startswith("kafka."):
                 continue

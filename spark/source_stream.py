@@ -83,7 +83,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known_at: float | None = None
         self._initial: dict[str, Any] | None = None
         self._target: _Seen | None = None
-        """With the trigger AvailableNow: the end of everything that is read."""
+        """The end of everything that is read with the trigger AvailableNow."""
         self._seen: _Seen | None = None
         self._planned: dict[TopicPartition, int] = {}
         self._checked_epochs: dict[TopicPartition, int] = {}
@@ -112,7 +112,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Where the query starts
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """As `startingOffsets` says; the same however often it is asked for."""
+        """The start that `startingOffsets` gives; the same however often it is asked for."""
         if self._initial is None:
             self._initial = self._view.patiently(self._find_initial)
         return self._initial
@@ -211,7 +211,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(
         self, starts: Mapping[TopicPartition, int], ends: dict[TopicPartition, int], limit: ReadLimit
     ) -> dict[TopicPartition, int]:
-        """As the limit that Spark hands over says; it may be none, whatever the options are."""
+        """Ends within the limit that Spark hands over; it may be none, whatever the options are."""
         least = None
         if isinstance(limit, ReadMinRows):
             least = limit.min_rows
@@ -356,13 +356,13 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangePartition(each) for each in gathered(pieces, least)]
 
     def _topic_id(self, key: TopicPartition, last: StreamOffset) -> bytes:
-        """From the checkpoint; one that the JVM connector has written does not have it."""
+        """The value from the checkpoint; one that the JVM connector has written does not have it."""
         if last.topic_id(key[0]) != NO_TOPIC_ID:
             return last.topic_id(key[0])
         known = self._view.patiently(lambda: self._refresh((key,))).get(key)
         return known.topic_id if known is not None else NO_TOPIC_ID
 
-    # What is told
+    # What is reported
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Where the logs end, and how far behind that the batch that is planned ends: `@lag` in records and seconds."""

@@ -26,7 +26,7 @@ def runs_as(module: str) -> bool:
 
 
 def spare_collector() -> None:
-    """At the end of a task: what is there now is not looked at by the garbage collector any more; once in a process.
+    """Hide what is there at the end of a task from the garbage collector; once in a process.
 
     Later tasks leave the collector what they make. Processes that are not Spark's are left alone.
     """

@@ -1,7 +1,7 @@
 """The colours of code and the direction of imports, held by the machine.
 
-PURE decides (no async, no world), PORTED awaits ports, SHELL touches the world and decides nothing. A module that
-is not listed as SHELL here may do nothing that `tests.colours` finds.
+PURE decides, and can neither wait nor reach the world. PORTED awaits ports. SHELL reaches the world and decides
+nothing. A module may do what `tests.colours` finds only if it is listed as SHELL here.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def test_only_shell_touches_the_world() -> None:
 
 
 def test_the_wire_is_pure() -> None:
-    """`wire/`: 'bytes <-> values; knows no IO', so nothing in it can wait."""
+    """A module of `wire/` converts between bytes and values, so it never waits."""
     assert [module for module in modules() if module.startswith("wire/") and is_async(tree_of(module))] == []
 
 

@@ -6,7 +6,7 @@ Theory of operation
 A batch is a 61-byte header (`wire.batches.batch_header`) and its records, compressed as one block or not (`wire.batches.records`,
 `wire.batches.compression`). Brokers keep batches as bytes. A produced batch is checked by its header. Its base offset and
 leader epoch are patched in place (the checksum leaves these two out). Otherwise it goes to disk and to consumers as
-it came. Records are parsed only where somebody needs them: clients, compacted topics, lookups by timestamp.
+it came. Records are parsed only where they are needed: clients, compacted topics, lookups by timestamp.
 
 What a broker checks of a produced batch, in Kafka's order (`parse_produced`, then `validate_for_append`):
 
@@ -115,10 +115,10 @@ def _whole_batch_missing(buf: Buffer) -> KafkaError:
 
 
 class Inflation(Protocol):
-    """Who finds out what compressed records become, or knows it already."""
+    """The one who finds out what compressed records become, or knows it already."""
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
-        """As `wire.batches.compression.decompressed_size`."""
+        """Do what `wire.batches.compression.decompressed_size` does."""
 
 
 class _AtOnce:

@@ -23,7 +23,8 @@ ATTACKERS = 4
 ANSWER_SECONDS_MAX = 60.0
 DRAIN_BYTES = 1 << 20
 REOPEN_SECONDS = 0.01
-"""Between a connection that the node closes and the next one: a round trip, which every client has to pay for another one."""
+"""The pause between a connection that the node closes and the next one: a round trip, which every client has to pay for
+another one."""
 _NOWHERE = bytearray(DRAIN_BYTES)
 
 

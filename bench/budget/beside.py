@@ -1,4 +1,4 @@
-"""Who uses a node beside expensive frames: a probe and ordinary clients, each a process that does little itself.
+"""Users of a node beside expensive frames: a probe and ordinary clients, each a process that does little itself.
 
 A client sends the same small frame again and again. It takes times by its own clock, so that a late report is still
 exact.
@@ -83,7 +83,7 @@ class Asker:
         return self._ask(False)
 
     def pause(self) -> Served:
-        """As `since_last`; then it asks nothing until `resume`."""
+        """Return what `since_last` returns, and ask nothing more until `resume`."""
         return self._ask(True)
 
     def resume(self) -> None:

@@ -25,7 +25,7 @@ from wire.codec import encode
 from wire.messages.data_records import ConsumerProtocolSubscription
 
 BOMB_BYTES = 127 << 20
-"""As many as one batch may inflate to, nearly."""
+"""Almost as many bytes as one batch may inflate to."""
 
 
 def batch(codec: int, records: bytes, count: int = 1) -> bytes:
@@ -382,4 +382,4 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
         ),
     ),
 }
-"""By API."""
+"""The lines of each API."""

@@ -316,4 +316,4 @@ CONTROLLER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
         ),
     ),
 }
-"""By API."""
+"""The lines of each API."""

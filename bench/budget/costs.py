@@ -58,7 +58,7 @@ from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicPro
 PROBE_SECONDS = 0.005
 CLIENTS = 3
 WARM_UP_SECONDS = 0.3
-"""Between the end of an attack and a measurement without one."""
+"""The pause between the end of an attack and a measurement without one."""
 QUIET_SHARE = 2 / 3
 """An undisturbed rate needs less time than one beside frames that come now and then."""
 LONG_WINDOW_SECONDS = 6.0

@@ -58,7 +58,8 @@ class Costly:
     """Paths (`topics.partitions`) of an array, string or bytes; the first one that a version has takes the room. With
     `bytes_of` a path may also be an array whose elements are large."""
     values: Mapping[str, Value] = attrs.field(factory=dict)
-    """By path; of what is not named, the first element of an array is there once, the rest has its default."""
+    """Values by path. Of fields that are not named, an array has its first element once, and others have their
+    defaults."""
     name: str = ""
     """Tells the lines of one API apart."""
     body: Callable[[Stage, int], bytes] | None = None
@@ -177,7 +178,7 @@ def costly_request(line: Costly, api_key: int, version: int, bytes_max: int, sta
 def costly_frame(
     line: Costly, api_key: int, version: int, bytes_max: int, stage: Stage
 ) -> tuple[bytes, Message]:
-    """As `costly_request`; its frame too."""
+    """The frame and the request of `costly_request`."""
     request, body = _costly(line, api_key, version, bytes_max, stage)
     return _frame(api_key, version, 7, body), request
 

@@ -17,4 +17,4 @@ LINES: dict[ApiKey, tuple[Costly, ...]] = {
     for key in ApiKey
     if key in BROKER_LINES or key in CONTROLLER_LINES
 }
-"""By API, in the order of their keys."""
+"""The lines of each API, in the order of the API keys."""

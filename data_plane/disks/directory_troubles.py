@@ -118,7 +118,7 @@ class DirectoryTroubles:
         return next(each.path for each in self._broker.log_dirs if each.directory_id == directory)
 
     def _may_go(self, directory: bytes) -> bool:
-        """Whether every partition has somebody else in sync who can lead it."""
+        """Whether every partition has another replica in sync that can lead it."""
         broker = self._broker
         me = broker.node_id
         image = broker.newest.image

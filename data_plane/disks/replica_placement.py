@@ -1,4 +1,4 @@
-"""On which disk a replica lies: found, put there, or left alone because its disk is away.
+"""The disk on which a replica lies: found, put there, or left alone because its disk is away.
 
 Theory of operation
 -------------------

@@ -216,7 +216,7 @@ class Shard:
             self.submit(Ask(ForgetTopics(topics), 0, None, self._broker.clock.wall_ms()))
 
     def _watch_commits(self) -> None:
-        """While decisions wait for the high watermark, answer those that have waited too long."""
+        """Answer decisions that have waited too long for the high watermark, while there are any that wait."""
         oldest = next((ask for ask in self._unanswered.values() if isinstance(ask.request, _WRITES)), None)
         if oldest is not None:
             at = oldest.asked_at + self._settings.offsets_commit_timeout_ms / 1000
@@ -321,7 +321,7 @@ class GroupCoordinator:
             ask.reply.complete(refusal(ask, ErrorCode.NOT_COORDINATOR))
 
     def answer(self, context: Context, group_id: str, request: Any) -> Result:
-        """As `submit`, for a handler: the response, or a `Delayed`."""
+        """Submit a request for a handler; return the response, or a `Delayed`."""
         caught = _Caught()
         self.submit(
             group_id,

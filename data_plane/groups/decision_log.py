@@ -21,7 +21,7 @@ from wire.record_batch import RecordBatchBuilder
 
 READ_BYTES = 1 << 20
 BATCH_BYTES = 1 << 20
-"""After so many bytes of keys and values a decision goes on in another batch."""
+"""Bytes of keys and values after which a decision goes on in another batch."""
 DECOMPRESSED_BYTES_MAX = 256 << 20
 
 
@@ -87,7 +87,7 @@ class CoordinatorLog:
         return result.last_offset
 
     def catch_up(self) -> None:
-        """After an append, and whenever the partition wakes its watchers: tell how far the high watermark is."""
+        """Report how far the high watermark is; called after an append and when the partition wakes its watchers."""
         self._partition.advance_high_watermark()
         high_watermark = self._partition.log.high_watermark
         if high_watermark > self._told:

@@ -498,7 +498,7 @@ class Membership:
         turn.answer(ask.reply, LeaveGroupResponse(0, ErrorCode.NONE, results))
 
     def leave_many(self, turn: Turn, ask: Ask) -> None:
-        """As `leave`, for `LeaveMembers`: the caller makes the response from the error codes."""
+        """Do what `leave` does, for `LeaveMembers`: the caller makes the response from the error codes."""
         request: LeaveMembers = ask.request
         turn.answer(ask.reply, self._leave_all(turn, request.group_id, request.members))
 

@@ -1,4 +1,4 @@
-"""The topic behind group coordinators, and how it is created when somebody first needs it. PURE."""
+"""The topic behind group coordinators, and how it is created at the first need. PURE."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def offsets_topic(settings: GroupSettings) -> CreatableTopic:
-    """As the `offsets.topic.*` keys say; compacted, since the latest value of each key is all that counts."""
+    """The topic as the `offsets.topic.*` keys describe it; it is compacted, since the latest value of each key is all
+    that counts."""
     configs = [
         CreatableTopicConfig("cleanup.policy", "compact"),
         CreatableTopicConfig("segment.bytes", str(settings.topic_segment_bytes)),

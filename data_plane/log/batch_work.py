@@ -61,19 +61,19 @@ class OffLoop(Exception):
 
 
 class LargerThanThought(Exception):
-    """Records become more than somebody was ready for."""
+    """Records become more than the caller was ready for."""
 
 
 class BatchWork(Protocol):
     """The way in which the costly parts of a batch's checks are done."""
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
-        """As `wire.batches.compression.decompressed_size`; or `OffLoop`."""
+        """Do what `wire.batches.compression.decompressed_size` does, or raise `OffLoop`."""
 
     def check_records(
         self, batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str
     ) -> None:
-        """As `data_plane.log.record_rules.check_records`; or `OffLoop`."""
+        """Do what `data_plane.log.record_rules.check_records` does, or raise `OffLoop`."""
 
 
 class _AtOnce:
@@ -184,7 +184,7 @@ class RequestBudget:
         return self.bytes_inflated > self.bytes_usual
 
     def inflate(self, compression_type: int, data: memoryview, size_max: int, at_once_max: int) -> int:
-        """As `decompressed_size`, and within the budget.
+        """Do what `decompressed_size` does, within the budget.
 
         Raises:
             LargerThanThought: it would take more than `at_once_max`.

@@ -159,7 +159,8 @@ def _find_segments(directory: Dir, names: list[str], now_ms: int) -> list[Segmen
 
 
 def _read_epochs(segments: SegmentList, names: list[str], options: LoadOptions) -> LeaderEpochs:
-    """Without its epochs a replica cannot tell its leader where it diverges, so a file that is no use is made anew."""
+    """Read the epochs; make the file anew if it is no use. A replica needs them to tell its leader where it
+    diverges."""
     if EPOCHS_FILE_NAME not in names:
         return LeaderEpochs()
     try:
@@ -211,7 +212,8 @@ def _settle_offsets(log: PartitionLog, options: LoadOptions) -> None:
 
 
 def _find_producers(log: PartitionLog, names: list[str]) -> None:
-    """After a clean shutdown: the snapshot at the log's end, read at first need; else rebuild what is missing."""
+    """Find the producers' state: after a clean shutdown from the snapshot at the log's end, at first need; else rebuild
+    it."""
     directory, segments, end_offset = log.directory, log.segments, log.log_end_offset
     offsets = snapshot_offsets(names)
     bases = {segment.base_offset for segment in segments}

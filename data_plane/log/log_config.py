@@ -95,7 +95,8 @@ class LogConfig:
 
     @codec_level.default
     def _codec_level(self) -> int | None:
-        """None for Kafka's default level: of lz4 its number means the fast compression, all others the dense one."""
+        """The codec's level, or None for Kafka's default. For lz4, the default's number means fast compression, others
+        dense."""
         level = {
             "gzip": self.compression_gzip_level,
             "lz4": self.compression_lz4_level,

@@ -13,12 +13,12 @@ NO_TOPIC_ID = bytes(16)
 
 
 class Origin(IntEnum):
-    """Who appends: that decides who assigns offsets, and what is checked."""
+    """The kind of writer that appends: it decides who assigns offsets, and what is checked."""
 
     CLIENT = 0
     """A producer: everything is checked, offsets are assigned."""
     COORDINATOR = 1
-    """This broker's own coordinators: offsets are assigned, control batches are allowed."""
+    """An append of this broker's own coordinators: offsets are assigned, control batches are allowed."""
     REPLICA = 2
     """Records of the leader: one or more batches with their offsets."""
     RAFT = 3
@@ -97,7 +97,7 @@ class LogOwner(Protocol):
         """
 
     def flush_failed(self, error: DiskError) -> None:
-        """As `disk_failed`, but from a worker's thread: remember the error, and act on it on the loop."""
+        """Remember an error from a worker's thread, and treat it on the loop as `disk_failed` does."""
 
     def log_start_raised(self) -> None:
         """Records were deleted on request: a restart should not bring them back."""

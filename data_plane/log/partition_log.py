@@ -415,7 +415,7 @@ class PartitionLog(LogOffsets):
         return self.segment_list.passes_segment_end(offset, upper_bound)
 
     def read_bytes(self, offset: int, max_bytes: int, *, upper_bound: int, min_one: bool = False) -> bytes:
-        """As `read`, but returns the bytes, and may run in a worker. A failed directory goes offline at its next
+        """Read as `read` does, but return the bytes; may run in a worker. A failed directory goes offline at its next
         look.
         """
         try:

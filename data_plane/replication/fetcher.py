@@ -60,7 +60,7 @@ LATEST, EARLIEST = -1, -2
 RECEIVE_BYTES = 64 * 1024
 """Room for the beginning of an answer. The rest of a larger one is received into a buffer of its own."""
 APPEND_BYTES_PER_TURN = 1 << 20
-"""After so many bytes have been written, other tasks get a turn."""
+"""Bytes written after which other tasks get a turn."""
 BACKOFF_SECONDS_MIN = 0.02
 CONNECT_SECONDS_MAX = 2.0
 IDLE_SECONDS = 0.02

@@ -49,7 +49,7 @@ class HostedTopics:
             yield from hosted.partitions.values()
 
     def put(self, hosted: HostedTopic) -> None:
-        """This topic is hosted, with its present configuration. It takes the place of another one of its name."""
+        """Host this topic with its present configuration. It takes the place of another one of its name."""
         self.by_name[hosted.name] = hosted
         self.by_id[hosted.topic_id] = hosted
         self.note_config(hosted)
@@ -62,7 +62,7 @@ class HostedTopics:
             self.recompressed[hosted.topic_id] = None
 
     def remove(self, topic_id: bytes) -> HostedTopic | None:
-        """This topic is hosted no more; what it was, if it was."""
+        """Stop hosting this topic; return what was hosted, if it was."""
         hosted = self.by_id.pop(topic_id, None)
         if hosted is not None:
             self.recompressed.pop(topic_id, None)

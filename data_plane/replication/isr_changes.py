@@ -43,7 +43,7 @@ class _Change:
     partition: Partition
     proposal: PendingIsr
     broker_epochs: dict[int, int]
-    """Of the proposed followers, as they were when it was proposed."""
+    """Broker epochs of the proposed followers, as they were at the proposal."""
 
 
 class AlterPartitionSender:

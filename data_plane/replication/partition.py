@@ -120,10 +120,10 @@ class _Nobody:
         return False
 
     def alter_isr(self, partition: Partition) -> None:
-        """Nobody to tell."""
+        """Ignored: there is no controller to ask."""
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Nobody to tell."""
+        """Ignored: there is no controller to ask."""
 
 
 NOBODY = _Nobody()
@@ -632,7 +632,7 @@ class Partition:
         return code
 
     def epoch_error(self, current_leader_epoch: int) -> ErrorCode:
-        """As `leader_error`, for what a follower may answer too."""
+        """The error of `leader_error`, for requests that a follower may answer too."""
         if current_leader_epoch != NO_LEADER_EPOCH:
             if current_leader_epoch < self.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH

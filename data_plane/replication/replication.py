@@ -237,7 +237,9 @@ class Replication:
         """Half as often as a follower may lag, as Kafka does: it leaves after 1 to 1.5 times that."""
         now_ms = self.now_ms()
         if self._broker.env.buggify("isr.look_ahead"):
-            now_ms += self.settings.lag_ms_max  # whoever has not everything now is taken for one that lags
+            now_ms += (
+                self.settings.lag_ms_max
+            )  # a replica that lacks something now is taken for one that lags
         led = self._led()
         self._watches_lag = bool(led)
         if led:
@@ -264,7 +266,7 @@ class Replication:
         broker.timers.at(broker.clock.monotonic() + TROUBLED_LAG_MS_MAX / 1000, self._look_at_troubled)
 
     def _look_at_troubled(self) -> None:
-        """Once a second while a broker lists a directory: others should wait no longer for what lies there."""
+        """Look once a second, while a broker lists a directory: others should stop waiting for what lies there."""
         self._watches_troubles = bool(self._newest.image.troubled_directories)
         if self._watches_troubles:
             self._look_at_troubled_later()

@@ -32,7 +32,7 @@ class ReplicationSettings:
 
     @classmethod
     def of(cls, layers: BrokerConfigLayers) -> ReplicationSettings:
-        """From what the properties file says."""
+        """The settings that the properties file gives."""
         name = broker_value("inter.broker.listener.name", layers)
         protocol = broker_value("security.inter.broker.protocol", layers)
         return settings_of(cls, layers, listener=str(name or protocol).upper())

@@ -195,7 +195,7 @@ class RottenReplicas:
         return None if topic is None else topic.partitions.get(replica[1])
 
     def _give_up(self, case: _Case) -> None:
-        """Tell the controller, if it has somebody else."""
+        """Tell the controller, if it has another replica to elect."""
         partition, log = case.partition, case.partition.log
         image = partition.image
         if image is None or image.directory_of(self._node_id) == LOST_DIRECTORY:

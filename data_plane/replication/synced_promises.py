@@ -17,7 +17,7 @@ __all__ = ["SYNC_AGAIN_SECONDS", "SYNC_SECONDS_MAX", "Sync", "sync_partitions"]
 
 SYNC_SECONDS_MAX = 0.5
 SYNC_AGAIN_SECONDS = 60.0
-"""So long at most is a flush that is late taken to be under way."""
+"""The longest time for which a late flush is taken to be under way."""
 
 Sync: TypeAlias = "Callable[[Partition, Callable[[KafkaError | None], None]], None]"
 """Calls back after a flush of the partition's log that begins from now on."""

@@ -178,7 +178,7 @@ _PARSERS: dict[str, Callable[[str, str], ConfigValue]] = {
 
 @functools.cache
 def _parsed_default(type: str, name: str, default: str) -> ConfigValue:
-    """One value for all who ask: never a list, which somebody might change."""
+    """One value for all who ask: never a list, which a caller might change."""
     return _PARSERS[type](name, default)
 
 

@@ -137,7 +137,7 @@ def enables_eligible_replicas(records: Iterable[Message]) -> bool:
 
 
 def cluster_wide_min_isr(image: MetadataImage, settings: ControllerSettings) -> list[Message]:
-    """With eligible replicas there is one `min.insync.replicas` for all brokers, and it is written down.
+    """The records for eligible replicas: there is one `min.insync.replicas` for all brokers, and it is written down.
 
     Otherwise a controller with another properties file would think of other replicas as eligible.
     """

@@ -163,8 +163,8 @@ class MetadataImage:
 
     Each can be read (`config_values.check_value`): of a key's values in the log the last such one is here."""
     unreadable_configs: LayeredMap[tuple[int, str], Mapping[str, str]] = attrs.field(factory=LayeredMap)
-    """By resource: the newest texts of keys that the log tells, and that nobody here can read. None of them is in force;
-    they are kept for snapshots, so that a version that can read them finds them."""
+    """The newest texts of each resource's keys that the log has and that this version cannot read. None of them is in
+    force; they are kept for snapshots, so that a version that can read them finds them."""
     features: dict[str, int] = attrs.field(factory=dict)
     """Finalized feature levels; a level of 0 is the same as no entry."""
     next_producer_id: int = 0

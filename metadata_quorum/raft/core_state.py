@@ -180,7 +180,7 @@ class CoreState:
             self.emit(LostLeadership(before.epoch))
 
     def _refuse_parked(self, leader: Leader) -> None:
-        """This replica leads no more: those who wait shall look for the next leader."""
+        """Refuse parked requests: this replica leads no more, and those who wait shall look for the next leader."""
         for request_id in leader.parked:
             answer = FetchAnswer(self.epoch, self.leader_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self.emit(Answer(request_id, answer))

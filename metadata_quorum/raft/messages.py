@@ -69,7 +69,7 @@ class EndEpoch:
 
 @attrs.frozen
 class EpochAnswer:
-    """To BeginEpoch and EndEpoch."""
+    """The answer to BeginEpoch and EndEpoch."""
 
     epoch: int
     leader_id: int | None

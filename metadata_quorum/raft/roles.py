@@ -126,7 +126,7 @@ class Leader:
 
 @attrs.define
 class Resigned:
-    """Was the leader of this epoch and will not be again; waits until somebody else begins the next."""
+    """Was the leader of this epoch and will not be again; waits until another replica begins the next."""
 
     epoch: int
     voted: ReplicaKey | None
@@ -139,7 +139,7 @@ Role: TypeAlias = Unattached | Prospective | Candidate | Follower | Leader | Res
 
 
 class EpochRule(Enum):
-    """In which epoch a role begins, compared with the role before it."""
+    """The epoch in which a role begins, compared with the role before it."""
 
     SAME = "same epoch"
     NEXT = "next epoch"
@@ -151,13 +151,13 @@ TRANSITIONS: Final[Mapping[tuple[type[Role], type[Role]], tuple[EpochRule, str]]
     (Unattached, Unattached): (EpochRule.ANY, "votes, hears of a later epoch, or the leader has resigned"),
     (Unattached, Prospective): (
         EpochRule.SAME,
-        "election timeout, or the leader that resigned named it first",
+        "election timeout, or the resigned leader listed it first",
     ),
     (Unattached, Follower): (EpochRule.ANY, "hears of a leader"),
     (Unattached, Candidate): (EpochRule.NEXT, "starts as the only voter"),
     (Prospective, Prospective): (EpochRule.SAME, "election timeout"),
     (Prospective, Unattached): (EpochRule.ANY, "votes, hears of a later epoch, or is no voter any more"),
-    (Prospective, Follower): (EpochRule.ANY, "hears of a leader, or a majority does"),
+    (Prospective, Follower): (EpochRule.ANY, "hears of a leader, or a majority refuses and it knows one"),
     (Prospective, Candidate): (EpochRule.NEXT, "a majority would vote for it"),
     (Candidate, Leader): (EpochRule.SAME, "a majority votes for it"),
     (Candidate, Prospective): (EpochRule.SAME, "election timeout"),

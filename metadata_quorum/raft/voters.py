@@ -1,4 +1,4 @@
-"""Who votes: replica keys, voter sets, majorities (KIP-853)."""
+"""The voters: replica keys, voter sets, majorities (KIP-853)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ReplicaKey", "Voter", "VoterSet"]
 
 @attrs.frozen(order=True)
 class ReplicaKey:
-    """A replica is a node with a disk: a node that comes back with an empty one is somebody else.
+    """A replica is a node with a disk: a node that comes back with an empty one is another replica.
 
     A directory id of zeros is unknown: a voter of a static configuration is any replica of its node.
     """

@@ -36,7 +36,7 @@ NO_VOTERS = VoterSet(())
 
 @attrs.frozen
 class QuorumSettings:
-    """Who this replica is, and how it finds the others."""
+    """The identity of this replica, and how it finds the others."""
 
     me: ReplicaKey
     cluster_id: str

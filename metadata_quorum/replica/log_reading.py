@@ -1,4 +1,4 @@
-"""From the bytes of a metadata log to what the core knows of it: batches, epochs, voters. PURE.
+"""Reading of a metadata log, from its bytes to what the core knows of it: batches, epochs, voters. PURE.
 
 Only headers are read, and the records of control batches: the others are the publisher's business.
 """

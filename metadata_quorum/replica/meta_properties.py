@@ -17,7 +17,7 @@ class NotALogDirectory(Exception):
 
 @attrs.frozen
 class MetaProperties:
-    """Who a log directory belongs to."""
+    """The cluster and node that a log directory belongs to."""
 
     cluster_id: str
     node_id: int

@@ -1,4 +1,4 @@
-"""From the committed metadata log to images, for a node that does not decide them. PORTED.
+"""Publisher of images from the committed metadata log, for a node that does not decide them. PORTED.
 
 A node has one image in memory. While its controller decides, the machine's committed states are published. Otherwise
 `replay` reads what is committed and builds the next image beside the loop, in a worker. `take_over` and `image` are

@@ -58,7 +58,7 @@ class QuorumLeader:
         self.epoch = NO_EPOCH
         """The epoch whose first batch is in the log; -1 while this node does not lead."""
         self.end_offset = 0
-        """Behind the last decision."""
+        """The offset behind the last decision."""
         self.high_watermark = 0
         """Everything below is committed, as far as this node has heard."""
         self._listeners: list[CommitListener] = []
@@ -75,7 +75,7 @@ class QuorumLeader:
     # -- what the core says ---------------------------------------------------------------------------------------------
 
     def took(self, epoch: int) -> None:
-        """This node has been elected; `write` comes next."""
+        """Take the lead after an election; `write` comes next."""
         if epoch <= self._led_last:
             raise AssertionError(f"elected in epoch {epoch} after it has led epoch {self._led_last}")
         self._elections += 1

@@ -305,7 +305,7 @@ class RaftQuorum:
             return
         try:
             report(*args, self.clock.monotonic(), **options)
-        except Exception as error:  # noqa: BLE001 - `run` raises it: the reporting task serves somebody else
+        except Exception as error:  # noqa: BLE001 - `run` raises it: the reporting task serves another caller
             self.fail(error)
             return
         self._pump()
@@ -328,7 +328,7 @@ class RaftQuorum:
                 if not self._effects or isinstance(self._effects[0], ON_DISK):
                     break
                 self._perform(self._effects.popleft())
-        except Exception as error:  # noqa: BLE001 - `run` raises it: the pumping task serves somebody else
+        except Exception as error:  # noqa: BLE001 - `run` raises it: the pumping task serves another caller
             self.fail(error)
         finally:
             self._is_pumping = False

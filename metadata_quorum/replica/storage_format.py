@@ -92,7 +92,7 @@ def check_cluster_id(cluster_id: str) -> None:
 
 
 def find_meta_properties(directory: Dir) -> MetaProperties | None:
-    """None when the file is missing. Raises `StorageError` when it is damaged or of another version."""
+    """Read the file; None when it is missing. Raises `StorageError` when it is damaged or of another version."""
     if not directory.exists(META_PROPERTIES):
         return None
     try:

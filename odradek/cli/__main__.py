@@ -36,7 +36,7 @@ GROUPS = (
     "disk",
     "log",
 )
-"""In the order of the help; each is a module of this package, whose `register` adds the group."""
+"""The groups in the order of the help; each is a module of this package, whose `register` adds the group."""
 
 
 class _Version(argparse.Action):
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _give_up_output() -> None:
-    """Nothing more can be said there, not even by the flush at exit."""
+    """Give up standard output, so that even the flush at exit is skipped."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

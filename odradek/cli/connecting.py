@@ -69,7 +69,8 @@ def connected_to_controller(
 
 @contextmanager
 def changing(changes: bool = True) -> Iterator[None]:
-    """For calls that change the cluster: if no answer comes, the `CliError` says that the change may have been made."""
+    """Guard calls that change the cluster: if no answer comes, the `CliError` says that the change may have been
+    made."""
     from odradek.client.errors import ClientError
     from wire.errors import KafkaError
 

@@ -100,7 +100,7 @@ class RealWorkers:
             has_begun = True
             try:
                 return function(*args), None
-            except Exception as error:  # noqa: BLE001  # it is raised to whoever waits
+            except Exception as error:  # noqa: BLE001  # the task that waits for the work gets it
                 return None, _without_frames(error)
 
         while True:

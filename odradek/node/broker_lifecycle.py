@@ -115,7 +115,7 @@ class BrokerLifecycle:
         self._rival_times = 0
         self._register_until = math.inf
         self._tell_until: dict[bytes, float] = {}
-        """By directory that has failed: when a controller must have heard of it; inf once one has."""
+        """The time by which a controller must have heard of each failed directory; inf once one has."""
         self.broker_epoch = -1
         self.is_unfenced = broker.env.event()
         self.may_shut_down = broker.env.event()

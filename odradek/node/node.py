@@ -63,7 +63,7 @@ RECEIVE_BYTES_MAX = 256 * 1024 * 1024
 OTHERS_SECONDS_MAX = 3.5
 """How long a stopping node waits for other nodes at most."""
 PATIENCE_SECONDS = 1.0
-"""After so long without a controller, a starting node logs what it waits for."""
+"""Time without a controller after which a starting node logs what it waits for."""
 
 
 class NodeFailed(Exception):
@@ -171,12 +171,12 @@ class Node:
 
     @property
     def broker(self) -> Broker | None:
-        """None before there is one, and on a node that is only a controller."""
+        """The broker; None before there is one, and on a node that is only a controller."""
         return self._broker
 
     @property
     def metadata(self) -> MetadataService | None:
-        """None before the node joins the quorum."""
+        """The metadata service; None before the node joins the quorum."""
         return self._metadata
 
     @property

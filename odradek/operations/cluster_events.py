@@ -85,7 +85,7 @@ class Narrator:
         self._controls_since_ms = 0
         self._controllers: set[int] = set()
         self._troubled: dict[str, str] = {}
-        """By broker id as text: the disks that take no records now, as the broker reports them
+        """Disks that take no records now, by broker id as text, as the broker reports them
         (`odradek.troubled.log.dirs`)."""
         self._leaving: set[int] = set()
         """Brokers that this batch fences. In a batch, the consequences of a fence come before the fence."""
@@ -315,7 +315,7 @@ class Narrator:
             if new.leader == _NO_LEADER and waited and not (new.isr or new.elr or new.last_known_elr):
                 yield (
                     "offline",
-                    f"waits for {_numbers(waited)} no longer: its log is gone; somebody has to choose a leader",
+                    f"waits for {_numbers(waited)} no longer: its log is gone; an operator has to choose a leader",
                 )
             return
         in_sync = f"in sync: {_numbers(sorted(new.isr))}" if new.isr else "none in sync"

@@ -63,11 +63,11 @@ class ApiEntry:
             counting_encoder(response_class(api_key), version)
         )
         self.decode_large: Callable[[Any, int], tuple[Any, int]] = self._decode_first_large
-        """As `decode`, for frames of more than `ELEMENTS_AT_ONCE` bytes. It raises `TooManyElements` for a request of
-        more than so many elements. Compiled when the first one comes."""
+        """The decoder like `decode` for frames of more than `ELEMENTS_AT_ONCE` bytes. It raises `TooManyElements` for a
+        request of more than so many elements. Compiled when the first one comes."""
         self.decode_all: Callable[[Any, int], tuple[Any, int]] = self._decode_first_of_many
-        """As `decode`, for frames with up to `ELEMENTS_MAX` elements, beside the loop; it returns the request and how many
-        elements it has."""
+        """The decoder like `decode` for frames with up to `ELEMENTS_MAX` elements, beside the loop; it returns the
+        request and how many elements it has."""
         self.prefix = bytes(9 if response_header_version(api_key, version) >= 1 else 8)
         self.errors: ErrorCounts = {}
         """Error codes in responses, each occurrence counted."""

@@ -124,7 +124,7 @@ class Context:
         self.appended = 0
         """The number of the connection's last request that appended records."""
         self.of_connection: Context | None = None
-        """In a copy: the connection's own context."""
+        """The connection's own context, in a copy of it."""
 
     def for_later(self) -> Context:
         """A copy with the facts of the current request, for a handler that goes on with it after its dispatch."""

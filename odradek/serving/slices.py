@@ -80,7 +80,7 @@ def in_slices(long_work: LongWork, work: Work[Any]) -> Result:
 def complete_in_slices(
     long_work: LongWork, tasks: TaskGroup, work: Work[Any], complete: Callable[[Any], None]
 ) -> None:
-    """As `in_slices`, for a request that is delayed: `complete` gets the answer, now or from a task."""
+    """Work as `in_slices` does, for a request that is delayed: `complete` gets the answer, now or from a task."""
     result = _first_slice(long_work, work)
     if result is not UNFINISHED:
         complete(result)

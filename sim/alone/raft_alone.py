@@ -193,7 +193,7 @@ class _Run:
     # --- the end
 
     def _heal(self) -> None:
-        """All nodes up, nothing lost: somebody leads, and what it appends is committed everywhere."""
+        """All nodes up, nothing lost: one of them leads, and what it appends is committed everywhere."""
         cluster = self._cluster
         for node_id, node in cluster.nodes.items():
             if node.core is None:

@@ -92,7 +92,7 @@ class Node:
 
     snapshot: Snapshot | None = None
     to_append: bool = False
-    """It has taken the lead and owes the log its LeaderChange."""
+    """True while a new leader owes the log its LeaderChange."""
 
     questions: dict[int, Question] = attrs.field(factory=dict)
     committed: int = 0
@@ -118,7 +118,7 @@ class Cluster:
 
     serial: int = 0
     unanswered: list[Question] = attrs.field(factory=list)
-    """Those that were with a node when it died: who asked learns it when it looks next."""
+    """Questions that were with a node when it died: the asker learns it when it looks next."""
 
     dies: Callable[[], bool] = _never
     """Asked before each effect: whether the node dies there."""
@@ -259,7 +259,7 @@ class Cluster:
     # -- what a test asks -------------------------------------------------------------------------------------
 
     def leader(self) -> Node | None:
-        """Who leads the newest epoch that has a leader now."""
+        """The leader of the newest epoch that has one now."""
         leading = self.all_leaders()
         return max(leading, key=lambda node: node.core.epoch if node.core else -1, default=None)
 

@@ -95,7 +95,7 @@ class Broker:
         self.synced = 0
         """Where the log ends at least that a loss of power has left."""
         self.high_watermark_kept = 0
-        """As the checkpoint says; older than the truth."""
+        """The high watermark in the checkpoint; older than the truth."""
         self.fetching: Fetching | None = None
         self.connection = 0
 
@@ -160,7 +160,7 @@ class Broker:
         self._around.propose(self)
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Nothing rots here."""
+        """Ignored: nothing rots here."""
 
     # --- the follower's side
 

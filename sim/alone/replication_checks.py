@@ -24,7 +24,7 @@ class Promises:
         self._seen: dict[int, bytes] = {}
         self._checked: dict[tuple[int, int], int] = {}
         self._led: dict[int, tuple[tuple[int, int] | None, int]] = {}
-        """In which life and term each broker led at the last look, and its high watermark then."""
+        """The life and term in which each broker led at the last look, and its high watermark then."""
 
     def acknowledge(self, base_offset: int, values: Iterable[bytes]) -> None:
         """A producer was told that its records stand there."""
@@ -33,7 +33,7 @@ class Promises:
                 raise SafetyViolation(f"offset {offset} was acknowledged twice, for different records")
 
     def look(self, living: Iterable[Broker]) -> None:
-        """Below every high watermark stands what has always stood there."""
+        """Check that the records below every high watermark are what they have always been."""
         for node in living:
             key = (node.node_id, node.life)
             checked = self._checked.get(key, 0)
@@ -58,7 +58,7 @@ class Promises:
         return len(partition.isr_state.isr) >= self._min_isr
 
     def check(self, nodes: Mapping[int, Broker]) -> None:
-        """At the end: the replicas are equal, and hold all that was promised, once and in order."""
+        """Check at the end that the replicas are equal, and hold all that was promised, once and in order."""
         logs = [contents(node.log, 0, node.log.log_end_offset) for node in nodes.values()]
         if not logs[0] == logs[1] == logs[2]:
             raise SafetyViolation("the replicas differ")

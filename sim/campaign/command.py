@@ -99,13 +99,13 @@ class Campaign:
         for worker in self._workers:
             self._idle.put(worker)
         self._fresh: list[Worker] = []
-        """Those that replay what was made smaller."""
+        """Workers that replay runs that were made smaller."""
         self._explained = dict.fromkeys(results.shrunk)
         self._session: list[Outcome] = []
         self._next_progress = self._began + PROGRESS_SECONDS
 
     def run(self) -> int:
-        """Until the time is over, and what failed is explained."""
+        """Run until the time is over and every failure is explained."""
         known = len(self._results.outcomes)
         print(f"campaign: commit {self._commit}, profile {self._profile}, {known} seeds known in {self._out}")
         if threading.current_thread() is threading.main_thread():

@@ -70,7 +70,7 @@ class _Observer:
         self._fabric: Fabric | None = None
         self._streams: dict[SimConn, _Stream] = {}
         self._asked: dict[SimConn, dict[int, int]] = {}
-        """By the client's end: correlation id -> API."""
+        """The API of each correlation id, by the client's end."""
         self._owners: dict[Partition, tuple[str, int]] = {}
         self._high_watermarks = 0
 
@@ -115,7 +115,7 @@ class _Observer:
             del buffer[:size]
 
     def _api_of(self, conn: SimConn, frame: bytearray) -> int:
-        """Of a request by its header; of a response by the correlation id of a request."""
+        """The API of a frame: of a request by its header; of a response by the correlation id of a request."""
         if conn.name.endswith(">"):
             api = int.from_bytes(frame[4:6], "big")
             correlation_id = int.from_bytes(frame[8:12], "big")

@@ -54,7 +54,7 @@ def _speed(commit: str, workers: int, real_seconds: float, session: Sequence[Out
 
 
 def _coverage(outcomes: Sequence[Outcome]) -> list[str]:
-    """In how many runs each kind of trouble and each workload was, and how many of them failed."""
+    """The number of runs that had each kind of trouble and each workload, and how many of them failed."""
     rows: dict[str, list[int]] = {}
     for outcome in outcomes:
         for name in (

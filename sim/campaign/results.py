@@ -83,7 +83,7 @@ class Shrunk:
     seed: int
     signature: str
     options: str
-    """As JSON."""
+    """The options as JSON."""
     taken_away: tuple[str, ...]
     runs: int
     replays: bool
@@ -98,7 +98,7 @@ class Results:
 
     outcomes: dict[int, Outcome] = attrs.Factory(dict)
     shrunk: dict[str, Shrunk] = attrs.Factory(dict)
-    """By signature."""
+    """Smaller runs by their signature."""
 
     @classmethod
     def parse(cls, lines: Iterable[str]) -> Results:

@@ -27,9 +27,9 @@ class Timeline:
     """Sent, received, from, to, API, bytes, whether it is an answer."""
     events: list[tuple[float, str, str, str]] = attrs.Factory(list)
     spans: list[tuple[float, float, str, str, str]] = attrs.Factory(list)
-    """From, to, machine, kind, text."""
+    """Rows of: from, to, machine, kind, text."""
     high_watermarks: dict[str, dict[str, list[tuple[float, int]]]] = attrs.Factory(dict)
-    """By partition and machine."""
+    """High watermarks by partition and machine."""
     _open: dict[tuple[str, str, str], float] = attrs.Factory(dict)
 
     def event(self, time: float, who: str, kind: str, text: str) -> None:

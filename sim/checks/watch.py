@@ -74,7 +74,7 @@ class _Seen:
 
     node: Node
     number: int
-    """Its place among the processes of the run, in the order in which they were seen first."""
+    """The process's place among the processes of the run, in the order in which they were seen first."""
     follows_images: bool = False
     cursors: dict[PartitionKey, tuple[object, _Cursor]] = attrs.Factory(dict)
     quorum_state: bytes = b""

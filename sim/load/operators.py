@@ -140,7 +140,8 @@ class Operator:
                 continue
 
     async def _elect_fullest(self, key: Partition) -> None:
-        """By the last leader epoch and the end of each log, as Raft compares logs."""
+        """Elect the replica with the fullest log: by the last leader epoch and the end of the log, as Raft compares
+        logs."""
         client = self._cluster.observer
         ids = {member.name: member.config.node_id for member in self._cluster.brokers}
         logs = self._cluster.replica_logs(*key)

@@ -17,10 +17,10 @@ class OwnWorkload(Protocol):
     """Asks the cluster by clients that `load.client(name)` makes; `load.is_over` says that the storm is over."""
 
     async def setup(self, load: Workload) -> None:
-        """Before the storm: make topics."""
+        """Make topics before the storm."""
 
     async def run(self, load: Workload) -> None:
-        """In the storm, until `load.is_over`. Remember what the cluster has promised."""
+        """Run in the storm, until `load.is_over`. Remember what the cluster has promised."""
 
     async def check(self, load: Workload) -> None:
         """All is healed: hold what is there against what was promised. Raises `sim.history.SafetyViolation`."""

@@ -106,7 +106,7 @@ class _Line:
         self._serial = 0
         self._core = ClientConnection(client_id=name)
         self._asked: dict[int, tuple[float, int, list[bytes]]] = {}
-        """By correlation id: when, with which acks, and the values."""
+        """Requests by correlation id: their time, their acks, and the values."""
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
 
     async def ask(self) -> None:
@@ -166,7 +166,7 @@ class _Line:
                 self._load.history.acknowledge(Told(self._key, offset, value, began), self._load.world.now)
 
     async def wait_for_answers(self) -> None:
-        """Until all are there, or none came for long. Raises `ConnectionLost`."""
+        """Wait until all answers are there, or none came for long. Raises `ConnectionLost`."""
         clock = self._env.clock
         while self._asked:
             with clock.timeout_at(clock.monotonic() + WAIT_SECONDS_MAX) as waiting:

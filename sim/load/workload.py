@@ -30,7 +30,7 @@ REQUEST_SECONDS = 20.0
 UNAVAILABLE_SECONDS = 300.0
 """How long a reader bears with partitions that have no leader: longer than any storm."""
 FETCH_BYTES_MAX = 1 << 18
-"""As much as the slowest line of the weather carries well within `REQUEST_SECONDS`."""
+"""The bytes that the slowest line of the weather carries well within `REQUEST_SECONDS`."""
 _EXISTS = ErrorCode.TOPIC_ALREADY_EXISTS
 ROT_SECONDS = 0.5
 END_SECONDS_MAX = 90.0

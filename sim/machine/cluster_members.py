@@ -123,7 +123,7 @@ UPKEEP_SETTINGS = {
     "log.index.interval.bytes": ("0", "4096"),
     "log.flush.offset.checkpoint.interval.ms": ("2000", "60000"),
 }
-"""By key, what `Shape.with_upkeep` draws from. Kafka's minutes would not come in a run of seconds."""
+"""The values of each key that `Shape.with_upkeep` draws from. Kafka's minutes would not come in a run of seconds."""
 SEGMENT_BYTES = (2_000, 10_000, 50_000)
 TUNED = (
     *QUICK_SETTINGS,

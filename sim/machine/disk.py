@@ -214,7 +214,7 @@ class SimDisk:
         }
 
     def contents(self, path: str) -> dict[str, bytearray]:
-        """As `peek`, but the bytes themselves: to be looked at, never kept."""
+        """The bytes themselves that `peek` copies: to be looked at, never kept."""
         try:
             folder = self.folder_of(self._root, path)
         except KeyError:

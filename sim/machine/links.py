@@ -27,7 +27,7 @@ from sim.machine.weather import Weather
 RETRANSMISSION_SECONDS_MIN = 0.2
 """Linux's shortest wait before a segment is sent again; it doubles with each further loss."""
 LOSSES_MAX = 6
-"""In a row, of one segment: after that it arrives."""
+"""The most losses of one segment in a row: after that it arrives."""
 
 Closed = Literal["refuses", "swallows"]
 

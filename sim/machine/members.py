@@ -70,7 +70,7 @@ class Member:
         self.name = name
         self.config = self.newest_config = config
         self.older_config = config if older_config is None else older_config
-        """What its file said before somebody tuned it."""
+        """The contents of its file before an operator tuned it."""
         self.release: Release = THIS_RELEASE
         """What is installed on the machine."""
         self.speaks: Release = THIS_RELEASE
@@ -89,7 +89,7 @@ class Member:
 
     @property
     def running(self) -> Running | None:
-        """Its process, or the last one that it had."""
+        """The member's process, or the last one that it had."""
         return self.world.machine(self.name).running
 
     def is_up(self) -> bool:
@@ -174,7 +174,7 @@ class Member:
         """Kill the process (`all`), or the machine. Nothing, if it is gone already."""
         running = self.running
         if running is not None and not running.ended.is_set():
-            if running.env.alive:  # or somebody else has killed it at this very moment
+            if running.env.alive:  # or another task has killed it at this very moment
                 self.world.crash(self.name, keep)
             await running.ended.wait()
 

@@ -48,12 +48,12 @@ from sim.machine.weather import Weather
 BACKLOG = 1024
 FIRST_EPHEMERAL_PORT = 30_000
 CONNECT_SECONDS_MAX = 60.0
-"""After this time a connection attempt that nobody answers fails."""
+"""The time after which a connection attempt that nobody answers fails."""
 FIRST_RETRANSMISSION_SECONDS = 1.0
 RETRANSMISSION_SECONDS_MAX = 512.0
 """The longest wait before a segment that nobody acknowledges is sent again; after that the connection is lost."""
 SILENCE_SECONDS_MAX = 1023.0
-"""After so long a sender of whom nothing is acknowledged gives its connection up: all those waits together."""
+"""The time after which a sender of whom nothing is acknowledged gives its connection up: all those waits together."""
 _OWN_NAMES = ("localhost", "127.0.0.1", "::1")
 _SENDFILE_BYTES_MAX = 1 << 18
 
@@ -165,7 +165,8 @@ class SimConn:
         """False: the network has forgotten this connection, and lets nothing of it pass."""
         self._gives_up = False
         self._late_until = 0.0
-        """Until then nothing arrives here: what a client left behind may be overtaken by its next connection."""
+        """The time before which nothing arrives here: what a client left behind may be overtaken by its next
+        connection."""
         self.line = Line()
         self._window = fabric.weather.socket_buffer_bytes
         self._taken = 0

@@ -122,7 +122,7 @@ class SimWorkers:
         self._env = env
         self._random = random
         self.hangs_until = 0.0
-        """As the node's, for one device of several."""
+        """The time until which one device of several hangs, as for the whole node."""
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         env, random = self._env, self._random

@@ -17,7 +17,7 @@ class Waiter(Protocol):
 
     alive: bool
     waits: dict[Task, Signal]
-    """Who waits for what, in the order of their coming."""
+    """Waiting tasks and their signals, in the order of their coming."""
 
 
 class Signal:

@@ -26,7 +26,7 @@ class Weather:
     loss_probability: float = 0.0
     """How often a segment is lost, and arrives when it has been sent again."""
     reset_probability: float = 0.0
-    """How often a segment meets somebody on its way who resets the connection."""
+    """How often a segment's connection is reset on its way."""
     late_probability: float = 0.0
     """How often what is under way on a connection that is closed arrives up to `late_seconds` later."""
     late_seconds: float = 5.0

@@ -278,7 +278,7 @@ class World:
         return trio.Event()
 
     async def sleep(self, seconds: float) -> None:
-        """For the main function of a run: let virtual time pass."""
+        """Let virtual time pass; for the main function of a run."""
         woken = trio.Event()
         self.agenda.at(self.now + seconds, woken.set)
         await woken.wait()
@@ -368,7 +368,7 @@ def _rarely_looking(manager: type[Any]) -> type[Any]:
 
 
 def _raise_what_counts(error: BaseException) -> None:
-    """Of what a crashed node raises only cancellation is passed on, and what is for the whole process."""
+    """Pass on, of what a crashed node raises, only cancellation and what is for the whole process."""
     counts: BaseException | None = error
     if isinstance(error, BaseExceptionGroup):
         counts = error.split(_dying_words)[1]

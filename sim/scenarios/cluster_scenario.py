@@ -56,13 +56,13 @@ CHURNERS = ("churner-1", "churner-2")
 PIPELINERS = ("pipeliner",)
 START_SECONDS_MAX = 120.0
 HEAL_SECONDS_MAX = 180.0
-"""From the end of the storm until all is well: elections, sessions, connections that nobody answers, recovery."""
+"""Time from the end of the storm until all is well: elections, sessions, connections that nobody answers, recovery."""
 BROKEN_HEAL_SECONDS = 30.0
 """Where the model was broken: who has stopped for good is not waited for."""
 QUIET_SECONDS_MAX = 60.0
-"""From the last acknowledgement until all replicas are equal."""
+"""Time from the last acknowledgement until all replicas are equal."""
 READ_SECONDS_MAX = 120.0
-"""From the end of all writing until every reader has read everything."""
+"""Time from the end of all writing until every reader has read everything."""
 CLIENTS = 2
 """Producers of a run whose options are not given."""
 STOP_SECONDS_MAX = 120.0

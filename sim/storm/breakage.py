@@ -45,7 +45,7 @@ async def _break(storm: Storm, random: Random, *, how: str) -> None:
 
 
 def _damage_a_log(storm: Storm, member: Member, random: Random, how: str) -> None:
-    """Of the metadata log, or of a partition if this is a broker."""
+    """Damage the metadata log, or a partition's log if this is a broker."""
     disk = storm.world.machine(member.name).disk
     paths = [f"{member.config.metadata_log_dir}/{METADATA_LOG_DIRECTORY}"]
     if member in storm.cluster.brokers and random.random() < 0.5:
@@ -87,4 +87,4 @@ def misdirect(data: bytearray, random: Random) -> bytes:
 BREAKAGES: Mapping[str, Trouble] = {
     how: partial(_break, how=how) for how in ("lost_writes", "misdirected_writes", "wiped_voter")
 }
-"""By the word in `StormPlan.kinds`."""
+"""Troubles by their word in `StormPlan.kinds`."""

@@ -56,7 +56,7 @@ async def dying_disks(storm: Storm, random: Random) -> None:
 
 
 async def rotting_disks(storm: Storm, random: Random) -> None:
-    """Flip bits of one machine's replicas, and often let another machine lose its own, so that somebody must read them."""
+    """Flip bits of one machine's replicas, and often let another machine lose its own, so that a reader must meet them."""
     world, atlas = storm.world, storm.atlas
     while await storm.calm(random, 12.0):
         member = random.choice(storm.cluster.brokers)
@@ -100,4 +100,4 @@ DISK_TROUBLES: Mapping[str, Trouble] = {
     "dying": dying_disks,
     "rot": rotting_disks,
 }
-"""By the word in `StormPlan.kinds`."""
+"""Troubles by their word in `StormPlan.kinds`."""

@@ -78,7 +78,7 @@ class Storm:
         """Troubles of whatever kind that are not over."""
         self._begun = 0
         self._voter_away: Member | None = None
-        """Whose disk is new, and who does not vote again."""
+        """The member whose disk is new, and which does not vote again."""
         self.lost_power: Member | None = None
         """The broker whose page cache is gone, and whose replicas may not be in sync again."""
         self.may_wait_for_operator = False

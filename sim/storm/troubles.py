@@ -16,7 +16,7 @@ from sim.storm.storm import Storm, Trouble
 
 NARROW_BYTES_PER_SECOND = (20_000.0, 200_000.0)
 SLOW_MACHINE_SECONDS = (0.02, 0.2)
-"""By how much each segment to and from a slow machine is late, at most."""
+"""The most by which each segment to and from a slow machine is late."""
 SLOW_WORK_FACTORS = (5.0, 50.0)
 DRIFT_MAX = 0.05
 """How fast a wall clock may run away: an hour a day is more than any machine's, and less than an operator's hand."""
@@ -55,7 +55,7 @@ async def closed_links(storm: Storm, random: Random) -> None:
         storm.begin(f"closed {how} {target} to {len(sources)}")
         for source in sources:
             world.fabric.close_link(source, target, "refuses" if how == "refuses" else "swallows")
-        if random.random() < 0.5:  # and what is open goes too, so that somebody must begin anew
+        if random.random() < 0.5:  # and what is open goes too, so that a process must begin anew
             for source in sources:
                 world.fabric.sever(source, target)
         await storm.last(random)
@@ -122,4 +122,4 @@ TROUBLES: Mapping[str, Trouble] = {
     "drift": drifting_clocks,
     "configurations": other_configurations,
 }
-"""By the word in `StormPlan.kinds`."""
+"""Troubles by their word in `StormPlan.kinds`."""

@@ -49,7 +49,7 @@ async def rolling_upgrade(storm: Storm, random: Random) -> None:
             member = behind.pop()
             storm.begin(f"upgrade {member.name}")
             member.release = THIS_RELEASE
-            if member.is_up():  # whoever is dead comes back upgraded
+            if member.is_up():  # a dead node comes back upgraded
                 await storm.stop(member)
                 if not member.is_up():
                     member.launch()
@@ -88,7 +88,8 @@ async def _raise_level(cluster: Cluster) -> str:
 
 
 async def level_must_be_decided(cluster: Cluster) -> None:
-    """With nobody behind the level is raised in the end; else it is refused. Raises `Liveness`, refutes the run."""
+    """Check the level: with nobody behind it is raised in the end; else it is refused. Raises `Liveness`, refutes the
+    run."""
     world = cluster.world
     wanted = ErrorCode.INVALID_UPDATE_VERSION.name if _behind(cluster) else "raised"
     deadline = world.now + DECIDED_SECONDS_MAX

@@ -35,7 +35,7 @@ DELAY_COLUMNS = (
 
 
 def delays(records: DataFrame, window: str, watermark: str) -> DataFrame:
-    """From the records of flights to the feed's: key and value."""
+    """The feed's keys and values, made from the records of flights."""
     flights = records.select(F.from_json(F.col("value").cast("string"), JSON_COLUMNS).alias("flight")).select(
         "flight.*"
     )

@@ -86,7 +86,7 @@ def check_runs(spark: SparkSession, paths: Sequence[str]) -> Verdict:
 
 
 def _everywhere(lines: DataFrame) -> dict[str, list[tuple[tuple[int, int], str]]]:
-    """By run, the few operations that every key's part needs, with their places."""
+    """The few operations of each run that every key's part needs, with their places."""
     kinds = F.get_json_object("value", "$.kind")
     rows = lines.where(kinds.isin(*EVERYWHERE)).collect()
     found: dict[str, list[tuple[tuple[int, int], str]]] = {}

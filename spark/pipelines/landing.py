@@ -39,7 +39,7 @@ from spark.pipelines.job import Failed
 __all__ = ["Landed", "Landing", "Ranges"]
 
 Ranges = dict[int, tuple[int, int]]
-"""By partition: the first offset, and the one behind the last."""
+"""The range of each partition: the first offset, and the one behind the last."""
 
 Step = Callable[[str], None]
 """Called with the name of what comes next; tests end the job there."""
@@ -154,7 +154,7 @@ def _ranges(content: dict[str, list[int]]) -> Ranges:
 
 
 def _write_whole(path: Path, content: object) -> None:
-    """Under another name first, so that nobody ever reads half of it."""
+    """Write under another name first, so that nobody ever reads half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".new")
     with temporary.open("w") as file:

@@ -40,7 +40,7 @@ class Wanted:
     topic: str
     table: Path
     max_records: int | None = None
-    """In one load; None takes all that there is at once."""
+    """The most records in one load; None takes all that there is at once."""
     json_schema: str | None = None
     """The columns of the JSON in the values, as in SQL; None keeps the value as it is."""
     partition_by: Sequence[str] = ()
@@ -101,7 +101,7 @@ def _check_same_topic(wanted: Wanted, topic_id: str, last: Landed | None) -> Non
 
 
 def _next_ranges(wanted: Wanted, bounds: Ranges, last: Landed | None) -> Ranges:
-    """Behind the last load, up to the ends; an even share of `max_records` of each partition that has more."""
+    """Ranges behind the last load, up to the ends; an even share of `max_records` of each partition that has more."""
     ranges: Ranges = {}
     for index, (begin, end) in bounds.items():
         first = begin if last is None or index not in last.ranges else last.ranges[index][1]

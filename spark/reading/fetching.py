@@ -52,7 +52,8 @@ _PARTITION_BYTES = 4 << 20
 """What a Fetch asks for, unless kafka.max.partition.fetch.bytes says so: twenty thousand rows of 100 B and more."""
 _ROWS = 10_000
 _RANGES_AHEAD = 8
-"""So many ranges of a task have a Fetch under way: several of them are small, and then it is the round trips that take time."""
+"""The number of a task's ranges that have a Fetch under way: several of them are small, and then it is the round trips
+that take time."""
 _CLIENTS_MAX = 8
 """The least recently used one goes."""
 
@@ -76,7 +77,7 @@ _clients: dict[tuple[tuple[str, str], ...], Client] = {}
 
 
 def _cached_client(options: SourceOptions) -> Client:
-    """This process's client for these options. Spark's workers are forked before they get their first task."""
+    """The process's client for these options. Spark's workers are forked before they get their first task."""
     key = tuple(sorted(options.properties.items()))
     client = _clients.pop(key, None) or new_client(options)
     _clients[key] = client
@@ -112,7 +113,7 @@ class _Answer:
 
     records: memoryview
     end: int
-    """Behind the last whole batch; where the Fetch began if there is none."""
+    """The offset behind the last whole batch; where the Fetch began if there is none."""
     aborted: list[tuple[int, int]]
     """(first offset, producer id) of transactions that were aborted."""
 
@@ -144,7 +145,7 @@ class _RangeReader:
             self._begin(self._wanted.start)
 
     def abandon(self) -> None:
-        """Nobody waits for what is under way."""
+        """Abandon what is under way: nobody waits for it."""
         if self._under_way is not None:
             self._core.abandon(self._under_way)
             self._under_way = None

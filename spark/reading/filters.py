@@ -37,7 +37,7 @@ class Pushed:
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
-    """By number, if named."""
+    """The partitions by number, if named."""
     partition_from: int = 0
     partition_to: int = _END
     """The last."""

@@ -128,7 +128,7 @@ def test_it_fails_when_the_partition_goes(replicas: bool, flush: bool, loss: Err
 
 @pytest.mark.parametrize(("replicas", "flush"), [(True, False), (False, True), (True, True)])
 def test_it_times_out(replicas: bool, flush: bool) -> None:
-    """REQUEST_TIMED_OUT at the deadline and not before, also while a requested flush has not finished."""
+    """A request gets REQUEST_TIMED_OUT exactly at its deadline, also while a requested flush is still running."""
     case = Case()
     case.wait(replicas=replicas, flush=flush)
     case.broker.timers.fire_due(TIMEOUT_MS / 1000 - 0.001)
@@ -171,7 +171,8 @@ def test_the_first_reason_stays() -> None:
 
 
 def test_an_abandoned_one_leaves_nothing() -> None:
-    """The connection is gone: no watchers, no timer, and a flush that ends later is harmless."""
+    """After its connection is gone, a request has neither watchers nor a timer, and a flush that ends later is
+    harmless."""
     case = Case()
     case.wait(flush=True)
     case.produce.abandon()

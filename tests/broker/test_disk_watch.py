@@ -113,7 +113,8 @@ def test_a_disk_that_comes_back_broken_stays_away() -> None:
 
 
 def test_the_only_disk_is_waited_for() -> None:
-    """With a single directory there is nobody else to protect: it is told, leaderships may go, and nothing is refused."""
+    """A single directory in trouble is reported and may lose its leaderships; it still accepts appends, since there is
+    no other."""
     case = Case("b")
     case.look(HUNG_SECONDS * 2)
     assert case.disks.events() == ["directory.slow", "directory.stalled"]
@@ -153,7 +154,8 @@ def test_reads_are_refused_too() -> None:
 
 
 def test_a_full_disk_is_in_trouble_after_a_while_and_until_there_is_room_enough() -> None:
-    """5 s after a write found no room; out of it with a twentieth of the device free and no write refused for 5 s."""
+    """A disk is in trouble 5 s after a write found it full. The trouble ends when a twentieth of the device is free and
+    5 s have passed since the last refused write."""
     case = Case()
     case.come_back()
     disk, log_dir = case.disks.disks["a"], case.disks.dirs["a"]

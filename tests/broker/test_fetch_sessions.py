@@ -222,7 +222,8 @@ def test_without_slots_there_are_no_sessions() -> None:
 
 
 def test_served_partitions_move_to_the_end() -> None:
-    """So that one that always has records does not starve the others; forgotten ones do not come back."""
+    """Served partitions move to the end, so that a busy one leaves room for the others. Forgotten partitions stay
+    forgotten."""
     cache = Cache()
     full = cache.ask(INITIAL_EPOCH, {0: 0, 1: 0, 2: 0, 3: 0})
     assert full.session is not None

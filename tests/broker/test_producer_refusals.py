@@ -31,8 +31,8 @@ def numbered(epoch: int, sequence: int, count: int = 1) -> bytearray:
     ],
 )
 def test_both_sides_are_named(epoch: int, sequence: int, error: ErrorCode) -> None:
-    """Who sent what, and what was known: over the wire, with the partition, the client's address and the
-    request's number on its connection: what precedes the first was sent on another."""
+    """The log line of a refusal names what the client sent and what the log knew. It also has the client's address and
+    the number of the request on its connection."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         assert await cluster.send(1, numbered(1, 0, 5)) == (0, 0)

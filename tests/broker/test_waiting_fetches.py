@@ -153,7 +153,8 @@ def test_a_fetch_is_answered_by_the_append_with_which_there_is_enough() -> None:
 
 
 def test_an_append_costs_the_same_beside_many_parked_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No read of the log, and nobody woken, for fetches for which there is not enough yet; then each is read once."""
+    """An append reads nothing from the log for parked fetches that still lack bytes. Once there are enough, each fetch
+    reads once."""
     reads: list[int] = []
     read = PartitionLog.read
 

@@ -108,7 +108,7 @@ def test_a_reset_is_shown_before_it_is_done(run: Run, topic: str, fresh_topic: C
 
 
 def test_a_group_that_never_was_needs_topics(run: Run, topic: str, fresh_topic: Callable[[str], str]) -> None:
-    """Offsets can be set before a group first reads; without --topic there is nothing to go by."""
+    """Offsets can be set before a group first reads, but `--topic` must then name the topics."""
     group = fresh_topic("group")
     assert "--topic" in run("group", "reset", group, "--to-latest").refusal()
     assert "no partition 7" in run("group", "reset", group, "--to-latest", "--topic", f"{topic}:7").refusal()

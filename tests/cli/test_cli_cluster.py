@@ -50,7 +50,7 @@ def test_brokers(run: Run, topic: str) -> None:
 
 
 def test_partitions(run: Run, topic: str) -> None:
-    """Listed by topic or partition; what cannot move says why, what needs not says so."""
+    """Partitions are listed by topic or by number. A refused move says why, and so does an unnecessary one."""
     (first,) = run("partition", "list", f"{topic}:0", "--json").json()["partitions"]
     assert (first["leader"], first["replicas"], first["isr"], first["adding"]) == (1, [1], [1], [])
     rows = words_of(run("partition", "list", topic).out)
@@ -75,7 +75,7 @@ def test_partitions(run: Run, topic: str) -> None:
 
 
 def test_the_quorum(run: Run) -> None:
-    """Its leader and voters; who is no observer cannot become a voter."""
+    """The status names the quorum's leader and voters. Only an observer can become a voter."""
     document = run("quorum", "status", "--json").json()
     assert (document["leader"], [each["node"] for each in document["voters"]]) == (1, [1])
     assert document["voters"][0]["lag"] == 0

@@ -83,7 +83,8 @@ def test_help_imports_neither_the_client_nor_the_wire(words: tuple[str, ...]) ->
     ],
 )
 def test_commands_import_only_the_messages_that_they_send(words: tuple[str, ...], messages: set[str]) -> None:
-    """No trio, no cattrs, no server; of the messages those of every connection and the command's own."""
+    """A command imports only its own messages and those of every connection. It imports neither trio nor cattrs nor the
+    server."""
     with LoopbackBroker() as server:
         server.broker.add_topic("words")
         modules = modules_after(*words, bootstrap=server.bootstrap, stdin="a line\n")

@@ -65,7 +65,7 @@ def test_a_table_is_cut_to_the_terminal() -> None:
 
 
 def test_columns_that_matter_less_go_before_an_id_is_cut() -> None:
-    """One by one, no more than must; ids stay whole, and where there is room nothing is missing."""
+    """Columns go one by one, and only as many as must. Ids stay whole, and a wide terminal shows every column."""
     header = ("NODE", "AGO", "SINCE", "ADDRESS", "ID")
     rows = [(1, "3 seconds ago", "5 seconds ago", "a" * 20, "i" * 22)]
 

@@ -68,7 +68,8 @@ def test_who_votes_first(
     words: tuple[str, ...],
     expected: list[int] | None,
 ) -> None:
-    """Kafka's three flags; a controller whose file names no other is alone without being told."""
+    """Kafka's three flags choose the first voters. Where the file names only one controller, that one votes alone by
+    default."""
     assert run(tmp_path, capsys, roles, quorum, *words) == (0, "")
     assert voters(tmp_path) == expected
     assert (tmp_path / "data" / "bootstrap.checkpoint").exists()

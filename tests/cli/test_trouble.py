@@ -111,7 +111,8 @@ def test_a_move_to_a_broker_that_is_down(run: Run, admin: Mock) -> None:
 def test_without_a_leader_of_the_quorum(
     run: Run, admin: Mock, words: tuple[str, ...], error: Exception
 ) -> None:
-    """Said after the seconds of those who only look, not after --timeout; and nothing else is asked."""
+    """Commands that only look wait 3 s for a leader of the quorum, whatever `--timeout` says. Then they ask for nothing
+    else."""
     admin.describe_quorum.side_effect = error
     assert "a majority of its voters must run" in run(*words).refusal()
     admin.describe_quorum.assert_called_once_with(timeout=3.0)
@@ -335,7 +336,8 @@ def test_disks_in_trouble(run: Run, admin: Mock) -> None:
 
 
 def test_history_that_begins_with_a_snapshot(run: Run, admin: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a snapshot stands in for is not passed over in silence; nor is a topic that never was."""
+    """The command says at which offset history begins when a snapshot has replaced the rest. It refuses a topic that
+    never existed."""
     admin.describe_quorum.return_value.high_watermark = 7
 
     def read(reader: Any, _: int) -> Iterator[list[Event]]:

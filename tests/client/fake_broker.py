@@ -82,8 +82,8 @@ class FakeTopic:
 
 
 class FakeBroker:
-    """Node 1 of a cluster of one. `trouble[key]` holds answers, error codes, `SILENCE` or `HANG_UP` to be used up
-    before requests of that API are answered properly; `requests` has every request that came."""
+    """Node 1 of a cluster of one. `trouble[key]` holds what the next requests of that API get: answers, error codes,
+    `SILENCE` or `HANG_UP`. Later requests are answered properly. `requests` has every request that came."""
 
     def __init__(self, host: str = "fake", port: int = 9092) -> None:
         self.host = host

@@ -76,7 +76,7 @@ def test_records_without_a_key_stick_until_the_batch_is_full() -> None:
 
 
 def test_a_batch_that_left_early_does_not_move_the_stickiness() -> None:
-    """KIP-794: bytes decide, not batches, so that a slow start favours no partition."""
+    """KIP-794: the sticky partition changes after `batch_size` bytes, however many batches they fill."""
     accumulator = make(batch_size=1000)
     first = put(accumulator, b"x" * 84)
     assert first is not None

@@ -325,7 +325,8 @@ def test_a_group_with_a_member(
     fresh_topic: FreshTopic,
     join: Callable[[str, Sequence[tuple[str, int]]], Member],
 ) -> None:
-    """Listed, described with its assignment; its offsets cannot be altered nor itself deleted until it is empty."""
+    """A group with a member is listed, and described with its assignment. Altering its offsets or deleting it is
+    refused until it is empty."""
     topic, group, nobody = fresh_topic("admin"), fresh_topic("group"), fresh_topic("group")
     create(admin, NewTopic(topic, 2))
     admin.alter_group_offsets(group, {(topic, 0): 0})

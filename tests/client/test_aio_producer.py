@@ -112,8 +112,8 @@ def test_memory_holds_the_application_back() -> None:
 
 @pytest.mark.parametrize("seed", seeds(3, quick=1))
 def test_a_node_that_loses_power_keeps_what_the_producer_was_told(seed: int) -> None:
-    """Our node, our producer, power cuts at any disk operation: `flush.messages=1` and acks=all keep every record that
-    was acknowledged, and idempotence keeps each once and in order."""
+    """The producer's acknowledged records survive power cuts at any disk operation of a node with `flush.messages=1`.
+    Idempotence keeps each of them once and in order."""
     world = World(seed, CALM)
 
     async def main() -> None:
@@ -176,7 +176,7 @@ def test_a_trio_program(broker: LoopbackBroker) -> None:
 
 
 def test_an_error_in_the_block_gives_up_what_is_there(broker: LoopbackBroker) -> None:
-    """Nobody waits for a broker that does not answer when the program has failed already."""
+    """A block that fails gives up its unacknowledged records at once, even if the broker is silent."""
     broker.broker.trouble[ApiKey.PRODUCE].append(SILENCE)
     records: list[SentRecord] = []
 

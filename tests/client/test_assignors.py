@@ -35,8 +35,8 @@ def text(assignment: Assignment) -> dict[str, str]:
 
 
 def test_range_gives_each_topic_in_contiguous_ranges() -> None:
-    """Kafka's RangeAssignor: 'two consumers C0 and C1, two topics t0 and t1, and each topic has 3 partitions':
-    C0: [t0p0, t0p1, t1p0, t1p1], C1: [t0p2, t1p2]."""
+    """Kafka's RangeAssignor gives this example: two consumers share two topics with three partitions each. C0 gets
+    `[t0p0, t0p1, t1p0, t1p1]`, C1 gets `[t0p2, t1p2]`."""
     found = RangeAssignor().assign({"t0": 3, "t1": 3}, [member("C1", "t0", "t1"), member("C0", "t0", "t1")])
     assert text(found) == {"C0": "t0-0 t0-1 t1-0 t1-1", "C1": "t0-2 t1-2"}
 
@@ -120,8 +120,8 @@ def test_of_two_claims_the_later_generation_holds() -> None:
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5),
 )
 def test_cooperative_sticky_balances_and_lets_stay_what_may(counts: dict[str, int], sizes: list[int]) -> None:
-    """Members come and go; all subscribe alike: loads differ by one at most, everything is read, at most what has to
-    moves (KIP-54: 'preserve as many existing assignments as possible')."""
+    """Members with equal subscriptions come and go. Everything is read, loads differ by at most one, and only what must
+    move moves (KIP-54: 'preserve as many existing assignments as possible')."""
     found: Assignment = {}
     topics = tuple(sorted(counts))
     total = sum(counts.values())

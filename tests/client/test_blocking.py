@@ -57,7 +57,7 @@ def test_a_topics_life() -> None:
 
 
 def test_errors_of_brokers_come_out_as_kafka_errors() -> None:
-    """A record that the broker does not take; a broker that does not exist."""
+    """A record that is too large gives a `KafkaError`, and so does a broker that does not exist."""
     with LoopbackBroker() as server, Client(server.bootstrap) as client:
         server.broker.add_topic("t")
         server.broker.max_batch_bytes = 1000

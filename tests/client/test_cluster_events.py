@@ -129,7 +129,7 @@ def test_a_last_leader_whose_disk_was_replaced() -> None:
     )
     assert log.tell(changed(eligible_leader_replicas=[], last_known_elr=[1])) == []
     assert log.tell(changed(last_known_elr=[])) == [
-        "words-0 waits for 1 no longer: its log is gone; somebody has to choose a leader"
+        "words-0 waits for 1 no longer: its log is gone; an operator has to choose a leader"
     ]
 
 

@@ -160,7 +160,8 @@ def test_a_sync_without_an_answer_costs_two_request_timeouts_not_a_rebalance() -
 
 
 def test_a_poll_waits_while_its_group_is_joined_though_fetched_records_lie_there() -> None:
-    """They are not given out before the join, so a poll that did not wait for it went round without end (seed 3007)."""
+    """Fetched records are given out only after the group is joined. A poll that returned for them before would spin
+    (seed 3007)."""
     found = member(3, enable_auto_commit="false")
     found.sleep(1)
     found.broker.trouble[ApiKey.HEARTBEAT].append(int(ErrorCode.REBALANCE_IN_PROGRESS))
@@ -177,8 +178,8 @@ def test_a_poll_waits_while_its_group_is_joined_though_fetched_records_lie_there
 
 @pytest.mark.parametrize("code", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_MEMBER_ID])
 def test_what_was_fetched_before_a_partition_was_given_up_is_not_handed_over(code: ErrorCode) -> None:
-    """It comes back with the group's position, and others may have read on meanwhile: records that lay there ready came
-    once more than they should, before those of the new position (seed 293)."""
+    """A partition that comes back starts at the group's position, since others may have read on. Records that were
+    fetched before it was given up would come a second time (seed 293)."""
     found = member(6, enable_auto_commit="false", max_poll_records="2")
     assert found.values() == numbers(0, 1)
     found.sleep(1)  # the rest is fetched ahead
@@ -337,7 +338,7 @@ def test_after_a_change_of_leader_the_position_is_checked() -> None:
 
 
 def test_after_a_hint_the_position_is_checked_at_once() -> None:
-    """KIP-951: the refusal names the new leader, so no metadata is asked for, and the check must not wait for any."""
+    """KIP-951: the refusal names the new leader, so the position is checked at once, without new metadata."""
     found = reading(9)
     assert found.values() == numbers(0, 8)
     found.broker.leader_epoch = 1
@@ -401,7 +402,7 @@ def test_chunks_are_fetched_ahead_and_no_further() -> None:
 
 
 def test_a_quiet_partition_holds_no_busy_one_up() -> None:
-    """While a partition is full, the broker is asked not to wait, and not asked without end."""
+    """While a busy partition is full, fetches of the quiet one ask with `max_wait_ms=0`, but only now and then."""
     found = consumer(60, 2, max_partition_fetch_bytes=200)
     found.machine.assign_manually([T0, TopicPartition("t", 1)])
     found.poll(0.1)
@@ -567,7 +568,7 @@ def test_errors_that_are_waited_out_can_be_looked_at() -> None:
 
 
 def test_subscribe_needs_a_group() -> None:
-    """Without group.id there is nobody who could assign."""
+    """Only a group assigns partitions to its subscribers, so subscribing requires `group.id`."""
     found = consumer()
     found.machine.subscription.subscribe(["t"])
     with pytest.raises(ValueError, match=r"group\.id"):

@@ -203,7 +203,8 @@ def test_offsets_are_found_by_time_and_at_both_ends(cluster: Cluster) -> None:
 
 
 def test_without_a_reset_policy_a_missing_position_is_an_error(cluster: Cluster) -> None:
-    """auto.offset.reset=none: no commit, or a position out of range, is the application's business."""
+    """With auto.offset.reset=none, the application gets an error for a missing commit and for a position out of
+    range."""
     topic = cluster.topic(1)
     cluster.produce(topic, 10, 1)
     consumer = cluster.consumer(auto_offset_reset="none")
@@ -309,7 +310,8 @@ def test_a_rebalance_can_be_asked_for(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
 def test_members_share_the_partitions_and_take_over(cluster: Cluster, strategy: str) -> None:
-    """A second member gets its half; when one leaves the other has all; no record is missed, none comes twice."""
+    """A second member gets half of the partitions, and the first has all again after it leaves. Each record is read
+    exactly once."""
     topic = cluster.topic(4)
     cluster.produce(topic, 400, 4)
     found: list[ConsumerRecord] = []

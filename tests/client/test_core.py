@@ -94,7 +94,7 @@ def test_a_request_without_a_common_version_is_refused_here() -> None:
 
 
 def test_a_client_that_never_had_contact_fails_at_once() -> None:
-    """fail_fast: the client does not wait for an address where nothing runs."""
+    """With `fail_fast`, a client fails at once when all of its addresses refuse connections."""
     core, wire, _ = make(bootstrap=[("nobody", 1), ("nowhere", 2)])
     with pytest.raises(
         BrokerUnavailable, match=r"nobody:1: Connection refused; .*nowhere:2: Connection refused"
@@ -167,7 +167,7 @@ def test_an_answer_that_never_comes_ends_the_connection_and_the_call() -> None:
 
 
 def test_a_connection_that_is_never_established_times_out() -> None:
-    """A black hole in the network: no refusal, no answer."""
+    """A connection attempt that the network swallows ends at its timeout."""
     core, wire, _ = make(connect_timeout=2.0)
     wire._connect = lambda connection_id, address: None  # type: ignore[method-assign]  # a double
     with pytest.raises(BrokerUnavailable, match=r"within 2\.1 s"):

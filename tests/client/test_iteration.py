@@ -140,7 +140,7 @@ def test_positions_and_commits_in_the_loop_say_what_was_yielded(broker: Loopback
 
 
 def test_seek_in_the_loop_moves_the_loop(broker: LoopbackBroker) -> None:
-    """What was polled from the old place is not yielded any more; other partitions lose nothing."""
+    """After a seek in the loop, records polled from the old place are dropped. Other partitions yield all of theirs."""
     found: list[tuple[int, int]] = []
     with reader(broker, [T0, T1]) as consumer:
         for record in consumer:

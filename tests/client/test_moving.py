@@ -64,7 +64,8 @@ def test_an_image_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_room_for_a_plan() -> None:
-    """A plan is judged by what each broker gains in the end; a broker that does not say what is free is not refused."""
+    """A plan is judged by what each broker gains in the end. A broker that does not report its free space may gain
+    anything."""
     cluster = ClusterDescription("c", 1, tuple(Broker(node, "h", 9092, None) for node in (1, 2, 3, 4)))
     survey = moving.ClusterSurvey(cluster, (), {}, {}, (), {1: 50, 2: 100, 3: 100})
     taken, given = Move("a", 0, (4,), (1,), 80), Move("b", 0, (1,), (2,), 40)
@@ -110,7 +111,8 @@ def _carried_out(monkeypatch: pytest.MonkeyPatch, timeout: float | None, seconds
 
 
 def test_a_plan_with_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has not moved by then is told, begun or not; without a deadline a plan is followed to its end."""
+    """At the deadline each unfinished move gets an error that says whether it had begun. A plan that has no deadline is
+    followed to its end."""
     first, second = _carried_out(monkeypatch, 5.0, 7.0).values()
     assert isinstance(first, RequestTimedOut)
     assert str(first) == "orders-0 has not moved within 5 s"

@@ -136,7 +136,7 @@ def test_retriable_errors_are_retried_on_fresh_metadata() -> None:
 
 
 def test_the_last_error_is_given_when_the_time_is_over() -> None:
-    """A partition that nobody will take: its own error, not just a timeout."""
+    """A partition that every attempt refuses gets its own error instead of a timeout."""
     wire, broker, producing = setup()
     broker.trouble[ApiKey.PRODUCE].extend([int(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100)
     deliveries = wire.run(producing.produce(values(1), timeout=3))
@@ -169,7 +169,8 @@ def test_a_batch_that_is_too_large_is_halved_until_it_fits() -> None:
 
 
 def test_an_unknown_fate_stops_the_partition_and_the_next_call_has_a_new_epoch() -> None:
-    """The lost batch may be there or not: nothing may come before it, and its number is not used again."""
+    """A batch whose answer is lost may be in the log, so the call sends nothing after it. The next call begins a new
+    epoch."""
     wire, broker, producing = setup(batch_bytes_max=1)
     broker.append_before_trouble = True
     broker.trouble[ApiKey.PRODUCE].extend([SILENCE] * 10)
@@ -310,8 +311,8 @@ def test_a_broker_that_forgot_the_producer_gets_a_new_epoch(code: ErrorCode) -> 
 
 
 def test_what_a_broker_may_have_and_calls_a_gap_is_not_sent_under_new_numbers() -> None:
-    """Apache Kafka remembers one batch of each producer over a restart: a repetition of an older one whose answer was
-    lost is out of order to it, and there."""
+    """Apache Kafka remembers one batch of each producer over a restart. It answers a repeated older batch with
+    OUT_OF_ORDER_SEQUENCE_NUMBER, although its log has that batch."""
     wire, broker, producing = setup()
     wire.run(producing.produce(values(1), timeout=5))
     broker.append_before_trouble = True

@@ -305,7 +305,7 @@ def test_a_broker_that_is_down_fails_its_items_only() -> None:
 
 
 def test_nobody_to_ask() -> None:
-    """No broker at all: the call raises, at once, since none was ever reached."""
+    """A call raises at once when no broker was ever reached."""
     two = TwoBrokers()
     two.wire.brokers.clear()
     with pytest.raises(BrokerUnavailable):
@@ -314,7 +314,7 @@ def test_nobody_to_ask() -> None:
 
 
 def test_nothing_to_ask() -> None:
-    """No items: no request, no outcome."""
+    """An empty list of items costs no request and has an empty result."""
     two = TwoBrokers()
 
     def never(core: ClientCore, items: Any, deadline: float) -> Operation[Routed]:

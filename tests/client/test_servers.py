@@ -112,7 +112,7 @@ def test_idempotence_over_many_calls(client: Client, fresh_topic: Callable[[str]
 def test_acks_0_and_1(client: Client, fresh_topic: Callable[[str], str]) -> None:
     """One connection keeps the order, so a later request sees what acks=0 wrote.
 
-    The first request is answered: a leader that has just been made may not lead yet, and acks=0 would not hear of it.
+    The first request has acks=1: a leader that was just made may refuse it, which a client with acks=0 would not hear.
     """
     topic = fresh_topic("client")
     client.admin.create_topics([NewTopic(topic, 1)])

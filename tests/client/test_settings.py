@@ -99,7 +99,7 @@ def test_a_delivery_has_time_for_a_request() -> None:
 
 
 def test_keys_without_effect_and_neutral_values_are_accepted() -> None:
-    """A configuration written for Kafka's clients works as long as it asks for nothing that is not there."""
+    """A configuration written for Kafka's clients works as long as it asks only for features that this client has."""
     properties = {"metrics.num.samples": 3, "security.protocol": "plaintext", "interceptor.classes": []}
     assert ProducerSettings.from_properties({**SERVERS, **properties}) == ProducerSettings.from_properties(
         SERVERS
@@ -109,7 +109,8 @@ def test_keys_without_effect_and_neutral_values_are_accepted() -> None:
 def test_keys_without_effect_are_named_by_one_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user who sets one hears of it; a value that changes nothing, and a key with an effect, are not spoken of."""
+    """One warning names the keys that have no effect. It leaves out keys with an effect, and values that change
+    nothing."""
     # import-linter disables loggers, and may have run in this process.
     monkeypatch.setattr(logging.getLogger("odradek.client"), "disabled", False)
     ProducerSettings.from_properties(

@@ -341,7 +341,7 @@ def test_a_dead_controller_is_asked_until_there_is_another() -> None:
 
 
 def test_without_a_controller_the_deadline_counts() -> None:
-    """REQUEST_TIMED_OUT, no sooner and not much later."""
+    """A request that needs the controller gets REQUEST_TIMED_OUT at its own deadline when there is none."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         began_at = world.now

@@ -132,7 +132,8 @@ def test_a_broker_that_has_registered_waits_for_controllers_for_ever() -> None:
 
 
 def test_a_failed_directory_is_told_in_time_or_the_broker_ends() -> None:
-    """`log.dir.failure.timeout.ms`: controllers that know of no failure elect nobody else for what was led there."""
+    """`log.dir.failure.timeout.ms`: a broker ends when it cannot report a failed directory, so that others are elected
+    for it."""
 
     async def script(world: World, broker: Any, _: BrokerLifecycle, controller: Controller) -> None:
         await world.sleep(10)

@@ -145,8 +145,8 @@ class Troubled:
 
 
 def test_a_hung_disk_hands_over_and_comes_back() -> None:
-    """After 15 s another in sync leads, the hung replica is out of the ISR and nobody else; when the disk answers, it
-    is online, catches up, joins, and may lead, in the same process and with the same log."""
+    """After 15 s another replica leads instead of the one whose disk hangs, and only that one leaves the ISR. When the
+    disk answers, the replica catches up, rejoins and may lead, in the same process and with the same log."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == ErrorCode.NONE
@@ -242,7 +242,8 @@ def test_a_full_disk_hands_over_and_comes_back() -> None:
 
 
 def test_a_machine_without_room_for_anything() -> None:
-    """The metadata log cannot grow either, so the old leader does not hear of it; the others go on, and it comes back."""
+    """A leader whose machine is full cannot write to its metadata log that it was replaced. The others go on, and it
+    comes back when there is room."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == ErrorCode.NONE

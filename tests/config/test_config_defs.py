@@ -48,7 +48,7 @@ GOOD = [
 
 @pytest.mark.parametrize(("name", "text", "value"), GOOD)
 def test_values_that_kafka_takes(name: str, text: str, value: ConfigValue) -> None:
-    """Blanks around a value do not count, booleans have no case, lists are trimmed item by item."""
+    """A value and each item of a list are trimmed; booleans may have any case."""
     assert topic_defs()[name].parse(text) == value
     validate_topic_configs({name: text})
 

@@ -155,7 +155,7 @@ def test_what_is_for_security_that_there_is_not_is_stored(words: str) -> None:
     "words", ["listeners=PLAINTEXT://:1", "config.providers=x", "ssl.engine.factory.class=x"]
 )
 def test_what_this_version_cannot_change_is_refused(words: str) -> None:
-    """Nothing is stored that would have no effect although Kafka gives it one."""
+    """A key that Kafka can change dynamically is refused when the change would have no effect here."""
     with pytest.raises(KafkaError, match="This version cannot update these configs dynamically"):
         _check(words)
 

@@ -80,7 +80,7 @@ def test_a_sensitive_value_is_never_shown() -> None:
 
 
 def test_logs_get_values_that_can_be_read_again() -> None:
-    """Java reads ` gzip `, `0.5d` and ` TRUE `; what a log gets has no blanks and no letters in numbers."""
+    """Java reads ` gzip `, `0.5d` and ` TRUE `; a log gets such values trimmed and normalized."""
     overrides = {
         "compression.type": " gzip ",
         "min.cleanable.dirty.ratio": "0.5d",

@@ -1,8 +1,8 @@
 """Members of groups for the cases: each on a connection of its own, and shown by its label in answers.
 
 The classic protocol parks requests, so the order in which a coordinator sees them matters. `together` brings members
-into one generation without a race: newcomers first (from version 4 on a newcomer asks for its id before it joins,
-and the group waits for it from then on), and an old member joins again only when a heartbeat told it to.
+into one generation without a race. Newcomers join first; from version 4 on, a newcomer first asks for its id, and the
+group waits for it from then on. An old member joins again only when a heartbeat tells it to.
 """
 
 from __future__ import annotations
@@ -155,7 +155,8 @@ class Member:
         self._wait_for(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def wait_until_forgotten(self) -> None:
-        """Wait until the group has this member no more, without a heartbeat that would keep it alive."""
+        """Wait until the group has removed this member; the heartbeats that ask have a wrong generation, so they cannot
+        keep it alive."""
         request = self.heartbeat_request(generation_id=self.generation + 1_000)
         self._wait_for(ErrorCode.UNKNOWN_MEMBER_ID, request)
 

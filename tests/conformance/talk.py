@@ -309,8 +309,8 @@ class Talk:
 def wait_until_ready(bootstrap: str) -> None:
     """Wait until the server gives out producer ids, and has loaded its group coordinator.
 
-    A Kafka that has just started serves everything else before its first block of ids has come from the
-    controller, and makes the topic of the group coordinator only when somebody asks for it.
+    Kafka answers most requests right after its start. Producer ids wait for the first block from the controller. The
+    group coordinator's topic is made at the first request for it.
     """
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("none", topics=[])])
     with RawClient(bootstrap, ANSWER_SECONDS_MAX) as client:

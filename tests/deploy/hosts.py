@@ -1,9 +1,9 @@
 """Debian hosts on this machine: systemd as process 1, sshd, an address, disks of their own.
 
-A host is `systemd-nspawn --boot` on an overlay above one shared tree, in a network namespace of its own; its veth ends
-in a bridge of the namespace that the test runs in, so no address of it is seen outside. All of it lives in the
-sandbox that `tests.deploy.__main__` makes (`needs.SANDBOX`); what outlives a sandbox is only loop devices, control
-groups and the working directory: `sweep` takes them away, those of a test that was killed, too.
+A host is `systemd-nspawn --boot` on an overlay above one shared tree, in a network namespace of its own. Its veth ends
+in a bridge inside the test's namespace, so its address stays invisible outside. All of it lives in the sandbox that
+`tests.deploy.__main__` makes (`needs.SANDBOX`). Loop devices, control groups and the working directory outlive the
+sandbox: `sweep` removes them, also those of a test that was killed.
 
 A killed host (`kill`) is one whose power fails, but for the page cache: its disks keep what was written to the kernel.
 """

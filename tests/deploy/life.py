@@ -1,8 +1,8 @@
 """The life of a cluster on booted hosts, step by step, with clients of the outside at work all the time.
 
-The whole form goes through everything that the playbooks are for, on four hosts; the short one deploys two, deploys again,
-and changes the configuration host by host. Every step ends with a whole cluster and a record that was
-sent after the step and acknowledged; after the last one each acknowledged record is looked for.
+The whole form goes through everything that the playbooks are for, on four hosts. The short form deploys two hosts,
+deploys them again, and changes the configuration host by host. After every step the cluster must be whole and
+acknowledge a new record. After the last step, each acknowledged record is looked for.
 """
 
 from __future__ import annotations

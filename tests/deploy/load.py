@@ -1,8 +1,8 @@
 """Clients of the outside during a test: they write without pause and account for every record.
 
-Producers (confluent-kafka, acks=all, idempotent) write numbered records at a steady rate; a group of consumers reads along.
-At the end a reader of its own reads every partition from its beginning: each acknowledged record must be at the offset
-that its acknowledgement named, and no record may be there twice.
+Producers (confluent-kafka, acks=all, idempotent) write numbered records at a steady rate; a group of consumers reads
+along. At the end a separate reader reads every partition from its beginning. Each acknowledged record must be at its
+acknowledged offset, and no record may be there twice.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def test_three_hosts() -> None:
 
 
 def test_a_host_that_joins_changes_nothing_for_the_others() -> None:
-    """Growing by a host without a vote changes no file of the hosts that are there, so none is restarted."""
+    """A new host that does not vote leaves all files of the present hosts unchanged, so those keep running."""
     before, after = layout(inventory()), layout(inventory(4))
     assert after["problems"] == []
     assert after["nodes"][:3] == before["nodes"]
@@ -106,7 +106,7 @@ def test_bad_input(host: str, values: dict[str, Any], sentence: str) -> None:
 
 
 def test_disks_that_are_not_known_yet() -> None:
-    """Disks of a host that is to discover them, and cannot be reached, are no fault of the inventory."""
+    """An inventory is sound although the disks of an unreachable host are still to be discovered."""
     told = inventory()
     told["host2"]["odradek_disks"] = "discover"
     plan = layout(told)

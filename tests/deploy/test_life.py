@@ -14,7 +14,7 @@ _CANNOT, _TIME_UP = 2, 3
 
 
 def test_short_life() -> None:
-    """Deploy, deploy again without a change, reconfigure host by host, all under load: no record is lost.
+    """A cluster under load is deployed, deployed again unchanged, and reconfigured host by host: no record is lost.
 
     What is skipped, with the reason: a machine that cannot boot hosts, or that is too slow to get through in time.
     """

@@ -96,7 +96,7 @@ def test_a_root_that_is_missing_is_not_made_by_accident(tmp_path: Path) -> None:
 
 
 def test_files_and_directories_are_not_mistaken_for_each_other(root: Dir) -> None:
-    """A directory does not open as a file, nor a file as a directory."""
+    """Opening a directory as a file fails, and so does opening a file as a directory."""
     root.subdir("t-0", create=True)
     root.open("a.log", create=True)
     with pytest.raises(DiskError):
@@ -144,7 +144,7 @@ def test_a_pinned_file_outlives_close_and_removal(root: Dir) -> None:
 
 
 def test_a_closed_file_does_nothing_more(root: Dir) -> None:
-    """Use after close is a bug, not weather: it must not look like a bad disk."""
+    """Use after close raises `FileClosed`: it is a bug, and must not look like a bad disk."""
     file = root.open("a.log", create=True)
     file.close()
     for attempt in (

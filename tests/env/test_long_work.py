@@ -66,7 +66,7 @@ class World:
 
 
 async def test_a_loop_that_nobody_else_uses_goes_on_at_once() -> None:
-    """Without turns of others no time passes between two pieces."""
+    """A loop that nobody else uses goes on with the next piece at once."""
     world = World()
     await world.pieces("a", 0.005, 0.005, 0.005)
     assert world.done == ["a", "a", "a"]

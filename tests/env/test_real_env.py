@@ -136,7 +136,7 @@ async def test_an_event_stays_set() -> None:
 
 
 async def test_uuids_are_what_kafka_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kafka's Uuid.randomUuid: not a reserved value, and its text never begins with a dash."""
+    """Like Kafka's `Uuid.randomUuid`, a new id avoids the reserved values, and its text never begins with a dash."""
     offered = [bytes(16), bytes(15) + b"\x01", b"\xf8" + bytes(15), b"\xfb" + bytes(15), b"\xfc" + bytes(15)]
     monkeypatch.setattr(os, "urandom", lambda count: offered.pop(0))
     assert RealEnv(seed=1).new_uuid() == b"\xfc" + bytes(15)

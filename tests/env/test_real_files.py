@@ -97,7 +97,7 @@ def test_no_space_is_told_from_other_failures(root: RealDir) -> None:
 
 
 def test_a_failed_sync_is_final(root: RealDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """'The kernel may have dropped the dirty pages, so the caller [...] never tries again': nor would it work."""
+    """After a failed sync, each later sync of the file fails too: 'the kernel may have dropped the dirty pages'."""
     file = root.open("a.log", create=True)
     file.append(b"abc")
 

@@ -149,7 +149,8 @@ def test_a_group_survives_its_node(groups: Groups, clean: bool) -> None:
 
 
 def test_a_deleted_topics_offsets_go_with_it(groups: Groups) -> None:
-    """The offsets of a topic are of no use after it, not even to another topic of that name, nor after a restart."""
+    """A deleted topic's committed offsets go with it. A new topic of that name begins without them, also after a
+    restart."""
     groups.create("u")
     assert groups.commit("t", 7) is ErrorCode.NONE
     assert groups.commit("u", 9) is ErrorCode.NONE

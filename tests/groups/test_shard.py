@@ -199,7 +199,8 @@ def test_whoever_waits_is_told_when_leadership_goes() -> None:
 
 
 def test_a_disk_that_is_full_ends_the_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be written was never decided: the coordinator begins anew from its log, after a while."""
+    """A shard that cannot write a decision ends. The coordinator loads its log anew after a while, without that
+    decision."""
     case = Case(ALONE)
     run(case.shard.load())
     assert case.commit(5).answers == [[ErrorCode.NONE]]
@@ -243,7 +244,7 @@ def test_a_record_that_cannot_be_read_is_skipped_and_told() -> None:
 
 
 def test_a_log_that_rots_is_tried_again() -> None:
-    """A batch whose checksum is wrong: the shard says so, and serves nothing of a state that it does not know."""
+    """A shard that reads a batch with a wrong checksum reports it, and serves nothing from the incomplete state."""
     case = Case(ALONE)
     run(case.shard.load())
     case.commit()

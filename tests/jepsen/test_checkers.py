@@ -169,7 +169,7 @@ def test_a_restart_excuses_only_what_was_under_way() -> None:
 
 
 def test_what_a_restart_excuses_is_counted() -> None:
-    """A run that says "nothing duplicated" must not hide the duplicates of a client."""
+    """Duplicates that a client's restart excuses are counted, so that the report still shows them."""
     assert excused_duplicates(LEGAL["a producer that restarts its sequence may send again"].history) == 1
     assert excused_duplicates(ILLEGAL["duplicate"].history) == 0
 
@@ -223,7 +223,8 @@ def test_who_reads_what_is_sent_later_is_in_a_circle() -> None:
 
 
 def test_what_kafka_allows_is_told_and_no_anomaly() -> None:
-    """G0 and int-send-skip: 'never (writes are not isolated)'."""
+    """G0 and int-send-skip are observations instead of anomalies, since Kafka allows them: 'writes are not
+    isolated'."""
     mixed = Script().send(1, 0, process="a", key="x", txn=1).send(2, 0, process="b", key="y", txn=1)
     mixed.send(3, 1, process="a", key="y", txn=1).send(4, 1, process="b", key="x", txn=1)
     mixed.poll((0, 1), (1, 4), key="x").poll((0, 2), (1, 3), key="y")

@@ -71,7 +71,8 @@ def test_nothing_acknowledged_is_lost_in_a_minute_of_faults(tmp_path: Path) -> N
 
 
 def test_what_acks_1_loses_is_found() -> None:
-    """A leader that is cut off acknowledges alone, and its successor has other records: a run that cannot fail is none."""
+    """With acks=1, a leader that is cut off acknowledges records that its successor lacks. The run must find the
+    loss."""
     what = ("--seconds", "12", "--interval", "8", "--nemesis", "partition", "--targets", "isolate-leader")
     soon = ("--set", "broker.session.timeout.ms=2000", "--set", "broker.heartbeat.interval.ms=500")
     result = _run(*what, *soon, "--acks", "1", "--seed", "5")

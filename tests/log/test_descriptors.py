@@ -1,4 +1,5 @@
-"""A process without descriptors: everything is refused, nothing is lost, no directory goes offline."""
+"""A process that is out of file descriptors refuses what needs one. It loses no record and keeps its directories
+online."""
 
 from __future__ import annotations
 

@@ -373,7 +373,8 @@ def test_the_checkpoint_of_high_watermarks_is_replaced_without_a_sync() -> None:
 
 @pytest.mark.parametrize("left", [b"", b"0\n1", b"0\n1\nt 0 ", b"0\n1\nt 0 1"])
 def test_what_a_power_loss_leaves_of_the_high_watermarks_says_too_little(left: bytes) -> None:
-    """A part of the checkpoint is a lower high watermark or none; the log is whole, and its temporary file is no bar."""
+    """A torn checkpoint gives a lower high watermark or none. The log stays whole, and an old temporary file is
+    harmless."""
     node = Node()
     fill(node.log(), 12)
     node.look()
@@ -537,8 +538,9 @@ def test_loading_many_partitions_syncs_nothing_per_partition() -> None:
 
 @pytest.mark.parametrize("gone", ["deleted", "stray", "deleted in another life"])
 def test_a_log_does_not_inherit_what_the_checkpoints_say_of_its_namesake(gone: str) -> None:
-    """They know logs by name. A topic that was deleted and is made anew would lose records to the other's log start, show
-    uncommitted ones by its high watermark, and not look at bytes below its recovery point after a crash."""
+    """Checkpoints know logs by name, so a recreated topic must not inherit its namesake's entries. Otherwise it would
+    lose records to the old log start, show uncommitted records, and skip the check of bytes below the old recovery
+    point."""
     config = LogConfig(segment_bytes=4 * SIZE)
     node = Node(config)
     log = node.log()

@@ -96,7 +96,8 @@ def _number_of_calls() -> int:
 def test_a_log_may_go_during_any_call_of_the_background(
     meanwhile: Callable[[LogDir], None], is_before: bool
 ) -> None:
-    """A topic that is deleted while a worker is at its log is nobody's failure, and its successor has nothing of it."""
+    """A topic may be deleted while a worker is at its log. The directory stays online, and a successor inherits
+    nothing."""
     calls = _number_of_calls()
     assert calls > 10
     for at in range(calls):
@@ -242,7 +243,8 @@ def test_a_clean_stop_passes_over_a_log_that_was_deleted_meanwhile() -> None:
 
 
 def test_background_ends_with_the_directory_it_looks_after() -> None:
-    """A directory that is being closed is not looked after any more: nobody rolls or removes what a worker closes."""
+    """The background work of a directory ends when the directory is closed: it must not roll or remove what a worker
+    closes."""
     node = Node(CONFIG)
     _filled(node, epoch=0)
     node.log_dir.close_clean(9)

@@ -187,8 +187,8 @@ def test_a_snapshot_keeps_each_producers_last_batch(found: dict[int, tuple[int, 
 
 
 def test_a_snapshot_keeps_the_last_five_batches() -> None:
-    """A retry of any of them is a duplicate after a restart too; Kafka, for which the last entry of a producer holds,
-    reads what it would have written."""
+    """A retry of any of a producer's last five batches is a duplicate, also after a restart. Kafka reads only the last
+    entry of each producer, which is the one that it would have written."""
     state = ProducerState()
     for at in range(7):
         state.update(1, 0, at * 10, at * 10 + 109, 9, NOW_MS + at, False)

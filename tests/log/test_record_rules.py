@@ -77,7 +77,8 @@ def test_timestamps_keep_to_the_bounds(codec: CompressionType) -> None:
 
 
 def test_a_bad_timestamp_outweighs_a_missing_key() -> None:
-    """Kafka's choice of the code when a batch has both; a record without key is not asked for its time."""
+    """As in Kafka, a batch with both faults gets INVALID_TIMESTAMP. A record with both faults is reported for its
+    missing key only."""
     config = LogConfig(cleanup_policy=("compact",), message_timestamp_after_max_ms=5_000)
     builder = RecordBatchBuilder()
     builder.append(NOW_MS, None, b"v")
@@ -90,7 +91,7 @@ def test_a_bad_timestamp_outweighs_a_missing_key() -> None:
 
 
 def test_a_header_that_lies_about_times_is_refused_whole() -> None:
-    """The header decides; where no record is at fault there is nothing more to tell."""
+    """A header whose timestamps are out of range gets INVALID_TIMESTAMP, without errors per record."""
     data = batch(2)
     struct.pack_into(">q", data, 35, NOW_MS + 60_000)
     log = new_log(NARROW)
@@ -118,7 +119,8 @@ def test_only_the_broker_stamps_append_time() -> None:
 
 
 def test_a_transactional_batch_needs_a_transaction() -> None:
-    """With and without a producer id: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as Kafka says to who names no id."""
+    """A transactional batch gets the code that Kafka gives to requests that name no transactional id, whatever its
+    producer id."""
     for fields in ({}, {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}):
         log = new_log()
         with pytest.raises(KafkaError) as caught:
@@ -128,7 +130,7 @@ def test_a_transactional_batch_needs_a_transaction() -> None:
 
 
 def test_a_refusal_has_a_limit() -> None:
-    """Some hundred kilobytes ask for no gigabytes of answers, and a batch of too many records is not parsed."""
+    """A refusal lists at most `RECORD_ERRORS_MAX` records, and a batch of too many records is refused unparsed."""
     builder = RecordBatchBuilder(compression_type=CompressionType.GZIP)
     for _ in range(RECORD_ERRORS_MAX + 5):
         builder.append(NOW_MS, None, b"")

@@ -129,7 +129,7 @@ def test_a_bit_flipped_at_any_byte_is_noticed(mask: int) -> None:
 
 @pytest.mark.parametrize("byte", range(4))
 def test_an_offset_that_no_segment_reaches_ends_the_log_before_it(byte: int) -> None:
-    """No checksum covers base offsets: a flipped bit in one must not make the log end at trillions."""
+    """Checksums leave out base offsets: a flipped bit in one must not make the log end at trillions."""
     size = len(batch(3, producer_id=0, producer_epoch=0, base_sequence=0))
     disk, _ = written(4)
     disk.corrupt(FIRST_LOG, 2 * size + byte, 0x40)
@@ -235,7 +235,7 @@ def test_rot_below_the_recovery_point_is_found_by_verification() -> None:
 
 
 def test_a_lost_segment_ends_the_log() -> None:
-    """Segments join without gaps, so a tail that never reached the device is noticed even at a batch's end."""
+    """Segments join without gaps, so a missing tail is noticed even if it began at a batch's start."""
     disk, log = written()
     middle = log.segments[2]
     disk.open_dir(ROOT).remove(middle.name(".log"))
@@ -284,7 +284,8 @@ def test_gaps_within_segments_vouch_for_those_between() -> None:
 
 
 def test_what_is_sound_behind_a_lost_tail_is_kept_beside_the_log() -> None:
-    """A tail that no sync covered ends the log, so that it is fetched again; what follows is told of, and not removed."""
+    """A tail that was never synced ends the log there, so that it is fetched again. Sound segments behind it are
+    reported and kept."""
     node = Node(CONFIG)
     log = node.log()
     fill(log, 20, 3)

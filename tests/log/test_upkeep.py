@@ -196,7 +196,8 @@ def test_the_recovery_point_falls_with_a_truncation() -> None:
 
 
 def test_the_first_record_that_is_not_older() -> None:
-    """Timestamps need not ascend; compressed batches are searched too; nothing above the bound is found."""
+    """The search finds the first record that is not older, also among unordered timestamps and in compressed
+    batches."""
     log = new_log(LogConfig(segment_bytes=900, index_interval_bytes=100))
     timestamps = [5, 9, 2, 30, 12, 11, 40, 40, 8, 60, 1, 70]
     for at in range(0, 12, 2):

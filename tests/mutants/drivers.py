@@ -1,7 +1,7 @@
 """What seeds are run with: the quorum alone, a partition alone, whole clusters.
 
-Where a driver is aimed (fewer kinds of trouble than a seed would draw, or more of them), its docstring says so: such a
-mutant is within the reach of the default profile, too, and takes more seeds there.
+An aimed driver uses fewer kinds of trouble than a seed would draw, or more of them; its docstring says so. The default
+profile can find such a mutant too, but needs more seeds.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def churn(seed: int) -> str:
 def order(seed: int) -> str:
     """Aimed: two seconds of producers and no troubles. Each answer that a connection sends is held against its requests.
 
-    Clients of the product end a connection on which an answer is not the one that they wait for, and go on with another:
-    that heals it before the checkers of a run can see it.
+    Clients of the product end a connection on which an unexpected answer comes, and go on with another. That heals the
+    fault before the checkers of a run can see it.
     """
     options = attrs.evolve(RunOptions.draw(seed, "calm", seconds=2.0), workloads=("produce",))
     watch = AnswerOrder()

@@ -1,4 +1,4 @@
-"""What a mutant is, and how it is looked for: seeds of a driver, until one fails that does not fail without the bug."""
+"""Mutants, and how they are looked for: a driver runs seeds until one fails with the bug and passes without it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Search:
 def search(
     mutant: Mutant, drivers: Mapping[str, Driver], *, first_seed: int = 0, seeds_max: int | None = None
 ) -> Search:
-    """Run seeds with the bug until one fails; that one must not fail without it."""
+    """Run seeds with the bug until one fails; the same seed must pass without it."""
     run = drivers[mutant.driver]
     began = time.monotonic()
     most = mutant.seeds_max if seeds_max is None else seeds_max

@@ -1,7 +1,7 @@
 """A bug put into one function, for a while: some of its text is replaced, and its code with it.
 
-The function object stays the same, so a module that has imported it by name runs the bug too. A patch whose text is not in the
-function, or there twice, is refused: a mutant must not quietly become sound when the code around it changes.
+The function object stays the same, so a module that has imported it by name runs the bug too. The old text must be in
+the function exactly once. Otherwise a mutant would quietly become sound when the code around it changes.
 """
 
 from __future__ import annotations

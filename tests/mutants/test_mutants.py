@@ -31,7 +31,7 @@ FAST = {
 
 @pytest.mark.parametrize("name", FAST)
 def test_a_bug_of_history_is_found_within_few_seeds(name: str) -> None:
-    """A simulator that finds nothing is worth nothing; and the seed that shows the bug is sound without it."""
+    """Each fast mutant is found within its number of seeds, and the seed that finds it passes without the bug."""
     found = search(BY_NAME[name], DRIVERS, seeds_max=FAST[name])
     assert found.seed is not None, found.line()
     assert found.line() == f"{name} found seed={found.seed} seeds={found.seeds}"
@@ -57,7 +57,7 @@ def test_a_patch_is_taken_back() -> None:
 
 
 def test_what_is_not_found_is_missed() -> None:
-    """A change that is no bug fails no seed."""
+    """A harmless change is reported as missed, since every seed passes."""
     harmless = Mutant(
         "harmless",
         "",

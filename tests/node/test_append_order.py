@@ -1,5 +1,5 @@
-"""The order of appends of one connection is the order of its requests, whatever is parked, suspended, decompressed or recompressed in a
-worker or cut half-way: random mixes over several connections to one node, judged by what the logs hold."""
+"""Appends of one connection have the order of its requests, whatever is parked, suspended, in a worker or cut half-way.
+Random mixes of requests go over several connections to one node; its logs show the order."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def place(node: RunningNode, fresh_topic: Callable[[str], str]) -> Iterator[Plac
     ],
 )
 def test_a_bad_batch_is_refused(place: Place, batch: Callable[[], bytearray], error: ErrorCode) -> None:
-    """ "Kafka's error code, nothing appended"; an offset that was not given is -1."""
+    """A bad batch gets Kafka's error code, and -1 as base offset and append time: nothing is appended."""
     answer = place.client.produce(place.topic, batch())
     assert ErrorCode(answer.error_code) is error
     assert (answer.base_offset, answer.log_append_time_ms) == (NO_OFFSET, -1)
@@ -230,7 +230,8 @@ def test_other_partitions_of_the_request_are_unharmed(
 
 
 def test_null_records_and_unknown_acks(place: Place) -> None:
-    """No records are INVALID_RECORD, acks other than -1, 0, 1 INVALID_REQUIRED_ACKS: nothing is appended."""
+    """Null records get INVALID_RECORD, and acks other than -1, 0 and 1 get INVALID_REQUIRED_ACKS: nothing is
+    appended."""
     request = ProduceRequest(
         None, -1, 5000, [TopicProduceData(place.topic, bytes(16), [PartitionProduceData(0, None)])]
     )

@@ -176,7 +176,8 @@ def test_a_flipped_bit_above_the_recovery_point(take: Callable[[str], Path]) -> 
 
 
 def test_a_flipped_bit_below_the_recovery_point(take: Callable[[str], Path]) -> None:
-    """Not read at the start, so not noticed by the node; `log dump --verify` names the file and the position."""
+    """A flipped bit below the recovery point stays unread at the start; `log dump --verify` names its file and
+    position."""
     directory = take("clean")
     first = segments(directory)[0]
     flip(first, 500)
@@ -194,7 +195,8 @@ def test_a_flipped_bit_below_the_recovery_point(take: Callable[[str], Path]) -> 
 
 
 def test_what_is_not_ours_is_left_alone(take: Callable[[str], Path]) -> None:
-    """Foreign files stay; a partition that the cluster does not know is set aside as `-stray`, never removed."""
+    """Foreign files stay as they are. A partition that the cluster does not know is kept under a name that ends in
+    `-stray`."""
     directory = take("clean")
     data = directory / "data"
     foreign = [data / "notes.txt", data / "lost+found" / "file", partition_dir(directory) / "notes.txt"]
@@ -217,7 +219,8 @@ def test_what_is_not_ours_is_left_alone(take: Callable[[str], Path]) -> None:
 
 
 def test_meta_properties_that_do_not_fit(take: Callable[[str], Path]) -> None:
-    """Another node's id, garbage, no file, no directory: one line that says which."""
+    """A `meta.properties` that is foreign, garbage or missing is refused in one line that names it; so is a missing
+    directory."""
     directory = take("clean")
     data = directory / "data"
     meta = data / "meta.properties"

@@ -402,7 +402,8 @@ def test_idle_connections_are_reaped() -> None:
 
 
 def test_half_frames_that_hold_memory_are_evicted() -> None:
-    """Two large frames do not fit; the one whose rest never comes is closed, also while it waits for memory itself."""
+    """Where two large frames do not fit, the connection that has stopped sending is closed, even while it waits for
+    memory."""
     large = framed(b"echo:" + b"x" * 900_000)
 
     async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:

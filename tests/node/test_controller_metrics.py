@@ -60,8 +60,8 @@ def test_the_active_controller_tells_of_the_cluster() -> None:
 
 
 def test_elections_are_counted_by_what_the_leader_was() -> None:
-    """Kafka's UncleanLeaderElectionsPerSec and ElectionFromEligibleLeaderReplicasPerSec; an election among those in sync,
-    and a partition that has no leader, are neither."""
+    """Kafka's two metrics count unclean elections and elections of eligible replicas. An election from the ISR, or a
+    partition without a leader, leaves both as they are."""
 
     def image(*partitions: PartitionImage) -> MetadataImage:
         topic = TopicImage("t", bytes(16), dict(enumerate(partitions)))

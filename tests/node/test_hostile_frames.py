@@ -1,4 +1,5 @@
-"""Frames that break the protocol: an error or a closed connection, never a crash, a hang or memory without limit."""
+"""Frames that break the protocol get an error or a closed connection; they never cause a crash, a hang or unbounded
+memory."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def test_api_versions_of_the_future_get_a_version_0_answer(server: ServerProcess
 
 
 def test_advertised_is_what_is_served(server: ServerProcess) -> None:
-    """ "What is not implemented is not advertised", at the ranges of Kafka 4.3; Produce from 0 (KAFKA-18659)."""
+    """The server advertises exactly the APIs that it serves, at the ranges of Kafka 4.3, and Produce from version 0 on
+    (KAFKA-18659)."""
     with RawClient(server.bootstrap) as client:
         answer = client.request(HELLO, 3)
     ranges = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}

@@ -315,7 +315,7 @@ async def set_config(client: Client, key: str, value: str) -> None:
 
 
 def test_a_connection_that_is_cut_while_its_batch_is_decompressed() -> None:
-    """What came whole is appended as if the client had waited; what came behind it is not, and others never notice."""
+    """A batch that came whole is appended although its client is gone, and other connections go on meanwhile."""
     stage = Stage()
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:

@@ -19,7 +19,7 @@ WAIT_SECONDS = 60.0
 
 
 def test_kill9_under_five_requests_in_flight(tmp_path: Path) -> None:
-    """The producer sends on through three deaths; nothing fails, nothing is lost, doubled or out of order."""
+    """A producer sends on through three deaths of the server: every record is written exactly once and in order."""
     properties = prepare_odradek(tmp_path, settings={"log.segment.bytes": str(1 << 20)})
     server = launch_odradek(properties)
     with Client(server.bootstrap) as client:

@@ -194,7 +194,7 @@ def test_a_fetch_of_very_many_partitions_that_waits_is_answered_with_what_comes(
 
 
 def test_records_that_come_between_two_pieces_of_a_fetch_end_its_wait(pieces: Pieces) -> None:
-    """A partition that was empty when it was read, and is not when the fetch would park, is no cause to park."""
+    """Records that reach a partition after a long fetch has read it are answered at once: the fetch does not park."""
 
     async def script(world: World, ask: Ask, connect: Any) -> None:
         created = await ask(CreateTopicsRequest([CreatableTopic("wide", 2_500, 1, [], [])], 60_000, False), 5)

@@ -20,7 +20,8 @@ Connect = Callable[[], Awaitable[Client]]
 
 
 class LongEntry(Entry):
-    """An API whose texts that end in dots have too many elements; a `bad` one cannot be decoded, a `worse` not encoded."""
+    """An API whose texts have too many elements when they end in a dot. A `bad` text cannot be decoded, and a `worse`
+    response fails to encode."""
 
     def __init__(self, handle: Callable[[Any, bytes], Any]) -> None:
         super().__init__(handle)

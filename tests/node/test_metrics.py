@@ -49,7 +49,7 @@ NOT_ON_THIS_PAGE = {
     "odradek_follower_lag_max_records": ["leader"],
     "odradek_replication_in_bytes_total": ["leader"],
 }
-"""Labels of what a single node without errors does not show."""
+"""Labels that only a larger cluster, or one with errors, shows."""
 OF_PARTS = ("odradek_broker_", "odradek_controller_")
 
 Connect = Callable[[], Awaitable[Client]]

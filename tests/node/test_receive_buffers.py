@@ -61,8 +61,8 @@ steps = st.lists(
 @settings(deadline=None)
 @given(steps, st.integers(1, 3))
 def test_the_pool_keeps_its_rules(script: list[tuple[str, int, int]], addresses: int) -> None:
-    """Bytes add up; each part serves in the order of coming; small frames never wait while their part has room; the bound
-    is passed by one frame of each part at most; when all have left nothing is held."""
+    """Bytes add up, each part serves in the order of arrival, and small frames never wait while their part has room.
+    One frame of each part may pass the bound. When all have left, the pool is empty."""
 
     async def main() -> None:
         pool = ReceiveBuffers(POOL)
@@ -179,8 +179,8 @@ def test_the_largest_share_goes_first_and_of_it_the_slowest() -> None:
 
 
 def test_a_small_frame_passes_beside_half_sent_large_ones() -> None:
-    """Connections that hold parts of large frames, and send a byte now and then, fill their part of the pool and wait: a
-    request of 900 KB is answered at once."""
+    """Connections that trickle parts of large frames fill their part of the pool and wait. A request of 900 KB is still
+    answered at once."""
     pool = 16 * MIB
     large = framed(b"echo:" + bytes(7 * MIB))
 

@@ -111,7 +111,7 @@ def test_a_failed_disk_takes_down_only_its_own_partitions() -> None:
 
 
 def test_a_full_disk_is_passed_over() -> None:
-    """A directory that has no room for a new log does not stop the next one from taking it."""
+    """A new log goes to the next directory when the first one has no room for it."""
 
     async def script(world: World, cluster: Cluster) -> None:
         world.machine("server").disk.fail_next(
@@ -173,8 +173,9 @@ def test_deleted_records_are_not_brought_back_by_a_crash() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_fails_on_one_disk_stays_there(seed: int) -> None:
-    """Errors begin at any operation of the second disk while topics come, go and are written to: the node lives, the
-    first disk's partitions take every record, and the second one's answers are success or KAFKA_STORAGE_ERROR."""
+    """Errors begin at any operation of the second disk while topics come, go and are written to. The node lives, and
+    the first disk's partitions take every record. The second disk's partitions answer with success or
+    KAFKA_STORAGE_ERROR."""
     random = Random(seed)
 
     async def script(world: World, cluster: Cluster) -> None:

@@ -229,7 +229,7 @@ def test_recovering_a_large_log(tmp_path: Path) -> None:
     ids=["registering", "waiting to be unfenced"],
 )
 def test_a_controller_that_does_not_answer_the_broker(tmp_path: Path, kept_back: ApiKey) -> None:
-    """A broker that is not registered yet, or not unfenced, goes without the controller's leave."""
+    """A broker that is still registering, or still fenced, stops without the controller's leave."""
     port, forwarded = free_ports(2)
     controller, broker = (
         lone_controller(tmp_path / "c", port, forwarded),

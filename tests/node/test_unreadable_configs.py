@@ -1,4 +1,4 @@
-"""A node whose metadata log holds values that nobody can read starts, serves, and starts again; it takes no such value itself."""
+"""A node whose metadata log holds unreadable values starts, serves, and starts again; it refuses such values itself."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, Replic
 @pytest.mark.parametrize("replica_id", [1, 2, 2**31 - 1])
 @pytest.mark.parametrize("version", [12, 15])
 def test_a_stranger_is_no_follower(replica_id: int, version: int) -> None:
-    """Not registered, or this very node: no session of a follower's, which would outlive those of consumers."""
+    """A fetch under the id of an unregistered node, or of this very node, gets no follower's session. Such a session
+    would outlive those of consumers."""
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
         client = await connect()

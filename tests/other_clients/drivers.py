@@ -1,7 +1,7 @@
 """The three client libraries behind one face, each used as its documentation shows, none patched.
 
-A driver opens what it needs per call and closes it again, so that a test also covers the first contact
-(ApiVersions, Metadata) and the end of a connection.
+A driver opens what it needs per call and closes it again. So a test also covers the first contact (ApiVersions,
+Metadata) and the end of a connection.
 """
 
 from __future__ import annotations

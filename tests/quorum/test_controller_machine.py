@@ -1,9 +1,9 @@
 """The controller under any sequence of events: who leads and who is in sync always makes sense, nothing committed is lost.
 
-Brokers come, fall silent, stop, lose disks and come back with or without what they had; leaders report who is in sync;
-clients move replicas, hold elections and change the rules. A model follows which replicas certainly hold every committed
-record: with an ISR of at least `min.insync.replicas` records are committed all the time, so those in sync hold everything
-and nobody else does for certain; below it nothing is committed (the gate on the high watermark).
+Brokers come, fall silent, stop, lose disks and come back with or without their data. Leaders report who is in sync;
+clients move replicas, hold elections and change the rules. A model follows which replicas certainly hold every
+committed record. While the ISR has at least `min.insync.replicas` members, records are committed all the time: only
+those in sync hold everything for certain. Below that number nothing is committed (the gate on the high watermark).
 """
 
 from __future__ import annotations

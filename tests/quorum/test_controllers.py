@@ -69,7 +69,7 @@ def test_three_voters_elect_a_leader_and_commit(static: bool) -> None:
 
 
 def test_an_observer_finds_the_leader_by_the_bootstrap_servers() -> None:
-    """A node that is no voter follows the same log; it does not know the voters at first."""
+    """An observer follows the same log, and finds the leader although it does not know the voters at first."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))

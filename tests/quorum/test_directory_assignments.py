@@ -101,7 +101,7 @@ NEW = PartitionImage(1, 0, 0, (1, 2), (1, 2), (UNASSIGNED_DIRECTORY, b"x" * 16))
 
 
 def test_the_word_is_recorded() -> None:
-    """The replica's directory changes and nothing else; the same word again makes no record."""
+    """An assignment changes only the replica's directory; the same assignment again makes no record."""
     code, after = ask(NEW, TWO)
     assert (code, after) == (
         ErrorCode.NONE,
@@ -143,8 +143,8 @@ def test_a_replica_that_is_found_leads_again(before: bytes) -> None:
 
 
 def test_a_replica_in_the_place_of_one_that_is_gone_begins_anew() -> None:
-    """Its directory is not registered any more, so what is in the other one is empty: it is in no set, nobody is elected,
-    and the leader of another partition forgets what it fetched before."""
+    """A replica that begins anew in another directory is empty: it leaves every set, and nobody is elected in its
+    place. Where another replica leads, a new leader epoch makes that one forget what this one fetched."""
     waiting = attrs.evolve(NEW, leader=NO_LEADER, isr=(1,), directories=(GONE, b"x" * 16))
     _, after = ask(waiting, ONE)
     assert after is not None

@@ -133,7 +133,7 @@ def test_one_packet_does_not_use_up_the_epochs(kind: str) -> None:
 
 
 def test_addresses_of_leaders_that_are_none_are_forgotten() -> None:
-    """Who may say anything must not fill the memory with it, nor send the others to a wrong place."""
+    """Addresses that strangers announce neither fill the memory nor send other nodes to a wrong place."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -153,8 +153,8 @@ def test_addresses_of_leaders_that_are_none_are_forgotten() -> None:
 
 
 def test_a_replica_with_the_id_of_a_voter_does_not_stand_in_for_it() -> None:
-    """A voter is a node with a disk (KIP-853): with one voter dead, a copy of the other, fetching, neither commits anything
-    nor costs the leader its lead."""
+    """A voter is a node with a disk (KIP-853). With one voter dead, a stranger fetches under the other's id: it neither
+    commits anything nor unseats the leader."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -211,7 +211,7 @@ def test_fetches_that_would_wait_for_ever_do_not_pile_up(monkeypatch: pytest.Mon
 
 
 def test_odd_numbers_are_answered() -> None:
-    """Positions, sizes and offsets that no sound replica sends: an error or nothing, and the node goes on."""
+    """Positions, sizes and offsets that no sound replica sends are answered, and the node goes on."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))

@@ -1,7 +1,7 @@
 """Apache Kafka 4.3's own tools read what we write: the metadata log, its snapshots, a formatted directory.
 
-By hand, since it takes too long here: Kafka itself starts on a directory that a node of ours formatted and used,
-and leads its partitions.
+One check is made by hand, since it takes too long here. Kafka itself starts on a directory that a node of ours
+formatted and used, and leads its partitions.
 """
 
 from __future__ import annotations

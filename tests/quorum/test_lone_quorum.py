@@ -106,8 +106,8 @@ def operation_count() -> int:
 
 @pytest.mark.parametrize("part", seeds(4, quick=1))
 def test_a_power_cut_at_every_operation_keeps_every_answer(part: int) -> None:
-    """For each disk operation of two starts with decisions: cut the power there, start again, and everything that
-    a client was told still holds; no id is handed out twice, no epoch comes again."""
+    """The power is cut at each disk operation of two starts with decisions. After the next start everything that a
+    client was told still holds, and ids and epochs never repeat."""
     for number in range(1 + part, operation_count() + 1, 4):
         world = make_world(number)
         disk = world.machine(NODE).disk
@@ -331,7 +331,7 @@ def test_a_decision_that_cannot_be_replayed_ends_the_node_and_is_never_written(
 
 
 def test_a_full_disk_is_waited_out() -> None:
-    """Nothing is lost and nothing answered while there is no room; decisions go on when there is."""
+    """Decisions wait while the disk is full; when there is room, they are written and answered."""
     world = make_world()
     journal = Journal()
 
@@ -383,7 +383,8 @@ def test_a_want_of_descriptors_is_waited_out() -> None:
 
 
 def test_a_node_stops_though_its_disk_is_full() -> None:
-    """What was decided is not written, so no client was told; those who wait hear that the controller decides no more."""
+    """A node stops in time although its disk is full. Clients whose decisions were not written are told
+    NOT_CONTROLLER."""
     world = make_world()
     answers: list[Any] = []
 
@@ -454,7 +455,7 @@ def test_after_stop_requests_are_refused() -> None:
 
 
 def test_a_cluster_with_features_that_we_lack_is_refused() -> None:
-    """Finalized levels are stated by the writer of the log; this version must not serve what it cannot."""
+    """The writer of a log states its feature levels; a version that lacks one of them must refuse to serve."""
     world = make_world()
     root = world.machine(NODE).disk.open_dir(PATH)
     records = bootstrap_records({"metadata.version": 30, "group.version": 1})

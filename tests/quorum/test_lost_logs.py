@@ -77,7 +77,8 @@ def test_a_metadata_log_that_is_gone_is_missed(static: bool, clean: bool, lost: 
 @pytest.mark.long
 @pytest.mark.parametrize(("static", "keep"), [(False, "synced"), (True, "all")])
 def test_a_crash_at_any_moment_of_the_first_start_is_no_loss(static: bool, keep: str) -> None:
-    """What says that there was a log is written after it: the next start must not miss what never was."""
+    """The proof that a log existed is written after the log, so a crash of the first start is never taken for a lost
+    log."""
     for moment in range(16):
         world = calm_world(moment + 1)
         controllers = Controllers(world, static=static)

@@ -47,8 +47,8 @@ def refused(world: World) -> str:
 
 
 def test_rot_below_the_synced_point_stops_the_node() -> None:
-    """ "In the metadata log detected rot stops the voter loudly": a flipped bit in any batch, also in the last one,
-    is told with file and position; nothing is cut off."""
+    """Detected rot in any batch of the metadata log, also in the last one, stops the voter. The message names file and
+    position, and nothing is cut off."""
     probe = make_world()
     probe.run(run, probe, write_some)
     data = probe.machine(NODE).disk.open_dir(PATH).read_bytes(LOG.removeprefix(PATH + "/"))
@@ -78,7 +78,7 @@ def test_a_log_that_was_cut_stops_the_node() -> None:
 
 
 def test_a_torn_tail_is_cut_off_silently() -> None:
-    """What a crash leaves of a batch that was never synced: nobody was told of it."""
+    """The remains of a batch that was never synced are cut off: it was still unanswered."""
     world = make_world()
     world.run(run, world, write_some)
     file = world.machine(NODE).disk.open_dir(PATH).open(LOG.removeprefix(PATH + "/"))

@@ -47,8 +47,8 @@ def image_with(active: set[int]) -> MetadataImage:
 def test_no_history_elects_a_replica_that_may_have_lost_data(
     steps: list[tuple[str, int]], order: list[int], factor: int
 ) -> None:
-    """A model follows which replicas certainly hold everything; only such a one may lead, or, when none is left, the
-    one that led or was in sync last."""
+    """A model follows which replicas certainly hold everything, and only such a replica may lead. When there is none,
+    the replica that led or was in sync last may lead."""
     replicas = tuple(order[:factor])
     partition = PartitionImage(
         replicas[0], 0, 0, replicas, replicas, tuple(directory(number) for number in replicas)
@@ -143,8 +143,9 @@ def test_a_replica_that_begins_anew_is_in_no_set(
     election: Election,
     min_isr: int,
 ) -> None:
-    """Whatever the partition was: a replica that holds nothing is neither in sync nor eligible nor the last known leader,
-    unless an unclean election finds nobody else; then the partition is RECOVERING."""
+    """A replica that begins anew leaves the ISR, the eligible replicas and the last known leader, whatever the
+    partition was. Only an unclean election that finds nobody else may choose it, and the partition is then
+    RECOVERING."""
     replicas = tuple(order)
     leader = next((each for each in isr if each in active), -1)
     partition = PartitionImage(

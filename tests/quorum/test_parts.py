@@ -264,7 +264,8 @@ REQUESTS: dict[str, st.SearchStrategy[Any]] = {
 
 
 def told(response: Any) -> Any:
-    """A response without what is chance: ids of new topics, and the order of results where Kafka gives none."""
+    """The response with its random parts removed: ids of new topics, and the order of results where Kafka leaves it
+    open."""
     if isinstance(response, creating.CreateTopicsResponse):
         return sorted(
             (each.name, each.error_code, each.error_message, each.num_partitions) for each in response.topics

@@ -98,7 +98,7 @@ def test_each_read_is_an_image_and_control_records_only_move_the_offset() -> Non
 
 
 def test_a_transaction_becomes_visible_as_a_whole() -> None:
-    """KIP-868: nothing between Begin and End is shown before its end, and an aborted one never."""
+    """KIP-868: records between Begin and End become visible together at the End, and aborted ones never do."""
 
     async def script(log: Log, publisher: MetadataPublisher, seen: list[Any]) -> None:
         log.append([BeginTransactionRecord("many topics"), *topic("a")])

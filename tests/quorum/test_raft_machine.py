@@ -1,8 +1,8 @@
 """Raft under everything that networks and disks do: Hypothesis explores, the cluster checks its promises at every step.
 
-The promises are those of figure 3 of the Raft paper (election safety, leader append-only, log matching, leader
-completeness, state machine safety), and that epochs and high watermarks never fall. At the end of each run the network
-heals, and a leader must come and commit.
+The promises are those of figure 3 of the Raft paper, and that epochs and high watermarks never fall. Figure 3 has
+election safety, leader append-only, log matching, leader completeness and state machine safety. At the end of each run
+the network heals, and a leader must come and commit.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ def test_a_snapshot_is_there_whole_or_not_at_all() -> None:
 
 @pytest.mark.parametrize("cut", [1, 75, 200])
 def test_a_draft_that_is_not_whole_is_refused_and_removed(cut: int) -> None:
-    """No state is taken from half a snapshot, and its name is never given."""
+    """A draft that is incomplete never becomes a snapshot, and its file is removed."""
 
     async def main(env: Env) -> None:
         store = await write(env, image_of(6))

@@ -89,8 +89,8 @@ STEPS = st.lists(
 @given(STEPS)
 @settings(max_examples=examples(200), deadline=None)
 def test_no_answer_tells_of_what_is_not_committed(steps: list[tuple[str, Any]]) -> None:
-    """ "Every answer, reads and errors included, is released only when the log's high watermark reaches the offset
-    that the state had when the answer was made", in the order in which answers were made."""
+    """Every answer, also an error or one to a read, is released when the high watermark reaches the offset of the state
+    that made it. Answers are released in the order in which they were made."""
     log = SlowLog()
     machine = make(log)
     asked: list[Deferred] = []
@@ -231,8 +231,8 @@ class Broken(Sum):
 
 
 def test_what_cannot_be_replayed_is_never_in_the_log() -> None:
-    """Kafka's QuorumController: "Start by trying to apply the record to our in-memory state"; a failure there is fatal
-    to the controller, and nothing was written, though the decision's first batches could be replayed."""
+    """A record that cannot be replayed is fatal to the controller, as in Kafka's QuorumController. None of its decision
+    is written, although the first batches could be replayed."""
     log = SlowLog()
     failures: list[BaseException] = []
     machine: ReplicatedStateMachine[Any, Any] = ReplicatedStateMachine(

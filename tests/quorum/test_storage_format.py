@@ -87,7 +87,7 @@ def test_formatting_twice_is_refused_and_can_be_ignored() -> None:
 
 
 def test_foreign_files_are_never_touched() -> None:
-    """A directory that holds something else is not ours to format, and nothing at all is written then."""
+    """A directory that holds foreign files is refused, and then no directory is formatted."""
     first, second = directories()
     second.open("holiday.jpg", create=True).append(b"sun")
     with pytest.raises(StorageError, match=r"/b is not empty and not formatted: it holds holiday\.jpg"):

@@ -1,4 +1,4 @@
-"""A voter is a node with a disk (KIP-853): nobody who has the same node id, and another disk or none, stands in for it."""
+"""A voter is a node with a disk (KIP-853): a replica with its node id, but another disk or none, is a stranger."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Three brokers of a simulated world that replicate one topic, and a controller from memory that a script drives.
 
-The controller keeps KRaft's rules for what matters here: partition epochs, AlterPartition with broker epochs, a new
-leader from the ISR, an unclean restart leaves the ISR. Images reach each broker in order, each after a delay of its own.
+The controller keeps only those rules of KRaft that matter here. There are partition epochs, AlterPartition with broker
+epochs, and a new leader from the ISR; an unclean restart leaves the ISR. Images reach each broker in order, each after
+a delay of its own.
 """
 
 from __future__ import annotations

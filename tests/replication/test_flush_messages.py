@@ -20,7 +20,7 @@ def _configured(cluster: ReplicatedTopic, flush_messages: int) -> None:
 
 
 def test_an_acknowledged_record_is_on_every_device() -> None:
-    """With flush.messages=1 no in-sync replica has promised, when acks=all is answered, what it had not synced."""
+    """With flush.messages=1, a record that acks=all has acknowledged is synced on every in-sync replica."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for serial in range(20):

@@ -147,8 +147,8 @@ def test_who_joins_has_the_high_watermark_and_the_beginning_of_the_epoch() -> No
 
 @pytest.mark.parametrize("broker_epoch", [-1, BROKER_EPOCH - 1, BROKER_EPOCH + 1, 2**63 - 1])
 def test_another_incarnation_promises_nothing(broker_epoch: int) -> None:
-    """KIP-903: the broker epoch of the fetch must be the one that the metadata knows; what a former self, or a stranger
-    with a made-up epoch, says changes nothing for the one that is registered."""
+    """KIP-903: a fetch counts only with the broker epoch that the metadata knows. A former incarnation, or a stranger
+    with a made-up epoch, changes nothing for the registered one."""
     leader = Leader(isr=(1, 2))
     leader.append()
     for follower in (2, 3):

@@ -53,7 +53,7 @@ class Told(Cluster):
 
 
 def test_a_proposal_is_for_the_incarnation_that_fetched() -> None:
-    """KIP-903: a follower that came back without its data must not get in on what its former self has fetched."""
+    """KIP-903: what a follower's former incarnation has fetched must not bring an empty follower into the ISR."""
 
     async def script() -> None:
         controller = Controller()

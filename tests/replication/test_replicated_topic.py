@@ -76,7 +76,8 @@ def test_large_batches_pass_through_any_buffer(socket_bytes: int) -> None:
 
 
 def test_a_follower_gives_up_a_leader_that_does_not_answer() -> None:
-    """replica.socket.timeout.ms: behind a cut network nothing else ends the connection, and its answer never comes."""
+    """After `replica.socket.timeout.ms` a follower closes a connection on which its answer is overdue, as behind a cut
+    network."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await cluster.produce(1, b"a")

@@ -1,7 +1,7 @@
 """Bit rot on one disk: it is found when somebody cannot use the bytes, and the replica is given up, kept and replaced.
 
-"A replica whose log fails its CRC is set aside, gives up leadership and refetches": never as a member of the ISR while
-it is empty, and never as the last one that has what was acknowledged.
+A replica whose log fails its CRC is set aside, gives up leadership and fetches everything anew. While it is empty, it
+is never a member of the ISR. The last replica in sync is kept in service instead.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def test_a_rotten_leader_is_replaced_and_refetches(byte: int) -> None:
 
 
 def test_an_empty_replica_is_never_in_sync() -> None:
-    """From the moment when it begins anew until it has everything, no ISR names it, and it is not eligible."""
+    """A replica that begins anew stays outside the ISR and the eligible replicas until it has everything."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await write(cluster, 0, 3)

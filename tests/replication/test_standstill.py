@@ -1,4 +1,4 @@
-"""What must move although no follower fetches at another offset: nobody waits for an event that has been."""
+"""A partition moves on although its followers fetch at the same offsets, so nobody waits for an event that is past."""
 
 from __future__ import annotations
 

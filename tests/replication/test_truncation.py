@@ -123,7 +123,7 @@ def test_committed_records_stay_and_logs_agree(script: list[tuple[object, ...]])
 
 
 def test_an_epoch_without_records_is_cut_too() -> None:
-    """A leader that appended nothing has noted its epoch; the next leader does not know it."""
+    """A leader that appended nothing still noted its epoch. It drops that epoch when it follows the next leader."""
     topic = Topic()
     topic.produce()
     for node in (1, 2):

@@ -30,7 +30,7 @@ def test_what_differs_from_the_draw_leads_back_to_the_options(profile: str) -> N
 
 
 def test_options_are_given_in_part() -> None:
-    """What is not given is what the seed draws; what is no option is refused."""
+    """The seed draws every option that is left out; an unknown option is refused."""
     drawn = RunOptions.draw(3)
     chosen = options_with(drawn, {"clients": 7, "storm": {"seconds": 2.5}})
     assert chosen == attrs.evolve(drawn, clients=7, storm=attrs.evolve(drawn.storm, seconds=2.5))

@@ -20,7 +20,7 @@ def _root(disk: SimDisk) -> SimDir:
 
 
 def test_a_process_crash_keeps_the_page_cache_but_makes_nothing_durable() -> None:
-    """`"all"`: 'Nothing is lost, nothing has become durable either.'"""
+    """After a crash with `"all"` the page cache is kept, and is still as volatile as before."""
     disk = SimDisk()
     _root(disk).open("a", create=True).append(b"abc")
     disk.crash("all")
@@ -250,7 +250,7 @@ def test_cold_reads_and_rot_are_made_to_order() -> None:
 
 
 def test_a_missing_root_is_missing() -> None:
-    """A directory that was never made is not there; one that was made by the operator survives everything."""
+    """A directory that was never made is missing; one that the operator made survives everything."""
     disk = SimDisk()
     with pytest.raises(FileMissing):
         disk.open_dir("/data")
@@ -363,7 +363,7 @@ def test_a_random_power_loss_stays_within_the_fault_model(
 
 
 def test_peeking_is_no_operation() -> None:
-    """What checkers see of a disk costs nothing, fails never, and is what processes see."""
+    """A peek of a checker shows what processes see. It always succeeds, and is not counted as an operation."""
     disk = SimDisk()
     root = disk.open_dir("/data", create=True)
     root.subdir("t-0", create=True).open("0.log", create=True).append(b"abc")

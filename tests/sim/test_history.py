@@ -25,7 +25,7 @@ def history(
 
 
 def test_what_was_told_is_there() -> None:
-    """Offsets start anywhere; records that failed or were never acknowledged may be there or not."""
+    """Offsets start anywhere. Acknowledged records must be there; failed and unanswered ones may be."""
     told = [Told(SYNCED, 7, b"b:0", 1.0)]
     assert (
         history(acknowledged=told, read=told).check(SYNCED, 5, [(5, b"a:0"), (6, b"a:2"), (7, b"b:0")]) == 3

@@ -112,7 +112,7 @@ def test_a_closed_link_lets_nobody_begin(how: str, seconds: float) -> None:
 
 
 def test_a_forgotten_connection_is_silent_for_a_quarter_of_an_hour() -> None:
-    """'Half-open: the peer is gone without FIN or RST': a sender gives up by itself, a reader never hears."""
+    """On a half-open connection a sender gives up by itself, while a reader waits for ever."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)

@@ -34,7 +34,7 @@ def test_clients_that_do_not_wait_are_answered_in_order_and_lose_nothing() -> No
 
 
 def test_a_broker_that_appends_out_of_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without producer ids nobody but the checker sees that a later request of a connection was appended first."""
+    """Without producer ids, only the checker sees that a later request of a connection was appended first."""
     sound = ProduceHandler.handle
     kept: dict[str, ProduceRequest] = {}
 

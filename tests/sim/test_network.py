@@ -126,7 +126,8 @@ def test_a_full_window_blocks_the_sender_until_the_receiver_reads() -> None:
 
 
 def test_readable_waits_for_as_much_as_it_was_told() -> None:
-    """SO_RCVLOWAT: not for more than the buffer can hold, and not beyond the end of the stream."""
+    """As with SO_RCVLOWAT, a wait ends when the buffer is full or the stream ends, even if fewer bytes came than
+    asked."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -223,7 +224,7 @@ def test_close_ends_the_own_waiters() -> None:
 
 
 def test_an_empty_receive_buffer_is_a_bug() -> None:
-    """0 means the end of the stream, so a receive into nothing must not return it."""
+    """A receive into an empty buffer is refused: 0 bytes would look like the end of the stream."""
 
     async def scenario(world: World) -> None:
         here, _ = await pair(world)

@@ -132,7 +132,7 @@ def test_storms_leave_every_promise_kept(seed: int) -> None:
 
 
 def test_a_node_that_acknowledges_before_it_syncs_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checker that finds nothing is worth nothing: without `flush.messages` some seed must lose a record."""
+    """The checker must be able to find a loss: without `flush.messages`, some seed loses a record."""
     monkeypatch.setattr(PartitionLog, "needs_flush", property(lambda log: False))
     for seed in range(12):
         try:

@@ -54,7 +54,7 @@ def test_segments_are_read_in_order_up_to_what_is_torn() -> None:
 
 
 def test_replicas_are_equal_below_the_high_watermark() -> None:
-    """Tails may differ; below the end that is asked for nothing may, and nobody may lack it."""
+    """Below the given end all replicas must have the same records; their tails may differ."""
     logs = {"a": entries(1, 1, 2), "b": entries(1, 1, 3), "c": entries(1, 1)}
     check_replicas_equal("t-0", logs, 2)
     with pytest.raises(SafetyViolation, match="c ends at 2, below 3"):

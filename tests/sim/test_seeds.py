@@ -1,7 +1,7 @@
 """A small campaign with fixed seeds, twice: every promise is kept, and another process with another hash seed agrees.
 
-'Every failure found by the simulator replays from its seed, byte for byte': the two workers have different
-`PYTHONHASHSEED`s, so a run that hangs on the order of a set, or on addresses, gives another digest.
+'Every failure found by the simulator replays from its seed, byte for byte.' The two workers have different
+`PYTHONHASHSEED`s. A run that hangs on the order of a set, or on addresses, gives another digest.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _run(number: int) -> list[Outcome]:
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the pages say what CPython 3.11 gives")
 def test_a_reader_of_the_docs_gets_the_digest_that_they_state() -> None:
-    """A seed gives one run on any machine: its digest stands in the README, and may not go stale without notice."""
+    """A seed gives the same run on any machine. The pages state its digest, and must state the present one."""
     digest = given()
     assert stated() == dict.fromkeys((page.name for page in PAGES), digest), (
         "the code has changed, and with it each run: `make sim-digest` writes the new digest into the pages"

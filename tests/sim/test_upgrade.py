@@ -1,4 +1,5 @@
-"""Nodes that are one release behind: they work with the others, and nobody raises a level that they do not speak."""
+"""Nodes that are one release behind work with the others, and nobody raises a feature above the levels that they
+support."""
 
 from __future__ import annotations
 

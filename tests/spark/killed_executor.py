@@ -2,9 +2,9 @@
 
     python -m tests.spark.killed_executor BOOTSTRAP FROM TO CHECKPOINT
 
-Two executors of one core copy the topic FROM to the topic TO with the trigger AvailableNow, in one batch of many tasks. When the
-first task is done, the Java process of one executor is killed as `kill -9` does. At the end a line of JSON says how
-many were killed, how many executors there have been, how many records were read (`numInputRows`), and which values TO has.
+Two executors of one core copy the topic FROM to the topic TO with the trigger AvailableNow, in one batch of many tasks.
+When the first task is done, the Java process of one executor is killed as `kill -9` does. At the end a line of JSON
+counts the killed executors, all executors, and the records read (`numInputRows`). It also lists the values in TO.
 """
 
 from __future__ import annotations

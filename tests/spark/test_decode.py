@@ -288,8 +288,8 @@ STEPS = st.lists(
 def transactional_log(steps: Sequence[tuple[int, str]]) -> tuple[bytes, list[int], list[tuple[int, int]]]:
     """A log of three producers' transactions: its bytes, the offsets that committed readers see, what was aborted.
 
-    Aborted are (first offset, producer id), by first offset, as brokers name them. Transactions that are left open at the
-    end count as committed: a broker does not serve them, and a reader does not know.
+    Aborted transactions are listed as brokers do: (first offset, producer id), by first offset. Transactions that are
+    left open at the end count as committed, since a reader cannot know: a broker would hold them back.
     """
     out = bytearray()
     open_since: dict[int, int] = {}

@@ -46,7 +46,8 @@ class TestSplit:
     def test_every_offset_once_within_the_limits(
         self, ranges: list[OffsetRange], partitions_min: int | None, records_max: int | None
     ) -> None:
-        """minPartitions is reached where there are offsets enough, maxRecordsPerPartition never exceeded, none empty."""
+        """Every range has records, and at most `maxRecordsPerPartition`. There are `minPartitions` ranges if there are
+        offsets enough."""
         pieces = split(ranges, partitions_min, records_max)
         assert [(each.partition, at) for each in pieces for at in range(each.start, each.end)] == [
             (each.partition, at) for each in ranges for at in range(each.start, each.end)
@@ -56,7 +57,7 @@ class TestSplit:
         assert len(pieces) >= min(partitions_min or 0, sum(each.size for each in ranges))
 
     def test_one_task_for_each_partition_without_limits(self) -> None:
-        """As in the JVM connector; a partition without records costs no task."""
+        """As in the JVM connector, each partition with records gets one task."""
         ranges = [range_of(0, 10), range_of(5, 5, 1), range_of(3, 4, 2)]
         assert split(ranges) == [ranges[0], ranges[2]]
 

@@ -58,7 +58,8 @@ def line() -> ProgressLine:
 
 
 def table_of(landing: Landing) -> list[tuple[int, int, int, str]]:
-    """What a table of loads holds: load, partition, offset, a column; read without Spark, which it need not be."""
+    """The rows of a table of loads: load, partition, offset, a column. They are read without Spark, as any reader of
+    Parquet can."""
     import pyarrow.dataset
 
     found = []
@@ -129,7 +130,8 @@ class TestOfflineLoad:
         tmp_path: Path,
         fresh_topic: Callable[[str], str],
     ) -> None:
-        """Periodic loads: each takes what has come, one that finds nothing leaves nothing; without JSON values stay bytes."""
+        """Each of the periodic loads takes what has come since the last one; an empty load leaves nothing. Values that
+        are not JSON stay bytes."""
         import pyarrow.dataset
 
         topics = Topics(node.bootstrap)
@@ -185,7 +187,7 @@ class TestOfflineLoad:
         assert bounds == {0: (0, 3)}
 
     def test_shares_of_a_load(self, tmp_path: Path) -> None:
-        """An even share of each partition that has more; no partition is starved, none goes beyond its end."""
+        """Each partition gets an even share of a load, up to its own end; what one leaves over, the others get."""
         wanted = offline_load.Wanted("t", tmp_path, 100)
         bounds = {0: (5, 10), 1: (0, 1000), 2: (0, 0)}
         first = offline_load._next_ranges(wanted, bounds, None)

@@ -139,7 +139,7 @@ def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(
     checkpoint: str,
     tmp_path: Path,
 ) -> None:
-    """At least once: the task, or the query started again, writes what is missing; rows may be there twice, none is not."""
+    """The task, or the query started again, writes the missing rows: each row is there at least once."""
     source = topics.create(fresh_topic("sink"), partitions=2)
     target = topics.create(fresh_topic("sink"), partitions=2)
     for partition in range(2):

@@ -100,7 +100,7 @@ def schema(ddl: str) -> StructType:
     ],
 )
 def test_mistakes_are_told_in_a_sentence(columns: str, options: dict[str, str | None], sentence: str) -> None:
-    """The driver refuses: wrong types, a missing column, no topic, options that are not right."""
+    """The driver refuses wrong types, missing columns, a missing topic and wrong options, each in one sentence."""
     merged = {key: value for key, value in {**GOOD, **options}.items() if value is not None}
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the sentence is compared below
         plan_write(merged, schema(columns))

@@ -92,7 +92,8 @@ class TestRows:
         setting: Callable[[str, str], None],
         fresh_topic: Callable[[str], str],
     ) -> None:
-        """With `spark.sql.python.filterPushdown.enabled` Spark has nothing left to look at; the rows are the same without."""
+        """With `spark.sql.python.filterPushdown.enabled` the source filters the rows itself, instead of Spark; the rows
+        are the same."""
         name = topics.create(fresh_topic("filtered"), partitions=2)
         topics.send(name, [b"%d" % number for number in range(9)], partition=1)
         topics.send(name, [b"other"])

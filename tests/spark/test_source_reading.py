@@ -518,7 +518,7 @@ class TestStreamDataLoss:
     def test_a_log_that_ends_below(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """What was read cannot lie behind the end of the log, and a start neither."""
+        """A log that ends below what was read, or below the starting offset, is a loss of data."""
         name = topics.create(fresh_topic("short"))
         topics.send(name, [b"x"] * 3)
         running = query(options(name))

@@ -118,7 +118,8 @@ class TestStream:
     def test_available_now_with_limits_and_a_killed_worker(
         self, spark: SparkSession, topics: Topics, stream: Stream, fresh_topic: Callable[[str], str]
     ) -> None:
-        """A worker that dies in the middle of a batch loses nothing and repeats nothing; the query ends by itself."""
+        """A worker that dies in the middle of a batch neither loses nor repeats a record, and the query ends by
+        itself."""
         name = topics.create(fresh_topic("killed"))
         # Each record is a batch, and each fetch brings one: the tasks take their time.
         topics.send(name, [b"%d" % number for number in range(1500)], linger_ms=0, batch_size=0)

@@ -2,9 +2,9 @@
 
     python -m tests.wire.record_kafka_metadata [--jars DIRECTORY]
 
-Needs Java; the jars of Kafka are fetched by mvn unless a directory holds them. The node has a dynamic quorum
-(voters in the log), topics, configurations, quotas, users, ACLs, transactions and groups; it is killed between,
-so that it registers twice. Logs are cut to the batches written.
+Needs Java; the jars of Kafka are fetched by mvn unless a directory holds them. The node has a dynamic quorum (voters in
+the log), topics, configurations, quotas, users, ACLs, transactions and groups. It is killed once in between, so that it
+registers twice. Logs are cut to the batches written.
 """
 
 from __future__ import annotations

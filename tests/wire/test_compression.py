@@ -145,7 +145,7 @@ class TestFramings:
 
     @pytest.mark.parametrize("size", [2**32 - 1, 2**31, 1 << 20])
     def test_snappy_length_that_cannot_be(self, size: int) -> None:
-        """A raw block of 50 bytes cannot hold a MiB, so nothing is allocated for it."""
+        """A raw block of 50 bytes that claims to hold a MiB or more is refused before memory is allocated."""
         claim = bytearray()
         while size > 0x7F:
             claim.append(size & 0x7F | 0x80)
@@ -166,7 +166,8 @@ class TestFramings:
         assert both(LZ4, packed) == TEXT * 20
 
     def test_lz4_as_written(self) -> None:
-        """Version 01, independent blocks, no checksums, no size; blocks of 64 KiB: what Kafka's writer sets."""
+        """A frame has version 01, independent blocks of 64 KiB, and neither checksums nor a size, as Kafka's writer
+        sets them."""
         assert compress(LZ4, TEXT)[:6] == b"\x04\x22\x4d\x18\x60\x40"
 
     def test_lz4_dependent_blocks(self) -> None:
@@ -187,7 +188,7 @@ class TestFramings:
     @pytest.mark.parametrize("checksum", [False, True])
     @pytest.mark.parametrize("stated", [False, True])
     def test_zstd_headers(self, size: int, checksum: bool, stated: bool) -> None:
-        """Content sizes of 1, 2, 4 bytes or none, with and without a checksum."""
+        """Frames decode with a content size of 1, 2, 4 or 0 bytes, with or without a checksum."""
         data = (TEXT * 4)[:size]
         packed = zstandard.ZstdCompressor(write_content_size=stated, write_checksum=checksum).compress(data)
         assert both(ZSTD, packed) == data

@@ -203,7 +203,7 @@ class TestApiVersions:
         assert pair.to_client(joined(pair.server.send(answer))) == [ResponseReceived(0, 18, 3, answer)]
 
     def test_response_header_is_version_0(self) -> None:
-        """The header of an ApiVersions response has no tagged fields, flexible or not."""
+        """The header of an ApiVersions response has no tagged fields, even in flexible versions."""
         pair = ConnectionPair()
         pair.to_server(pair.client.send(ApiVersionsRequest("a", "b"), 4))
         assert joined(pair.server.send(ApiVersionsResponse()))[8:] == encode(ApiVersionsResponse(), 4)
@@ -272,7 +272,7 @@ class TestServer:
             pair.server.send(CALLS[2][2])
 
     def test_no_answer(self) -> None:
-        """Produce with acks=0 gets no response, and the next one is answered as if it had not been."""
+        """Produce with acks=0 gets no response; the next request is answered as usual."""
         pair = ConnectionPair()
         produce = pair.client.send(ProduceRequest(acks=0), 9, expect_response=False)
         first, _ = pair.to_server(produce + pair.client.send(ProduceRequest(acks=1), 9))
@@ -378,7 +378,7 @@ class TestClient:
         ("message", "version"), [(HeartbeatResponse(), 0), (RequestHeader(), 1), (HeartbeatRequest(), 5)]
     )
     def test_what_is_no_request(self, message: Message, version: int) -> None:
-        """Responses, headers and versions that do not exist are our own mistakes, and leave no trace."""
+        """Sending a response, a header or an unknown version is a bug of the caller, and leaves no trace."""
         client = ClientConnection()
         with pytest.raises(LocalProtocolError):
             client.send(message, version)

@@ -57,7 +57,7 @@ def test_a_level_is_the_codecs_own() -> None:
 
 
 def test_what_does_not_decompress_is_refused() -> None:
-    """`CorruptBatch` for damage, `DecompressionBomb` above the limit; no header: no codec."""
+    """Damage raises `CorruptBatch`, and data above the limit `DecompressionBomb`. An incomplete header has no codec."""
     original = batch(CompressionType.GZIP)
     header = parse_header(original)
     with pytest.raises(DecompressionBomb):

@@ -1,4 +1,4 @@
-"""Offsets and timestamps without records: the same as the parser's, without what the parser makes."""
+"""Offsets and timestamps are the same as the record parser's, and are found without making records."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ class TestHostileRecords:
             records(raw_batch(body, count), decompressed_bytes_max=BOUND)
 
     def test_counts_are_held_against_the_decompressed_bytes(self) -> None:
-        """Compressed or not, a count that cannot be does not become a loop."""
+        """An impossible count is refused before it becomes a loop, also in a compressed batch."""
         batch = raw_batch(b"", 2**31 - 1)
         batch[21:23] = b"\0\4"
         with pytest.raises(InvalidRecord):

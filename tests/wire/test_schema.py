@@ -223,7 +223,7 @@ def test_messages_compare_by_value_and_do_not_hash() -> None:
 
 
 def test_elements_without_size_are_refused() -> None:
-    """Nothing would bound the count of an array whose elements take no bytes; no message has such an array."""
+    """An array whose elements take no bytes is refused when a message is planned: its count would be unbounded."""
 
     @attrs.define
     class Later(Structure):

@@ -64,7 +64,7 @@ def uvarint(number: int) -> bytes:
 
 
 def test_a_header_has_few_tagged_fields() -> None:
-    """No header has any; a thousand are passed over, more are no header."""
+    """A header may have up to `HEADER_TAGS_MAX` tagged fields, which are skipped; one that has more is refused."""
     data = tags(HEADER_TAGS_MAX)
     assert skip_tags(data, 0, len(data)) == len(data)
     with pytest.raises(MalformedMessage, match="tagged fields in a header"):

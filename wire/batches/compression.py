@@ -390,7 +390,7 @@ def decompress(compression_type: int, data: Buffer, size_max: int) -> bytes:
 
 
 def decompressed_chunks(compression_type: int, data: Buffer, size_max: int) -> Iterator[Buffer]:
-    """The decompressed bytes piece by piece, as far as somebody asks for them: one chunk at a time is held.
+    """The decompressed bytes piece by piece, as far as the caller asks for them: one chunk at a time is held.
 
     Raises while iterating:
         DecompressionBomb: more than `size_max` bytes.

@@ -1,6 +1,6 @@
 """Offsets and timestamps of a batch's records, one by one: for those who look for a time and not for the records.
 
-Nothing of a record is made but the two numbers. Compressed batches are decompressed as far as somebody asks, a chunk at
+Nothing of a record is made but the two numbers. Compressed batches are decompressed as far as the caller asks, a chunk at
 a time. Keys, values and headers are passed over unseen, so what is wrong inside them is not noticed.
 """
 

@@ -1,1 +1,1 @@
-"""Both ends of a connection, without sockets."""
+"""Protocol of both ends of a connection, without sockets."""

@@ -189,7 +189,8 @@ class RequestReceived:
 
     @property
     def is_supported(self) -> bool:
-        """If False, answer UNSUPPORTED_VERSION where the API can express that (ApiVersions); otherwise close."""
+        """The version's support. If False, answer UNSUPPORTED_VERSION where the API can express that (ApiVersions);
+        otherwise close."""
         return is_supported(self.api_key, self.api_version)
 
     def request(self) -> Message:
@@ -514,7 +515,8 @@ class ClientConnection(_Connection):
             raise
 
     def _keep(self, data: bytes | bytearray | memoryview) -> None:
-        """As the base class, but the bytes of a large frame go to the buffer that takes it whole, with one copy."""
+        """Receive as the base class does, but the bytes of a large frame go to the buffer that takes it whole, with one
+        copy."""
         if self._large is not None:
             with memoryview(data) as view:
                 start = self._large_filled

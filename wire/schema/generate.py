@@ -159,7 +159,7 @@ def _describe(message: MessageFact) -> str:
 
 
 def _tables(group: list[MessageFact]) -> Iterator[str]:
-    """By record type: the classes of a module of records."""
+    """The classes of a module of records, by record type."""
     separator = ["", ""]
     for kind, table in (
         ("metadata", "RECORDS"),

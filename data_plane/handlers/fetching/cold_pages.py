@@ -15,7 +15,8 @@ from wire.errors import ErrorCode
 
 WARM_CHUNK_BYTES = 1024 * 1024
 INLINE_BYTES_MAX = 32 * 1024
-"""So much of an answer is read at once if it is in memory. That is one call; a range is probed, and sent in three parts."""
+"""The most bytes of an answer that are read at once if they are in memory. That is one call; a range is probed, and
+sent in three parts."""
 
 
 class WarmingFetch(Delayed):

@@ -69,7 +69,8 @@ class FetchHandler:
         return None
 
     def _answer_many(self, context: Context, request: FetchRequest) -> Work[Result]:
-        """As `handle`. The session changes in one piece, when all that the request names is put together."""
+        """Handle a request of many partitions. The session changes in one piece, when all that the request names is put
+        together."""
         broker = self._broker
         by_id = context.api_version >= TOPIC_IDS_SINCE
         named = yield from broker.sessions.name(request, by_id)

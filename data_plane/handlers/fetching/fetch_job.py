@@ -156,7 +156,7 @@ class FetchJob:
         return attempt
 
     def reading(self) -> Work[FetchRound]:
-        """As the first `read`, in pieces; for consumers.
+        """Do the first `read` in pieces; for consumers.
 
         A wait that begins now would miss what happened meanwhile to a partition that was read already. So if too little was
         found, and anything has happened, all is read again at once.
@@ -385,7 +385,7 @@ class FetchJob:
         return response
 
     def responding(self, attempt: FetchRound) -> Work[FetchResponse]:
-        """As `respond`, in pieces: each is a response about some partitions."""
+        """Respond in pieces: each is a response about some partitions."""
         topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
         endpoints: dict[int, NodeEndpoint] = {}
         try:

@@ -260,7 +260,7 @@ class _Telling:
         return OffsetFetchResponseGroup(group_id, topics, ErrorCode.NONE)
 
     def _repeat(self, count: int) -> None:
-        """Once there is no room, nothing more is told."""
+        """Count bytes that are told again; without room for them the rest of the answer is left out."""
         self._is_full = not self._repeated.has_room(count)
 
     def _all(self, fetched: FetchedOffsets) -> Work[list[OffsetFetchResponseTopics]]:
@@ -282,7 +282,7 @@ class _Telling:
     def _named(
         self, group_id: str, named: list[OffsetFetchRequestTopics], fetched: FetchedOffsets
     ) -> Work[list[OffsetFetchResponseTopics]]:
-        """In the order of the request, but topics without a known id behind the others."""
+        """The named topics in the order of the request, but those without a known id behind the others."""
         topics: list[OffsetFetchResponseTopics] = []
         unknown: list[OffsetFetchResponseTopics] = []
         for asked in named:

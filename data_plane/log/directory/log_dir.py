@@ -322,8 +322,8 @@ class LogDir:
         self._set_aside(self.logs.pop((topic, partition)), STRAY_SUFFIX)
 
     def set_rotten(self, topic: str, partition: int) -> str | None:
-        """As `set_stray`, for a log that another of the same name will follow. Returns the name under which it is
-        kept.
+        """Set a log aside as `set_stray` does; another log of the same name will follow. Returns the name under which
+        it is kept.
 
         The checkpoint must not take the old log's recovery point for the new one's.
         """

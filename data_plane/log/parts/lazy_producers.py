@@ -20,7 +20,7 @@ class LazyProducers:
 
     def __init__(self) -> None:
         self.state: ProducerState | None = None
-        """None until it is needed."""
+        """The state, or None until it is needed."""
         self._unread_offset = _NONE
         """The offset as of which the state is to be read at first need, -1: there is none to be read."""
 

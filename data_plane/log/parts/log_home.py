@@ -72,7 +72,7 @@ class LogHome:
             self.give_up(error)
 
     def failed_in_worker(self, error: DiskError) -> None:
-        """As `failed`; the directory goes offline on the loop, at its next look."""
+        """Do what `failed` does; the directory goes offline on the loop, at its next look."""
         if not self._is_harmless(error):
             self.offline = True
             if self.owner is not None:

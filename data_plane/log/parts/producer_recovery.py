@@ -54,7 +54,7 @@ def marker_coordinator_epoch(batch: Buffer) -> int:
 
 
 def note_scanned(state: ProducerState, segment: Segment, position: int, header: BatchHeader) -> None:
-    """As `note_batch`, for a batch that a scan has found at `position` of a segment's file."""
+    """Note a batch as `note_batch` does, for one that a scan has found at `position` of a segment's file."""
     if header.producer_id >= 0:
         batch = None
         if header.attributes & CONTROL_MASK:

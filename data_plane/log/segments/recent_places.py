@@ -29,11 +29,11 @@ class RecentPlaces:
 
     @classmethod
     def beginning(cls, offset: int, position: int) -> RecentPlaces:
-        """With one boundary."""
+        """Places with one boundary."""
         return cls(array("q", (offset,)), array("q", (position,)))
 
     def noted(self, offset: int, position: int) -> RecentPlaces:
-        """With the next boundary; what to go on with."""
+        """The places with the next boundary added; the caller goes on with them."""
         self.positions.append(position)
         self.offsets.append(offset)
         if len(self.offsets) < PLACES_MAX:

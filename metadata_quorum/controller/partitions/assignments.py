@@ -1,4 +1,4 @@
-"""Who holds a new partition: what an assignment by hand must fulfil, and the record that makes it so."""
+"""The replicas of a new partition: what an assignment by hand must fulfil, and the record that makes it so."""
 
 from __future__ import annotations
 

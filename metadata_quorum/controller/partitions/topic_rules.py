@@ -19,7 +19,7 @@ class TopicRules:
     """What holds for all partitions of one topic."""
 
     min_isr: int = topic_setting(MIN_ISR)
-    """As configured; a partition of fewer replicas needs no more than it has."""
+    """The configured minimum; a partition of fewer replicas needs all that it has."""
     unclean_election: bool = topic_setting(UNCLEAN_ELECTION)
     """Whether a replica that may lack committed records may lead when no better one is left."""
     eligible_replicas: bool = False

@@ -285,7 +285,7 @@ class _Member:
             self._print_all()
             self._commit(self._consumer.assignment(), self._args.timeout)
         except BaseException:
-            # Most likely somebody is waiting for the command to end.
+            # Most likely the user is waiting for the command to end.
             try:
                 self._commit(self._consumer.assignment(), _LAST_COMMIT_SECONDS)
             except (KafkaError, ClientError):

@@ -35,11 +35,11 @@ _METRICS_PORT_DISTANCE = 500
 _STOP_SECONDS = 30.0
 VOTERS_MAX = 5
 REPLICATED_FROM = 3
-"""With so many nodes topics have three replicas, two of which have to be in sync."""
+"""The number of nodes from which topics have three replicas, two of which have to be in sync."""
 _FOR_ONE_PERSON = {"group.initial.rebalance.delay.ms": "300"}
-"""On one person's machine, a group need not wait for many consumers. The value is written once; then the user may
-change it. It is not zero because of kafka-python, which learns of its topic's partitions 0.1 s after it starts. A
-group that is complete before then is assigned nothing."""
+"""Settings for one person's machine, where a group need not wait for many consumers. The value is written once; then
+the user may change it. It is not zero because of kafka-python, which learns of its topic's partitions 0.1 s after it
+starts. A group that is complete before then is assigned nothing."""
 _HEADER = "# Written by `odradek dev`, which keeps its own keys up to date and leaves all others alone.\n"
 
 

@@ -61,7 +61,8 @@ def _obstacle(survey: ClusterSurvey, each: Partition) -> str | None:
 def elect_uncleanly(
     args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[Key, Partition]
 ) -> int:
-    """For each partition that lacks a leader, the replica of --leader; by default the one that has the most records."""
+    """Elect the replica of --leader for each partition that lacks a leader; by default the one that has the most
+    records."""
     found = find_leaderless(args, client, survey, wanted)
     choices = [_unclean_choice(args, survey, each) for each in found.values()]
     if found and not args.json:
@@ -97,7 +98,7 @@ def _unclean_choice(args: argparse.Namespace, survey: ClusterSurvey, each: Leade
 
 
 def _first(replicas: Sequence[int], node: int | None) -> tuple[int, ...]:
-    assert node is not None, "a partition is ordered for somebody"
+    assert node is not None, "a partition is ordered for a node"
     return (node, *(each for each in replicas if each != node))
 
 

@@ -56,7 +56,7 @@ class Leaderless(NamedTuple):
 
     @property
     def candidates(self) -> tuple[Replica, ...]:
-        """Those that an unclean election may make the leader, in its order."""
+        """Replicas that an unclean election may make the leader, in its order."""
         return tuple(each for each in self.replicas if each.state == "online")
 
     @property
@@ -88,7 +88,7 @@ class Leaderless(NamedTuple):
 def find_leaderless(
     args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[Key, Partition]
 ) -> dict[Key, Leaderless]:
-    """Those of `wanted` that have no leader; the brokers of their replicas are asked for their logs."""
+    """Partitions of `wanted` that have no leader; the brokers of their replicas are asked for their logs."""
     keys = [key for key, each in wanted.items() if each.leader < 0]
     if not keys:
         return {}

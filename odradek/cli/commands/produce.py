@@ -145,7 +145,7 @@ def _send_all(args: argparse.Namespace, source: BinaryIO, written: _Written) -> 
     from odradek.client.core.requests import topics_with_metadata
 
     with connected(args) as client, written.progress:
-        # Before anything is read: is somebody there, and does the topic have what is asked for?
+        # Before anything is read: does a broker answer, and does the topic have what is asked for?
         deadline = client.core.now + args.timeout
         client.run(topics_with_metadata(client.core, [args.topic], deadline=deadline, auto_create=True))
         if args.partition is not None:

@@ -44,7 +44,7 @@ _STATES = {"hung": "does not answer", "full": "is full"}
 
 
 def trouble_document(broker: int, troubled: TroubledDirectory) -> dict[str, Any]:
-    """For `--json`."""
+    """The document for `--json`."""
     return {
         "broker": broker,
         "path": troubled.path,

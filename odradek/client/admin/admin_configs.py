@@ -265,7 +265,7 @@ def list_config_resources(
 
 
 def _node_of(resource: ConfigResource) -> int | None:
-    """Whose configuration only one broker knows."""
+    """The only broker that knows this configuration; None if all do."""
     if resource.type not in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) or not resource.name:
         return None
     try:

@@ -31,7 +31,7 @@ __all__ = [
 
 TopicPartition: TypeAlias = tuple[str, int]
 TO_HIGH_WATERMARK = -1
-"""For `delete_records`: everything that consumers could have read."""
+"""The offset for `delete_records` that means everything that consumers could have read."""
 
 
 @attrs.frozen

@@ -30,7 +30,7 @@ class _AsyncRun(Protocol):
 
 
 class _Method:
-    """A method whose operation is looked for when somebody asks for the method: it may be in a module not yet imported."""
+    """A method whose operation is looked for when the method is used first: it may be in a module not yet imported."""
 
     def __init__(self, find: Callable[[], Callable[..., Any]], method_of: Callable[[Any], Any]) -> None:
         self._find = find

@@ -1,4 +1,4 @@
-"""Who leads and who holds partitions: elections and reassignments. Operations, PURE.
+"""Leaders and replicas of partitions: elections and reassignments. Operations, PURE.
 
 Any broker takes these requests and hands them to the controller, which decides.
 """

@@ -99,7 +99,7 @@ def _ask(
             for each in topic.partitions:
                 error = item_error(each.error_code, None, f"{topic.name}-{each.partition_index}")
                 answer = (each.timestamp, each.offset, each.leader_epoch)
-                # As a value: `scatter` would ask again until the time is up whoever has an error that may pass.
+                # As a value: `scatter` would repeat a call with an error that may pass until the time is up.
                 yield (topic.name, each.partition_index, node), _Told(answer if error is None else error)
 
     if not replicas:

@@ -74,7 +74,7 @@ class ClusterDescription:
     controller_id: int
     brokers: tuple[Broker, ...]
     fenced: frozenset[int] = frozenset()
-    """Those of the brokers that are registered but may not serve: dead, starting or shutting down."""
+    """Brokers that are registered but may not serve: dead, starting or shutting down."""
 
 
 def create_topics(

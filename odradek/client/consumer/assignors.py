@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 Assignment = dict[str, list[TopicPartition]]
-"""By member id; every member is in it."""
+"""Partitions by member id; every member is in it."""
 
 _VERSION = Struct(">h")
 _GENERATION = Struct(">i")
@@ -93,7 +93,7 @@ class RangeAssignor:
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
     ) -> Assignment:
-        """As Kafka's RangeAssignor without racks."""
+        """Assign as Kafka's RangeAssignor does without racks."""
         found: Assignment = {member.member_id: [] for member in members}
         for topic in sorted(partition_counts):
             readers = [member for member in _in_order(members) if topic in member.topics]
@@ -108,7 +108,7 @@ class RangeAssignor:
         return found
 
     def user_data(self, generation: int) -> bytes | None:
-        """Nothing."""
+        """No user data."""
         return None
 
 
@@ -122,7 +122,7 @@ class RoundRobinAssignor:
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
     ) -> Assignment:
-        """As Kafka's RoundRobinAssignor: members that do not subscribe to a topic are passed over."""
+        """Assign as Kafka's RoundRobinAssignor does: members that do not subscribe to a topic are passed over."""
         found: Assignment = {member.member_id: [] for member in members}
         circle = _in_order(members)
         turn = 0
@@ -136,7 +136,7 @@ class RoundRobinAssignor:
         return found
 
     def user_data(self, generation: int) -> bytes | None:
-        """Nothing."""
+        """No user data."""
         return None
 
 

@@ -241,11 +241,11 @@ class ConsumerMachine:
         return found
 
     def take_records(self) -> list[Any]:
-        """At most `max.poll.records`."""
+        """Take at most `max.poll.records` records."""
         return self.delivery.take_records(self.settings.max_poll_records)
 
     def take_batches(self) -> list[Any]:
-        """At most `fetch.max.bytes` of batches, and one batch more."""
+        """Take at most `fetch.max.bytes` of batches, and one batch more."""
         return self.delivery.take_batches(self.settings.fetch_max_bytes)
 
     def _is_due(self, now: float, *, waited: bool) -> bool:
@@ -320,7 +320,7 @@ class ConsumerMachine:
         return None
 
     def _prepare(self, membership: GroupMembership) -> Operation[RebalanceEvent | None]:
-        """Before a join: commit, give up what has to be given up."""
+        """Prepare a join: commit, and give up what has to be given up."""
         owned = list(self.subscription.partitions)
         if membership.lost:
             return self._tell(RebalanceKind.LOST, owned, lambda: self._give_up_all(membership))
@@ -345,7 +345,7 @@ class ConsumerMachine:
             membership.prepared()
 
     def _adopt(self, membership: GroupMembership) -> Operation[RebalanceEvent | None]:
-        """After a join: give up what the assignment lacks (cooperative), take up what is new."""
+        """Adopt an assignment after a join: give up what it lacks (cooperative), take up what is new."""
         owned = self.subscription.partitions
         given = dict.fromkeys(membership.assignment)
         gone = [key for key in owned if key not in given]
@@ -408,8 +408,8 @@ class ConsumerMachine:
             self.last_commit_error = error
 
     def give_up(self, timeout: float) -> Operation[RebalanceEvent | None]:
-        """Before `close` and `unsubscribe`: do a last automatic commit. Returns the event for the listener, if there
-        is one."""
+        """Do a last automatic commit before `close` and `unsubscribe`. Returns the event for the listener, if there is
+        one."""
         membership = self.membership
         owned = list(self.subscription.partitions)
         if self.settings.enable_auto_commit and self.coordinator is not None:
@@ -519,7 +519,7 @@ class ConsumerMachine:
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndTimestamp]]:
-        """By time in milliseconds, or `EARLIEST`, `LATEST`; offset -1 where no record is that young."""
+        """Look up offsets by time in milliseconds, or `EARLIEST`, `LATEST`; offset -1 where no record is that young."""
         isolation_level = 1 if self.settings.isolation_level == "read_committed" else 0
         keys: dict[tuple[str, int], int] = dict(wanted.items())
         found = yield from list_offsets(self.core, keys, timeout=timeout, isolation_level=isolation_level)
@@ -569,7 +569,7 @@ class ConsumerMachine:
     def commit_later(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
     ) -> Operation[None]:
-        """As `commit`, but its outcome comes in `completed`."""
+        """Commit as `commit` does, but put the outcome in `completed`."""
         error: Exception | None = None
         try:
             yield from self.commit(offsets, timeout=self.settings.default_api_timeout_ms / 1000)

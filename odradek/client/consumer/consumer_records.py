@@ -1,4 +1,4 @@
-"""From a fetched batch to the records that an application gets: the consumer's hot loop. PURE.
+"""Conversion of a fetched batch to the records that an application gets: the consumer's hot loop. PURE.
 
 A small batch may hold very many records, so they are made piece by piece, as the application takes them. Only a
 batch's bytes are decompressed all at once. Records of one shape are parsed by columns (`record_runs.py`). The fields of

@@ -100,13 +100,13 @@ class RebalanceListener:
     """
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """These partitions go to other members: this is the last moment to commit for them."""
+        """Called when these partitions go to other members: this is the last moment to commit for them."""
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """These partitions are new; reading has not begun."""
+        """Called when these partitions are new; reading has not begun."""
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """These partitions are gone, and others may read them already: a commit would fail. By default as
+        """Called when these partitions are gone, and others may read them already: a commit would fail. By default as
         `on_partitions_revoked`."""
         self.on_partitions_revoked(partitions)
 
@@ -173,7 +173,7 @@ class NoOffsetForPartition(ClientError):
 
 
 class OffsetsOutOfRange(ClientError):
-    """These positions are outside of what the log holds now, and `auto.offset.reset` is `none`."""
+    """Positions are outside of what the log holds now, and `auto.offset.reset` is `none`."""
 
     def __init__(self, offsets: dict[TopicPartition, int]) -> None:
         names = ", ".join(f"{key} at {offset}" for key, offset in offsets.items())

@@ -1,4 +1,4 @@
-"""From fetched chunks to what `poll` and `poll_batches` return: order, positions, aborted transactions. PURE.
+"""Delivery of fetched chunks as what `poll` and `poll_batches` return: order, positions, aborted transactions. PURE.
 
 Batches are opened by the poll that reaches them, and their records made a few at a time. The position moves when records
 are handed over, and past what no application sees: control batches, aborted transactions, the gaps of compaction.
@@ -30,7 +30,7 @@ __all__ = ["Delivery"]
 
 DECOMPRESSED_BYTES_MAX = 256 << 20
 _PIECE_RECORDS = 1000
-"""So many records of a batch are made at once."""
+"""The number of a batch's records that are made at once."""
 _CONTROL_KEY = Struct(">hh")
 _ABORT = 0
 
@@ -54,7 +54,7 @@ class Delivery:
         """Whether a chunk was used up since this was set to False, so that there is room for another fetch."""
 
     def take_records(self, count_max: int) -> list[ConsumerRecord]:
-        """At most so many records. Raises the error of a partition whose turn has come, before it has data."""
+        """Take at most this many records. Raises the error of a partition whose turn has come, before it has data."""
         found: list[ConsumerRecord] = []
         self.positions_before = {}
         for state in list(self._ready):

@@ -158,7 +158,7 @@ class GroupMembership:
 
     @property
     def member(self) -> Member:
-        """Who commits."""
+        """The member that commits."""
         return Member(self.member_id, self.generation, self._settings.group_instance_id)
 
     def polled(self) -> None:
@@ -479,7 +479,8 @@ class GroupMembership:
         return min(rebalance_seconds, _SYNC_REQUEST_TIMEOUTS * self._core.config.request_timeout)
 
     def _assign(self, joined: JoinGroupResponse) -> Operation[dict[str, bytes]]:
-        """As the leader: fresh metadata, then the assignor that the coordinator has chosen; what each member is told."""
+        """Assign as the leader: get fresh metadata, then run the assignor that the coordinator has chosen; what each
+        member is told."""
         assignor = next((a for a in self.assignors if a.name == joined.protocol_name), None)
         if assignor is None:
             raise ClientError(

@@ -19,7 +19,7 @@ class Handout:
 
     records: list[ConsumerRecord]
     before: dict[TopicPartition, tuple[PartitionState, int, OffsetAndMetadata]]
-    """For each partition in it: its state, the state's serial, and the position before the poll."""
+    """State of each partition in it: its state, the state's serial, and the position before the poll."""
     done: int = 0
     """How many the application has called done, by a commit of its own."""
     left: Iterator[ConsumerRecord] = attrs.field(
@@ -32,7 +32,7 @@ class Handout:
         return len(self.records) - length_hint(self.left)
 
     def positions(self, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Behind the first `done` records, of the partitions that have more."""
+        """Positions behind the first `done` records, for the partitions that have more."""
         records = self.records
         keys = dict.fromkeys(TopicPartition(each.topic, each.partition) for each in records[done:])
         found = {key: self.before[key][2] for key in keys}

@@ -21,7 +21,7 @@ import attrs
 __all__ = ["RUN_MIN", "LastShapes", "Shape"]
 
 RUN_MIN = 8
-"""Below this a run is not worth the proof."""
+"""The shortest run that is worth the proof."""
 _DELTAS_MAX = 1 << 16
 _KNOWN_MAX = 4
 """The offset deltas of a long batch alone make three shapes."""

@@ -73,7 +73,7 @@ class PartitionState:
     returned_end: tuple[int, int] = (0, -1)
     """Position and its epoch once these are handed out again."""
     error: Exception | None = None
-    """To be raised by the poll that reaches it: behind what was fetched before it."""
+    """An error to be raised by the poll that reaches it: behind what was fetched before it."""
 
     def seek(self, offset: int, leader_epoch: int = -1) -> None:
         """Read from `offset` on; what was fetched is dropped."""

@@ -158,7 +158,7 @@ class BrokerConnection:
         return self._wire.place_for_data()
 
     def received_in_place(self, count: int, now: float) -> None:
-        """As `receive`, for bytes that were received into `place_for_data`."""
+        """Do what `receive` does, for bytes that were received into `place_for_data`."""
         self._wire.received_in_place(count)
         self._finish_calls(now)
 

@@ -318,8 +318,8 @@ class ProducerSettings(CommonSettings):
     max_request_size: int = _key(1 << 20, _AT_LEAST_0)
     partitioner_adaptive_partitioning_enable: bool = _key(True, _boolean)
     partitioner_class: Any = attrs.field(default=None, metadata={"parse": _partitioner})
-    """None: murmur2 of the key, sticky without; "RoundRobinPartitioner"; or a callable
-    `(topic, key, value, partition_count, available) -> partition`."""
+    """The partitioner. None: murmur2 of the key, sticky without; "RoundRobinPartitioner"; or a callable `(topic, key,
+    value, partition_count, available) -> partition`."""
     partitioner_ignore_keys: bool = _key(False, _boolean)
     retries: int = _key(_INT_MAX, _AT_LEAST_0)
     value_serializer: Callable[[Any], bytes | None] | None = attrs.field(
@@ -348,7 +348,7 @@ class ProducerSettings(CommonSettings):
             values["delivery_timeout_ms"] = least
 
     def client_config(self, *, fail_fast: bool = False) -> ClientConfig:
-        """As the base's, with the producer's pipeline."""
+        """The base's configuration, with the producer's pipeline."""
         config = super().client_config(fail_fast=fail_fast)
         return attrs.evolve(config, in_flight_max=self.max_in_flight_requests_per_connection)
 
@@ -418,7 +418,7 @@ class AdminSettings(CommonSettings):
             values["default_api_timeout_ms"] = least
 
     def client_config(self, *, fail_fast: bool = False) -> ClientConfig:
-        """As the base's, with the time of a whole call."""
+        """The base's configuration, with the time of a whole call."""
         config = super().client_config(fail_fast=fail_fast)
         return attrs.evolve(config, api_timeout=self.default_api_timeout_ms / 1000)
 

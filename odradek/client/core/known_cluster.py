@@ -71,7 +71,7 @@ class Topic:
 
 
 class Cluster:
-    """The brokers and those topics that somebody asked for."""
+    """The brokers and those topics that were asked for."""
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None
@@ -80,9 +80,9 @@ class Cluster:
         self.topics: dict[str, Topic] = {}
         self.topic_errors: dict[str, ErrorCode] = {}
         self._ids: dict[str, deque[bytes]] = {}
-        """By name: the topic ids that were seen, the present one last."""
+        """Topic ids that were seen under each name, the present one last."""
         self._denied: dict[str, tuple[bytes, int]] = {}
-        """By name: a former id that brokers report again, and how many answers in a row had it."""
+        """The former id of each name that brokers report again, and how many answers in a row had it."""
         self.updates = 0
 
     def update(self, response: MetadataResponse, *, complete: bool = False) -> None:

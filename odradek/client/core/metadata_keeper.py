@@ -1,7 +1,7 @@
 """Metadata kept fresh while a client lives: what its topics' partitions are and who leads them. PURE.
 
-`run` asks again when `metadata.max.age.ms` have passed, when somebody asked (`ask`: a leader moved), and when a topic
-is wanted that is not known. After a failure, or while a topic stays unknown, it asks with backoff.
+`run` asks again when `metadata.max.age.ms` have passed, when a caller wants it (`ask`: a leader moved), and when an
+unknown topic is wanted. After a failure, or while a topic stays unknown, it asks with backoff.
 """
 
 from __future__ import annotations

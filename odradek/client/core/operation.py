@@ -116,8 +116,8 @@ class Signal:
 
 @attrs.frozen(eq=False)
 class Wait:
-    """Until all `calls` are done (or the first, with `first`), the clock reaches `until`, or one of `signals`
-    is notified: what comes first."""
+    """A wait until all `calls` are done (or the first, with `first`), the clock reaches `until`, or one of `signals` is
+    notified: what comes first."""
 
     calls: Sequence[Call | Work] = ()
     first: bool = False

@@ -46,9 +46,9 @@ _HEADER_OVERHEAD = 10
 _ROW_MEMORY = 200
 """What a row costs beside the bytes of its key and value: a tuple, a number, two objects, a place in a list (measured)."""
 _ROW_BYTES = 1024
-"""For so many bytes of `batch.size` a batch has memory for one row from the start."""
+"""The bytes of `batch.size` for which a batch has memory for one row from the start."""
 _ROWS_MORE = 64
-"""For so many rows more memory is taken at once, or for as many as a batch has from the start."""
+"""The number of rows for which more memory is taken at once, or for as many as a batch has from the start."""
 _BATCH_MEMORY = 600
 """What a batch costs beside its bytes (measured)."""
 
@@ -68,7 +68,7 @@ class Batch:
     memory: int
     rows: list[Row] = attrs.field(factory=list, repr=False)
     rows_max: int = 0
-    """For how many rows memory was taken."""
+    """The number of rows for which memory was taken."""
     size: int = HEADER_SIZE
     closed: bool = False
     data: bytearray | None = attrs.field(default=None, repr=False)
@@ -78,7 +78,7 @@ class Batch:
     base_sequence: int = -1
     attempts: int = 0
     number: int = 0
-    """Its place among the batches that its lane has sent: 1 is the first."""
+    """The batch's place among the batches that its lane has sent: 1 is the first."""
     not_before: float = 0.0
     last_error: Exception | None = None
     maybe_appended: bool = False
@@ -90,7 +90,7 @@ class Batch:
     error: Exception | None = None
     record_errors: dict[int, Exception] | None = None
     parts: list[tuple[int, Batch]] | None = None
-    """After a split: the batches that go instead, each with the place of its first record."""
+    """The batches that go instead after a split, each with the place of its first record."""
     on_done: list[Callable[[Batch], None]] = attrs.field(factory=list, repr=False)
 
     def outcome(self, index: int) -> tuple[int, int, Exception | None]:
@@ -434,7 +434,7 @@ class Accumulator:
         return lane
 
     def _close(self, lane: Lane) -> None:
-        """No more records for the open batch; what it holds counts for the sticky partition."""
+        """Close the open batch to more records; what it holds counts for the sticky partition."""
         batch = lane.open
         if batch is None:
             return

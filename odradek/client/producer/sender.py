@@ -8,7 +8,7 @@ partition, and as many partitions as fit. Up to `max.in.flight.requests.per.conn
 broker. Answers are taken in as they come (`Call.on_done`), then the operation takes its next step. Operations
 beside it fetch metadata and the producer id, so only the batches that need these wait for them.
 
-A batch is ready when it is full, has lingered, is repeated, or somebody flushes, closes or lacks memory.
+A batch is ready when it is full, has lingered, is repeated, or when the application flushes, closes or lacks memory.
 
 Rules (KIP-98, KIP-360, KIP-951)
 -----
@@ -82,8 +82,9 @@ _BATCHES_KNOWN = 5
 _REQUEST_OVERHEAD = 128
 """Bytes of a request and of a partition in it besides the batch, about."""
 _REFUSED_BEFORE_APPEND = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
-"""After any other retriable refusal the batch may be in the log: a leader that is deposed while it waits for followers
-answers NOT_LEADER_OR_FOLLOWER for what it has appended, and the next leader may have it."""
+"""Refusals that came before the append. After any other retriable refusal the batch may be in the log: a leader that is
+deposed while it waits for followers answers NOT_LEADER_OR_FOLLOWER for what it has appended, and the next leader may
+have it."""
 _NUMBERS_UNKNOWN = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 _IDENTITY_LOST = frozenset(
     {
@@ -351,7 +352,7 @@ class Sender:
             self._accumulator.settle(lane)
 
     def _answers(self, response: ProduceResponse) -> dict[tuple[str | bytes, int], PartitionProduceResponse]:
-        """By topic and partition: by the topic's name, or its id where the answer has no names."""
+        """Answers by topic and partition: by the topic's name, or its id where the answer has no names."""
         cluster = self._core.cluster
         if response.node_endpoints:
             cluster.add_brokers(Broker(b.node_id, b.host, b.port, b.rack) for b in response.node_endpoints)
@@ -480,7 +481,7 @@ class Sender:
     # Numbers
 
     def _prepare(self, lane: Lane) -> None:
-        """Between two requests of a lane: give it the topic's id, and new numbers if it needs some."""
+        """Prepare a lane between two requests: give it the topic's id, and new numbers if it needs some."""
         if lane.in_flight or not lane.batches:
             return
         topic = self._core.cluster.topics.get(lane.topic)

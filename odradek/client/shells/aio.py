@@ -149,7 +149,7 @@ class AsyncClient:
         value, error = None, None
         try:
             value = await self._env.workers.run(work.function)
-        except Exception as raised:  # noqa: BLE001 - whoever waits for the work gets it
+        except Exception as raised:  # noqa: BLE001 - the task that waits for the work gets it
             error = raised
         self.core.computed(work, value, error, self._env.clock.monotonic())
         self._perform_effects()

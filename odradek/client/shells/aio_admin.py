@@ -35,7 +35,8 @@ class AsyncAdmin(AsyncAdminMethods):
     async def describe_group_lag(
         self, group_id: str, *, now_ms: int | None = None, timeout: float | None = None
     ) -> list[PartitionLag]:
-        """As `Admin.describe_group_lag`: `now_ms` None is the present of the environment's clock."""
+        """Describe the lag as `Admin.describe_group_lag` does: `now_ms` None is the present of the environment's
+        clock."""
         present = self._env.clock.wall_ms() if now_ms is None else now_ms
         return await super().describe_group_lag(group_id, now_ms=present, timeout=timeout)
 

@@ -112,7 +112,7 @@ class AsyncConsumer(ConsumerSteering):
         return await self._poll(timeout, self._machine.take_records)
 
     async def poll_batches(self, timeout: float = 1.0) -> list[RawBatch]:
-        """As `poll`, but whole record batches as bytes, unparsed."""
+        """Poll as `poll` does, but return whole record batches as unparsed bytes."""
         return await self._poll(timeout, self._machine.take_batches)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
@@ -232,7 +232,7 @@ class AsyncConsumer(ConsumerSteering):
         offsets: Mapping[tuple[str, int], OffsetAndMetadata | int] | None = None,
         callback: CommitCallback | None = None,
     ) -> None:
-        """As `commit` without waiting; `callback(offsets, error)` is called by a later `poll`, or by `close`."""
+        """Commit without waiting; `callback(offsets, error)` is called by a later `poll`, or by `close`."""
         self._start(self._machine.commit_later(self._offsets(offsets), callback))
 
     async def committed(

@@ -48,8 +48,8 @@ T = TypeVar("T")
 _ITERATION_SECONDS = 3600.0
 _CLOSE_SECONDS = 30.0
 _TURN_BYTES = 1 << 19
-"""After so many bytes of records, a busy application gives the I/O thread a turn. Otherwise each system call of a
-fetch would wait 5 ms for the interpreter, and fetching ahead would stall."""
+"""Bytes of records after which a busy application gives the I/O thread a turn. Otherwise each system call of a fetch
+would wait 5 ms for the interpreter, and fetching ahead would stall."""
 _TURN_SECONDS_MAX = 0.1
 
 
@@ -171,7 +171,8 @@ class Consumer(ConsumerSteering):
 
     @_alone
     def poll_batches(self, timeout: float = 1.0) -> list[RawBatch]:
-        """As `poll`, but whole record batches as bytes, unparsed, at most `fetch.max.bytes` and one batch more."""
+        """Poll as `poll` does, but return whole record batches as unparsed bytes, at most `fetch.max.bytes` and one
+        batch more."""
         return self._poll(timeout, self._machine.take_batches)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
@@ -185,7 +186,7 @@ class Consumer(ConsumerSteering):
             yield from self._machine.hand_out(self.poll(_ITERATION_SECONDS))
 
     def wakeup(self) -> None:
-        """From any thread: have the `poll` that runs, or else the next, raise `Wakeup`."""
+        """Have the `poll` that runs, or else the next, raise `Wakeup`; may be called from any thread."""
         with self._io.lock:
             self._machine.wakeup()
         self._io.wake()
@@ -235,7 +236,7 @@ class Consumer(ConsumerSteering):
                 self._machine.settle(last_is_done=last_is_done)
 
     def _after_fork(self) -> None:
-        """In a forked child, forget which thread used the consumer, because that thread exists only in the parent."""
+        """Forget, in a forked child, which thread used the consumer, because that thread exists only in the parent."""
         self._use = threading.RLock()
 
     def _give_up(self, timeout: float) -> None:
@@ -311,7 +312,7 @@ class Consumer(ConsumerSteering):
         offsets: Mapping[tuple[str, int], OffsetAndMetadata | int] | None = None,
         callback: CommitCallback | None = None,
     ) -> None:
-        """As `commit` without waiting; `callback(offsets, error)` is called by a later `poll`, or by `close`."""
+        """Commit without waiting; `callback(offsets, error)` is called by a later `poll`, or by `close`."""
         self._io.start(self._machine.commit_later(self._offsets(offsets), callback))
 
     @_alone

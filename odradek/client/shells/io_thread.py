@@ -160,7 +160,7 @@ class IoThread:
             self._thread.join()
 
     def after_fork(self) -> None:
-        """In the child: end, without touching the connections. The lock may be held by a thread that exists only in
+        """End in a forked child, without touching the connections. The lock may be held by a thread that exists only in
         the parent."""
         self.lock = threading.RLock()
         self._failure = RuntimeError(

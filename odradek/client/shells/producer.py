@@ -25,7 +25,7 @@ from wire.batches.records import Header
 __all__ = ["Producer", "RecordFuture", "RecordMetadata"]
 
 _TURN_BYTES = 64 << 10
-"""After so many bytes of full batches, `send` gives the sending thread a turn."""
+"""Bytes of full batches after which `send` gives the sending thread a turn."""
 _TURN_SECONDS_MAX = 0.1
 _BATCH_BYTES_MIN = 1024
 """What a batch costs at least, counted in bytes."""
@@ -369,7 +369,7 @@ class Producer:
             self._accumulator.starving -= 1
 
     def _after_fork(self) -> None:
-        """In a forked child: close the producer, with new locks. The batches stay as they are, because the parent's
+        """Close the producer in a forked child, with new locks. The batches stay as they are, because the parent's
         thread may have been changing them."""
         self.lock = self._io.lock
         self._room = threading.Condition(self.lock)

@@ -146,7 +146,7 @@ class NodeConfig:
 
     @classmethod
     def from_text(cls, text: str) -> NodeConfig:
-        """From the contents of a properties file. Raises `ConfigError`."""
+        """The configuration in the contents of a properties file. Raises `ConfigError`."""
         try:
             properties = parse_properties(text)
         except MalformedProperties as error:
@@ -155,7 +155,7 @@ class NodeConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> NodeConfig:
-        """From keys and texts. Raises `ConfigError`."""
+        """The configuration in keys and texts. Raises `ConfigError`."""
         return _check(dict(properties))
 
     def get(self, key: str) -> ConfigValue:

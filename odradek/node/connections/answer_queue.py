@@ -37,7 +37,7 @@ SEND_QUEUE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class _Who(TypedDict):
-    """Whose connection it is, for log lines."""
+    """The owner of a connection, for log lines."""
 
     peer: str
     client_id: str | None
@@ -74,7 +74,7 @@ class AnswerQueue:
         self.held_bytes = 0
         """The bytes that its slots hold (`odradek.node.connections.answers`)."""
         self.parked = 0
-        """Its parked fetches."""
+        """The connection's parked fetches."""
         self.encoding = 0
         """How many of its long answers are still objects. Nothing is dispatched until this is 0."""
         self.suspended: tuple[Slot, Suspend] | None = None
@@ -277,7 +277,7 @@ class AnswerQueue:
         except (ConnectionLost, DiskError) as error:
             self._fail(error)
         except Exception:  # noqa: BLE001  # `_break` logs it
-            # Whoever completed the answer serves another connection and must not suffer for this one.
+            # The caller, which completed the answer, serves another connection and must not suffer for this one.
             self._break()
         self.signal_room()
 

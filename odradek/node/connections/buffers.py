@@ -10,7 +10,7 @@ All of them together stay below `bytes_max`. A connection that needs more waits:
 * Frames up to `SMALL_FRAME_BYTES` have a quarter of the pool for themselves, and the rest too, as far as no larger
   one waits for it. So large frames that stay incomplete hold up only each other.
 * Each part serves waiting connections strictly in the order in which they came.
-* While somebody waits, or the pool is full, a receive takes no more than `SCANT_BYTES`: tails are kept in any case.
+* While a connection waits, or the pool is full, a receive takes no more than `SCANT_BYTES`: tails are kept in any case.
 * If a connection has waited for `WAIT_SECONDS_MAX`, frames are given up (`to_evict`). They are those of the address
   that holds the most, and of these the slowest by bytes per second since the frame began. The time in which it waited
   for memory itself is left out. One frame is given up each second. Of the frames below `BYTES_PER_SECOND_MIN`, as
@@ -40,7 +40,7 @@ EVICTED_AT_ONCE_MAX = 100
 
 
 class Holder(Protocol):
-    """Who holds a buffer: a connection."""
+    """The holder of a buffer: a connection."""
 
     have: int
     """How many bytes of a frame it holds."""
@@ -88,7 +88,7 @@ class ReceiveBuffers:
     def __init__(self, bytes_max: int) -> None:
         self.shared = PooledBuffer(SHARED_BYTES)
         self.receive_view = self.shared.view
-        """As much of the shared buffer as a connection may receive into now."""
+        """The part of the shared buffer into which a connection may receive now."""
         self._scant_view = self.shared.view[:SCANT_BYTES]
         self.bytes_max = bytes_max
         self.bytes_used = 0
@@ -126,7 +126,7 @@ class ReceiveBuffers:
     async def wait_for(
         self, size: int, frame_bytes: int, replaced: PooledBuffer, event: Event, now: float
     ) -> PooledBuffer | None:
-        """As `take`, as soon as it is this one's turn; None if the caller sets `event` before."""
+        """Take a buffer as soon as it is this holder's turn; None if the caller sets `event` before."""
         is_small = frame_bytes <= SMALL_FRAME_BYTES
         if replaced.waited_since is None:
             replaced.waited_since = now

@@ -105,7 +105,7 @@ class Connection(AnswerQueue):
                 if services.buggify is not None and services.buggify("connection.close_after_answer"):
                     return
                 if self.blocked and not self.closing:
-                    # As Kafka mutes a channel: whoever does not take answers is not asked for more requests.
+                    # As Kafka mutes a channel: a client that takes no answers is not read from.
                     self.blocked = False
                     await self._drain()
                 if self.closing:
@@ -278,7 +278,7 @@ class Connection(AnswerQueue):
         return start
 
     def _look_again_after(self, frames: int) -> int:
-        """After how many frames of this turn to look at the clock next; 0 ends the turn."""
+        """The number of frames of this turn after which to look at the clock next; 0 ends the turn."""
         if frames >= FRAMES_PER_TURN or self.services.clock.monotonic() > self.last_active + TURN_SECONDS_MAX:
             return 0
         return frames + FRAMES_PER_LOOK

@@ -48,7 +48,7 @@ class ConnectionServices:
     ) -> None:
         """`poison` overwrites each frame after its dispatch, and looks at what answers share."""
         self.buggify = env.buggify if env.provokes else None
-        """None in production, because every turn of a connection tests it."""
+        """A hook of the simulator; None in production, because every turn of a connection tests it."""
         self.table = table
         self.buffers = buffers
         self.clock = env.clock

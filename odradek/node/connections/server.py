@@ -13,7 +13,7 @@ from odradek.node.connections.connection_services import ConnectionServices
 REAP_INTERVAL_SECONDS = 1.0
 TRIM_AFTER_SECONDS = 5.0
 REFUSED_INTERVAL_SECONDS = 10.0
-"""Between two log lines about connections that are turned away."""
+"""Time between two log lines about connections that are turned away."""
 
 
 class Server:

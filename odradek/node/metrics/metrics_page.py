@@ -45,15 +45,15 @@ class MetricsSources:
     cluster_id: str
     env: Env
     started_at: float
-    """By the node's monotonic clock."""
+    """Start time by the node's monotonic clock."""
     services: Sequence[ConnectionServices]
-    """Those of the listeners for controllers, and of those for clients."""
+    """Services of the listeners for controllers, and of those for clients."""
     servers: Sequence[Server]
     broker: Broker | None
     controller: Any
-    """Its `statistics()` has the figures of the quorum and its state machine."""
+    """The controller, whose `statistics()` has the figures of the quorum and its state machine."""
     channel: Any
-    """Its `statistics()` has the figures of requests to the active controller."""
+    """The channel, whose `statistics()` has the figures of requests to the active controller."""
     lateness: LoopLateness
 
 

@@ -279,7 +279,7 @@ class _Model:
                 self._move(key, *step)
 
     def _mending(self, key: Key) -> tuple[int, int] | None:
-        """From which broker to which a replica must go for the partition to span one more rack."""
+        """The brokers from which and to which a replica must go for the partition to span one more rack."""
         replicas = self.replicas[key]
         racks = [self.sites[node].rack for node in replicas if node in self.sites]
         if len(racks) < len(replicas) or len(set(racks)) >= min(len(replicas), self._racks):

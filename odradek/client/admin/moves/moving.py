@@ -184,7 +184,7 @@ def move_partitions(
     """Carry out a plan to its end, at most `at_once` partitions at a time, then let the preferred replicas lead.
 
     Returns the error or None for each partition: the controller's, or why the preferred replica does not lead. It is
-    INVALID_REPLICA_ASSIGNMENT where somebody cancelled the move, so that the replicas are others in the end. `watch`
+    INVALID_REPLICA_ASSIGNMENT where another client cancelled the move, so that the replicas are others in the end. `watch`
     is called with the progress. A broker may be down for long, so only `timeout` (seconds) sets a deadline. A
     partition that has not moved by then has `RequestTimedOut`; a move that has begun goes on by itself. Raises
     `KafkaError` and `ClientError`.
@@ -291,7 +291,7 @@ def _checked(
                 replicas = "gone" if found is None else f"on {', '.join(map(str, found.replicas))}"
                 wrong[move.topic, move.partition] = KafkaError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"{move.topic}-{move.partition} is {replicas}: somebody else changed it meanwhile",
+                    f"{move.topic}-{move.partition} is {replicas}: another client changed it meanwhile",
                 )
         if not behind or core.now >= until:
             return wrong
