@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from odradek.client.consumer.consumer_types import TopicPartition
 from odradek.client.errors import ClientError
 from odradek.client.shells.aio_consumer import AsyncConsumer
 from sim.history import Partition, SafetyViolation, Told
 from sim.load.workload import FETCH_BYTES_MAX, REQUEST_SECONDS, ROT_SECONDS, Workload
 from wire.batches.batch_errors import CorruptBatch
 from wire.errors import KafkaError
+from wire.topic_partition import TopicPartition
 
 GROUP = "readers"
 POLL_SECONDS = 1.0

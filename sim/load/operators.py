@@ -18,7 +18,6 @@ from odradek.client.admin.admin_quorum import (
     describe_quorum,
     remove_raft_voter,
 )
-from odradek.client.consumer.consumer_types import TopicPartition
 from odradek.client.core.operation import Operation
 from odradek.client.errors import ClientError
 from sim.history import History, Partition
@@ -26,6 +25,7 @@ from sim.machine.cluster_members import CONTROLLER_PORT, Cluster
 from sim.machine.members import Member
 from sim.replicas import end_of
 from wire.errors import KafkaError
+from wire.topic_partition import TopicPartition
 
 CALL_SECONDS = 5.0
 LOOK_AGAIN_SECONDS = 1.0

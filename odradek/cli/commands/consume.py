@@ -17,10 +17,11 @@ from odradek.cli.record_format import json_line, key_and_value, template
 from odradek.cli.times import TIME_HELP, moment
 
 if TYPE_CHECKING:
-    from odradek.client.consumer.consumer_types import ConsumerRecord, RebalanceListener, TopicPartition
+    from odradek.client.consumer.consumer_types import ConsumerRecord, RebalanceListener
     from odradek.client.core.known_cluster import Topic
     from odradek.client.shells.blocking import Client
     from odradek.client.shells.consumer import Consumer
+    from wire.topic_partition import TopicPartition
 
 __all__ = ["register"]
 

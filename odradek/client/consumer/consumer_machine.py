@@ -31,7 +31,6 @@ from odradek.client.consumer.consumer_types import (
     OffsetAndTimestamp,
     RebalanceEvent,
     RebalanceKind,
-    TopicPartition,
     Wakeup,
 )
 from odradek.client.consumer.delivery import Delivery
@@ -47,6 +46,7 @@ from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import ClientError, RequestTimedOut
 from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

@@ -17,12 +17,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from odradek.client.consumer.consumer_types import (
-    NoOffsetForPartition,
-    OffsetAndMetadata,
-    TopicPartition,
-    TruncationDetected,
-)
+from odradek.client.consumer.consumer_types import NoOffsetForPartition, OffsetAndMetadata, TruncationDetected
 from odradek.client.consumer.fetch_loop import needs_validation
 from odradek.client.consumer.subscription import PartitionState, Subscription
 from odradek.client.core.operation import Call, Operation, Signal, Wait
@@ -30,6 +25,7 @@ from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.core.requests import known_leaders
 from odradek.client.errors import ClientError, error_code, is_retriable
 from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.consumer.group_calls import Coordinator

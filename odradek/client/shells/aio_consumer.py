@@ -24,7 +24,6 @@ from odradek.client.consumer.consumer_types import (
     RebalanceEvent,
     RebalanceKind,
     RebalanceListener,
-    TopicPartition,
 )
 from odradek.client.core.client_keys import ConsumerSettings, merged_properties
 from odradek.client.core.known_cluster import Partition
@@ -32,6 +31,7 @@ from odradek.client.core.operation import Operation
 from odradek.client.shells.aio import AsyncClient
 from odradek.client.shells.consumer_steering import ConsumerSteering, keys_of
 from odradek.env.ports import Env, TaskGroup
+from wire.topic_partition import TopicPartition
 
 __all__ = ["AsyncConsumer"]
 

@@ -34,12 +34,12 @@ from odradek.client.consumer.consumer_types import (
     RebalanceEvent,
     RebalanceKind,
     RebalanceListener,
-    TopicPartition,
 )
 from odradek.client.core.client_keys import ConsumerSettings, merged_properties
 from odradek.client.core.known_cluster import Partition
 from odradek.client.shells.consumer_steering import ConsumerSteering, keys_of
 from odradek.client.shells.io_thread import IoThread
+from wire.topic_partition import TopicPartition
 
 __all__ = ["Consumer"]
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from odradek.client.consumer.consumer_machine import ConsumerMachine
-from odradek.client.consumer.consumer_types import OffsetAndMetadata, TopicPartition
+from odradek.client.consumer.consumer_types import OffsetAndMetadata
+from wire.topic_partition import TopicPartition
 
 T = TypeVar("T")
 
