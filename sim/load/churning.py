@@ -97,7 +97,7 @@ class Churning:
 
     def _look_up(self) -> Operation[object]:
         moment = self._random.choice((EARLIEST, LATEST, self._now_ms() - self._random.randint(0, 20_000)))
-        wanted = {(self._topic, index): moment for index in range(PARTITIONS)}
+        wanted = {TopicPartition(self._topic, index): moment for index in range(PARTITIONS)}
         return list_offsets(self._client.core, wanted, timeout=CALL_SECONDS)
 
     def _trim(self) -> Operation[object]:

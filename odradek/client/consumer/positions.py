@@ -156,7 +156,7 @@ class Positions:
                     self._later()
 
     def _list(self, states: list[PartitionState], serials: dict[TopicPartition, int]) -> Operation[None]:
-        wanted: dict[tuple[str, int], int] = {}
+        wanted: dict[TopicPartition, int] = {}
         for state in states:
             policy = state.reset_to or "latest"
             if policy in ("earliest", "latest"):
@@ -188,20 +188,20 @@ class Positions:
         )
 
         core = self._core
-        by_key: dict[tuple[str, int], PartitionState] = {state.key: state for state in states}
+        by_key: dict[TopicPartition, PartitionState] = {state.key: state for state in states}
         by_leader, without = known_leaders(core, by_key)
         if without:
             self._later()
-        calls: list[tuple[Call, dict[tuple[str, int], tuple[PartitionState, int, int]]]] = []
+        calls: list[tuple[Call, dict[TopicPartition, tuple[PartitionState, int, int]]]] = []
         for node, keys in by_leader.items():
             topics: dict[str, OffsetForLeaderTopic] = {}
             asked = {}
             for key in keys:
                 state = by_key[key]
-                epoch = core.cluster.topics[key[0]].partitions[key[1]].leader_epoch
+                epoch = core.cluster.topics[key.topic].partitions[key.partition].leader_epoch
                 asked[key] = (state, state.serial, epoch)
-                topic = topics.setdefault(key[0], OffsetForLeaderTopic(topic=key[0]))
-                topic.partitions.append(OffsetForLeaderPartition(key[1], epoch, state.fetch_epoch))
+                topic = topics.setdefault(key.topic, OffsetForLeaderTopic(topic=key.topic))
+                topic.partitions.append(OffsetForLeaderPartition(key.partition, epoch, state.fetch_epoch))
             message = OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.values()))
             calls.append(
                 (core.call(message, node=node, deadline=core.now + core.config.request_timeout), asked)
@@ -216,7 +216,7 @@ class Positions:
                 continue
             for topic in call.response.topics:
                 for answer in topic.partitions:
-                    state, serial, epoch = asked[topic.topic, answer.partition]
+                    state, serial, epoch = asked[TopicPartition(topic.topic, answer.partition)]
                     if state.serial == serial:
                         self._validated(
                             state, epoch, answer.error_code, answer.leader_epoch, answer.end_offset
