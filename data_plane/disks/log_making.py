@@ -31,7 +31,7 @@ from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
 from data_plane.newest_image import NewestImage
 from odradek.env.ports import DiskError, TaskGroup
-from wire.topic_partition import TopicIdPartition
+from wire.topic_partition import TopicIdPartition, TopicPartition
 
 __all__ = ["INLINE_LOGS_MAX", "LogMaker"]
 
@@ -72,7 +72,7 @@ class LogMaker:
         """Replicas without a log; whether they are new ones."""
         self._queues: dict[str, dict[TopicIdPartition, None]] = {}
         """The same by the path of the directory that is to take them; a task works at each."""
-        self._making: dict[tuple[str, int], None] = {}
+        self._making: dict[TopicPartition, None] = {}
         """Names that workers are making."""
         self._hosting: dict[TopicIdPartition, bool] = {}
         """What the broker is to host now; as in `_waiting`."""
@@ -88,7 +88,7 @@ class LogMaker:
 
     def may_make_now(self, topic: str, index: int) -> bool:
         """Whether the log may be made on the loop, now. If so, it counts."""
-        if self._inline_left <= 0 or (topic, index) in self._making:
+        if self._inline_left <= 0 or TopicPartition(topic, index) in self._making:
             return False
         self._inline_left -= 1
         return True
@@ -137,7 +137,7 @@ class LogMaker:
         return _Wanted(replica, topic.name, self._config_for(topic.name))
 
     async def _make(self, log_dir: LogDir, wanted: list[_Wanted]) -> None:
-        names = {(each.topic, each.replica.partition): None for each in wanted}
+        names = {TopicPartition(each.topic, each.replica.partition): None for each in wanted}
         self._making.update(names)
 
         def make() -> list[PartitionLog | DiskError]:
