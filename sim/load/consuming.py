@@ -112,7 +112,7 @@ class GroupReading:
                 held = sorted(consumer.assignment())
                 positions = {key: await consumer.position(key) for key in held}
                 if positions:
-                    await consumer.commit(dict(positions))
+                    await consumer.commit(positions)
                 for key in held:
                     self._committed[key] = max(self._committed[key], positions[key])
             except (KafkaError, ClientError) as error:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias, TypeVar
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
 
 from wire.topic_partition import TopicPartition
 
 __all__ = ["ByPartition", "by_topic", "named"]
 
 V = TypeVar("V")
-ByPartition: TypeAlias = "Mapping[TopicPartition, V] | Mapping[tuple[str, int], V]"
-"""An argument with a value for each partition. To type checkers neither of the two mappings is the other."""
+V_co = TypeVar("V_co", covariant=True)
+
+
+class ByPartition(Protocol[V_co]):
+    """A mapping with a value for each partition, whichever its keys are. (To type checkers no `Mapping` is both.)"""
+
+    def items(self) -> Iterable[tuple[tuple[str, int], V_co]]:
+        """As `Mapping.items`."""
 
 
 def named(values: ByPartition[V]) -> dict[TopicPartition, V]:

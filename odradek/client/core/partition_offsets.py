@@ -80,8 +80,8 @@ def list_offsets(
         attempt += 1
         yield Wait(until=wake_at)
         yield from refresh_metadata(core, names, timeout=deadline - core.now)
-        for topic, partition in wanted:
-            core.cluster.partition(topic, partition)
+        for key in times:
+            core.cluster.partition(*key)
 
 
 def _request(
