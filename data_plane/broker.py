@@ -44,6 +44,7 @@ from odradek.serving.contract import Context
 from odradek.serving.timers import Timers
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import FetchRequest
+from wire.topic_partition import TopicIdPartition
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -194,7 +195,7 @@ class Broker:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _is_being_made(self, topic: str, index: int) -> bool:
-        return (self.image.topics[topic].topic_id, index) in self.maker
+        return TopicIdPartition(self.image.topics[topic].topic_id, index) in self.maker
 
     def lost_partition_error(self, partition: Partition) -> ErrorCode:
         """The error for a partition that was led here before."""

@@ -37,7 +37,8 @@ SESSIONS_PER_REPLICA_MAX = 16
 
 TopicKey = str | bytes
 PartitionKey = tuple[TopicKey, int]
-"""(topic name before version 13, topic id from then on; partition)."""
+"""(topic name before version 13, topic id from then on; partition). A key is made for every partition of a request, so it is
+a plain tuple."""
 
 
 class FetchedPartition:

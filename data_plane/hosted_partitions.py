@@ -35,7 +35,7 @@ from data_plane.topic_configs import TopicConfigs
 from metadata_quorum.image.metadata_image import LOST_DIRECTORY, PartitionImage, TopicImage
 from odradek.env.ports import DiskError, DiskRefused
 from odradek.serving.timers import Timers
-from wire.replica_id import Replica
+from wire.topic_partition import TopicIdPartition
 
 DISK_FULL_RETRY_SECONDS = 1.0
 
@@ -87,10 +87,10 @@ class HostedPartitions:
         self._assignments = disks.assignments
         self._replication = replication
         self._rotten = rotten
-        self._without_room: dict[Replica, bool] = {}
+        self._without_room: dict[TopicIdPartition, bool] = {}
         """Replicas that a full disk has not taken yet, tried again until it does; whether they are new ones."""
         self._tries_again = False
-        self._refused: dict[Replica, None] = {}
+        self._refused: dict[TopicIdPartition, None] = {}
         """Replicas that could not be hosted, for which the line in the log has been written."""
 
     # -- configurations -------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class HostedPartitions:
         self, hosted: HostedTopic, index: int, image: PartitionImage, *, is_new: bool
     ) -> Partition | None:
         """Find or create the log of a partition; None when no directory can take it, or its directory is away."""
-        replica = (hosted.topic_id, index)
+        replica = TopicIdPartition(hosted.topic_id, index)
         is_new = is_new or self._without_room.get(replica, False) or self._maker.is_new(replica)
         told = image.directory_of(self._node_id)
         assigned = self._rotten.directory_for(replica, image)
@@ -209,7 +209,7 @@ class HostedPartitions:
         self, hosted: HostedTopic, index: int, partition: Partition, image: PartitionImage
     ) -> None:
         """Handle a replica that the metadata calls LOST: see `rotten_replicas`."""
-        replica = (hosted.topic_id, index)
+        replica = TopicIdPartition(hosted.topic_id, index)
         rotten = self._rotten
         fate = rotten.fate(replica, image, is_empty=not partition.log.size_bytes)
         if fate is Fate.BEGIN_ANEW:
@@ -244,7 +244,7 @@ class HostedPartitions:
 
     # -- disks that are full ----------------------------------------------------------------------------------------
 
-    def _try_again_later(self, replica: Replica, *, is_new: bool) -> None:
+    def _try_again_later(self, replica: TopicIdPartition, *, is_new: bool) -> None:
         self._without_room[replica] = is_new
         if not self._tries_again:
             self._tries_again = True
@@ -263,16 +263,18 @@ class HostedPartitions:
         self._maker.begin_change()
         topics = self._newest.image.topics_by_id
         replicas = dict(self._without_room)
-        for topic_id in dict.fromkeys(topic_id for topic_id, _ in replicas):
+        for topic_id in dict.fromkeys(replica.topic_id for replica in replicas):
             topic = topics.get(topic_id)
             if topic is not None:
-                self.apply_topic(topic, topic, [index for other, index in replicas if other == topic_id])
+                self.apply_topic(
+                    topic, topic, [each.partition for each in replicas if each.topic_id == topic_id]
+                )
         self._without_room = {}
-        for (topic_id, index), is_new in replicas.items():
-            if (topic_id, index) in self._maker:
+        for replica, is_new in replicas.items():
+            if replica in self._maker:
                 continue
-            if topic_id in topics and self._hosted.partition(topic_id, index) is None:
-                self._try_again_later((topic_id, index), is_new=is_new)
+            if replica.topic_id in topics and self._hosted.partition(*replica) is None:
+                self._try_again_later(replica, is_new=is_new)
         self._broker.hosting_changed()
 
     # -- what lies on the disks -------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from odradek.client.consumer.consumer_types import ConsumerRecord as ConsumerRecord
     from odradek.client.consumer.consumer_types import OffsetAndMetadata as OffsetAndMetadata
     from odradek.client.consumer.consumer_types import RebalanceListener as RebalanceListener
-    from odradek.client.consumer.consumer_types import TopicPartition as TopicPartition
     from odradek.client.consumer.consumer_types import UndecodableRecord as UndecodableRecord
     from odradek.client.errors import ClientError as ClientError
     from odradek.client.producer.record_metadata import RecordMetadata as RecordMetadata
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from odradek.client.shells.producer import Producer as Producer
     from wire.errors import ErrorCode as ErrorCode
     from wire.errors import KafkaError as KafkaError
+    from wire.topic_partition import TopicPartition as TopicPartition
 
 _HOMES = {
     "Admin": "odradek.client.shells.admin_client",
@@ -34,7 +34,7 @@ _HOMES = {
     "Producer": "odradek.client.shells.producer",
     "RebalanceListener": "odradek.client.consumer.consumer_types",
     "RecordMetadata": "odradek.client.producer.record_metadata",
-    "TopicPartition": "odradek.client.consumer.consumer_types",
+    "TopicPartition": "wire.topic_partition",
     "UndecodableRecord": "odradek.client.consumer.consumer_types",
     "ErrorCode": "wire.errors",
     "KafkaError": "wire.errors",

@@ -22,8 +22,7 @@ import attrs
 from jepsen_tests import checkers
 from jepsen_tests.history import CORRUPT, Assign, Poll, Send
 from jepsen_tests.history import History as Operations
-
-Partition = tuple[str, int]
+from wire.topic_partition import TopicPartition
 
 
 class SafetyViolation(AssertionError):
@@ -34,7 +33,7 @@ class SafetyViolation(AssertionError):
 class Told:
     """A record that a client was told of, at a virtual time."""
 
-    partition: Partition
+    partition: TopicPartition
     offset: int
     value: bytes
     time: float
@@ -45,22 +44,22 @@ class History:
     """Everything that clients did and saw."""
 
     synced_topics: tuple[str, ...]
-    sent: dict[Partition, dict[bytes, int]] = attrs.Factory(dict)
+    sent: dict[TopicPartition, dict[bytes, int]] = attrs.Factory(dict)
     """Values in the order in which their producers sent them, with their place in that order."""
     acknowledged: list[Told] = attrs.Factory(list)
     read: list[Told] = attrs.Factory(list)
     power_losses: list[float] = attrs.Factory(list)
     failed_sends: int = 0
-    deleted_below: dict[Partition, int] = attrs.Factory(dict)
+    deleted_below: dict[TopicPartition, int] = attrs.Factory(dict)
     """The offsets below which a client has asked to delete records."""
 
     operations: Operations = attrs.Factory(Operations)
     """The same, as Jepsen's checkers want it; a value is the number of its `Send`."""
-    _sends: dict[tuple[Partition, bytes], Send] = attrs.Factory(dict)
+    _sends: dict[tuple[TopicPartition, bytes], Send] = attrs.Factory(dict)
 
     def send(
         self,
-        partition: Partition,
+        partition: TopicPartition,
         value: bytes,
         client: str = "",
         now: float = 0.0,
@@ -71,7 +70,7 @@ class History:
         values = self.sent.setdefault(partition, {})
         assert value not in values
         values[value] = len(values)
-        send = Send(client, now, _name(partition), len(self._sends), txn=operation)
+        send = Send(client, now, str(partition), len(self._sends), txn=operation)
         self._sends[partition, value] = send
         self.operations.operations.append(send)
 
@@ -81,9 +80,9 @@ class History:
         send = self._sends[told.partition, told.value]
         send.completed, send.outcome, send.offset = now, "ok", told.offset
 
-    def assign(self, client: str, partitions: Iterable[Partition], now: float) -> None:
+    def assign(self, client: str, partitions: Iterable[TopicPartition], now: float) -> None:
         """A consumer takes partitions by hand, and reads on in order from now on."""
-        self.operations.operations.append(Assign(client, now, [_name(key) for key in partitions]))
+        self.operations.operations.append(Assign(client, now, [str(key) for key in partitions]))
 
     def see(
         self,
@@ -91,7 +90,7 @@ class History:
         records: Sequence[Told],
         now: float,
         *,
-        rebalanced: Iterable[Partition] = (),
+        rebalanced: Iterable[TopicPartition] = (),
         final: bool = False,
     ) -> None:
         """One call of a consumer has returned `records` (in a final reading they are not what a consumer was told)."""
@@ -100,12 +99,12 @@ class History:
         if not records:
             return
         poll = Poll(
-            client, records[0].time, now, "ok", rebalanced=[_name(key) for key in rebalanced], final=final
+            client, records[0].time, now, "ok", rebalanced=[str(key) for key in rebalanced], final=final
         )
         for told in records:
             send = self._sends.get((told.partition, told.value))
             value = CORRUPT if send is None else send.value
-            poll.records.setdefault(_name(told.partition), []).append((told.offset, value))
+            poll.records.setdefault(str(told.partition), []).append((told.offset, value))
         self.operations.operations.append(poll)
 
     def check_anomalies(self) -> None:
@@ -116,8 +115,8 @@ class History:
         for key in self.deleted_below:
             for each in self.operations.operations:
                 if isinstance(each, Poll):
-                    each.records.pop(_name(key), None)
-        gone = {_name(key) for key in self.deleted_below}
+                    each.records.pop(str(key), None)
+        gone = {str(key) for key in self.deleted_below}
         kept = [
             each for each in self.operations.operations if not (isinstance(each, Send) and each.key in gone)
         ]
@@ -128,7 +127,9 @@ class History:
         """The time of the last power loss; before all time if there was none."""
         return max(self.power_losses, default=-1.0)
 
-    def check(self, partition: Partition, start_offset: int, records: Iterable[tuple[int, bytes]]) -> int:
+    def check(
+        self, partition: TopicPartition, start_offset: int, records: Iterable[tuple[int, bytes]]
+    ) -> int:
         """Hold the (offset, value) pairs that a partition has at the end against the promises; their number.
 
         Raises `SafetyViolation`.
@@ -161,9 +162,11 @@ class History:
         return len(there)
 
     def _is_promised(self, told: Told) -> bool:
-        return told.partition[0] in self.synced_topics or told.time > self.last_power_loss()
+        return told.partition.topic in self.synced_topics or told.time > self.last_power_loss()
 
-    def _check_order(self, partition: Partition, there: dict[int, bytes], sent: dict[bytes, int]) -> None:
+    def _check_order(
+        self, partition: TopicPartition, there: dict[int, bytes], sent: dict[bytes, int]
+    ) -> None:
         last: dict[bytes, int] = {}
         for offset, value in there.items():
             producer = value.partition(b":")[0]
@@ -172,10 +175,6 @@ class History:
                     f"{partition}: {value[:40]!r} at {offset} comes after a later one of its producer"
                 )
             last[producer] = sent[value]
-
-
-def _name(partition: Partition) -> str:
-    return f"{partition[0]}-{partition[1]}"
 
 
 def _check_told(what: str, told: Told, there: dict[int, bytes]) -> None:

@@ -57,6 +57,7 @@ from spark.sink_plan import SinkPlan, plan_write
 from spark.worker_process import spare_collector
 from wire.batches.compression import CompressionType
 from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
 
 __all__ = ["TaskReport", "Written", "batch_writer", "stream_writer"]
 
@@ -90,7 +91,7 @@ class TaskReport(WriterCommitMessage):
     batches: int = 0
     batches_repeated: int = 0
     seconds: float = 0.0
-    written: dict[tuple[str, int], Written] = attrs.field(factory=dict)
+    written: dict[TopicPartition, Written] = attrs.field(factory=dict)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
@@ -345,7 +346,7 @@ class _Task:
             if failure is not None:
                 raise RuntimeError(f"rows were not delivered to {batch.lane}: {failure}") from failure
             lane = batch.lane
-            written = self._report.written.setdefault((lane.topic, lane.partition), Written())
+            written = self._report.written.setdefault(TopicPartition(lane.topic, lane.partition), Written())
             first, last = batch.outcome(0)[0], batch.outcome(batch.record_count - 1)[0]
             if not written.rows:
                 written.first_offset = first

@@ -18,11 +18,11 @@ import attrs
 
 from odradek.client.core.client_keys import AdminSettings, ConsumerSettings, ProducerSettings
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
+from wire.topic_partition import TopicPartition
 
-__all__ = ["Bound", "OptionError", "Query", "SourceOptions", "TopicPartition"]
+__all__ = ["Bound", "OptionError", "Query", "SourceOptions"]
 
 T = TypeVar("T")
-TopicPartition = tuple[str, int]
 
 _OFFSET_MAX: Final = 2**63 - 1
 _NAMES: Final = {
@@ -256,10 +256,10 @@ class _Parser:
             for bound, never, word in ((starting, LATEST, "latest"), (ending, EARLIEST, "earliest")):
                 if bound.everywhere == never:
                     raise OptionError(f"{bound.what} of a batch query cannot be {word}")
-                for (topic, partition), offset in (bound.offsets or {}).items():
+                for key, offset in (bound.offsets or {}).items():
                     if offset == never:
                         raise OptionError(
-                            f"{bound.what} of a batch query cannot be {word} ({never}), as for {topic}-{partition}"
+                            f"{bound.what} of a batch query cannot be {word} ({never}), as for {key}"
                         )
 
     def _bound(self, side: str, default: int) -> Bound:
@@ -309,8 +309,8 @@ class _Parser:
         found = _json(text)
         if not isinstance(found, dict) or not all(isinstance(each, list) for each in found.values()):
             raise OptionError(f"assign must be JSON like {example}, not {text!r}")
-        pairs = [(topic, index) for topic, indexes in found.items() for index in indexes]
-        if not pairs or not all(type(index) is int and index >= 0 for _, index in pairs):
+        pairs = [TopicPartition(topic, index) for topic, indexes in found.items() for index in indexes]
+        if not pairs or not all(type(each.partition) is int and each.partition >= 0 for each in pairs):
             raise OptionError(f"assign must name partitions like {example}, not {text!r}")
         return tuple(sorted(set(pairs)))
 
@@ -328,7 +328,7 @@ class _Parser:
                     raise OptionError(f"{name} must be {words}JSON like {example}, not {text!r}")
                 if not least <= offset <= _OFFSET_MAX:
                     raise OptionError(f"{name} has {offset} for {topic}-{index}")
-                offsets[topic, int(index)] = offset
+                offsets[TopicPartition(topic, int(index))] = offset
         if not offsets:
             raise OptionError(f"{name} names no partition ({text!r})")
         return offsets

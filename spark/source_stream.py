@@ -45,8 +45,9 @@ from spark.reading.offset_ranges import OffsetRange, gathered, rate_limited, spl
 from spark.reading.range_partition import RangePartition
 from spark.reading.read_errors import DataLoss, ReadError
 from spark.reading.stream_offsets import StreamOffset
-from spark.source_options import SourceOptions, TopicPartition
+from spark.source_options import SourceOptions
 from wire.errors import KafkaError
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -196,7 +197,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, keys: Mapping[TopicPartition, int]
     ) -> tuple[dict[str, bytes], dict[TopicPartition, int]]:
         known = {key: self._known[key] for key in keys}
-        ids = {key[0]: each.topic_id for key, each in known.items() if each.topic_id != NO_TOPIC_ID}
+        ids = {key.topic: each.topic_id for key, each in known.items() if each.topic_id != NO_TOPIC_ID}
         return ids, {key: each.leader_epoch for key, each in known.items() if each.leader_epoch >= 0}
 
     def _wait_for_news(self, ends: Mapping[TopicPartition, int]) -> None:
@@ -257,7 +258,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(
             offsets=dict(ends),
             topic_ids={
-                name: each for name, each in seen.topic_ids.items() if any(name == key[0] for key in ends)
+                name: each for name, each in seen.topic_ids.items() if any(name == key.topic for key in ends)
             },
             epochs={key: epoch for key, epoch in epochs.items() if epoch >= 0},
             group=self.options.group_id or begun.group or f"{self.options.group_id_prefix}-{uuid.uuid4()}",
@@ -269,9 +270,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _starts(self, begun: StreamOffset, seen: _Seen, limit: ReadLimit) -> dict[TopicPartition, int]:
         """Where the batch begins in each partition that there is now."""
         for key in begun.offsets.keys() - seen.offsets.keys():
-            self._lost(
-                f"{key[0]}-{key[1]} does not exist any more; it was read to offset {begun.offsets[key]}"
-            )
+            self._lost(f"{key} does not exist any more; it was read to offset {begun.offsets[key]}")
         others = {
             name
             for name, each in begun.topic_ids.items()
@@ -279,20 +278,18 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         for name in sorted(others):
             where = ", ".join(
-                f"{key[1]}: {at}" for key, at in sorted(begun.offsets.items()) if key[0] == name
+                f"{key.partition}: {at}" for key, at in sorted(begun.offsets.items()) if key.topic == name
             )
             self._lost(
                 f"topic {name} was deleted, and the one that has its name now is another; the old one was read to "
                 f"offsets {{{where}}}"
             )
-        fresh = [key for key in seen.offsets if key not in begun.offsets or key[0] in others]
+        fresh = [key for key in seen.offsets if key not in begun.offsets or key.topic in others]
         starts = {key: begun.offsets[key] for key in seen.offsets if key not in fresh}
         earliest = self._view.earliest(fresh) if fresh else {}
         for key, first in earliest.items():
             if first > 0:
-                self._lost(
-                    f"offsets 0 to {first - 1} of {key[0]}-{key[1]}, which is new, are not there any more"
-                )
+                self._lost(f"offsets 0 to {first - 1} of {key}, which is new, are not there any more")
         starts |= earliest
         self._check_ends(begun, seen, starts)
         if isinstance(limit, ReadMaxRows) and not self.options.fail_on_data_loss:
@@ -306,7 +303,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key, start in starts.items():
             end = seen.offsets[key]
             if end < start:
-                self._lost(f"{what} offset {start} of {key[0]}-{key[1]}, and its log ends at {end}")
+                self._lost(f"{what} offset {start} of {key}, and its log ends at {end}")
         doubtful = {
             key: begun.epochs[key]
             for key in starts
@@ -323,7 +320,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._checked_epochs[key] = seen.epochs[key]
             if end < starts[key]:
                 self._lost(
-                    f"offsets {end} to {starts[key] - 1} of {key[0]}-{key[1]} were read, and its leader has other records there"
+                    f"offsets {end} to {starts[key] - 1} of {key} were read, and its leader has other records there"
                 )
 
     def _lost(self, text: str) -> None:
@@ -346,10 +343,10 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = []
         for key, behind in sorted(last.offsets.items()):
             topic_id = self._topic_id(key, last)
-            other = first.topic_id(key[0]) not in (topic_id, NO_TOPIC_ID) and not first.is_initial
+            other = first.topic_id(key.topic) not in (topic_id, NO_TOPIC_ID) and not first.is_initial
             at = 0 if other else begin.get(key, 0)
             if at > behind and self.options.fail_on_data_loss:
-                raise ReadError(f"the batch of {key[0]}-{key[1]} starts at {at}, behind its end at {behind}")
+                raise ReadError(f"the batch of {key} starts at {at}, behind its end at {behind}")
             ranges.append(OffsetRange(*key, at, behind, topic_id))
         least = self.options.partitions_min
         pieces = split(ranges, least, self.options.records_per_partition_max)
@@ -357,8 +354,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _topic_id(self, key: TopicPartition, last: StreamOffset) -> bytes:
         """The value from the checkpoint; one that the JVM connector has written does not have it."""
-        if last.topic_id(key[0]) != NO_TOPIC_ID:
-            return last.topic_id(key[0])
+        if last.topic_id(key.topic) != NO_TOPIC_ID:
+            return last.topic_id(key.topic)
         known = self._view.patiently(lambda: self._refresh((key,))).get(key)
         return known.topic_id if known is not None else NO_TOPIC_ID
 

@@ -40,7 +40,9 @@ from wire.batches.batch_header import (
     CRC_START,
     HEADER,
     HEADER_SIZE,
+    LENGTH_OFFSET,
     MAGIC,
+    MAGIC_OFFSET,
     NO_TIMESTAMP,
     SIZE_PREFIX,
     TIMESTAMP_TYPE_MASK,
@@ -54,7 +56,6 @@ from wire.errors import ErrorCode, KafkaError
 __all__ = ["Inflation", "RecordBatchBuilder", "check_timestamps", "parse_produced", "validate_for_append"]
 
 _ZSTD_SINCE_PRODUCE = 7
-_MAGIC_OFFSET = 16
 _MESSAGE_SIZE_MIN = 14
 """The smallest message of format 0; Kafka calls a shorter one corrupt before it looks at the magic."""
 
@@ -73,13 +74,13 @@ def parse_produced(buf: Buffer, api_version: int) -> BatchHeader:
     if size < HEADER_SIZE:
         raise _whole_batch_missing(buf)
     header = tuple.__new__(BatchHeader, HEADER.unpack_from(buf))
-    if header[3] != MAGIC or header[1] != size - SIZE_PREFIX:
+    if header.magic != MAGIC or header.batch_length != size - SIZE_PREFIX:
         batch_size = _message_size(buf, 0)
-        if batch_size is None or header[3] != MAGIC or header[1] < HEADER_SIZE - SIZE_PREFIX:
+        if batch_size is None or header.magic != MAGIC or header.batch_length < HEADER_SIZE - SIZE_PREFIX:
             raise _whole_batch_missing(buf)
         if _message_size(buf, batch_size) is not None:
             raise InvalidRecord("a Produce request holds exactly one batch per partition")
-    if api_version < _ZSTD_SINCE_PRODUCE and header[5] & COMPRESSION_MASK == CompressionType.ZSTD:
+    if api_version < _ZSTD_SINCE_PRODUCE and header.attributes & COMPRESSION_MASK == CompressionType.ZSTD:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd in a Produce request version {api_version}"
         )
@@ -95,13 +96,13 @@ def _message_size(buf: Buffer, offset: int) -> int | None:
     remaining = len(buf) - offset
     if remaining < SIZE_PREFIX:
         return None
-    length = int.from_bytes(buf[offset + 8 : offset + SIZE_PREFIX], "big", signed=True)
+    length = int.from_bytes(buf[offset + LENGTH_OFFSET : offset + SIZE_PREFIX], "big", signed=True)
     if length < _MESSAGE_SIZE_MIN:
         raise CorruptBatch(f"message of {length} bytes, the least is {_MESSAGE_SIZE_MIN}")
-    if remaining <= _MAGIC_OFFSET:
+    if remaining <= MAGIC_OFFSET:
         return None
-    if buf[offset + _MAGIC_OFFSET] > MAGIC:
-        raise CorruptBatch(f"batch has an unknown magic {buf[offset + _MAGIC_OFFSET]}")
+    if buf[offset + MAGIC_OFFSET] > MAGIC:
+        raise CorruptBatch(f"batch has an unknown magic {buf[offset + MAGIC_OFFSET]}")
     return length + SIZE_PREFIX if length + SIZE_PREFIX <= remaining else None
 
 
@@ -109,8 +110,8 @@ def _whole_batch_missing(buf: Buffer) -> KafkaError:
     size = _message_size(buf, 0)
     if size is None:
         return InvalidRecord("a Produce request must have one record batch per partition")
-    if buf[_MAGIC_OFFSET] != MAGIC:
-        return InvalidRecord(f"batch has magic {buf[_MAGIC_OFFSET]}, only magic {MAGIC} is supported")
+    if buf[MAGIC_OFFSET] != MAGIC:
+        return InvalidRecord(f"batch has magic {buf[MAGIC_OFFSET]}, only magic {MAGIC} is supported")
     return CorruptBatch(f"batch of {size} bytes is less than its header")
 
 
@@ -151,6 +152,7 @@ def validate_for_append(
         DecompressionBomb: it decompresses to more than `decompressed_bytes_max`.
         KafkaError: MESSAGE_TOO_LARGE (above `size_max` bytes), UNSUPPORTED_COMPRESSION_TYPE.
     """
+    # All fields at once: eight by name take 25 ns longer.
     base_offset, batch_length, _, _, crc, attributes, delta, _, _, producer_id, _, sequence, record_count = (
         header
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from crc32c import crc32c
-
 from bench.budget.frames import Costly, Stage
 from bench.budget.values import (
     TIMEOUT_MS,
@@ -19,7 +17,7 @@ from bench.budget.values import (
     wide_id,
 )
 from wire.api_keys import ApiKey
-from wire.batches.batch_header import CRC_START, HEADER
+from wire.batches.batch_header import HEADER, BatchHeader, seal
 from wire.batches.compression import CompressionType, compress
 from wire.codec import encode
 from wire.messages.data_records import ConsumerProtocolSubscription
@@ -30,10 +28,9 @@ BOMB_BYTES = 127 << 20
 
 def batch(codec: int, records: bytes, count: int = 1) -> bytes:
     """A sound batch of `count` records around `records`, which are compressed already."""
-    fields = [0, 49 + len(records), -1, 2, 0, codec, count - 1, 0, 0, -1, -1, -1, count]
-    made = bytearray(HEADER.pack(*fields)) + records
-    fields[4] = crc32c(memoryview(made)[CRC_START:])
-    HEADER.pack_into(made, 0, *fields)
+    header = BatchHeader(0, 49 + len(records), -1, 2, 0, codec, count - 1, 0, 0, -1, -1, -1, count)
+    made = bytearray(HEADER.pack(*header)) + records
+    seal(made)
     return bytes(made)
 
 

@@ -15,7 +15,7 @@ from wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequestTopicData,
     AssignReplicasToDirsResponse,
 )
-from wire.replica_id import Replica
+from wire.topic_partition import TopicIdPartition
 
 ASSIGNMENTS_PER_REQUEST = 2250
 """Kafka's limit."""
@@ -54,12 +54,12 @@ class DirectoryAssignments:
         self._newest = newest
         self._timeout_seconds = request_timeout_ms / 1000
         self._log = log
-        self.pending: dict[Replica, bytes] = {}
+        self.pending: dict[TopicIdPartition, bytes] = {}
         self._wake = new_event()
 
     def note(self, topic_id: bytes, index: int, directory_id: bytes) -> None:
         """A replica lies in this directory, and the metadata does not say so yet."""
-        self.pending[topic_id, index] = directory_id
+        self.pending[TopicIdPartition(topic_id, index)] = directory_id
         self._wake.set()
 
     async def run(self) -> None:
@@ -88,13 +88,13 @@ class DirectoryAssignments:
         for directory in response.directories:
             for topic in directory.topics:
                 for answer in topic.partitions:
-                    replica = (topic.topic_id, answer.partition_index)
+                    replica = TopicIdPartition(topic.topic_id, answer.partition_index)
                     if answer.error_code in _FINAL and self.pending.get(replica) == directory.id:
                         del self.pending[replica]
         return not any(self.pending.get(replica) == told[replica] for replica in told)
 
 
-def _grouped(told: dict[Replica, bytes]) -> list[AssignReplicasToDirsRequestDirectoryData]:
+def _grouped(told: dict[TopicIdPartition, bytes]) -> list[AssignReplicasToDirsRequestDirectoryData]:
     by_directory: dict[bytes, dict[bytes, list[AssignReplicasToDirsRequestPartitionData]]] = {}
     for (topic_id, index), directory in told.items():
         partitions = by_directory.setdefault(directory, {}).setdefault(topic_id, [])

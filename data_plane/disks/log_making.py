@@ -31,7 +31,7 @@ from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
 from data_plane.newest_image import NewestImage
 from odradek.env.ports import DiskError, TaskGroup
-from wire.replica_id import Replica
+from wire.topic_partition import TopicIdPartition, TopicPartition
 
 __all__ = ["INLINE_LOGS_MAX", "LogMaker"]
 
@@ -44,7 +44,7 @@ LOGS_PER_STEP = 64
 class _Wanted:
     """A log that a worker is to make."""
 
-    replica: Replica
+    replica: TopicIdPartition
     topic: str
     config: LogConfig
 
@@ -68,13 +68,13 @@ class LogMaker:
         self._newest = newest
         self._config_for = config_for
         self._hosted = hosted
-        self._waiting: dict[Replica, bool] = {}
+        self._waiting: dict[TopicIdPartition, bool] = {}
         """Replicas without a log; whether they are new ones."""
-        self._queues: dict[str, dict[Replica, None]] = {}
+        self._queues: dict[str, dict[TopicIdPartition, None]] = {}
         """The same by the path of the directory that is to take them; a task works at each."""
-        self._making: dict[tuple[str, int], None] = {}
+        self._making: dict[TopicPartition, None] = {}
         """Names that workers are making."""
-        self._hosting: dict[Replica, bool] = {}
+        self._hosting: dict[TopicIdPartition, bool] = {}
         """What the broker is to host now; as in `_waiting`."""
         self._inline_left = INLINE_LOGS_MAX
         self._is_stopped = False
@@ -88,16 +88,16 @@ class LogMaker:
 
     def may_make_now(self, topic: str, index: int) -> bool:
         """Whether the log may be made on the loop, now. If so, it counts."""
-        if self._inline_left <= 0 or (topic, index) in self._making:
+        if self._inline_left <= 0 or TopicPartition(topic, index) in self._making:
             return False
         self._inline_left -= 1
         return True
 
-    def make_later(self, replica: Replica, topic: str, assigned: bytes, *, is_new: bool) -> None:
+    def make_later(self, replica: TopicIdPartition, topic: str, assigned: bytes, *, is_new: bool) -> None:
         """Have the log made as soon as its turn comes. Raises what `ReplicaPlacement.candidates` raises."""
         if replica in self._waiting or self._is_stopped:
             return
-        log_dir = self._placement.candidates(topic, replica[1], assigned, is_new=is_new)[0]
+        log_dir = self._placement.candidates(topic, replica.partition, assigned, is_new=is_new)[0]
         self._waiting[replica] = is_new
         log_dir.logs_being_made += 1
         queue = self._queues.get(log_dir.path)
@@ -106,7 +106,7 @@ class LogMaker:
             self._tasks.start_soon(self._work_off, log_dir, queue)
         queue[replica] = None
 
-    def is_new(self, replica: Replica) -> bool:
+    def is_new(self, replica: TopicIdPartition) -> bool:
         """Whether this process has seen the replica come into being, of those that wait or have just waited."""
         return self._hosting.get(replica, False) or self._waiting.get(replica, False)
 
@@ -114,7 +114,7 @@ class LogMaker:
         """Make no more: the directories are about to be closed."""
         self._is_stopped = True
 
-    async def _work_off(self, log_dir: LogDir, queue: dict[Replica, None]) -> None:
+    async def _work_off(self, log_dir: LogDir, queue: dict[TopicIdPartition, None]) -> None:
         while queue and not self._is_stopped:
             step = list(islice(queue, LOGS_PER_STEP))
             if log_dir.offline_reason is None:
@@ -126,25 +126,29 @@ class LogMaker:
             self._host(step)
         del self._queues[log_dir.path]
 
-    def _wanted(self, replica: Replica) -> _Wanted | None:
+    def _wanted(self, replica: TopicIdPartition) -> _Wanted | None:
         """What to make for a replica; None when it is gone, or has its log."""
-        topic = self._newest.image.topics_by_id.get(replica[0])
-        partition = None if topic is None else topic.partitions.get(replica[1])
+        topic = self._newest.image.topics_by_id.get(replica.topic_id)
+        partition = None if topic is None else topic.partitions.get(replica.partition)
         if topic is None or partition is None or self._node_id not in partition.replicas:
             return None
-        if any(log_dir.get(topic.name, replica[1]) is not None for log_dir in self._placement.online):
+        if any(log_dir.get(topic.name, replica.partition) is not None for log_dir in self._placement.online):
             return None
         return _Wanted(replica, topic.name, self._config_for(topic.name))
 
     async def _make(self, log_dir: LogDir, wanted: list[_Wanted]) -> None:
-        names = {(each.topic, each.replica[1]): None for each in wanted}
+        names = {TopicPartition(each.topic, each.replica.partition): None for each in wanted}
         self._making.update(names)
 
         def make() -> list[PartitionLog | DiskError]:
             made: list[PartitionLog | DiskError] = []
             for each in wanted:
                 try:
-                    made.append(log_dir.make_log(each.topic, each.replica[1], each.replica[0], each.config))
+                    made.append(
+                        log_dir.make_log(
+                            each.topic, each.replica.partition, each.replica.topic_id, each.config
+                        )
+                    )
                 except DiskError as error:
                     made.append(error)
             return made
@@ -162,14 +166,14 @@ class LogMaker:
             else:
                 log_dir.adopt(found)
                 if not self._is_wanted(each.replica):
-                    log_dir.delete_log(each.topic, each.replica[1])
+                    log_dir.delete_log(each.topic, each.replica.partition)
 
-    def _is_wanted(self, replica: Replica) -> bool:
-        topic = self._newest.image.topics_by_id.get(replica[0])
-        partition = None if topic is None else topic.partitions.get(replica[1])
+    def _is_wanted(self, replica: TopicIdPartition) -> bool:
+        topic = self._newest.image.topics_by_id.get(replica.topic_id)
+        partition = None if topic is None else topic.partitions.get(replica.partition)
         return partition is not None and self._node_id in partition.replicas
 
-    def _host(self, step: list[Replica]) -> None:
+    def _host(self, step: list[TopicIdPartition]) -> None:
         """Have the broker take what is there now; it makes on the loop what could not be made here."""
         image = self._newest.image
         topics: dict[str, list[int]] = {}

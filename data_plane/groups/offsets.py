@@ -21,6 +21,7 @@ from data_plane.groups.records import (
     offset_commit_record,
     offset_tombstone,
 )
+from data_plane.groups.state import OffsetKey
 from data_plane.groups.turn import Ask, Turn
 from wire.errors import ErrorCode
 
@@ -74,7 +75,7 @@ class FetchedOffsets:
     """An error, or all offsets of the group by (topic, partition)."""
 
     code: ErrorCode
-    offsets: Mapping[tuple[str, int], OffsetCommitValue]
+    offsets: Mapping[OffsetKey, OffsetCommitValue]
 
 
 @attrs.frozen
@@ -82,7 +83,7 @@ class DeleteOffsets:
     """An OffsetDelete whose partitions exist. Answered by (error code, error code of each partition)."""
 
     group_id: str
-    partitions: tuple[tuple[str, int], ...]
+    partitions: tuple[OffsetKey, ...]
 
 
 @attrs.frozen
@@ -169,7 +170,7 @@ class OffsetStore:
             return turn.answer(ask.reply, (ErrorCode.NON_EMPTY_GROUP, ()))
         codes = []
         offsets = turn.state.offsets_of(request.group_id)
-        deleted: dict[tuple[str, int], None] = {}
+        deleted: dict[OffsetKey, None] = {}
         for topic, partition in request.partitions:
             if group.is_subscribed_to(topic):
                 codes.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
@@ -205,7 +206,7 @@ class OffsetStore:
                 turn.records.append(group_metadata_tombstone(group_id))
                 self._membership.forget_group(group_id)
 
-    def _remove(self, turn: Turn, group_id: str, keys: Iterable[tuple[str, int]]) -> None:
+    def _remove(self, turn: Turn, group_id: str, keys: Iterable[OffsetKey]) -> None:
         turn.records += [offset_tombstone(group_id, topic, partition) for topic, partition in keys]
 
     def _is_expired(self, group: ClassicGroup, topic: str, value: OffsetCommitValue, wall_ms: int) -> bool:

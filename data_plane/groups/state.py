@@ -7,6 +7,7 @@ metadata that comes when it has no offset left. The messages in the maps are sha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import attrs
 
@@ -25,8 +26,11 @@ from wire.messages.coordinator_records import LegacyOffsetCommitValue
 from wire.metadata_frames import decode_coordinator_value
 from wire.structure import Message
 
-Offsets = LayeredMap[tuple[str, int], OffsetCommitValue]
-"""Committed offsets of one group by (topic, partition)."""
+OffsetKey: TypeAlias = tuple[str, int]
+"""Topic and partition, as a plain tuple. The replay of a record makes a key, and takes 1.4 us instead of 0.9 where that is
+a `TopicPartition`. The garbage collector leaves plain tuples alone, of which a coordinator may hold a million."""
+Offsets = LayeredMap[OffsetKey, OffsetCommitValue]
+"""The committed offsets of one group."""
 NO_OFFSETS: Offsets = LayeredMap()
 SHOWN_BYTES = 64
 """The number of bytes of an unreadable key that a log line shows."""
@@ -57,7 +61,7 @@ class GroupsState:
     def replay(self, records: Sequence[CoordinatorRecord]) -> GroupsState:
         """The state after `records`, which are one decision."""
         metadata: dict[str, GroupMetadataValue | None] = {}
-        offsets: dict[str, dict[tuple[str, int], OffsetCommitValue | None]] = {}
+        offsets: dict[str, dict[OffsetKey, OffsetCommitValue | None]] = {}
         for record in records:
             key, value = record.key, record.value
             if isinstance(key, OffsetCommitKey):
@@ -83,7 +87,7 @@ def state_of(latest: Mapping[bytes, bytes | None], skipped: list[str]) -> Groups
     text that says what was wrong with it.
     """
     metadata: dict[str, GroupMetadataValue] = {}
-    offsets: dict[str, dict[tuple[str, int], OffsetCommitValue]] = {}
+    offsets: dict[str, dict[OffsetKey, OffsetCommitValue]] = {}
     deleted: list[str] = []
     for raw_key, raw_value in latest.items():
         try:

@@ -209,10 +209,10 @@ class PartitionLog(LogOffsets):
             parts = ReplicaAppend(self, self.segment_list, self.epochs, self.producers, self.config)
             takes_sound = origin is _REPLICA
             return parts.append(batch, leader_epoch, now_ms, self._truncation, takes_sound=takes_sound)
-        # In one piece and with fields by their numbers: of some 6 us a call costs 50 ns, and a field's name 8.
+        # In one piece: of some 6 us a call costs 50 ns. To unpack a header costs more than the names that are used.
         config = self.config
         header = parse_produced(batch, PRODUCE_VERSION) if origin is _CLIENT else parse_header(batch)
-        size = header[1] + SIZE_PREFIX
+        size = header.batch_length + SIZE_PREFIX
         if len(batch) != size:
             batch = batch[:size]
         append_time = config.uses_append_time
@@ -236,7 +236,7 @@ class PartitionLog(LogOffsets):
             except KafkaError:
                 work.check_records(batch, header, config, now_ms, str(self))
                 raise
-            if config.checks_records or header[5] & _RARE_ATTRIBUTES:
+            if config.checks_records or header.attributes & _RARE_ATTRIBUTES:
                 self._check_rare(batch, header, now_ms, guard, work)
         elif not check_crc(batch, 0, size):
             raise CorruptBatch("batch checksum is wrong")
@@ -245,14 +245,16 @@ class PartitionLog(LogOffsets):
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"batch of {size} bytes in segments of {config.segment_bytes}",
             )
-        _, _, _, _, _, _, delta, _, max_timestamp, producer_id, producer_epoch, sequence, _ = header
+        delta = header.last_offset_delta
+        max_timestamp = header.max_timestamp
+        producer_id = header.producer_id
         producers = None
         if producer_id >= 0:
             producers = self.producers.state
             if producers is None:
                 producers = self.load_producers()
             if origin is _CLIENT:
-                duplicate = producers.check(producer_id, producer_epoch, sequence, delta)
+                duplicate = producers.check(producer_id, header.producer_epoch, header.base_sequence, delta)
                 if duplicate is not None:
                     return AppendResult(*duplicate, leader_epoch, True)
         if append_time:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from wire.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
-from wire.replica_id import Replica
+from wire.topic_partition import TopicIdPartition
 
 Told = tuple[int, int, int, int]
 """Fetch offset, leader epoch, last fetched epoch, log start offset."""
@@ -26,7 +26,7 @@ class ReplicaFetchSession:
     def __init__(self) -> None:
         self.session_id = 0
         self.epoch = INITIAL_EPOCH
-        self.told: dict[Replica, Told] = {}
+        self.told: dict[TopicIdPartition, Told] = {}
         """What the leader's session holds."""
 
     def begin(self) -> None:
@@ -35,7 +35,10 @@ class ReplicaFetchSession:
         self.told = {}
 
     def next_request(
-        self, wanted: Iterable[tuple[Replica, Told]], unwanted: Iterable[Replica], bytes_max: int
+        self,
+        wanted: Iterable[tuple[TopicIdPartition, Told]],
+        unwanted: Iterable[TopicIdPartition],
+        bytes_max: int,
     ) -> tuple[list[FetchTopic], list[ForgottenTopic]]:
         """The two lists of the next request, given what may have changed. A full one needs all in `wanted`."""
         topics: dict[bytes, FetchTopic] = {}

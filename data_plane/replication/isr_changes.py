@@ -25,7 +25,7 @@ from wire.messages.alter_partition import (
     AlterPartitionResponse,
     BrokerState,
 )
-from wire.replica_id import Replica
+from wire.topic_partition import TopicIdPartition
 
 if TYPE_CHECKING:
     from metadata_quorum.ports import PeerChannel
@@ -69,7 +69,7 @@ class AlterPartitionSender:
         self._broker_epoch = broker_epoch
         self._timeout_seconds = timeout_ms / 1000
         self._log = log
-        self._pending: dict[Replica, _Change] = {}
+        self._pending: dict[TopicIdPartition, _Change] = {}
         self._is_running = False
         self.requests = 0
         self.expansions = 0
@@ -83,7 +83,7 @@ class AlterPartitionSender:
         assert not isinstance(proposal, CommittedIsr), "nothing is proposed"
         log = partition.log
         epochs = {broker_id: partition.broker_epoch_of(broker_id) for broker_id in proposal.proposed}
-        self._pending[log.topic_id, log.partition] = _Change(partition, proposal, epochs)
+        self._pending[TopicIdPartition(log.topic_id, log.partition)] = _Change(partition, proposal, epochs)
         if not self._is_running:
             self._is_running = True
             self._tasks.start_soon(self._run, name="alter partition")
@@ -128,14 +128,14 @@ class AlterPartitionSender:
             return False
         for topic in response.topics:
             for answer in topic.partitions:
-                replica = (topic.topic_id, answer.partition_index)
+                replica = TopicIdPartition(topic.topic_id, answer.partition_index)
                 sent = asked.get(replica)
                 if sent is not None and self._take(sent, answer) and self._pending.get(replica) is sent:
                     del self._pending[replica]
         self._after_answer()
         return not any(self._pending.get(replica) is sent for replica, sent in asked.items())
 
-    def _topics(self, asked: dict[Replica, _Change]) -> list[AlterPartitionRequestTopicData]:
+    def _topics(self, asked: dict[TopicIdPartition, _Change]) -> list[AlterPartitionRequestTopicData]:
         topics: dict[bytes, AlterPartitionRequestTopicData] = {}
         for (topic_id, index), change in asked.items():
             partition = change.partition

@@ -23,7 +23,7 @@ from odradek.env.ports import Env, TaskGroup
 from odradek.serving.timers import Timers
 from wire.disk_troubles import Trouble
 from wire.errors import KafkaError
-from wire.replica_id import Replica
+from wire.topic_partition import TopicIdPartition
 
 NO_BROKER_EPOCH = -1
 
@@ -88,7 +88,7 @@ class Replication:
         """The fetchers by the leader's id."""
         self.reassignment_bytes_out = 0
         """Read by followers that are being added to a partition."""
-        self._followed_at: dict[Replica, int] = {}
+        self._followed_at: dict[TopicIdPartition, int] = {}
         self._shared_by_fetchers: SharedByFetchers | None = None
         """Made with the first of them: a broker that follows nobody needs no buffer."""
         self._watches_lag = False
@@ -149,7 +149,7 @@ class Replication:
     def follow_metadata(self, partition: Partition) -> None:
         """Follow the leader that the metadata names for this partition, or stop following."""
         log = partition.log
-        replica = (log.topic_id, log.partition)
+        replica = TopicIdPartition(log.topic_id, log.partition)
         image = partition.image
         if image is None or partition.is_leader or image.leader < 0 or self._is_stopped:
             self._unfollow(replica)
@@ -168,7 +168,7 @@ class Replication:
 
     def forget(self, topic_id: bytes, index: int) -> None:
         """Stop following a partition that this broker no longer serves."""
-        self._unfollow((topic_id, index))
+        self._unfollow(TopicIdPartition(topic_id, index))
 
     def stop(self) -> None:
         """Stop following all leaders. What a log gets while it is being closed would be promised, but might miss the
@@ -189,7 +189,7 @@ class Replication:
         for fetcher in self._fetchers.values():
             fetcher.retry_now()
 
-    def _unfollow(self, replica: Replica) -> None:
+    def _unfollow(self, replica: TopicIdPartition) -> None:
         leader = self._followed_at.pop(replica, None)
         if leader is not None:
             self._fetchers[leader].drop(replica)

@@ -45,7 +45,7 @@ from data_plane.replication.hosted_topics import HostedTopics
 from data_plane.replication.partition import Partition
 from metadata_quorum.image.metadata_image import LOST_DIRECTORY, UNASSIGNED_DIRECTORY, PartitionImage
 from odradek.env.ports import DiskError, FileMissing, TaskGroup, Workers
-from wire.replica_id import Replica
+from wire.topic_partition import TopicIdPartition
 
 AGAIN_SECONDS = 2.0
 """A replica is checked at most so often, whatever suspects it."""
@@ -73,7 +73,7 @@ class DirectoriesTold(Protocol):
     """The queue of what the controller must still hear of the directories of replicas."""
 
     @property
-    def pending(self) -> Mapping[Replica, bytes]: ...
+    def pending(self) -> Mapping[TopicIdPartition, bytes]: ...
 
     def note(self, topic_id: bytes, index: int, directory_id: bytes) -> None:
         """A replica lies in this directory, and the metadata does not say so yet."""
@@ -106,10 +106,10 @@ class RottenReplicas:
         self._broker = broker
         self._fetch_bytes_max = fetch_bytes_max
         self._node_id = broker.node_id
-        self._checked_at: dict[Replica, float] = {}
+        self._checked_at: dict[TopicIdPartition, float] = {}
         """The time of each replica's last suspicion."""
-        self._found: dict[Replica, _Case] = {}
-        self._renewed: dict[Replica, bytes] = {}
+        self._found: dict[TopicIdPartition, _Case] = {}
+        self._renewed: dict[TopicIdPartition, bytes] = {}
         """Replicas that have begun anew, with their directories, while the metadata still says LOST."""
         self.checks = 0
         self.set_aside = 0
@@ -119,7 +119,7 @@ class RottenReplicas:
     def suspect(self, partition: Partition, offset: int) -> None:
         """Check the log at this offset, because a reader could not use what it got from there."""
         log = partition.log
-        replica = (log.topic_id, log.partition)
+        replica = TopicIdPartition(log.topic_id, log.partition)
         now = self._broker.clock.monotonic()
         checked_at = self._checked_at.get(replica)
         if replica in self._found or (checked_at is not None and now < checked_at + AGAIN_SECONDS):
@@ -161,7 +161,7 @@ class RottenReplicas:
                 outcome="sound",
             )
             return
-        self._found[log.topic_id, log.partition] = case = _Case(partition, rot)
+        self._found[TopicIdPartition(log.topic_id, log.partition)] = case = _Case(partition, rot)
         self._broker.log.error(
             "log.rotten",
             topic=log.topic,
@@ -190,9 +190,9 @@ class RottenReplicas:
             else:
                 del self._found[replica]
 
-    def _image_of(self, replica: Replica) -> PartitionImage | None:
-        topic = self._broker.newest.image.topics_by_id.get(replica[0])
-        return None if topic is None else topic.partitions.get(replica[1])
+    def _image_of(self, replica: TopicIdPartition) -> PartitionImage | None:
+        topic = self._broker.newest.image.topics_by_id.get(replica.topic_id)
+        return None if topic is None else topic.partitions.get(replica.partition)
 
     def _give_up(self, case: _Case) -> None:
         """Tell the controller, if it has another replica to elect."""
@@ -202,7 +202,10 @@ class RottenReplicas:
             return
         if self._others_are_in_sync(partition):
             case.is_alone_told = False
-            if self._broker.assignments.pending.get((log.topic_id, log.partition)) != LOST_DIRECTORY:
+            if (
+                self._broker.assignments.pending.get(TopicIdPartition(log.topic_id, log.partition))
+                != LOST_DIRECTORY
+            ):
                 self._broker.assignments.note(log.topic_id, log.partition, LOST_DIRECTORY)
         elif not case.is_alone_told:
             case.is_alone_told = True
@@ -226,7 +229,7 @@ class RottenReplicas:
 
     # -- the controller holds it for lost -------------------------------------------------------------------------
 
-    def fate(self, replica: Replica, image: PartitionImage, *, is_empty: bool) -> Fate:
+    def fate(self, replica: TopicIdPartition, image: PartitionImage, *, is_empty: bool) -> Fate:
         """The fate of a replica whose directory is LOST in the metadata."""
         if replica in self._renewed:
             return Fate.FOLLOW
@@ -244,7 +247,7 @@ class RottenReplicas:
     def note_set_aside(self, partition: Partition, log_dir: LogDir, kept_as: str | None) -> None:
         """Note that a log was taken out of service. Another is about to be made in the same directory."""
         log = partition.log
-        replica = (log.topic_id, log.partition)
+        replica = TopicIdPartition(log.topic_id, log.partition)
         case = self._found.pop(replica, None)
         self._checked_at.pop(replica, None)
         self.set_aside += 1
@@ -262,13 +265,13 @@ class RottenReplicas:
         )
         self._renewed[replica] = log_dir.directory_id
 
-    def tell_directory(self, replica: Replica, directory_id: bytes, *, is_anew: bool) -> None:
+    def tell_directory(self, replica: TopicIdPartition, directory_id: bytes, *, is_anew: bool) -> None:
         """Tell the controller that the replica is in this directory, again or still."""
         if is_anew:
             self._renewed[replica] = directory_id
         self._broker.assignments.note(*replica, directory_id)
 
-    def directory_for(self, replica: Replica, image: PartitionImage) -> bytes:
+    def directory_for(self, replica: TopicIdPartition, image: PartitionImage) -> bytes:
         """The directory for a new log of a replica: the one that the metadata names, or that of the lost log."""
         assigned = image.directory_of(self._node_id)
         if assigned != LOST_DIRECTORY or self.holds_promises(image):

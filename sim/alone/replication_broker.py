@@ -27,6 +27,7 @@ from sim.history import SafetyViolation
 from sim.machine.disk import SimDisk
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import FetchRequest, ReplicaState
+from wire.topic_partition import TopicIdPartition
 
 TOPIC_ID = bytes(range(1, 17))
 ROOT = "data"
@@ -172,7 +173,7 @@ class Broker:
         if self.followed_epoch != self.partition.leader_epoch:
             self.break_off()
             self.followed_epoch = self.partition.leader_epoch
-        log, replica = self.log, (TOPIC_ID, 0)
+        log, replica = self.log, TopicIdPartition(TOPIC_ID, 0)
         told = (log.log_end_offset, self.followed_epoch, log.epochs.latest, log.log_start_offset)
         session_epoch = self.session.epoch
         topics, forgotten = self.session.next_request([(replica, told)], [], BATCH_BYTES_MAX)

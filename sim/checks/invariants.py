@@ -29,11 +29,9 @@ from collections.abc import Hashable, Iterable, Sequence
 import attrs
 
 from sim.history import SafetyViolation
+from wire.topic_partition import TopicIdPartition
 
-PartitionKey = tuple[bytes, int]
-"""A topic's id and the number of the partition: a topic that is made anew under its name is another one."""
-
-__all__ = ["CommittedBatches", "EqualAtOffsets", "NeverFalls", "OneForEach", "PartitionKey", "StoredHeader"]
+__all__ = ["CommittedBatches", "EqualAtOffsets", "NeverFalls", "OneForEach", "StoredHeader"]
 
 
 @attrs.define
@@ -100,9 +98,9 @@ class StoredHeader:
 class CommittedBatches:
     """The batches of each partition that lie below a high watermark: rule 4."""
 
-    _batches: dict[PartitionKey, dict[int, tuple[str, StoredHeader]]] = attrs.Factory(dict)
+    _batches: dict[TopicIdPartition, dict[int, tuple[str, StoredHeader]]] = attrs.Factory(dict)
 
-    def see(self, key: PartitionKey, name: str, who: str, batches: Iterable[StoredHeader]) -> None:
+    def see(self, key: TopicIdPartition, name: str, who: str, batches: Iterable[StoredHeader]) -> None:
         """`who` has these batches of a partition and holds them for committed. Raises `SafetyViolation`."""
         known = self._batches.setdefault(key, {})
         for batch in batches:

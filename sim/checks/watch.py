@@ -35,7 +35,6 @@ from sim.checks.invariants import (
     EqualAtOffsets,
     NeverFalls,
     OneForEach,
-    PartitionKey,
     StoredHeader,
     check_bound,
     check_isr_holds,
@@ -45,6 +44,7 @@ from sim.machine.disk_files import SimFile
 from sim.machine.members import Member
 from wire.batches.batch_header import HEADER, HEADER_SIZE, SIZE_PREFIX
 from wire.batches.batch_header import Buffer as Bytes
+from wire.topic_partition import TopicIdPartition
 
 if TYPE_CHECKING:
     from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
@@ -55,7 +55,7 @@ WAITING_TASKS_MAX = 10_000
 """How many tasks of one node may wait for something."""
 ANSWER_BYTES_MAX = 16 << 20
 """The largest answer that the clients of a run ask for, beside what may wait."""
-_METADATA = (b"metadata", 0)
+_METADATA = TopicIdPartition(b"metadata", 0)
 
 __all__ = ["Watch"]
 
@@ -76,7 +76,7 @@ class _Seen:
     number: int
     """The process's place among the processes of the run, in the order in which they were seen first."""
     follows_images: bool = False
-    cursors: dict[PartitionKey, tuple[object, _Cursor]] = attrs.Factory(dict)
+    cursors: dict[TopicIdPartition, tuple[object, _Cursor]] = attrs.Factory(dict)
     quorum_state: bytes = b""
 
 
@@ -177,8 +177,8 @@ class Watch:
     # --- partitions
 
     def _look_at_partitions(self, brokers: Sequence[Member]) -> None:
-        replicas: dict[PartitionKey, dict[int, tuple[Member, Partition]]] = {}
-        newest: dict[PartitionKey, int] = {}
+        replicas: dict[TopicIdPartition, dict[int, tuple[Member, Partition]]] = {}
+        newest: dict[TopicIdPartition, int] = {}
         for member in brokers:
             seen = self._of(member)
             broker = seen.node.broker
@@ -186,7 +186,7 @@ class Watch:
             self._look_at_producer_ids(member, seen, broker.producer_ids)
             for topic_id, hosted in broker.topics_by_id.items():
                 for index, partition in hosted.partitions.items():
-                    key = (topic_id, index)
+                    key = TopicIdPartition(topic_id, index)
                     replicas.setdefault(key, {})[member.config.node_id] = (member, partition)
                     if partition.image is not None:
                         epoch = max(partition.partition_epoch, partition.image.partition_epoch)
@@ -239,7 +239,9 @@ class Watch:
                 limits[broker_id] = max(limits[broker_id], high_watermark)
         check_isr_holds(_name(partition), there[leader][0].name, high_watermark, ends)
 
-    def _look_at_batches(self, member: Member, key: PartitionKey, partition: Partition, limit: int) -> None:
+    def _look_at_batches(
+        self, member: Member, key: TopicIdPartition, partition: Partition, limit: int
+    ) -> None:
         log = partition.log
         if log.config.is_compacted or log.offline or log.is_closed:
             return
@@ -249,7 +251,7 @@ class Watch:
         self.committed.see(key, _name(partition), member.name, headers)
 
     @staticmethod
-    def _cursor(seen: _Seen, key: PartitionKey, log: object) -> _Cursor:
+    def _cursor(seen: _Seen, key: TopicIdPartition, log: object) -> _Cursor:
         known = seen.cursors.get(key)
         if known is None or known[0] is not log:
             known = seen.cursors[key] = (log, _Cursor())

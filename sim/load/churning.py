@@ -11,13 +11,13 @@ from random import Random
 
 from odradek.client.admin import NewTopic, create_topics, delete_topics
 from odradek.client.admin.admin_logs import delete_records
-from odradek.client.consumer.consumer_types import TopicPartition
 from odradek.client.core.operation import Operation
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.errors import ClientError
 from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from sim.load.workload import Workload
 from wire.errors import KafkaError
+from wire.topic_partition import TopicPartition
 
 CALL_SECONDS = 5.0
 CALM_SECONDS_MAX = 0.5
@@ -97,7 +97,7 @@ class Churning:
 
     def _look_up(self) -> Operation[object]:
         moment = self._random.choice((EARLIEST, LATEST, self._now_ms() - self._random.randint(0, 20_000)))
-        wanted = {(self._topic, index): moment for index in range(PARTITIONS)}
+        wanted = {TopicPartition(self._topic, index): moment for index in range(PARTITIONS)}
         return list_offsets(self._client.core, wanted, timeout=CALL_SECONDS)
 
     def _trim(self) -> Operation[object]:

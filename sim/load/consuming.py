@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from odradek.client.consumer.consumer_types import TopicPartition
 from odradek.client.errors import ClientError
 from odradek.client.shells.aio_consumer import AsyncConsumer
-from sim.history import Partition, SafetyViolation, Told
+from sim.history import SafetyViolation, Told
 from sim.load.workload import FETCH_BYTES_MAX, REQUEST_SECONDS, ROT_SECONDS, Workload
 from wire.batches.batch_errors import CorruptBatch
 from wire.errors import KafkaError
+from wire.topic_partition import TopicPartition
 
 GROUP = "readers"
 POLL_SECONDS = 1.0
@@ -41,14 +41,14 @@ def _consumer(load: Workload, name: str, **settings: object) -> AsyncConsumer:
     )
 
 
-async def follow(load: Workload, name: str, rack: str, partitions: Sequence[Partition]) -> None:
+async def follow(load: Workload, name: str, rack: str, partitions: Sequence[TopicPartition]) -> None:
     """Read partitions from the beginning until the end, from a replica in `rack` where there is one.
 
     Raises `SafetyViolation` when an offset is left out or comes twice.
     """
     consumer = _consumer(load, name, **{"client.rack": rack, "auto.offset.reset": "none"})
     consumer.assign(partitions)
-    next_offsets: dict[Partition, int] = dict.fromkeys(partitions, 0)
+    next_offsets: dict[TopicPartition, int] = dict.fromkeys(partitions, 0)
     consumer.seek_to_beginning(*partitions)
     load.positions[name] = next_offsets
     load.history.assign(name, partitions, load.world.now)
@@ -63,7 +63,7 @@ async def follow(load: Workload, name: str, rack: str, partitions: Sequence[Part
             continue
         told: list[Told] = []
         for record in records:
-            key = (record.topic, record.partition)
+            key = TopicPartition(record.topic, record.partition)
             if record.offset != next_offsets[key]:
                 raise SafetyViolation(f"{name}: {key} {record.offset} follows {next_offsets[key] - 1}")
             next_offsets[key] = record.offset + 1
@@ -77,8 +77,8 @@ class GroupReading:
 
     def __init__(self, load: Workload) -> None:
         self._load = load
-        self._seen: dict[tuple[Partition, int], bytes] = {}
-        self._committed: dict[Partition, int] = dict.fromkeys(load.partitions, 0)
+        self._seen: dict[tuple[TopicPartition, int], bytes] = {}
+        self._committed: dict[TopicPartition, int] = dict.fromkeys(load.partitions, 0)
 
     async def member(self, name: str) -> None:
         """Read what the group gives to this member, until the end."""
@@ -104,16 +104,15 @@ class GroupReading:
             try:
                 told: list[Told] = []
                 for record in await consumer.poll(POLL_SECONDS):
-                    key = (record.topic, record.partition)
+                    key = TopicPartition(record.topic, record.partition)
                     self._seen[key, record.offset] = record.value
                     told.append(Told(key, record.offset, record.value, began))
                 moved = sorted(before ^ consumer.assignment())
-                rebalanced = [(key.topic, key.partition) for key in moved]
-                load.history.see(name, told, load.world.now, rebalanced=rebalanced)
-                held: list[Partition] = [(key.topic, key.partition) for key in sorted(consumer.assignment())]
+                load.history.see(name, told, load.world.now, rebalanced=moved)
+                held = sorted(consumer.assignment())
                 positions = {key: await consumer.position(key) for key in held}
                 if positions:
-                    await consumer.commit(dict(positions))
+                    await consumer.commit(positions)
                 for key in held:
                     self._committed[key] = max(self._committed[key], positions[key])
             except (KafkaError, ClientError) as error:
@@ -138,7 +137,7 @@ class GroupReading:
         consumer = _consumer(self._load, name, **{"group.id": GROUP})
         found = await consumer.committed(self._load.partitions, 10 * REQUEST_SECONDS)
         for key, offset in self._committed.items():
-            there = found[TopicPartition(*key)]
+            there = found[key]
             if offset and (there is None or there.offset < offset):
                 raise SafetyViolation(f"group: {offset} of {key} was committed, {there} is there")
         await consumer.close(CLOSE_SECONDS)

@@ -25,13 +25,13 @@ from wire.batches.batch_header import iter_batches
 from wire.batches.records import Record, records
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
 
 __all__ = ["FetchConfig", "FetchedPartition", "Fetcher"]
 
-_TopicPartition = tuple[str, int]
 _VERSION_MAX_WITHOUT_TOPIC_IDS = 12
 
 
@@ -81,17 +81,17 @@ class Fetcher:
 
     def __init__(self, core: ClientCore, config: FetchConfig) -> None:
         self.config = config
-        self.positions: dict[_TopicPartition, int] = {}
-        self.high_watermarks: dict[_TopicPartition, int] = {}
+        self.positions: dict[TopicPartition, int] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
         self._core = core
-        self._in_flight: dict[int, tuple[Call, dict[_TopicPartition, int]]] = {}
+        self._in_flight: dict[int, tuple[Call, dict[TopicPartition, int]]] = {}
         self._turn = 0
         self._failures = 0
         self._failing_since: float | None = None
 
     def assign(self, topic: str, partition: int, offset: int) -> None:
         """Read this partition from `offset` on (also: seek)."""
-        self.positions[topic, partition] = offset
+        self.positions[TopicPartition(topic, partition)] = offset
 
     def poll(self, *, timeout: float) -> Operation[list[FetchedPartition]]:
         """What one or more leaders have from the positions on, which move on; nothing after `timeout` seconds.
@@ -100,7 +100,7 @@ class Fetcher:
         without `reset_to`) and `ClientError`.
         """
         deadline = self._core.now + timeout
-        names = dict.fromkeys(topic for topic, _ in self.positions)
+        names = dict.fromkeys(key.topic for key in self.positions)
         yield from topics_with_metadata(
             self._core, names, deadline=self._core.now + self.config.unavailable_timeout
         )
@@ -109,7 +109,7 @@ class Fetcher:
         if calls:
             yield Wait(calls, first=True, until=deadline)
         fetched: list[FetchedPartition] = []
-        out_of_range: list[_TopicPartition] = []
+        out_of_range: list[TopicPartition] = []
         for node, (call, asked) in list(self._in_flight.items()):
             if not call.done:
                 continue
@@ -145,21 +145,19 @@ class Fetcher:
                 version_max=None if ids_known else _VERSION_MAX_WITHOUT_TOPIC_IDS,
             )
             self._in_flight[node] = (call, {key: self.positions[key] for key in of_leader})
-        return [
-            broker_error(ErrorCode.LEADER_NOT_AVAILABLE, None, f"{topic}-{partition}")
-            for topic, partition in without
-        ]
+        return [broker_error(ErrorCode.LEADER_NOT_AVAILABLE, None, str(key)) for key in without]
 
-    def _request(self, keys: list[_TopicPartition]) -> tuple[FetchRequest, bool]:
+    def _request(self, keys: list[TopicPartition]) -> tuple[FetchRequest, bool]:
         topics: dict[str, FetchTopic] = {}
-        for name, index in keys:
+        for key in keys:
+            name, index = key
             known = self._core.cluster.topics[name]
             topic = topics.setdefault(name, FetchTopic(topic=name, topic_id=known.topic_id))
             topic.partitions.append(
                 FetchPartition(
                     partition=index,
                     current_leader_epoch=known.partitions[index].leader_epoch,
-                    fetch_offset=self.positions[name, index],
+                    fetch_offset=self.positions[key],
                     partition_max_bytes=self.config.partition_max_bytes,
                 )
             )
@@ -175,9 +173,9 @@ class Fetcher:
     def _take(
         self,
         response: FetchResponse,
-        asked: dict[_TopicPartition, int],
+        asked: dict[TopicPartition, int],
         fetched: list[FetchedPartition],
-        out_of_range: list[_TopicPartition],
+        out_of_range: list[TopicPartition],
         errors: list[Exception],
     ) -> None:
         if error_code(response.error_code) is not ErrorCode.NONE:
@@ -188,7 +186,7 @@ class Fetcher:
         for topic in response.responses:
             name = topic.topic or cluster.topic_name(bytes(topic.topic_id))
             for answer in topic.partitions:
-                key = (name or "", answer.partition_index)
+                key = TopicPartition(name or "", answer.partition_index)
                 if key not in asked or self.positions.get(key) != asked[key]:
                     continue
                 code = error_code(answer.error_code)
@@ -197,12 +195,12 @@ class Fetcher:
                 elif code is not ErrorCode.NONE:
                     hint = answer.current_leader
                     cluster.set_leader(*key, hint.leader_id, hint.leader_epoch)
-                    errors.append(broker_error(code, None, f"{key[0]}-{key[1]}"))
+                    errors.append(broker_error(code, None, str(key)))
                 else:
                     self._take_data(key, asked[key], answer, fetched)
 
     def _take_data(
-        self, key: _TopicPartition, start: int, answer: PartitionData, fetched: list[FetchedPartition]
+        self, key: TopicPartition, start: int, answer: PartitionData, fetched: list[FetchedPartition]
     ) -> None:
         self.high_watermarks[key] = answer.high_watermark
         data = memoryview(answer.records or b"")
@@ -211,9 +209,7 @@ class Fetcher:
             next_offset = max(next_offset, header.next_offset)
         if next_offset == start:
             if data:
-                raise CorruptBatch(
-                    f"{key[0]}-{key[1]}: no whole batch from offset {start} on in {len(data)} bytes"
-                )
+                raise CorruptBatch(f"{key}: no whole batch from offset {start} on in {len(data)} bytes")
             return
         self.positions[key] = next_offset
         fetched.append(
@@ -222,12 +218,11 @@ class Fetcher:
             )
         )
 
-    def _reset(self, keys: list[_TopicPartition]) -> Operation[None]:
+    def _reset(self, keys: list[TopicPartition]) -> Operation[None]:
         if self.config.reset_to is None:
-            topic, partition = keys[0]
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{topic}-{partition} has no offset {self.positions[topic, partition]}",
+                f"{keys[0]} has no offset {self.positions[keys[0]]}",
             )
         wanted = dict.fromkeys(keys, self.config.reset_to)
         found = yield from list_offsets(self._core, wanted, timeout=self.config.unavailable_timeout)
@@ -246,5 +241,5 @@ class Fetcher:
             raise errors[0]
         yield Wait(until=now + self._core.backoff(self._failures))
         self._failures += 1
-        names = list(dict.fromkeys(topic for topic, _ in self.positions))
+        names = list(dict.fromkeys(key.topic for key in self.positions))
         yield from refresh_metadata(self._core, names, timeout=self.config.unavailable_timeout)

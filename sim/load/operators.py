@@ -18,14 +18,14 @@ from odradek.client.admin.admin_quorum import (
     describe_quorum,
     remove_raft_voter,
 )
-from odradek.client.consumer.consumer_types import TopicPartition
 from odradek.client.core.operation import Operation
 from odradek.client.errors import ClientError
-from sim.history import History, Partition
+from sim.history import History
 from sim.machine.cluster_members import CONTROLLER_PORT, Cluster
 from sim.machine.members import Member
 from sim.replicas import end_of
 from wire.errors import KafkaError
+from wire.topic_partition import TopicPartition
 
 CALL_SECONDS = 5.0
 LOOK_AGAIN_SECONDS = 1.0
@@ -49,9 +49,9 @@ class Operator:
     def __init__(
         self,
         cluster: Cluster,
-        partitions: Sequence[Partition],
+        partitions: Sequence[TopicPartition],
         replicas: int,
-        trimmed: Sequence[Partition] = (),
+        trimmed: Sequence[TopicPartition] = (),
         history: History | None = None,
     ) -> None:
         self._cluster = cluster
@@ -81,8 +81,11 @@ class Operator:
     def _move(self, random: Random) -> Operation[object]:
         """Other replicas for a partition, or the same in another order; or stop what is under way."""
         ids = [member.config.node_id for member in self._cluster.brokers]
-        offsets = [(OFFSETS_TOPIC, 0), (OFFSETS_TOPIC, 1)]  # where groups have their coordinators
-        key = TopicPartition(*random.choice([*self._partitions, *offsets]))
+        offsets = [
+            TopicPartition(OFFSETS_TOPIC, 0),
+            TopicPartition(OFFSETS_TOPIC, 1),
+        ]  # where groups have their coordinators
+        key = random.choice([*self._partitions, *offsets])
         replicas = None if random.random() < 0.1 else random.sample(ids, self._replicas)
         return alter_partition_reassignments(
             self._cluster.observer.core, {key: replicas}, timeout=CALL_SECONDS
@@ -90,7 +93,7 @@ class Operator:
 
     def _elect(self, random: Random) -> Operation[object]:
         """The preferred leaders, of all or of one."""
-        one = [TopicPartition(*random.choice(self._partitions))]
+        one = [random.choice(self._partitions)]
         wanted = None if random.random() < 0.5 else one
         return elect_leaders(self._cluster.observer.core, wanted, timeout=CALL_SECONDS)
 
@@ -109,16 +112,14 @@ class Operator:
         told = [each.offset for each in self._history.acknowledged if each.partition == key]
         offset = random.choice(told) if told else 0
         self._history.deleted_below[key] = max(offset, self._history.deleted_below.get(key, 0))
-        return delete_records(
-            self._cluster.observer.core, {TopicPartition(*key): offset}, timeout=CALL_SECONDS
-        )
+        return delete_records(self._cluster.observer.core, {key: offset}, timeout=CALL_SECONDS)
 
     # --- partitions that wait for an operator
 
     async def recover(self) -> None:
         """Where nobody leads for long though all brokers are up, let the replica lead that holds most. For ever."""
         cluster, client = self._cluster, self._cluster.observer
-        since: dict[Partition, float] = {}
+        since: dict[TopicPartition, float] = {}
         while True:
             await cluster.world.sleep(LOOK_AGAIN_SECONDS)
             if not all(member.serves() for member in cluster.brokers):
@@ -127,7 +128,7 @@ class Operator:
             try:
                 known = await client.metadata()
                 waiting = [
-                    (name, index)
+                    TopicPartition(name, index)
                     for name, topic in sorted(known.topics.items())
                     for index, each in sorted(topic.partitions.items())
                     if each.leader < 0
@@ -139,7 +140,7 @@ class Operator:
             except (KafkaError, ClientError):
                 continue
 
-    async def _elect_fullest(self, key: Partition) -> None:
+    async def _elect_fullest(self, key: TopicPartition) -> None:
         """Elect the replica with the fullest log: by the last leader epoch and the end of the log, as Raft compares
         logs."""
         client = self._cluster.observer
@@ -147,10 +148,11 @@ class Operator:
         logs = self._cluster.replica_logs(*key)
         fullness = {ids[name]: (log[-1].epoch if log else -1, end_of(log)) for name, log in logs.items()}
         order = sorted(fullness, key=lambda broker: fullness[broker], reverse=True)
-        self._cluster.world.trace.record(self._cluster.world.now, "operator", "log", "recover", key, order)
-        partition = TopicPartition(*key)
-        await client.run(alter_partition_reassignments(client.core, {partition: order}, timeout=CALL_SECONDS))
-        await client.run(elect_leaders(client.core, [partition], ElectionType.UNCLEAN, timeout=CALL_SECONDS))
+        self._cluster.world.trace.record(
+            self._cluster.world.now, "operator", "log", "recover", tuple(key), order
+        )
+        await client.run(alter_partition_reassignments(client.core, {key: order}, timeout=CALL_SECONDS))
+        await client.run(elect_leaders(client.core, [key], ElectionType.UNCLEAN, timeout=CALL_SECONDS))
 
     # --- voters
 

@@ -14,13 +14,14 @@ from random import Random
 
 from odradek.client.errors import ClientError
 from odradek.env.ports import Conn, ConnectionLost, Env
-from sim.history import Partition, Told
+from sim.history import Told
 from sim.load.workload import Workload
 from wire.batches.records import RecordBatchBuilder
 from wire.errors import ErrorCode, KafkaError, RemoteProtocolError
 from wire.framing.connection import NEED_DATA, ClientConnection, ConnectionClosed, ResponseReceived
 from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from wire.structure import Message
+from wire.topic_partition import TopicPartition
 
 TOPIC = "pipelined"
 PARTITIONS = 2
@@ -62,7 +63,7 @@ class Pipelining:
     async def run(self) -> None:
         world, random = self._load.world, self._random
         while not self._load.is_over:
-            key = (TOPIC, random.randrange(PARTITIONS))
+            key = TopicPartition(TOPIC, random.randrange(PARTITIONS))
             try:
                 cluster = await self._client.metadata([TOPIC])
                 leader = cluster.brokers.get(cluster.partition(*key).leader)
@@ -73,7 +74,7 @@ class Pipelining:
             await world.sleep(random.uniform(0.0, 2.0))
         self._client.close()
 
-    async def _connection(self, key: Partition, host: str, port: int) -> None:
+    async def _connection(self, key: TopicPartition, host: str, port: int) -> None:
         """Send requests, some of them without a pause, and take the answers as they come."""
         env = self._load.world.node_env(self._name)
         conn = await env.network.connect(host, port)
@@ -95,7 +96,7 @@ class _Line:
     """One connection: what was asked on it and not answered yet."""
 
     def __init__(
-        self, load: Workload, env: Env, name: str, key: Partition, conn: Conn, random: Random
+        self, load: Workload, env: Env, name: str, key: TopicPartition, conn: Conn, random: Random
     ) -> None:
         self._load = load
         self._env = env
@@ -122,10 +123,10 @@ class _Line:
             values.append(value)
             load.history.send(self._key, value, self._name, load.world.now)
             builder.append(now_ms, None, value)
-        data = PartitionProduceData(self._key[1], builder.build())
+        data = PartitionProduceData(self._key.partition, builder.build())
         timeout_ms = random.choice((50, 5000, 30_000))
         request = ProduceRequest(
-            None, acks, timeout_ms, [TopicProduceData(self._key[0], partition_data=[data])]
+            None, acks, timeout_ms, [TopicProduceData(self._key.topic, partition_data=[data])]
         )
         correlation_id = self._core.next_correlation_id
         frame = self._core.send(request, PRODUCE_VERSION, expect_response=acks != 0)

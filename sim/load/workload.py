@@ -19,12 +19,13 @@ from odradek.client.errors import ClientError, ConnectionBroken, RequestTimedOut
 from odradek.client.shells.aio import AsyncClient
 from odradek.client.shells.aio_producer import AsyncProducer, SentRecord
 from odradek.env.ports import Event
-from sim.history import History, Partition, Told
+from sim.history import History, Told
 from sim.load.fetching import FetchConfig, Fetcher
 from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from sim.machine.world import World
 from wire.batches.batch_errors import CorruptBatch
 from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
 
 REQUEST_SECONDS = 20.0
 UNAVAILABLE_SECONDS = 300.0
@@ -56,14 +57,16 @@ class Workload:
     """How long producers try; what they give up may be there or not."""
     is_over: bool = False
     """Set: producers and readers end."""
-    ends: Mapping[Partition, int] | None = None
+    ends: Mapping[TopicPartition, int] | None = None
     """Set after the last record: where readers end that are to read everything."""
-    positions: dict[str, dict[Partition, int]] = attrs.Factory(dict)
+    positions: dict[str, dict[TopicPartition, int]] = attrs.Factory(dict)
     """How far each of those has come."""
 
     @property
-    def partitions(self) -> list[Partition]:
-        return [(topic, index) for topic, count in self.topics.items() for index in range(count)]
+    def partitions(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic, index) for topic, count in self.topics.items() for index in range(count)
+        ]
 
     @property
     def _send_seconds(self) -> float:
@@ -123,7 +126,9 @@ class Workload:
                 partition = random.randrange(self.topics[topic])
                 value = self._next_value(name, serial, random)
                 serial += 1
-                self.history.send((topic, partition), value, name, self.world.now, operation=operation)
+                self.history.send(
+                    TopicPartition(topic, partition), value, name, self.world.now, operation=operation
+                )
                 records.append(RecordToSend(topic, value, partition=partition, timestamp_ms=clock.wall_ms()))
             began = self.world.now  # a batch may be acknowledged long before the whole call returns
             try:
@@ -137,7 +142,7 @@ class Workload:
                     continue
                 for offset, index in enumerate(delivery.indexes, delivery.base_offset):
                     value = records[index].value or b""
-                    partition_key = (delivery.topic, delivery.partition)
+                    partition_key = TopicPartition(delivery.topic, delivery.partition)
                     self.history.acknowledge(Told(partition_key, offset, value, began), self.world.now)
             await clock.sleep_until(clock.monotonic() + random.uniform(0.0, 0.2))
         client.close()
@@ -159,17 +164,17 @@ class Workload:
             max_block_ms=int(self.delivery_seconds * 1000),
         )
         topics = list(self.topics)
-        under_way: list[tuple[Partition, bytes, float, SentRecord]] = []
+        under_way: list[tuple[TopicPartition, bytes, float, SentRecord]] = []
         serial = 0
         while not self.is_over:
             topic = random.choice(topics)
-            key = (topic, random.randrange(self.topics[topic]))
+            key = TopicPartition(topic, random.randrange(self.topics[topic]))
             value = self._next_value(name, serial, random)
             serial += 1
             self.history.send(key, value, name, self.world.now)
             began = self.world.now
             try:
-                sent = await producer.send(topic, value, partition=key[1])
+                sent = await producer.send(topic, value, partition=key.partition)
             except (KafkaError, ClientError):
                 self.history.failed_sends += 1
                 continue
@@ -180,7 +185,7 @@ class Workload:
         await self._settle(under_way)
         await producer.close()
 
-    async def _settle(self, under_way: list[tuple[Partition, bytes, float, SentRecord]]) -> None:
+    async def _settle(self, under_way: list[tuple[TopicPartition, bytes, float, SentRecord]]) -> None:
         """Wait for the outcome of all these records, and take it down."""
         for key, value, began, sent in under_way:
             try:
@@ -213,7 +218,7 @@ class Workload:
                 await self._meet_rot(name, error)
                 continue
             for fetched in polled:
-                key = (fetched.topic, fetched.partition)
+                key = TopicPartition(fetched.topic, fetched.partition)
                 try:
                     records = fetched.records()
                 except CorruptBatch as error:
@@ -229,7 +234,7 @@ class Workload:
         self.world.trace.record(self.world.now, name, "poll", error)
         await self.world.sleep(ROT_SECONDS)
 
-    def reader_is_done(self, positions: Mapping[Partition, int]) -> bool:
+    def reader_is_done(self, positions: Mapping[TopicPartition, int]) -> bool:
         """Whether a reader at these positions has read everything that there will be in its partitions."""
         ends = self.ends
         return ends is not None and all(position >= ends[key] for key, position in positions.items())
@@ -239,7 +244,7 @@ class Workload:
         found = await client.run(
             list_offsets(client.core, dict.fromkeys(self.partitions, LATEST), timeout=END_SECONDS_MAX)
         )
-        self.ends = {(key[0], key[1]): listed.offset for key, listed in found.items()}
+        self.ends = {key: listed.offset for key, listed in found.items()}
 
     async def check(self, client: AsyncClient) -> Mapping[str, int]:
         """Read everything back and hold it against the history. Raises `SafetyViolation`."""
@@ -251,12 +256,12 @@ class Workload:
         )
         ends = await client.run(list_offsets(client.core, dict.fromkeys(partitions, LATEST), timeout=seconds))
         fetcher = Fetcher(client.core, FetchConfig(max_bytes=FETCH_BYTES_MAX))
-        content: dict[Partition, list[tuple[int, bytes]]] = {key: [] for key in partitions}
+        content: dict[TopicPartition, list[tuple[int, bytes]]] = {key: [] for key in partitions}
         for key in partitions:
             fetcher.assign(*key, starts[key].offset)
         while any(fetcher.positions[key] < ends[key].offset for key in partitions):
             for fetched in await client.run(fetcher.poll(timeout=1.0)):
-                records = content[fetched.topic, fetched.partition]
+                records = content[TopicPartition(fetched.topic, fetched.partition)]
                 records += [(record.offset, record.value or b"") for record in fetched.records()]
         began = self.world.now
         found = sum(self.history.check(key, starts[key].offset, content[key]) for key in partitions)

@@ -27,12 +27,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 
 from odradek.env.ports import Event
-from sim.history import Partition
 from sim.load.operators import Operator
 from sim.machine.cluster_members import Cluster
 from sim.machine.members import Member
 from sim.storm.fault_atlas import FaultAtlas
 from sim.storm.storm_plan import StormPlan
+from wire.topic_partition import TopicPartition
 
 CLOCK_OFF_MS_MAX = 1_800_000
 """Within what Kafka takes of a producer's timestamps ahead of the broker's clock: an hour."""
@@ -61,7 +61,7 @@ class Storm:
         clients: tuple[str, ...],
         operator: Operator,
         troubles: Mapping[str, Trouble],
-        partitions: Sequence[Partition] = (),
+        partitions: Sequence[TopicPartition] = (),
     ) -> None:
         """`troubles` are those beside the storm's own, by kind. `partitions` are those of the load, whose bytes may rot."""
         self._troubles = troubles

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from odradek.client.shells.blocking import Client
 from spark.worker_process import worker_python
+from wire.topic_partition import TopicPartition
 
 __all__ = ["Failed", "Topics", "add_cluster_arguments", "main_of", "topics_of"]
 
@@ -137,14 +138,12 @@ class Topics:
         try:
             with Client(self.bootstrap, client_id="odradek-spark") as client:
                 found = client.metadata([topic]).topic(topic)
-                begins = client.list_offsets({(topic, index): EARLIEST for index in found.partitions})
-                ends = client.list_offsets({(topic, index): LATEST for index in found.partitions})
+                keys = [TopicPartition(topic, index) for index in sorted(found.partitions)]
+                begins = client.list_offsets(dict.fromkeys(keys, EARLIEST))
+                ends = client.list_offsets(dict.fromkeys(keys, LATEST))
         except Exception as error:
             raise Failed(f"the topic '{topic}' cannot be looked up at {self.bootstrap}: {error}") from error
-        return found.topic_id.hex(), {
-            index: (begins[topic, index].offset, ends[topic, index].offset)
-            for index in sorted(found.partitions)
-        }
+        return found.topic_id.hex(), {key.partition: (begins[key].offset, ends[key].offset) for key in keys}
 
 
 def topics_of(spark: SparkSession, arguments: argparse.Namespace) -> Topics:

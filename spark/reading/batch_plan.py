@@ -10,7 +10,8 @@ from spark.reading.cluster_view import ClusterView
 from spark.reading.filters import Pushed
 from spark.reading.offset_ranges import OffsetRange, split
 from spark.reading.read_errors import DataLoss, ReadError
-from spark.source_options import SourceOptions, TopicPartition
+from spark.source_options import SourceOptions
+from wire.topic_partition import TopicPartition
 
 __all__ = ["plan_batch"]
 
@@ -43,7 +44,7 @@ def _plan(view: ClusterView, options: SourceOptions, pushed: Pushed) -> list[Off
         start, end = starts[key], ends[key]
         if start > end:
             raise ReadError(
-                f"{options.starting.what} of {key[0]}-{key[1]} ({start}) lies behind {options.ending.what} ({end})"
+                f"{options.starting.what} of {key} ({start}) lies behind {options.ending.what} ({end})"
             )
         begin, behind = _there(options, key, (start, end), (earliest[key], latest[key]))
         ranges.append(OffsetRange(*key, begin, behind, partition.topic_id))
@@ -59,11 +60,11 @@ def _there(
     lost = []
     if start < log[0] and start < end:
         lost.append(
-            f"offsets {start} to {min(log[0], end) - 1} of {key[0]}-{key[1]} are not there: its log begins at {log[0]}"
+            f"offsets {start} to {min(log[0], end) - 1} of {key} are not there: its log begins at {log[0]}"
         )
     if end > log[1] and start < end:
         lost.append(
-            f"offsets {max(log[1], start)} to {end - 1} of {key[0]}-{key[1]} are not there: its log ends at {log[1]}"
+            f"offsets {max(log[1], start)} to {end - 1} of {key} are not there: its log ends at {log[1]}"
         )
     for text in lost:
         if options.fail_on_data_loss:
@@ -78,11 +79,14 @@ def _cut(view: ClusterView, pushed: Pushed, ranges: list[OffsetRange]) -> list[O
     wanted = [pushed.cut(each) for each in ranges if pushed.wants(each.topic, each.partition)]
     if pushed.since is None:
         return wanted
-    keys = [(each.topic, each.partition) for each in wanted if each.size > 0]
+    keys = [TopicPartition(each.topic, each.partition) for each in wanted if each.size > 0]
     first = view.first_since(keys, pushed.since)
     return [
         attrs.evolve(
-            each, start=min(max(each.start, first.get((each.topic, each.partition), each.start)), each.end)
+            each,
+            start=min(
+                max(each.start, first.get(TopicPartition(each.topic, each.partition), each.start)), each.end
+            ),
         )
         for each in wanted
     ]

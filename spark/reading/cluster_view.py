@@ -20,8 +20,9 @@ from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, is_retriable
 from odradek.client.shells.blocking import Client
 from spark.reading.read_errors import ReadError
-from spark.source_options import Bound, OptionError, SourceOptions, TopicPartition
+from spark.source_options import Bound, OptionError, SourceOptions
 from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
 
 __all__ = ["ClusterView", "Known", "new_client"]
 
@@ -110,12 +111,12 @@ class ClusterView:
                 continue
             topic = cluster.topic(name)
             for index, partition in sorted(topic.partitions.items()):
-                found[name, index] = Known(topic.topic_id, partition.leader_epoch)
+                found[TopicPartition(name, index)] = Known(topic.topic_id, partition.leader_epoch)
         if options.assigned is None:
             return found
         for key in options.assigned:
             if key not in found and all_must_exist:
-                raise ReadError(f"assign names {key[0]}-{key[1]}, and there is no such partition")
+                raise ReadError(f"assign names {key}, and there is no such partition")
         return {key: found[key] for key in options.assigned if key in found}
 
     # Offsets
@@ -165,9 +166,8 @@ class ClusterView:
         found = {key: each.offset for key, each in self.listed(times).items()}
         without = [key for key, offset in found.items() if offset < 0]
         if without and is_start and not self._options.without_match_latest:
-            topic, partition = without[0]
             raise ReadError(
-                f"{topic}-{partition} has no record as young as {bound.what} asks ({times[topic, partition]}); "
+                f"{without[0]} has no record as young as {bound.what} asks ({times[without[0]]}); "
                 "startingOffsetsByTimestampStrategy=latest starts at its end"
             )
         return found | self.offsets(without, LATEST)

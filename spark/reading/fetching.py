@@ -42,6 +42,7 @@ from spark.source_options import SourceOptions
 from spark.worker_process import spare_collector
 from wire.batches.batch_header import iter_batches
 from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
 
 __all__ = ["read_ranges"]
 
@@ -312,17 +313,15 @@ class _RangeReader:
 
     def _out_of_range(self, position: int) -> int:
         """Retention has overtaken us, or the log has become shorter."""
-        key = (self._wanted.topic, self._wanted.partition)
+        key = TopicPartition(self._wanted.topic, self._wanted.partition)
         begin = self._client.list_offsets({key: EARLIEST})[key].offset
         end = self._client.list_offsets({key: LATEST})[key].offset
         if begin <= position <= end:
             return self._again(position, broker_error(ErrorCode.OFFSET_OUT_OF_RANGE, None, str(self._wanted)))
         if position < begin:
             behind = min(begin, self._wanted.end)
-            return self._lost(position, behind, behind, f"the log of {key[0]}-{key[1]} begins at {begin} now")
-        return self._lost(
-            position, self._wanted.end, self._wanted.end, f"the log of {key[0]}-{key[1]} ends at {end} now"
-        )
+            return self._lost(position, behind, behind, f"the log of {key} begins at {begin} now")
+        return self._lost(position, self._wanted.end, self._wanted.end, f"the log of {key} ends at {end} now")
 
     def _lost(self, first: int, behind: int, go_on: int, what: str) -> int:
         text = f"offsets {first} to {behind - 1} of {self._wanted.topic}-{self._wanted.partition} are lost: {what}"

@@ -11,7 +11,7 @@ from odradek.client.core.known_cluster import NO_TOPIC_ID
 from odradek.client.core.operation import Call, Operation, Wait
 from odradek.client.core.requests import known_leaders
 from odradek.client.core.scatter import CallError, item_error, scatter, to_leaders
-from spark.source_options import TopicPartition
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -55,10 +55,10 @@ class News:
         core = self.core
         topics: dict[str, FetchTopic] = {}
         for key in keys:
-            known = core.cluster.topics[key[0]]
-            topic = topics.setdefault(key[0], FetchTopic(topic=key[0], topic_id=known.topic_id))
+            known = core.cluster.topics[key.topic]
+            topic = topics.setdefault(key.topic, FetchTopic(topic=key.topic, topic_id=known.topic_id))
             topic.partitions.append(
-                FetchPartition(partition=key[1], fetch_offset=offsets[key], partition_max_bytes=1)
+                FetchPartition(partition=key.partition, fetch_offset=offsets[key], partition_max_bytes=1)
             )
         with_ids = all(topic.topic_id != NO_TOPIC_ID for topic in topics.values())
         return core.call(
@@ -92,16 +92,16 @@ def epoch_ends(
 
     def message(keys: list[TopicPartition], _: int) -> OffsetForLeaderEpochRequest:
         topics: dict[str, OffsetForLeaderTopic] = {}
-        for name, index in keys:
-            topic = topics.setdefault(name, OffsetForLeaderTopic(topic=name))
-            topic.partitions.append(OffsetForLeaderPartition(index, -1, epochs[name, index]))
+        for key in keys:
+            topic = topics.setdefault(key.topic, OffsetForLeaderTopic(topic=key.topic))
+            topic.partitions.append(OffsetForLeaderPartition(key.partition, -1, epochs[key]))
         return OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.values()))
 
     def take(response: Any, _: list[TopicPartition]) -> Iterable[tuple[TopicPartition, int | CallError]]:
         for topic in response.topics:
             for each in topic.partitions:
-                key = (topic.topic, each.partition)
-                problem = item_error(each.error_code, None, f"{key[0]}-{key[1]}")
+                key = TopicPartition(topic.topic, each.partition)
+                problem = item_error(each.error_code, None, str(key))
                 yield key, problem or each.end_offset
 
     outcomes = yield from scatter(core, epochs, to_leaders, message, take, deadline=deadline)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import attrs
 
-from spark.source_options import TopicPartition
+from wire.topic_partition import TopicPartition
 
 __all__ = ["OffsetRange", "gathered", "rate_limited", "split"]
 

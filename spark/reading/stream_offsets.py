@@ -24,7 +24,7 @@ import attrs
 
 from odradek.client.core.known_cluster import NO_TOPIC_ID
 from spark.reading.read_errors import ReadError
-from spark.source_options import TopicPartition
+from wire.topic_partition import TopicPartition
 
 __all__ = ["StreamOffset"]
 
@@ -86,7 +86,7 @@ def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, Any]:
 
 def _flat(nested: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
     return {
-        (topic, int(partition)): int(offset)
+        TopicPartition(topic, int(partition)): int(offset)
         for topic, by_partition in nested.items()
         for partition, offset in by_partition.items()
     }

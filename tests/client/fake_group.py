@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from odradek.client.consumer.consumer_machine import ConsumerMachine
-from odradek.client.consumer.consumer_types import RebalanceEvent, TopicPartition
+from odradek.client.consumer.consumer_types import RebalanceEvent
 from odradek.client.core.client_core import ClientCore
 from odradek.client.core.client_keys import ConsumerSettings
 from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker, Wire
@@ -40,6 +40,7 @@ from wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from wire.messages.sync_group import SyncGroupResponse
+from wire.topic_partition import TopicPartition
 
 
 class GroupBroker(FakeBroker):

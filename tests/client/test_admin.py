@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import confluent_kafka
 import pytest
 import trio
 
 from bench.processes import ServerProcess
-from odradek import Admin
+from odradek import Admin, TopicPartition
 from odradek.client.admin import (
     TO_HIGH_WATERMARK,
     AlterConfig,
@@ -257,6 +258,39 @@ def test_records_are_deleted_up_to_an_offset(admin: Admin, bootstrap: str, fresh
     }
     found = admin.list_offsets({(topic, 0): EARLIEST, (topic, 1): LATEST})
     assert [each.offset for each in found.values()] == [3, 5]
+    admin.delete_topics([topic])
+
+
+@pytest.mark.parametrize("name", [tuple, lambda pair: TopicPartition(*pair)], ids=["plain", "named"])
+def test_partitions_are_named_by_plain_tuples_or_named_ones(
+    admin: Admin,
+    bootstrap: str,
+    fresh_topic: FreshTopic,
+    name: Callable[[tuple[str, int]], tuple[str, int]],
+) -> None:
+    """Operations take either, and return `TopicPartition`s, which a plain tuple finds."""
+    topic, group = fresh_topic("admin"), fresh_topic("group")
+    create(admin, NewTopic(topic, 2))
+    fill(bootstrap, topic, 0, [TIME] * 5)
+    first, absent = name((topic, 0)), name((topic, 9))
+    results: list[Mapping[TopicPartition, object]] = [
+        admin.delete_records({first: 2, absent: 1}),
+        admin.offset_spans([first]),
+        admin.list_offsets({first: EARLIEST}),
+        admin.describe_producers([first, absent]),
+        admin.alter_partition_reassignments({first: [1], absent: None}),
+        admin.elect_leaders([first, absent]),
+        admin.alter_group_offsets(group, {first: 3, absent: 1}),
+        admin.list_group_offsets({group: [first]})[0].offsets,
+        admin.delete_group_offsets(group, [first]),
+    ]
+    for found in results:
+        assert {type(key) for key in found} == {TopicPartition}
+        plain: Mapping[Any, object] = found
+        assert plain[topic, 0] is found[TopicPartition(topic, 0)]
+    (planned,) = admin.plan_offset_reset({first: 4}, ResetTarget(ResetTo.EARLIEST))
+    assert (planned.key, planned.new) == (TopicPartition(topic, 0), 2)
+    assert f"{topic}-9" in str(admin.elect_leaders([absent])[TopicPartition(topic, 9)])
     admin.delete_topics([topic])
 
 

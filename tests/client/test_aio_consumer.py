@@ -13,7 +13,6 @@ from odradek.client.consumer.consumer_types import (
     ConsumerRecord,
     OffsetAndMetadata,
     RebalanceListener,
-    TopicPartition,
     Wakeup,
 )
 from odradek.client.core.client_config import ClientConfig
@@ -27,6 +26,7 @@ from sim.machine.members import TraceLog
 from sim.machine.world import World
 from sim.scenarios.lone_node_scenario import NODE, PORT, format_node, node_config
 from tests.node_process import RunningNode
+from wire.topic_partition import TopicPartition
 
 PARTITIONS = 4
 RECORDS = 300

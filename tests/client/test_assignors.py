@@ -20,8 +20,8 @@ from odradek.client.consumer.assignors import (
     encode_assignment,
     encode_subscription,
 )
-from odradek.client.consumer.consumer_types import TopicPartition
 from wire.errors import MalformedMessage
+from wire.topic_partition import TopicPartition
 
 STICKY = CooperativeStickyAssignor()
 

@@ -10,7 +10,6 @@ from odradek.client.consumer.assignors import encode_assignment
 from odradek.client.consumer.consumer_types import (
     OffsetAndMetadata,
     OffsetsOutOfRange,
-    TopicPartition,
     TruncationDetected,
     UndecodableRecord,
 )
@@ -37,6 +36,7 @@ from wire.messages.metadata import MetadataResponseBroker
 from wire.messages.offset_commit import OffsetCommitRequest
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from wire.record_batch import RecordBatchBuilder
+from wire.topic_partition import TopicPartition
 
 T0 = TopicPartition("t", 0)
 

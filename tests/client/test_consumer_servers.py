@@ -18,7 +18,6 @@ from odradek.client.consumer.consumer_types import (
     OffsetAndMetadata,
     OffsetsOutOfRange,
     RebalanceListener,
-    TopicPartition,
     Wakeup,
 )
 from odradek.client.shells.blocking import Client
@@ -26,6 +25,7 @@ from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fresh_topics import wait_until_known
 from wire.batches.records import records
 from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
 
 pytestmark = pytest.mark.long
 """Servers of their own: left out of `make quick`."""

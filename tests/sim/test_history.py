@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from sim.history import History, SafetyViolation, Told
+from wire.topic_partition import TopicPartition
 
-SYNCED = ("synced", 0)
-CACHED = ("cached", 0)
+SYNCED = TopicPartition("synced", 0)
+CACHED = TopicPartition("cached", 0)
 VALUES = (b"a:0", b"a:1", b"b:0", b"a:2")
 
 

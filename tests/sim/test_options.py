@@ -73,6 +73,6 @@ def test_each_way_to_fail_is_a_verdict(failure: Failure, monkeypatch: pytest.Mon
 
 def test_a_signature_leaves_out_what_differs_between_runs() -> None:
     """Two failures of one bug are one group."""
-    one = signature_of("safety: ('t', 1): b'client-0:5:' was acknowledged at offset 12 at 3.250000 s")
-    other = signature_of("safety: ('t', 0): b'client-1:77:' was acknowledged at offset 9 at 18.5 s")
+    one = signature_of("safety: t-1: b'client-0:5:' was acknowledged at offset 12 at 3.250000 s")
+    other = signature_of("safety: t-0: b'client-1:77:' was acknowledged at offset 9 at 18.5 s")
     assert one == other

@@ -21,9 +21,13 @@ __all__ = [
     "CONTROL_MASK",
     "CRC_START",
     "DELETE_HORIZON_MASK",
+    "HEAD",
     "HEADER",
     "HEADER_SIZE",
+    "HEAD_SIZE",
+    "LENGTH_OFFSET",
     "MAGIC",
+    "MAGIC_OFFSET",
     "NO_TIMESTAMP",
     "SIZE_PREFIX",
     "TIMESTAMP_TYPE_MASK",
@@ -34,22 +38,30 @@ __all__ = [
     "check_crc",
     "iter_batches",
     "parse_header",
+    "seal",
     "set_max_timestamp",
+    "set_producer",
 ]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
+"""The fields of `BatchHeader`."""
 HEADER_SIZE: Final = 61
 assert HEADER.size == HEADER_SIZE
+HEAD: Final = Struct(">qiibIhi")
+"""The first seven of them: what a scan needs that hops from batch to batch."""
+HEAD_SIZE: Final = 27
+assert HEAD.size == HEAD_SIZE
 
 MAGIC: Final = 2
 SIZE_PREFIX: Final = 12
 """Base offset and batch length, which the batch length does not count."""
 CRC_START: Final = 21
 """The checksum covers everything from the attributes on; base offset and leader epoch may be patched."""
+LENGTH_OFFSET: Final = 8
+MAGIC_OFFSET: Final = 16
 ATTRIBUTES_OFFSET: Final = 21
-_MAGIC_OFFSET: Final = 16
 _LENGTH_MIN: Final = HEADER_SIZE - SIZE_PREFIX
 
 COMPRESSION_MASK: Final = 0x07
@@ -66,9 +78,11 @@ _OFFSET = Struct(">q")
 _EPOCH = Struct(">i")
 _ATTRIBUTES = Struct(">h")
 _MAX_TIMESTAMP = Struct(">q")
+_PRODUCER = Struct(">qhi")
 _EPOCH_OFFSET: Final = 12
 _CRC_OFFSET: Final = 17
 _MAX_TIMESTAMP_OFFSET: Final = 35
+_PRODUCER_OFFSET: Final = 43
 
 
 class BatchHeader(NamedTuple):
@@ -143,21 +157,23 @@ def parse_header(buf: Buffer, offset: int = 0) -> BatchHeader:
         header = tuple.__new__(BatchHeader, HEADER.unpack_from(buf, offset))
     except struct.error:
         raise _not_a_header(buf, offset) from None
-    if header[3] != MAGIC or header[1] < _LENGTH_MIN:
+    if header.magic != MAGIC or header.batch_length < _LENGTH_MIN:
         raise _not_a_header(buf, offset)
     return header
 
 
 def _not_a_header(buf: Buffer, offset: int) -> CorruptBatch | InvalidRecord:
-    if len(buf) - offset > _MAGIC_OFFSET:
-        magic = buf[offset + _MAGIC_OFFSET]
+    if len(buf) - offset > MAGIC_OFFSET:
+        magic = buf[offset + MAGIC_OFFSET]
         if magic < MAGIC:
             return InvalidRecord(f"batch has magic {magic}, only magic {MAGIC} is supported")
         if magic > MAGIC:
             return CorruptBatch(f"batch has an unknown magic {magic}")
     if len(buf) - offset < HEADER_SIZE:
         return CorruptBatch(f"batch header is cut: {len(buf) - offset} of {HEADER_SIZE} bytes")
-    return CorruptBatch(f"batch length {_LENGTH.unpack_from(buf, offset + 8)[0]} is less than its header")
+    return CorruptBatch(
+        f"batch length {_LENGTH.unpack_from(buf, offset + LENGTH_OFFSET)[0]} is less than its header"
+    )
 
 
 def check_crc(buf: Buffer, offset: int, size: int) -> bool:
@@ -175,6 +191,16 @@ def assign_offsets(buf: bytearray | memoryview, offset: int, base_offset: int, l
     _EPOCH.pack_into(buf, offset + _EPOCH_OFFSET, leader_epoch)
 
 
+def set_producer(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    """Patch the producer's numbers in place; the checksum must be written afterwards (`seal`)."""
+    _PRODUCER.pack_into(batch, _PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
+
+
+def seal(batch: bytearray) -> None:
+    """Write the checksum of a whole batch into it."""
+    _CRC.pack_into(batch, _CRC_OFFSET, crc32c(memoryview(batch)[CRC_START:]))
+
+
 def set_max_timestamp(
     buf: bytearray | memoryview, offset: int, timestamp_ms: int, timestamp_type: int
 ) -> None:
@@ -185,7 +211,7 @@ def set_max_timestamp(
     Raises:
         CorruptBatch: the batch is not whole in `buf`.
     """
-    end = offset + SIZE_PREFIX + int(_LENGTH.unpack_from(buf, offset + 8)[0])
+    end = offset + SIZE_PREFIX + int(_LENGTH.unpack_from(buf, offset + LENGTH_OFFSET)[0])
     if end - offset < HEADER_SIZE or end > len(buf):
         raise CorruptBatch("batch is cut")
     (attributes,) = _ATTRIBUTES.unpack_from(buf, offset + ATTRIBUTES_OFFSET)
@@ -204,7 +230,7 @@ def iter_batches(buf: Buffer, offset: int = 0) -> Iterator[tuple[int, BatchHeade
     end = len(buf)
     while end - offset >= HEADER_SIZE:
         header = parse_header(buf, offset)
-        size = header[1] + SIZE_PREFIX
+        size = header.batch_length + SIZE_PREFIX
         if size > end - offset:
             return
         yield offset, header

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 from struct import Struct
 
-from crc32c import crc32c
-
 from wire.batches.batch_header import (
     ATTRIBUTES_OFFSET,
     COMPRESSION_MASK,
-    CRC_START,
     HEADER_SIZE,
+    LENGTH_OFFSET,
     SIZE_PREFIX,
     BatchHeader,
     Buffer,
+    seal,
 )
 from wire.batches.compression import compress, decompress
 
 _LENGTH = Struct(">i")
-_CRC = Struct(">I")
 _ATTRIBUTES = Struct(">h")
-_LENGTH_OFFSET = 8
-_CRC_OFFSET = CRC_START - 4
 
 
 def codec_of(batch: Buffer) -> int:
@@ -49,7 +45,7 @@ def recompress(
         data = compress(compression_type, data, level)
     fresh = bytearray(memoryview(batch)[:HEADER_SIZE])
     fresh += data
-    _LENGTH.pack_into(fresh, _LENGTH_OFFSET, len(fresh) - SIZE_PREFIX)
+    _LENGTH.pack_into(fresh, LENGTH_OFFSET, len(fresh) - SIZE_PREFIX)
     _ATTRIBUTES.pack_into(fresh, ATTRIBUTES_OFFSET, header.attributes & ~COMPRESSION_MASK | compression_type)
-    _CRC.pack_into(fresh, _CRC_OFFSET, crc32c(memoryview(fresh)[CRC_START:]))
+    seal(fresh)
     return fresh

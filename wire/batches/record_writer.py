@@ -10,9 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from crc32c import crc32c
-
-from wire.batches.batch_header import CRC_START, HEADER, HEADER_SIZE, MAGIC, SIZE_PREFIX, TRANSACTIONAL_MASK
+from wire.batches.batch_header import (
+    HEADER,
+    HEADER_SIZE,
+    MAGIC,
+    SIZE_PREFIX,
+    TRANSACTIONAL_MASK,
+    seal,
+    set_producer,
+)
 from wire.batches.compression import compress
 from wire.batches.records import Header, varint
 
@@ -60,11 +66,8 @@ def encode_batch(
 
 def stamp(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
     """Write the producer's numbers (-1, -1, -1: not idempotent) and the checksum into `batch`."""
-    fields = list(HEADER.unpack_from(batch))
-    fields[9:12] = producer_id, producer_epoch, base_sequence
-    HEADER.pack_into(batch, 0, *fields)
-    fields[4] = crc32c(memoryview(batch)[CRC_START:])
-    HEADER.pack_into(batch, 0, *fields)
+    set_producer(batch, producer_id, producer_epoch, base_sequence)
+    seal(batch)
 
 
 def _encode_rows(rows: Sequence[Row]) -> bytes:

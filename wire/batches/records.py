@@ -12,12 +12,10 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 import attrs
-from crc32c import crc32c
 
 from wire.batches.batch_errors import CorruptBatch, InvalidRecord
 from wire.batches.batch_header import (
     CONTROL_MASK,
-    CRC_START,
     DELETE_HORIZON_MASK,
     HEADER,
     HEADER_SIZE,
@@ -30,6 +28,7 @@ from wire.batches.batch_header import (
     Buffer,
     check_crc,
     parse_header,
+    seal,
 )
 from wire.batches.compression import compress, decompress
 
@@ -210,7 +209,7 @@ class RecordBatchBuilder:
             | (self.is_control and CONTROL_MASK)
             | (self.delete_horizon_ms is not None and DELETE_HORIZON_MASK)
         )
-        fields = [
+        header = BatchHeader(
             self.base_offset,
             HEADER_SIZE - SIZE_PREFIX + len(payload),
             self.leader_epoch,
@@ -224,11 +223,10 @@ class RecordBatchBuilder:
             self.producer_epoch,
             self.base_sequence,
             self.record_count,
-        ]
-        batch = bytearray(HEADER.pack(*fields))
+        )
+        batch = bytearray(HEADER.pack(*header))
         batch += payload
-        fields[4] = crc32c(memoryview(batch)[CRC_START:])
-        HEADER.pack_into(batch, 0, *fields)
+        seal(batch)
         return batch
 
 

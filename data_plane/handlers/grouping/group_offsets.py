@@ -16,6 +16,7 @@ from data_plane.groups.offsets import (
     PartitionCommit,
     record_bytes,
 )
+from data_plane.groups.state import OffsetKey
 from data_plane.handlers.grouping.gathering import asking
 from metadata_quorum.image.metadata_image import MetadataImage
 from odradek.serving.answer_size import TOO_LARGE, RepeatedSize
@@ -365,7 +366,7 @@ class OffsetDeleteHandler:
     def _answer(self, version: int, request: OffsetDeleteRequest) -> Work[Result]:
         image = self._broker.image
         answers: Merged[OffsetDeleteResponseTopic] = Merged()
-        deletions: list[tuple[str, int]] = []
+        deletions: list[OffsetKey] = []
         accepted: list[OffsetDeleteResponsePartition] = []
         for asked in request.topics:
             good, bad = [], []

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from data_plane.log.parts.leader_epochs import MalformedCheckpoint, checkpoint_lines
 from odradek.env.ports import Dir, FileMissing
+from wire.topic_partition import TopicPartition
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
@@ -21,10 +22,10 @@ CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 _CLEAN_SHUTDOWN_VERSION = 0
 _UNKNOWN_BROKER_EPOCH = -1
 
-Offsets: TypeAlias = dict[tuple[str, int], int]
+Offsets: TypeAlias = dict[TopicPartition, int]
 
 
-def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
     lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in offsets.items()]
     return f"0\n{len(lines)}\n{''.join(lines)}".encode()
 
@@ -35,7 +36,7 @@ def decode_offsets(data: bytes) -> Offsets:
     for fields in checkpoint_lines(data):
         try:
             topic, partition, offset = fields
-            offsets[topic, int(partition)] = int(offset)
+            offsets[TopicPartition(topic, int(partition))] = int(offset)
         except ValueError:
             raise MalformedCheckpoint(f"not a topic, partition and offset: {fields}") from None
     return offsets

@@ -53,6 +53,7 @@ from odradek.env.ports import (
     ResourcesShort,
 )
 from wire.disk_troubles import Trouble
+from wire.topic_partition import TopicPartition
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
@@ -88,7 +89,7 @@ class LogDir:
         self.path = directory.path
         self.context = context
         self.config_for = config_for
-        self.logs: dict[tuple[str, int], PartitionLog] = {}
+        self.logs: dict[TopicPartition, PartitionLog] = {}
         self.logs_being_made = 0
         """Logs that workers make now. They count when new logs are spread over directories."""
         self.offline_reason: str | None = None
@@ -100,7 +101,7 @@ class LogDir:
         self.directory_id = meta.directory_id
         self.high_watermarks: Offsets = {}
         """High watermarks as of the last start, for partitions that are created again or not loaded yet."""
-        self._gone: set[tuple[str, int]] = set()
+        self._gone: set[TopicPartition] = set()
         """Logs that were set aside, and may still be in the checkpoints."""
         self._recovery_points: Offsets = {}
         self._log_starts: Offsets = {}
@@ -176,7 +177,7 @@ class LogDir:
             partitions = []
             for name in names:
                 key = parse_partition_name(name)
-                if key is not None and key[0] != METADATA_TOPIC and self.directory.is_dir(name):
+                if key is not None and key.topic != METADATA_TOPIC and self.directory.is_dir(name):
                     partitions.append((name, key))
                 elif name.endswith(DELETE_SUFFIX):
                     self.background.remove_tree_at(name, 0)
@@ -185,7 +186,7 @@ class LogDir:
             buffer = bytearray(0 if self.clean_shutdown_broker_epoch is not None else RECOVERY_CHUNK_BYTES)
             for at in range(0, len(partitions), _LOGS_PER_LOAD):
                 for log in await self._load_patiently(partitions[at : at + _LOGS_PER_LOAD], buffer):
-                    self.logs[log.topic, log.partition] = log
+                    self.logs[TopicPartition(log.topic, log.partition)] = log
         except LoadingStopped:
             return
         except DiskError as error:
@@ -198,7 +199,7 @@ class LogDir:
         self._log_starts = {}
 
     async def _load_patiently(
-        self, partitions: list[tuple[str, tuple[str, int]]], buffer: bytearray
+        self, partitions: list[tuple[str, TopicPartition]], buffer: bytearray
     ) -> list[PartitionLog]:
         """Open some logs; try again every second while the process is out of descriptors or memory."""
         clock = self.context.clock
@@ -217,7 +218,7 @@ class LogDir:
         self._is_stopping = True
 
     def _load_some(
-        self, partitions: list[tuple[str, tuple[str, int]]], buffer: bytearray
+        self, partitions: list[tuple[str, TopicPartition]], buffer: bytearray
     ) -> list[PartitionLog]:
         logs: list[PartitionLog] = []
         try:
@@ -231,7 +232,7 @@ class LogDir:
             raise
         return logs
 
-    def _load_one(self, name: str, key: tuple[str, int], buffer: bytearray) -> PartitionLog:
+    def _load_one(self, name: str, key: TopicPartition, buffer: bytearray) -> PartitionLog:
         context = self.context
         options = LoadOptions(
             is_clean=self.clean_shutdown_broker_epoch is not None,
@@ -245,7 +246,7 @@ class LogDir:
             is_stopping=lambda: self._is_stopping,
         )
         directory = self.directory.subdir(name)
-        log = open_partition_log(directory, *key, self.config_for(key[0]), self, options)
+        log = open_partition_log(directory, *key, self.config_for(key.topic), self, options)
         # There may be more logs than the process may have descriptors. The first append or read opens the file.
         log.active.file.rest()
         return log
@@ -253,7 +254,7 @@ class LogDir:
     # --- logs
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
-        return self.logs.get((topic, partition))
+        return self.logs.get(TopicPartition(topic, partition))
 
     def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> PartitionLog:
         """An empty log. Its directory becomes durable with its first flush.
@@ -266,7 +267,7 @@ class LogDir:
         if self.offline_reason is not None:
             raise DiskError(self.path, f"{topic}-{partition}", "create", 0, "the log directory is offline")
         context = self.context
-        existing = self.logs.get((topic, partition))
+        existing = self.logs.get(TopicPartition(topic, partition))
         if existing is not None:
             if existing.topic_id == topic_id:
                 return existing
@@ -286,7 +287,7 @@ class LogDir:
         options = LoadOptions(
             is_clean=True, now_ms=context.clock.wall_ms(), random=context.random, log=context.log
         )
-        if (topic, partition) in self._gone:
+        if TopicPartition(topic, partition) in self._gone:
             self._forget_gone()
         name = f"{topic}-{partition}"
         begins = not self.directory.is_dir(name)
@@ -308,18 +309,18 @@ class LogDir:
     def adopt(self, log: PartitionLog) -> None:
         """Take a log that `make_log` has made into service."""
         self._entry_is_dirty = True
-        self.logs[log.topic, log.partition] = log
+        self.logs[TopicPartition(log.topic, log.partition)] = log
 
     def delete_log(self, topic: str, partition: int) -> None:
         """Take a log out of service; its files go after `file.delete.delay.ms`."""
-        log = self.logs.pop((topic, partition))
+        log = self.logs.pop(TopicPartition(topic, partition))
         renamed = self._set_aside(log, DELETE_SUFFIX)
         if renamed is not None:
             self.background.remove_tree_at(renamed, self._due_ms(log.config))
 
     def set_stray(self, topic: str, partition: int) -> None:
         """Take a log out of service that the cluster does not know; its files stay, for an operator to judge."""
-        self._set_aside(self.logs.pop((topic, partition)), STRAY_SUFFIX)
+        self._set_aside(self.logs.pop(TopicPartition(topic, partition)), STRAY_SUFFIX)
 
     def set_rotten(self, topic: str, partition: int) -> str | None:
         """Set a log aside as `set_stray` does; another log of the same name will follow. Returns the name under which
@@ -327,7 +328,7 @@ class LogDir:
 
         The checkpoint must not take the old log's recovery point for the new one's.
         """
-        renamed = self._set_aside(self.logs.pop((topic, partition)), STRAY_SUFFIX)
+        renamed = self._set_aside(self.logs.pop(TopicPartition(topic, partition)), STRAY_SUFFIX)
         if self.offline_reason is None:
             try:
                 self.write_recovery_points()
@@ -350,7 +351,7 @@ class LogDir:
         self._gone -= gone
 
     def _set_aside(self, log: PartitionLog, suffix: str) -> str | None:
-        self._gone.add((log.topic, log.partition))
+        self._gone.add(TopicPartition(log.topic, log.partition))
         log.abandon()
         if self.offline_reason is not None:
             return None
@@ -389,11 +390,11 @@ class LogDir:
                 self.full_since = self.refused_at
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
-        if (topic, partition) in self.logs:
+        if TopicPartition(topic, partition) in self.logs:
             self.write_recovery_points()
 
     def remove_later(self, topic: str, partition: int, directory: Dir, names: list[str]) -> None:
-        log = self.logs.get((topic, partition))
+        log = self.logs.get(TopicPartition(topic, partition))
         config = self.config_for(topic) if log is None else log.config
         self.background.remove_files_at(directory, names, self._due_ms(config))
 
@@ -530,9 +531,9 @@ class LogDir:
         }
 
 
-def parse_partition_name(name: str) -> tuple[str, int] | None:
+def parse_partition_name(name: str) -> TopicPartition | None:
     """Topic and partition of a partition directory's name; None for any other name."""
     if name.endswith((DELETE_SUFFIX, STRAY_SUFFIX)):
         return None
     match = _PARTITION_NAME.fullmatch(name)
-    return (match[1], int(match[2])) if match is not None else None
+    return TopicPartition(match[1], int(match[2])) if match is not None else None

@@ -31,6 +31,7 @@ from odradek.env.ports import (
     Workers,
     never,
 )
+from wire.topic_partition import TopicPartition
 
 _TICK_SECONDS = 1.0
 
@@ -62,7 +63,7 @@ class LookedAfter(Protocol):
     """What the upkeep asks of the log directory that it looks after."""
 
     directory: Dir
-    logs: dict[tuple[str, int], PartitionLog]
+    logs: dict[TopicPartition, PartitionLog]
     workers: WatchedWorkers
     flush_failure: DiskError | None
     """The error of a flush in a worker, with which the directory goes offline."""
@@ -98,8 +99,8 @@ class Background:
         self._log_dir = log_dir
         self._doomed_files: deque[tuple[int, Dir, list[str]]] = deque()
         self._doomed_trees: list[tuple[int, str]] = []
-        self._rolled: dict[tuple[str, int], None] = {}
-        self._round: deque[tuple[str, int]] = deque()
+        self._rolled: dict[TopicPartition, None] = {}
+        self._round: deque[TopicPartition] = deque()
         self._written: dict[str, bytes] = {}
         self._due: dict[str, int] = {}
         self.entry_is_dirty = False
@@ -125,7 +126,7 @@ class Background:
 
     def flush_soon(self, topic: str, partition: int) -> None:
         """Make a finished segment durable at the next look, as Kafka does behind every roll."""
-        self._rolled[topic, partition] = None
+        self._rolled[TopicPartition(topic, partition)] = None
 
     # --- the loop
 

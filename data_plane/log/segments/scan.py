@@ -8,7 +8,6 @@ the last chunk. So it skips large batches, and small ones share a call.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from struct import Struct
 
 from crc32c import crc32c
 
@@ -17,10 +16,6 @@ from wire.batches.batch_header import CRC_START, HEADER, HEADER_SIZE, MAGIC, SIZ
 
 RECOVERY_CHUNK_BYTES = 4 << 20
 HEADER_CHUNK_BYTES = 32 << 10
-
-HEAD = Struct(">qiibIhi")
-"""The first 27 bytes of a header: base offset, length, leader epoch, magic, crc, attributes, last offset delta."""
-HEAD_SIZE = 27
 
 
 class SegmentScan:

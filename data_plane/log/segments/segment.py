@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from data_plane.log.log_config import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from data_plane.log.segments.recent_places import RecentPlaces
-from data_plane.log.segments.scan import HEAD, HEAD_SIZE, SegmentScan
+from data_plane.log.segments.scan import SegmentScan
 from data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
 from odradek.env.ports import Dir, DiskRefused, File, FileClosed, FileMissing
 from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import HEADER_SIZE, MAGIC, SIZE_PREFIX
+from wire.batches.batch_header import HEAD, HEAD_SIZE, HEADER_SIZE, MAGIC, SIZE_PREFIX
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"

@@ -45,6 +45,7 @@ from wire.messages.assign_replicas_to_dirs import (
 )
 from wire.messages.metadata_records import PartitionChangeRecord
 from wire.structure import Message
+from wire.topic_partition import TopicIdPartition
 
 
 def assign_replicas_to_dirs(
@@ -60,14 +61,14 @@ def assign_replicas_to_dirs(
         return Decision([], AssignReplicasToDirsResponse(0, error.code, []))
     broker = image.brokers[request.broker_id]
     records: list[Message] = []
-    told: dict[tuple[bytes, int], None] = {}
+    told: dict[TopicIdPartition, None] = {}
     directories = []
     for directory in request.directories:
         topics = []
         for topic in directory.topics:
             answers = []
             for asked in topic.partitions:
-                key = (topic.topic_id, asked.partition_index)
+                key = TopicIdPartition(topic.topic_id, asked.partition_index)
                 code = ErrorCode.NONE
                 if key not in told:
                     code, record = _assign(image, broker, *key, directory.id, basis.settings)

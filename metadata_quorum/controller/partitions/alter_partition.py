@@ -34,6 +34,7 @@ from wire.messages.alter_partition import (
     BrokerState,
 )
 from wire.structure import Message
+from wire.topic_partition import TopicIdPartition
 
 BROKER_EPOCHS_SINCE = 3
 UNKNOWN_BROKER_EPOCH = -1
@@ -49,7 +50,7 @@ def alter_partition(
     except KafkaError as error:
         return Decision([], AlterPartitionResponse(0, error.code, []))
     records: list[Message] = []
-    changed: dict[tuple[bytes, int], PartitionImage] = {}
+    changed: dict[TopicIdPartition, PartitionImage] = {}
     responses = []
     acceptable = acceptable_leaders(image)
     for asked in request.topics:
@@ -61,7 +62,7 @@ def alter_partition(
             if topic is None:
                 answers.append(_refused(number, ErrorCode.UNKNOWN_TOPIC_ID))
                 continue
-            key = (asked.topic_id, number)
+            key = TopicIdPartition(asked.topic_id, number)
             partition = changed.get(key, topic.partitions.get(number))
             isr = _told_isr(data, context.api_version)
             code = _check(image, request.broker_id, partition, data, isr)

@@ -33,6 +33,7 @@ from wire.messages.elect_leaders import (
 )
 from wire.messages.metadata_records import PartitionChangeRecord
 from wire.structure import Message
+from wire.topic_partition import TopicPartition
 
 PREFERRED = 0
 UNCLEAN = 1
@@ -59,16 +60,17 @@ def elect_leaders(
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
         every = request.topic_partitions is None
         acceptable = acceptable_leaders(image)
-        seen: set[tuple[str, int]] = set()
+        seen: set[TopicPartition] = set()
         for name, numbers in _asked(image, request):
             answers = []
             for number in numbers:
                 code, message = ErrorCode.NONE, None
+                key = TopicPartition(name, number)
                 try:
-                    if (name, number) in seen:
+                    if key in seen:
                         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
                     record = _elect(image, name, number, request.election_type, acceptable, basis.settings)
-                    seen.add((name, number))
+                    seen.add(key)
                     records.append(record)
                 except KafkaError as error:
                     code, message = error.code, error.message

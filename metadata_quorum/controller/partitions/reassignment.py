@@ -43,6 +43,7 @@ from wire.messages.list_partition_reassignments import (
 )
 from wire.messages.metadata_records import PartitionChangeRecord
 from wire.structure import Message
+from wire.topic_partition import TopicPartition
 
 
 def alter_partition_reassignments(
@@ -54,14 +55,14 @@ def alter_partition_reassignments(
     """One atomic batch; a refused partition leaves the others alone."""
     allow_factor_change = request.allow_replication_factor_change
     records: list[Message] = []
-    seen: set[tuple[str, int]] = set()
+    seen: set[TopicPartition] = set()
     responses = []
     try:
         for topic in request.topics:
             answers = []
             for asked in topic.partitions:
                 code, message = ErrorCode.NONE, None
-                key = (topic.name, asked.partition_index)
+                key = TopicPartition(topic.name, asked.partition_index)
                 try:
                     if key in seen:
                         raise KafkaError(ErrorCode.INVALID_REQUEST, "The partition is named more than once.")

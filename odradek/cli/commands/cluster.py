@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from odradek.client.admin import ClusterDescription, QuorumDescription, QuorumReplica
     from odradek.client.core.known_cluster import Topic
     from odradek.client.shells.blocking import Client
+    from wire.topic_partition import TopicPartition
 
 __all__ = ["register"]
 
@@ -121,7 +122,7 @@ def _document(
     cluster: ClusterDescription,
     topics: list[Topic],
     quorum: QuorumDescription | None,
-    moving: Collection[tuple[str, int]] | None,
+    moving: Collection[TopicPartition] | None,
     health: _Health,
 ) -> dict[str, Any]:
     return {
@@ -153,9 +154,7 @@ def _document(
         "offline_partitions": health.offline,
         "under_min_isr_partitions": health.under_min_isr,
         "under_replicated_partitions": health.behind,
-        "moving_partitions": None
-        if moving is None
-        else [f"{name}-{index}" for name, index in sorted(moving)],
+        "moving_partitions": None if moving is None else [str(key) for key in sorted(moving)],
     }
 
 
@@ -176,7 +175,7 @@ def _print(
     cluster: ClusterDescription,
     topics: list[Topic],
     quorum: QuorumDescription | None,
-    moving: Collection[tuple[str, int]] | None,
+    moving: Collection[TopicPartition] | None,
     health: _Health,
 ) -> None:
     current = _is_current(quorum)

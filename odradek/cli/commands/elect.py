@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey
     from odradek.client.core.known_cluster import Partition
     from odradek.client.shells.blocking import Client
+    from wire.topic_partition import TopicPartition
 
 __all__ = ["elect_preferred", "elect_uncleanly"]
 
-Key = tuple[str, int]
 _POLL_SECONDS = 0.2
 
 
 class _Choice(NamedTuple):
     """The broker that shall lead a partition, or why the leader cannot change."""
 
-    key: Key
+    key: TopicPartition
     before: int
     preferred: int | None
     next: int | None
@@ -34,7 +34,7 @@ class _Choice(NamedTuple):
 
 
 def elect_preferred(
-    args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[Key, Partition]
+    args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[TopicPartition, Partition]
 ) -> int:
     """The first replica of each partition, where it is in sync and its broker is there."""
     choices = [
@@ -59,7 +59,7 @@ def _obstacle(survey: ClusterSurvey, each: Partition) -> str | None:
 
 
 def elect_uncleanly(
-    args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[Key, Partition]
+    args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[TopicPartition, Partition]
 ) -> int:
     """Elect the replica of --leader for each partition that lacks a leader; by default the one that has the most
     records."""
@@ -102,7 +102,7 @@ def _first(replicas: Sequence[int], node: int | None) -> tuple[int, ...]:
     return (node, *(each for each in replicas if each != node))
 
 
-def _order(client: Client, orders: dict[Key, Sequence[int]]) -> None:
+def _order(client: Client, orders: dict[TopicPartition, Sequence[int]]) -> None:
     """Put the same replicas in another order; no data moves."""
     for error in client.admin.alter_partition_reassignments(orders).values():
         if error is not None:
@@ -111,8 +111,8 @@ def _order(client: Client, orders: dict[Key, Sequence[int]]) -> None:
 
 def _carry_out(args: argparse.Namespace, client: Client, choices: Sequence[_Choice], nothing: str) -> int:
     able = [each for each in choices if each.obstacle is None]
-    errors: dict[Key, Any] = {}
-    leaders: dict[Key, int] = {}
+    errors: dict[TopicPartition, Any] = {}
+    leaders: dict[TopicPartition, int] = {}
     if args.execute and able:
         errors = _elected(args, client, able)
         leaders = _leaders(args, client, [each for each in able if each.key not in errors])
@@ -134,14 +134,15 @@ def _carry_out(args: argparse.Namespace, client: Client, choices: Sequence[_Choi
         raise call_failure(next(iter(errors.values())), changes=True)
     left = [each for each in choices if each.obstacle is not None]
     if args.execute and left:
-        name, index = left[0].key
         raise CliError(
-            f"{counted(len(left), 'partition')} without an election, such as {name}-{index}: {left[0].obstacle}. Mend that, then try again"
+            f"{counted(len(left), 'partition')} without an election, such as {left[0].key}: {left[0].obstacle}. Mend that, then try again"
         )
     return 0
 
 
-def _elected(args: argparse.Namespace, client: Client, choices: Sequence[_Choice]) -> dict[Key, Any]:
+def _elected(
+    args: argparse.Namespace, client: Client, choices: Sequence[_Choice]
+) -> dict[TopicPartition, Any]:
     """The errors of an election."""
     from odradek.client.admin import ElectionType
     from wire.errors import ErrorCode
@@ -156,13 +157,15 @@ def _elected(args: argparse.Namespace, client: Client, choices: Sequence[_Choice
     }
 
 
-def _leaders(args: argparse.Namespace, client: Client, choices: Sequence[_Choice]) -> dict[Key, int]:
+def _leaders(
+    args: argparse.Namespace, client: Client, choices: Sequence[_Choice]
+) -> dict[TopicPartition, int]:
     """The leaders now. The broker that is asked may hear of an election a moment later than the controller."""
     deadline = time.monotonic() + min(args.timeout, LOOK_SECONDS_MAX)
-    names = sorted({each.key[0] for each in choices})
+    names = sorted({each.key.topic for each in choices})
     while choices:
         topics = {topic.name: topic.partitions for topic in client.admin.describe_topics(names)}
-        leaders = {each.key: topics[each.key[0]][each.key[1]].leader for each in choices}
+        leaders = {each.key: topics[each.key.topic][each.key.partition].leader for each in choices}
         if time.monotonic() >= deadline or all(leaders[each.key] == each.next for each in choices):
             return leaders
         time.sleep(_POLL_SECONDS)
@@ -179,7 +182,9 @@ def _next(each: _Choice) -> int | str:
     return f"{'stays' if each.before >= 0 else 'none'}: {each.obstacle}"
 
 
-def _result(each: _Choice, leaders: dict[Key, int], errors: dict[Key, Any]) -> tuple[Any, ...]:
+def _result(
+    each: _Choice, leaders: dict[TopicPartition, int], errors: dict[TopicPartition, Any]
+) -> tuple[Any, ...]:
     leader = leaders.get(each.key, each.before)
     if each.obstacle is not None:
         result = each.obstacle
@@ -190,11 +195,13 @@ def _result(each: _Choice, leaders: dict[Key, int], errors: dict[Key, Any]) -> t
     return *each.key, _node(each.before), _node(leader), result
 
 
-def _document(each: _Choice, leaders: dict[Key, int], errors: dict[Key, Any]) -> dict[str, Any]:
+def _document(
+    each: _Choice, leaders: dict[TopicPartition, int], errors: dict[TopicPartition, Any]
+) -> dict[str, Any]:
     leader = leaders.get(each.key, each.before)
     return {
-        "topic": each.key[0],
-        "partition": each.key[1],
+        "topic": each.key.topic,
+        "partition": each.key.partition,
         "leader_before": each.before if each.before >= 0 else None,
         "leader": leader if leader >= 0 else None,
         "preferred": each.preferred,

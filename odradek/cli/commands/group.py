@@ -16,6 +16,7 @@ from odradek.cli.times import TIME_HELP, moment, span
 if TYPE_CHECKING:
     from odradek.client.admin import GroupDescription, OffsetReset, PartitionLag, ResetTarget
     from odradek.client.shells.blocking import Client
+    from wire.topic_partition import TopicPartition
 
 __all__ = ["register"]
 
@@ -161,7 +162,7 @@ def _print_description(group: GroupDescription, lags: list[PartitionLag]) -> Non
                     None if each.span is None else each.span.end,
                     each.lag,
                     span_text(each.behind_ms),
-                    owners.get((each.topic, each.partition)),
+                    owners.get(each.key),
                 )
                 for each in lags
             ],
@@ -202,7 +203,7 @@ def _document(group: GroupDescription, lags: list[PartitionLag]) -> dict[str, An
                 "end": None if each.span is None else each.span.end,
                 "lag": each.lag,
                 "behind_ms": each.behind_ms,
-                "member_id": _member_id(group, owners.get((each.topic, each.partition))),
+                "member_id": _member_id(group, owners.get(each.key)),
             }
             for each in lags
         ],
@@ -221,7 +222,7 @@ def _document(group: GroupDescription, lags: list[PartitionLag]) -> dict[str, An
     }
 
 
-def _owners(group: GroupDescription) -> dict[tuple[str, int], int]:
+def _owners(group: GroupDescription) -> dict[TopicPartition, int]:
     """The number in the table of members, by partition."""
     return {key: number for number, member in enumerate(group.members, 1) for key in member.partitions}
 
@@ -230,7 +231,7 @@ def _member_id(group: GroupDescription, number: int | None) -> str | None:
     return None if number is None else group.members[number - 1].member_id
 
 
-def _partitions_text(partitions: Iterable[tuple[str, int]]) -> str:
+def _partitions_text(partitions: Iterable[TopicPartition]) -> str:
     """`words:0-2,5 other:1`: runs of partitions, by topic."""
     by_topic: dict[str, list[int]] = {}
     for topic, index in partitions:
@@ -265,7 +266,7 @@ def _reset(args: argparse.Namespace) -> int:
         committed = _committed(args, client)
         plan = client.admin.plan_offset_reset(committed, _target(args))
         if args.execute:
-            moved = {(each.topic, each.partition): each.new for each in plan}
+            moved = {each.key: each.new for each in plan}
             with changing():
                 outcomes = client.admin.alter_group_offsets(args.group, moved)
             for error in outcomes.values():
@@ -287,22 +288,26 @@ def _reset(args: argparse.Namespace) -> int:
     return 0
 
 
-def _committed(args: argparse.Namespace, client: Client) -> dict[tuple[str, int], int | None]:
+def _committed(args: argparse.Namespace, client: Client) -> dict[TopicPartition, int | None]:
     """The partitions that are meant, with what the group committed for them."""
+
+    from wire.topic_partition import TopicPartition
+
     (found,) = client.admin.list_group_offsets({args.group: None})
     if found.error is not None:
         raise call_failure(found.error)
-    committed = {key: each.offset for key, each in found.offsets.items()}
+    committed: dict[TopicPartition, int | None] = {key: each.offset for key, each in found.offsets.items()}
     if args.topic is None:
         if not committed:
             raise CliError(f"group {args.group} has committed nothing: name the topics with --topic")
-        return dict(committed)
+        return committed
     topics = {topic.name: topic for topic in client.admin.describe_topics(list(dict(args.topic)))}
-    wanted: dict[tuple[str, int], int | None] = {}
+    wanted: dict[TopicPartition, int | None] = {}
     for name, indexes in args.topic:
         for index in topics[name].partitions if indexes is None else indexes:
             client.core.cluster.partition(name, index)
-            wanted[name, index] = committed.get((name, index))
+            key = TopicPartition(name, index)
+            wanted[key] = committed.get(key)
     return wanted
 
 

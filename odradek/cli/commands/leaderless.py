@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey, ReplicaLog
     from odradek.client.core.known_cluster import Partition, Topic
     from odradek.client.shells.blocking import Client
+    from wire.topic_partition import TopicPartition
 
 __all__ = ["Leaderless", "Replica", "find_leaderless", "print_leaderless"]
 
-Key = tuple[str, int]
 _SHOWN = 20
 
 
@@ -44,7 +44,7 @@ class Leaderless(NamedTuple):
     sync or eligible). Where that is empty, `last` has the broker that led last. Both are None where the brokers are
     too old to say."""
 
-    key: Key
+    key: TopicPartition
     complete: tuple[int, ...] | None
     last: tuple[int, ...] | None
     replicas: tuple[Replica, ...]
@@ -52,7 +52,7 @@ class Leaderless(NamedTuple):
     @property
     def name(self) -> str:
         """Topic and partition as commands take them."""
-        return f"{self.key[0]}:{self.key[1]}"
+        return f"{self.key.topic}:{self.key.partition}"
 
     @property
     def candidates(self) -> tuple[Replica, ...]:
@@ -86,14 +86,14 @@ class Leaderless(NamedTuple):
 
 
 def find_leaderless(
-    args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[Key, Partition]
-) -> dict[Key, Leaderless]:
+    args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[TopicPartition, Partition]
+) -> dict[TopicPartition, Leaderless]:
     """Partitions of `wanted` that have no leader; the brokers of their replicas are asked for their logs."""
     keys = [key for key, each in wanted.items() if each.leader < 0]
     if not keys:
         return {}
     patience = min(args.timeout, LOOK_SECONDS_MAX)
-    known = _eligible(client, sorted({name for name, _ in keys}), patience)
+    known = _eligible(client, sorted({key.topic for key in keys}), patience)
     brokers = {broker.node_id for broker in survey.cluster.brokers} - survey.cluster.fenced
     asked = {key: [node for node in wanted[key].replicas if node in brokers] for key in keys}
     logs = client.admin.describe_replica_logs(asked, timeout=patience)
@@ -110,15 +110,20 @@ def find_leaderless(
     return found
 
 
-def _eligible(client: Client, names: Sequence[str], patience: float) -> dict[Key, Partition]:
+def _eligible(client: Client, names: Sequence[str], patience: float) -> dict[TopicPartition, Partition]:
     """The partitions with their eligible replicas; none where the brokers do not speak of these."""
     from odradek.client.errors import UnsupportedByBroker
+    from wire.topic_partition import TopicPartition
 
     try:
         topics: list[Topic] = client.admin.describe_topic_partitions(names, timeout=patience)
     except UnsupportedByBroker:
         return {}
-    return {(topic.name, index): each for topic in topics for index, each in topic.partitions.items()}
+    return {
+        TopicPartition(topic.name, index): each
+        for topic in topics
+        for index, each in topic.partitions.items()
+    }
 
 
 def _replica(node: int, told: Any, partition: Partition) -> Replica:

@@ -32,10 +32,9 @@ if TYPE_CHECKING:
     from odradek.client.admin.moves.balance import Move
     from odradek.client.core.known_cluster import Partition
     from odradek.client.shells.blocking import Client
+    from wire.topic_partition import TopicPartition
 
 __all__ = ["register"]
-
-Key = tuple[str, int]
 
 
 def register(groups: Groups) -> None:
@@ -159,8 +158,11 @@ def _percentage(text: str) -> float:
     return number / 100
 
 
-def _wanted(args: argparse.Namespace, survey: ClusterSurvey) -> dict[Key, Partition]:
+def _wanted(args: argparse.Namespace, survey: ClusterSurvey) -> dict[TopicPartition, Partition]:
     """The partitions that are named; all where none is. Raises `CliError` for one that does not exist."""
+
+    from wire.topic_partition import TopicPartition
+
     topics = {topic.name: topic for topic in survey.topics}
     named = args.topics or [(topic.name, None) for topic in survey.topics]
     wanted = {}
@@ -171,7 +173,7 @@ def _wanted(args: argparse.Namespace, survey: ClusterSurvey) -> dict[Key, Partit
         for index in sorted(partitions) if indexes is None else indexes:
             if index not in partitions:
                 raise CliError(f"topic {name} has no partition {index} (it has {len(partitions)})")
-            wanted[name, index] = partitions[index]
+            wanted[TopicPartition(name, index)] = partitions[index]
     return wanted
 
 
@@ -197,7 +199,7 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _filtered(args: argparse.Namespace, survey: ClusterSurvey) -> dict[Key, Partition]:
+def _filtered(args: argparse.Namespace, survey: ClusterSurvey) -> dict[TopicPartition, Partition]:
     wanted = _wanted(args, survey)
     if args.broker is not None:
         wanted = {key: each for key, each in wanted.items() if args.broker in each.replicas}
@@ -210,7 +212,7 @@ def _filtered(args: argparse.Namespace, survey: ClusterSurvey) -> dict[Key, Part
     return wanted
 
 
-def _row(key: Key, each: Partition, survey: ClusterSurvey) -> tuple[Any, ...]:
+def _row(key: TopicPartition, each: Partition, survey: ClusterSurvey) -> tuple[Any, ...]:
     move = survey.reassignments.get(key)
     return (
         *key,
@@ -223,12 +225,12 @@ def _row(key: Key, each: Partition, survey: ClusterSurvey) -> tuple[Any, ...]:
 
 
 def _document(
-    key: Key, each: Partition, survey: ClusterSurvey, leaderless: Leaderless | None
+    key: TopicPartition, each: Partition, survey: ClusterSurvey, leaderless: Leaderless | None
 ) -> dict[str, Any]:
     move = survey.reassignments.get(key)
     return {
-        "topic": key[0],
-        "partition": key[1],
+        "topic": key.topic,
+        "partition": key.partition,
         "leader": each.leader if each.leader >= 0 else None,
         "leader_epoch": each.leader_epoch,
         "replicas": list(each.replicas),
@@ -254,14 +256,16 @@ def _move(args: argparse.Namespace) -> int:
         busy = next((key for key in wanted if key in survey.reassignments), None)
         if busy is not None:
             raise CliError(
-                f"{busy[0]}-{busy[1]} is moving already: wait (`odradek partition list --moving`), "
+                f"{busy} is moving already: wait (`odradek partition list --moving`), "
                 "or `odradek partition move --cancel`"
             )
         moves = _planned(args, survey, wanted)
         return carry_out(args, client, moves, survey, "nothing to move: they are there already")
 
 
-def _planned(args: argparse.Namespace, survey: ClusterSurvey, wanted: dict[Key, Partition]) -> list[Move]:
+def _planned(
+    args: argparse.Namespace, survey: ClusterSurvey, wanted: dict[TopicPartition, Partition]
+) -> list[Move]:
     from odradek.client.admin.moves.balance import CannotPlan, Move, drain, resize
 
     known = {broker.node_id for broker in survey.cluster.brokers}
@@ -270,15 +274,13 @@ def _planned(args: argparse.Namespace, survey: ClusterSurvey, wanted: dict[Key, 
         brokers = ", ".join(map(str, sorted(known)))
         raise CliError(f"there is no broker {strangers[0]} (brokers: {brokers})")
     if args.to is not None:
-        for (name, index), each in wanted.items():
+        for key, each in wanted.items():
             for node in args.to:
                 if node in survey.cluster.fenced and node not in each.replicas:
-                    raise CliError(
-                        f"broker {node} is down, so {name}-{index} would wait for it: start it first"
-                    )
+                    raise CliError(f"broker {node} is down, so {key} would wait for it: start it first")
         return [
-            Move(name, index, each.replicas, args.to, survey.sizes.get((name, index), 0))
-            for (name, index), each in wanted.items()
+            Move(*key, each.replicas, args.to, survey.sizes.get(key, 0))
+            for key, each in wanted.items()
             if each.replicas != args.to
         ]
     try:
@@ -289,7 +291,7 @@ def _planned(args: argparse.Namespace, survey: ClusterSurvey, wanted: dict[Key, 
         raise CliError(str(error)) from error
 
 
-def _cancel(args: argparse.Namespace, client: Client, keys: list[Key]) -> int:
+def _cancel(args: argparse.Namespace, client: Client, keys: list[TopicPartition]) -> int:
     with changing():
         outcomes = client.admin.alter_partition_reassignments(dict.fromkeys(keys)) if args.execute else {}
     failed = {key: error for key, error in outcomes.items() if error is not None}

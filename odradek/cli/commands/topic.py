@@ -259,11 +259,12 @@ _Ends = dict[int, tuple["ListedOffset", "ListedOffset"]]
 def _offsets(client: Client, topic: Topic) -> _Ends:
     """First and next offset of each partition."""
     from odradek.client.core.partition_offsets import EARLIEST, LATEST
+    from wire.topic_partition import TopicPartition
 
-    keys = [(topic.name, index) for index in sorted(topic.partitions)]
+    keys = [TopicPartition(topic.name, index) for index in sorted(topic.partitions)]
     starts = client.list_offsets(dict.fromkeys(keys, EARLIEST))
     ends = client.list_offsets(dict.fromkeys(keys, LATEST))
-    return {key[1]: (starts[key], ends[key]) for key in keys}
+    return {key.partition: (starts[key], ends[key]) for key in keys}
 
 
 def _summary(topic: Topic) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from odradek.client.core.scatter import (
     to_coordinators,
 )
 from wire.errors import ErrorCode, KafkaError, ProtocolError
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -54,7 +55,7 @@ class GroupMember:
     group_instance_id: str | None
     client_id: str
     client_host: str
-    partitions: tuple[tuple[str, int], ...]
+    partitions: tuple[TopicPartition, ...]
     metadata: bytes
     assignment: bytes
 
@@ -183,7 +184,7 @@ def _describe_newer_groups(
                     each.client_host,
                     tuple(
                         sorted(
-                            (topic.topic_name, index)
+                            TopicPartition(topic.topic_name, index)
                             for topic in each.assignment.topic_partitions
                             for index in topic.partitions
                         )
@@ -275,7 +276,7 @@ def _in_order(members: Iterable[GroupMember]) -> tuple[GroupMember, ...]:
     return tuple(sorted(members, key=lambda member: (member.client_id, member.member_id)))
 
 
-def _assigned(data: bytes) -> tuple[tuple[str, int], ...]:
+def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
     """The partitions of an assignment; none when it is empty, or of a make of its own."""
     if len(data) < 2:
         return ()
@@ -292,5 +293,9 @@ def _assigned(data: bytes) -> tuple[tuple[str, int], ...]:
     except ProtocolError:
         return ()
     return tuple(
-        sorted((topic.topic, index) for topic in found.assigned_partitions for index in topic.partitions)
+        sorted(
+            TopicPartition(topic.topic, index)
+            for topic in found.assigned_partitions
+            for index in topic.partitions
+        )
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from odradek.client.core.operation import Operation
+from odradek.client.core.partition_keys import ByPartition, by_topic, named
 from odradek.client.core.scatter import deadline_of, item_error, reachable, scatter, this_broker, to_leaders
 from wire.errors import KafkaError
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -29,7 +31,6 @@ __all__ = [
     "describe_producers",
 ]
 
-TopicPartition: TypeAlias = tuple[str, int]
 TO_HIGH_WATERMARK = -1
 """The offset for `delete_records` that means everything that consumers could have read."""
 
@@ -100,7 +101,7 @@ class PartitionProducers:
 
 
 def delete_records(
-    core: ClientCore, before: Mapping[TopicPartition, int], *, timeout: float | None = None
+    core: ClientCore, before: ByPartition[int], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, DeletedRecords]]:
     """Delete the records below an offset of each partition (`TO_HIGH_WATERMARK`: all). Raises `ClientError`."""
     from wire.messages.delete_records import (
@@ -109,17 +110,21 @@ def delete_records(
         DeleteRecordsTopic,
     )
 
+    offsets = named(before)
+
     def message(keys: list[TopicPartition], timeout_ms: int) -> DeleteRecordsRequest:
         return DeleteRecordsRequest(
             topics=[
                 DeleteRecordsTopic(
                     name=name,
                     partitions=[
-                        DeleteRecordsPartition(partition_index=index, offset=before[name, index])
+                        DeleteRecordsPartition(
+                            partition_index=index, offset=offsets[TopicPartition(name, index)]
+                        )
                         for index in indexes
                     ],
                 )
-                for name, indexes in _by_topic(keys).items()
+                for name, indexes in by_topic(keys).items()
             ],
             timeout_ms=timeout_ms,
         )
@@ -129,12 +134,12 @@ def delete_records(
     ) -> Iterable[tuple[TopicPartition, DeletedRecords | CallError]]:
         for topic in response.topics:
             for each in topic.partitions:
-                key = (topic.name, each.partition_index)
-                error = item_error(each.error_code, None, f"{key[0]}-{key[1]}")
+                key = TopicPartition(topic.name, each.partition_index)
+                error = item_error(each.error_code, None, str(key))
                 yield key, error or DeletedRecords(each.low_watermark)
 
     outcomes = yield from scatter(
-        core, before, to_leaders, message, take, deadline=deadline_of(core, timeout)
+        core, offsets, to_leaders, message, take, deadline=deadline_of(core, timeout)
     )
     return {
         key: found if isinstance(found, DeletedRecords) else DeletedRecords(-1, found)
@@ -189,14 +194,14 @@ def alter_replica_log_dirs(
     def message(keys: list[tuple[str, int, int]], _: int) -> AlterReplicaLogDirsRequest:
         by_path: dict[str, list[TopicPartition]] = {}
         for topic, partition, broker in keys:
-            by_path.setdefault(wanted[topic, partition, broker], []).append((topic, partition))
+            by_path.setdefault(wanted[topic, partition, broker], []).append(TopicPartition(topic, partition))
         return AlterReplicaLogDirsRequest(
             dirs=[
                 AlterReplicaLogDir(
                     path=path,
                     topics=[
                         AlterReplicaLogDirTopic(name=name, partitions=indexes)
-                        for name, indexes in _by_topic(partitions).items()
+                        for name, indexes in by_topic(partitions).items()
                     ],
                 )
                 for path, partitions in by_path.items()
@@ -220,14 +225,16 @@ def alter_replica_log_dirs(
 
 
 def describe_producers(
-    core: ClientCore, partitions: Sequence[TopicPartition], *, timeout: float | None = None
+    core: ClientCore, partitions: Sequence[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, PartitionProducers]]:
     """The producers that the leader of each partition remembers. Raises `ClientError`."""
     from wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 
+    wanted = [TopicPartition(*each) for each in partitions]
+
     def message(keys: list[TopicPartition], _: int) -> DescribeProducersRequest:
         topics = [
-            TopicRequest(name=name, partition_indexes=indexes) for name, indexes in _by_topic(keys).items()
+            TopicRequest(name=name, partition_indexes=indexes) for name, indexes in by_topic(keys).items()
         ]
         return DescribeProducersRequest(topics=topics)
 
@@ -236,8 +243,8 @@ def describe_producers(
     ) -> Iterable[tuple[TopicPartition, PartitionProducers | CallError]]:
         for topic in response.topics:
             for each in topic.partitions:
-                key = (topic.name, each.partition_index)
-                error = item_error(each.error_code, each.error_message, f"{key[0]}-{key[1]}")
+                key = TopicPartition(topic.name, each.partition_index)
+                error = item_error(each.error_code, each.error_message, str(key))
                 yield (
                     key,
                     error
@@ -257,7 +264,7 @@ def describe_producers(
                 )
 
     outcomes = yield from scatter(
-        core, partitions, to_leaders, message, take, deadline=deadline_of(core, timeout)
+        core, wanted, to_leaders, message, take, deadline=deadline_of(core, timeout)
     )
     return {
         key: found if isinstance(found, PartitionProducers) else PartitionProducers((), found)
@@ -279,10 +286,3 @@ def _directory(answer: Any) -> LogDirDescription:
         ),
         item_error(answer.error_code, None, answer.log_dir),
     )
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for name, index in partitions:
-        topics.setdefault(name, []).append(index)
-    return topics

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from odradek.client.admin.admin_groups import describe_groups, group_error
 from odradek.client.core.operation import Operation
+from odradek.client.core.partition_keys import ByPartition, by_topic, named
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from odradek.client.core.scatter import deadline_of, item_error, scatter, to_coordinators, to_leaders
 from odradek.client.errors import ClientError, broker_error
 from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -41,7 +43,6 @@ __all__ = [
     "plan_offset_reset",
 ]
 
-TopicPartition: TypeAlias = tuple[str, int]
 _VERSION_MAX_WITH_NAMES = 9
 _FETCH_VERSION_MAX_WITH_NAMES = 12
 _FETCH_BYTES = 16 << 20
@@ -93,6 +94,11 @@ class PartitionLag:
     error: CallError | None = None
 
     @property
+    def key(self) -> TopicPartition:
+        """The partition, as in the mappings of other operations."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
     def lag(self) -> int | None:
         """Records between the committed offset and the end."""
         if self.committed is None or self.span is None:
@@ -127,10 +133,15 @@ class OffsetReset:
     old: int | None
     new: int
 
+    @property
+    def key(self) -> TopicPartition:
+        """The partition, as in the mappings of other operations."""
+        return TopicPartition(self.topic, self.partition)
+
 
 def list_group_offsets(
     core: ClientCore,
-    groups: Mapping[str, Sequence[TopicPartition] | None],
+    groups: Mapping[str, Sequence[tuple[str, int]] | None],
     *,
     require_stable: bool = False,
     timeout: float | None = None,
@@ -143,12 +154,10 @@ def list_group_offsets(
         OffsetFetchRequestTopics,
     )
 
-    def topics_of(wanted: Sequence[TopicPartition] | None, structure: Any) -> list[Any] | None:
+    def topics_of(wanted: Sequence[tuple[str, int]] | None, structure: Any) -> list[Any] | None:
         if wanted is None:
             return None
-        return [
-            structure(name=name, partition_indexes=indexes) for name, indexes in _by_topic(wanted).items()
-        ]
+        return [structure(name=name, partition_indexes=indexes) for name, indexes in by_topic(wanted).items()]
 
     def message(group_ids: list[str], _: int) -> OffsetFetchRequest:
         request = OffsetFetchRequest(
@@ -191,7 +200,7 @@ def list_group_offsets(
 
 def _committed(answer: Any) -> dict[TopicPartition, CommittedOffset]:
     return {
-        (topic.name, each.partition_index): CommittedOffset(
+        TopicPartition(topic.name, each.partition_index): CommittedOffset(
             each.committed_offset,
             each.committed_leader_epoch,
             each.metadata or "",
@@ -206,7 +215,7 @@ def _committed(answer: Any) -> dict[TopicPartition, CommittedOffset]:
 def alter_group_offsets(
     core: ClientCore,
     group_id: str,
-    offsets: Mapping[TopicPartition, int | CommittedOffset],
+    offsets: ByPartition[int | CommittedOffset],
     *,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
@@ -220,12 +229,14 @@ def alter_group_offsets(
         OffsetCommitRequestTopic,
     )
 
+    wanted_of = named(offsets)
+
     def partition_of(key: TopicPartition) -> OffsetCommitRequestPartition:
-        wanted = offsets[key]
+        wanted = wanted_of[key]
         if isinstance(wanted, int):
             wanted = CommittedOffset(wanted)
         return OffsetCommitRequestPartition(
-            partition_index=key[1],
+            partition_index=key.partition,
             committed_offset=wanted.offset,
             committed_leader_epoch=wanted.leader_epoch,
             committed_metadata=wanted.metadata,
@@ -233,23 +244,25 @@ def alter_group_offsets(
 
     def message(_: list[str], __: int) -> OffsetCommitRequest:
         topics = [
-            OffsetCommitRequestTopic(name=name, partitions=[partition_of((name, index)) for index in indexes])
-            for name, indexes in _by_topic(offsets).items()
+            OffsetCommitRequestTopic(
+                name=name, partitions=[partition_of(TopicPartition(name, index)) for index in indexes]
+            )
+            for name, indexes in by_topic(wanted_of).items()
         ]
         return OffsetCommitRequest(group_id=group_id, topics=topics)
 
     def error_of(number: int, key: TopicPartition) -> KafkaError | None:
         if number == ErrorCode.UNKNOWN_MEMBER_ID:
             return group_error(ErrorCode.NON_EMPTY_GROUP, group_id)
-        return item_error(number, None, f"{key[0]}-{key[1]}")
+        return item_error(number, None, str(key))
 
-    return (yield from _about_partitions(core, group_id, offsets, message, error_of, timeout))
+    return (yield from _about_partitions(core, group_id, wanted_of, message, error_of, timeout))
 
 
 def delete_group_offsets(
     core: ClientCore,
     group_id: str,
-    partitions: Sequence[TopicPartition],
+    partitions: Sequence[tuple[str, int]],
     *,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
@@ -263,6 +276,8 @@ def delete_group_offsets(
         OffsetDeleteRequestTopic,
     )
 
+    wanted = [TopicPartition(*each) for each in partitions]
+
     def message(_: list[str], __: int) -> OffsetDeleteRequest:
         return OffsetDeleteRequest(
             group_id=group_id,
@@ -271,14 +286,14 @@ def delete_group_offsets(
                     name=name,
                     partitions=[OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
                 )
-                for name, indexes in _by_topic(partitions).items()
+                for name, indexes in by_topic(wanted).items()
             ],
         )
 
     def error_of(number: int, key: TopicPartition) -> KafkaError | None:
-        return item_error(number, None, f"{key[0]}-{key[1]}")
+        return item_error(number, None, str(key))
 
-    return (yield from _about_partitions(core, group_id, partitions, message, error_of, timeout))
+    return (yield from _about_partitions(core, group_id, wanted, message, error_of, timeout))
 
 
 def _about_partitions(
@@ -294,7 +309,7 @@ def _about_partitions(
     def take(response: Any, _: list[str]) -> Iterable[tuple[str, Any]]:
         code = getattr(response, "error_code", 0)
         answers = [
-            ((topic.name, each.partition_index), each.error_code)
+            (TopicPartition(topic.name, each.partition_index), each.error_code)
             for topic in response.topics
             for each in topic.partitions
         ]
@@ -329,11 +344,11 @@ def _about_partitions(
 
 
 def offset_spans(
-    core: ClientCore, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    core: ClientCore, partitions: Iterable[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, OffsetSpan | CallError]]:
     """First and next offset of each partition, or why they are not known. Raises `ClientError`."""
     deadline = deadline_of(core, timeout)
-    keys = list(partitions)
+    keys = [TopicPartition(*each) for each in partitions]
     starts = yield from offsets_at(core, dict.fromkeys(keys, EARLIEST), deadline)
     ends = yield from offsets_at(core, dict.fromkeys(keys, LATEST), deadline)
     found: dict[TopicPartition, OffsetSpan | CallError] = {}
@@ -357,27 +372,27 @@ def offsets_at(
             ListOffsetsTopic(
                 name=name,
                 partitions=[
-                    ListOffsetsPartition(partition_index=index, timestamp=wanted[name, index])
+                    ListOffsetsPartition(partition_index=index, timestamp=wanted[TopicPartition(name, index)])
                     for index in indexes
                 ],
             )
-            for name, indexes in _by_topic(keys).items()
+            for name, indexes in by_topic(keys).items()
         ]
         return ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=timeout_ms)
 
     def take(response: Any, _: list[TopicPartition]) -> Iterable[tuple[TopicPartition, int | CallError]]:
         for topic in response.topics:
             for each in topic.partitions:
-                subject = f"{topic.name}-{each.partition_index}"
-                error = item_error(each.error_code, None, subject)
-                yield (topic.name, each.partition_index), each.offset if error is None else error
+                key = TopicPartition(topic.name, each.partition_index)
+                error = item_error(each.error_code, None, str(key))
+                yield key, each.offset if error is None else error
 
     return (yield from scatter(core, wanted, to_leaders, message, take, deadline=deadline))
 
 
 def describe_lag(
     core: ClientCore,
-    committed: Mapping[TopicPartition, int | None],
+    committed: ByPartition[int | None],
     *,
     now_ms: int,
     timeout: float | None = None,
@@ -387,10 +402,11 @@ def describe_lag(
     `now_ms` is the present in milliseconds since 1970. Raises `ClientError`.
     """
     deadline = deadline_of(core, timeout)
-    spans = yield from offset_spans(core, sorted(committed), timeout=deadline - core.now)
+    known_of = named(committed)
+    spans = yield from offset_spans(core, sorted(known_of), timeout=deadline - core.now)
     unread = {}
     for key, span in spans.items():
-        offset = committed[key]
+        offset = known_of[key]
         if isinstance(span, OffsetSpan) and offset is not None and offset < span.end:
             unread[key] = max(offset, span.start)
     times = yield from record_times(core, unread, deadline)
@@ -399,13 +415,13 @@ def describe_lag(
         behind: int | None = None
         if key in times:
             behind = max(0, now_ms - times[key])
-        elif isinstance(span, OffsetSpan) and committed[key] is not None and key not in unread:
+        elif isinstance(span, OffsetSpan) and known_of[key] is not None and key not in unread:
             behind = 0
         known = isinstance(span, OffsetSpan)
         found.append(
             PartitionLag(
                 *key,
-                committed[key],
+                known_of[key],
                 span if known else None,  # type: ignore[arg-type] # what known says
                 behind,
                 None if known else span,  # type: ignore[arg-type] # what known says
@@ -427,13 +443,13 @@ def record_times(
                 partitions=[
                     FetchPartition(
                         partition=index,
-                        fetch_offset=offsets[name, index],
+                        fetch_offset=offsets[TopicPartition(name, index)],
                         partition_max_bytes=_FETCH_PARTITION_BYTES,
                     )
                     for index in indexes
                 ],
             )
-            for name, indexes in _by_topic(keys).items()
+            for name, indexes in by_topic(keys).items()
         ]
         return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=_FETCH_BYTES, topics=topics)
 
@@ -445,8 +461,8 @@ def record_times(
             raise error
         for topic in response.responses:
             for each in topic.partitions:
-                key = (topic.topic, each.partition_index)
-                problem = item_error(each.error_code, None, f"{key[0]}-{key[1]}")
+                key = TopicPartition(topic.topic, each.partition_index)
+                problem = item_error(each.error_code, None, str(key))
                 yield key, problem or _first_time(each.records, offsets[key])
 
     found: dict[TopicPartition, int] = {}
@@ -486,7 +502,7 @@ def _first_time(data: Any, offset: int) -> int | None:
 
 def plan_offset_reset(
     core: ClientCore,
-    committed: Mapping[TopicPartition, int | None],
+    committed: ByPartition[int | None],
     target: ResetTarget,
     *,
     timeout: float | None = None,
@@ -498,7 +514,8 @@ def plan_offset_reset(
     `KafkaError` or `ClientError` of the first partition whose span is not known.
     """
     deadline = deadline_of(core, timeout)
-    keys = sorted(committed)
+    old_of = named(committed)
+    keys = sorted(old_of)
     spans = yield from offset_spans(core, keys, timeout=deadline - core.now)
     at_time: dict[TopicPartition, int | CallError] = {}
     if target.to is ResetTo.TIME:
@@ -508,7 +525,7 @@ def plan_offset_reset(
         span = spans[key]
         if not isinstance(span, OffsetSpan):
             raise span
-        old = committed[key]
+        old = old_of[key]
         match target.to:
             case ResetTo.EARLIEST:
                 new = span.start
@@ -525,13 +542,6 @@ def plan_offset_reset(
                 new = span.end if found < 0 else found
         plan.append(OffsetReset(*key, old, min(max(new, span.start), span.end)))
     return plan
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for name, index in partitions:
-        topics.setdefault(name, []).append(index)
-    return topics
 
 
 def describe_group_lag(

@@ -5,15 +5,17 @@ Any broker takes these requests and hands them to the controller, which decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from odradek.client.core.operation import Operation
+from odradek.client.core.partition_keys import ByPartition, by_topic, named
 from odradek.client.core.scatter import any_broker, deadline_of, decided, item_error, scatter
 from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -26,8 +28,6 @@ __all__ = [
     "elect_leaders",
     "list_partition_reassignments",
 ]
-
-TopicPartition: TypeAlias = tuple[str, int]
 
 
 class ElectionType(IntEnum):
@@ -54,7 +54,7 @@ class Reassignment:
 
 def elect_leaders(
     core: ClientCore,
-    partitions: Iterable[TopicPartition] | None,
+    partitions: Iterable[tuple[str, int]] | None,
     election_type: ElectionType = ElectionType.PREFERRED,
     *,
     timeout: float | None = None,
@@ -66,11 +66,11 @@ def elect_leaders(
     """
     from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 
-    wanted = None if partitions is None else list(dict.fromkeys(partitions))
+    wanted = None if partitions is None else list(dict.fromkeys(TopicPartition(*each) for each in partitions))
     topics = (
         None
         if wanted is None
-        else [TopicPartitions(name, indexes) for name, indexes in _by_topic(wanted).items()]
+        else [TopicPartitions(name, indexes) for name, indexes in by_topic(wanted).items()]
     )
 
     def message(timeout_ms: int) -> ElectLeadersRequest:
@@ -83,18 +83,18 @@ def elect_leaders(
     found: dict[TopicPartition, KafkaError | None] = {}
     for topic in response.replica_election_results:
         for each in topic.partition_result:
-            key = (topic.topic, each.partition_id)
-            found[key] = item_error(each.error_code, each.error_message, f"{key[0]}-{key[1]}")
+            key = TopicPartition(topic.topic, each.partition_id)
+            found[key] = item_error(each.error_code, each.error_message, str(key))
     for key in wanted or ():
         if key not in found:
-            text = f"{key[0]}-{key[1]}: the broker left it out of its answer"
+            text = f"{key}: the broker left it out of its answer"
             found[key] = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
     return found
 
 
 def alter_partition_reassignments(
     core: ClientCore,
-    wanted: Mapping[TopicPartition, Sequence[int] | None],
+    wanted: ByPartition[Sequence[int] | None],
     *,
     allow_replication_factor_change: bool = True,
     timeout: float | None = None,
@@ -109,12 +109,14 @@ def alter_partition_reassignments(
         ReassignableTopic,
     )
 
+    replicas_of = named(wanted)
+
     def message(keys: list[TopicPartition], timeout_ms: int) -> AlterPartitionReassignmentsRequest:
         topics = []
-        for name, indexes in _by_topic(keys).items():
+        for name, indexes in by_topic(keys).items():
             partitions = []
             for index in indexes:
-                replicas = wanted[name, index]
+                replicas = replicas_of[TopicPartition(name, index)]
                 partitions.append(ReassignablePartition(index, None if replicas is None else list(replicas)))
             topics.append(ReassignableTopic(name, partitions))
         return AlterPartitionReassignmentsRequest(
@@ -130,18 +132,18 @@ def alter_partition_reassignments(
             return
         for topic in response.responses:
             for each in topic.partitions:
-                key = (topic.name, each.partition_index)
-                yield key, item_error(each.error_code, each.error_message, f"{key[0]}-{key[1]}")
+                key = TopicPartition(topic.name, each.partition_index)
+                yield key, item_error(each.error_code, each.error_message, str(key))
 
     outcomes = yield from scatter(
-        core, wanted, any_broker, message, take, deadline=deadline_of(core, timeout)
+        core, replicas_of, any_broker, message, take, deadline=deadline_of(core, timeout)
     )
     return dict(outcomes)
 
 
 def list_partition_reassignments(
     core: ClientCore,
-    partitions: Iterable[TopicPartition] | None = None,
+    partitions: Iterable[tuple[str, int]] | None = None,
     *,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, Reassignment]]:
@@ -155,7 +157,7 @@ def list_partition_reassignments(
         None
         if partitions is None
         else [
-            ListPartitionReassignmentsTopics(name, indexes) for name, indexes in _by_topic(partitions).items()
+            ListPartitionReassignmentsTopics(name, indexes) for name, indexes in by_topic(partitions).items()
         ]
     )
 
@@ -167,16 +169,9 @@ def list_partition_reassignments(
 
     response = yield from decided(core, message, failure, deadline_of(core, timeout))
     return {
-        (topic.name, each.partition_index): Reassignment(
+        TopicPartition(topic.name, each.partition_index): Reassignment(
             tuple(each.replicas), tuple(each.adding_replicas), tuple(each.removing_replicas)
         )
         for topic in response.topics
         for each in topic.partitions
     }
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for name, index in partitions:
-        topics.setdefault(name, []).append(index)
-    return topics

@@ -6,12 +6,13 @@ leader. Other ListOffsets requests are answered by leaders alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
 from odradek.client.core.operation import Operation
+from odradek.client.core.partition_keys import ByPartition
 from odradek.client.core.scatter import deadline_of, item_error, scatter, this_broker
 from wire.errors import KafkaError
 
@@ -41,7 +42,7 @@ class ReplicaLog:
 
 
 def describe_replica_logs(
-    core: ClientCore, replicas: Mapping[tuple[str, int], Sequence[int]], *, timeout: float | None = None
+    core: ClientCore, replicas: ByPartition[Sequence[int]], *, timeout: float | None = None
 ) -> Operation[dict[Replica, ReplicaLog | CallError]]:
     """The logs of these replicas (brokers by partition), as each broker sees its own; an error where it gave no
     answer.

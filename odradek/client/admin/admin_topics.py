@@ -17,6 +17,7 @@ from odradek.client.core.requests import refresh_metadata, request
 from odradek.client.core.scatter import any_broker, deadline_of, item_error, reachable, scatter
 from odradek.client.errors import broker_error
 from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -279,8 +280,8 @@ def describe_cluster(
     )
 
 
-def _place(cursor: Any) -> tuple[str, int]:
-    return cursor.topic_name, cursor.partition_index
+def _place(cursor: Any) -> TopicPartition:
+    return TopicPartition(cursor.topic_name, cursor.partition_index)
 
 
 def _milliseconds(seconds: float) -> int:

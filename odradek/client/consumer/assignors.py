@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 import attrs
 
-from odradek.client.consumer.consumer_types import TopicPartition
 from wire.codec import decode, encode
 from wire.errors import MalformedMessage
 from wire.messages.data_records import (
@@ -26,6 +25,7 @@ from wire.messages.data_records import (
     ConsumerProtocolSubscription,
     ConsumerProtocolSubscriptionTopicPartition,
 )
+from wire.topic_partition import TopicPartition
 
 __all__ = [
     "Assignment",

@@ -31,7 +31,6 @@ from odradek.client.consumer.consumer_types import (
     OffsetAndTimestamp,
     RebalanceEvent,
     RebalanceKind,
-    TopicPartition,
     Wakeup,
 )
 from odradek.client.consumer.delivery import Delivery
@@ -47,6 +46,7 @@ from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import ClientError, RequestTimedOut
 from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -521,10 +521,9 @@ class ConsumerMachine:
     ) -> Operation[dict[TopicPartition, OffsetAndTimestamp]]:
         """Look up offsets by time in milliseconds, or `EARLIEST`, `LATEST`; offset -1 where no record is that young."""
         isolation_level = 1 if self.settings.isolation_level == "read_committed" else 0
-        keys: dict[tuple[str, int], int] = dict(wanted.items())
-        found = yield from list_offsets(self.core, keys, timeout=timeout, isolation_level=isolation_level)
+        found = yield from list_offsets(self.core, wanted, timeout=timeout, isolation_level=isolation_level)
         return {
-            TopicPartition(*key): OffsetAndTimestamp(listed.offset, listed.timestamp, listed.leader_epoch)
+            key: OffsetAndTimestamp(listed.offset, listed.timestamp, listed.leader_epoch)
             for key, listed in found.items()
         }
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import attrs
 
 from odradek.client.errors import ClientError, is_retriable
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from wire.batches.records import Header
@@ -29,16 +30,6 @@ __all__ = [
     "UndecodableRecord",
     "Wakeup",
 ]
-
-
-class TopicPartition(NamedTuple):
-    """A partition of a topic; equal to the plain tuple `(topic, partition)`, which is accepted wherever this is."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 class ConsumerRecord(NamedTuple):

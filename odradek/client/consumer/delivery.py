@@ -15,13 +15,14 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from odradek.client.consumer.consumer_records import BatchRecords
-from odradek.client.consumer.consumer_types import ConsumerRecord, RawBatch, TopicPartition, UndecodableRecord
+from odradek.client.consumer.consumer_types import ConsumerRecord, RawBatch, UndecodableRecord
 from odradek.client.consumer.record_runs import LastShapes
 from odradek.client.consumer.subscription import Chunk, PartitionState
 from wire.batches.batch_errors import CorruptBatch
 from wire.batches.batch_header import BatchHeader, check_crc, parse_header
 from wire.batches.records import records
 from wire.errors import KafkaError
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_keys import ConsumerSettings

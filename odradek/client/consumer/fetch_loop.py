@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from odradek.client.consumer.consumer_types import OffsetsOutOfRange, TopicPartition, UndecodableRecord
+from odradek.client.consumer.consumer_types import OffsetsOutOfRange, UndecodableRecord
 from odradek.client.consumer.incremental_fetch import FetchSession, Wanted
 from odradek.client.consumer.subscription import Chunk, PartitionState, Subscription
 from odradek.client.core.known_cluster import NO_TOPIC_ID, Broker
@@ -39,6 +39,7 @@ from odradek.client.errors import broker_error, error_code
 from wire.batches.batch_errors import CorruptBatch
 from wire.batches.batch_header import iter_batches
 from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

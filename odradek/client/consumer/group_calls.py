@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from odradek.client.consumer.consumer_types import OffsetAndMetadata, TopicPartition
+from odradek.client.consumer.consumer_types import OffsetAndMetadata
 from odradek.client.core.known_cluster import Broker
 from odradek.client.core.operation import Operation, Wait
 from odradek.client.errors import ClientError, RequestTimedOut, broker_error, error_code, is_retriable
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

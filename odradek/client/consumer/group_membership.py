@@ -47,7 +47,6 @@ from odradek.client.consumer.assignors import (
     encode_assignment,
     encode_subscription,
 )
-from odradek.client.consumer.consumer_types import TopicPartition
 from odradek.client.consumer.group_calls import COORDINATOR_LANE, Coordinator, Member
 from odradek.client.consumer.subscription import Subscription
 from odradek.client.core.operation import Call, Operation, Signal, Wait
@@ -58,6 +57,7 @@ from wire.messages.heartbeat import HeartbeatRequest
 from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

@@ -7,8 +7,9 @@ from operator import length_hint
 
 import attrs
 
-from odradek.client.consumer.consumer_types import ConsumerRecord, OffsetAndMetadata, TopicPartition
+from odradek.client.consumer.consumer_types import ConsumerRecord, OffsetAndMetadata
 from odradek.client.consumer.subscription import PartitionState
+from wire.topic_partition import TopicPartition
 
 __all__ = ["Handout"]
 

@@ -17,12 +17,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from odradek.client.consumer.consumer_types import (
-    NoOffsetForPartition,
-    OffsetAndMetadata,
-    TopicPartition,
-    TruncationDetected,
-)
+from odradek.client.consumer.consumer_types import NoOffsetForPartition, OffsetAndMetadata, TruncationDetected
 from odradek.client.consumer.fetch_loop import needs_validation
 from odradek.client.consumer.subscription import PartitionState, Subscription
 from odradek.client.core.operation import Call, Operation, Signal, Wait
@@ -30,6 +25,7 @@ from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.core.requests import known_leaders
 from odradek.client.errors import ClientError, error_code, is_retriable
 from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.consumer.group_calls import Coordinator
@@ -160,7 +156,7 @@ class Positions:
                     self._later()
 
     def _list(self, states: list[PartitionState], serials: dict[TopicPartition, int]) -> Operation[None]:
-        wanted: dict[tuple[str, int], int] = {}
+        wanted: dict[TopicPartition, int] = {}
         for state in states:
             policy = state.reset_to or "latest"
             if policy in ("earliest", "latest"):
@@ -192,20 +188,20 @@ class Positions:
         )
 
         core = self._core
-        by_key: dict[tuple[str, int], PartitionState] = {state.key: state for state in states}
+        by_key: dict[TopicPartition, PartitionState] = {state.key: state for state in states}
         by_leader, without = known_leaders(core, by_key)
         if without:
             self._later()
-        calls: list[tuple[Call, dict[tuple[str, int], tuple[PartitionState, int, int]]]] = []
+        calls: list[tuple[Call, dict[TopicPartition, tuple[PartitionState, int, int]]]] = []
         for node, keys in by_leader.items():
             topics: dict[str, OffsetForLeaderTopic] = {}
             asked = {}
             for key in keys:
                 state = by_key[key]
-                epoch = core.cluster.topics[key[0]].partitions[key[1]].leader_epoch
+                epoch = core.cluster.topics[key.topic].partitions[key.partition].leader_epoch
                 asked[key] = (state, state.serial, epoch)
-                topic = topics.setdefault(key[0], OffsetForLeaderTopic(topic=key[0]))
-                topic.partitions.append(OffsetForLeaderPartition(key[1], epoch, state.fetch_epoch))
+                topic = topics.setdefault(key.topic, OffsetForLeaderTopic(topic=key.topic))
+                topic.partitions.append(OffsetForLeaderPartition(key.partition, epoch, state.fetch_epoch))
             message = OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.values()))
             calls.append(
                 (core.call(message, node=node, deadline=core.now + core.config.request_timeout), asked)
@@ -220,7 +216,7 @@ class Positions:
                 continue
             for topic in call.response.topics:
                 for answer in topic.partitions:
-                    state, serial, epoch = asked[topic.topic, answer.partition]
+                    state, serial, epoch = asked[TopicPartition(topic.topic, answer.partition)]
                     if state.serial == serial:
                         self._validated(
                             state, epoch, answer.error_code, answer.leader_epoch, answer.end_offset

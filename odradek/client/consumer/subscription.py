@@ -18,7 +18,8 @@ from collections.abc import Iterable
 import attrs
 
 from odradek.client.consumer.consumer_records import BatchRecords
-from odradek.client.consumer.consumer_types import ConsumerRecord, TopicPartition
+from odradek.client.consumer.consumer_types import ConsumerRecord
+from wire.topic_partition import TopicPartition
 
 __all__ = ["Chunk", "PartitionState", "Subscription"]
 

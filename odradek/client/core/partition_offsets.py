@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from odradek.client.core.operation import Call, Operation, Wait
+from odradek.client.core.partition_keys import ByPartition, named
 from odradek.client.core.requests import known_leaders, refresh_metadata, topics_with_metadata
 from odradek.client.errors import broker_error, error_code, is_retriable
 from wire.errors import ErrorCode
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -33,11 +35,11 @@ class ListedOffset:
 
 def list_offsets(
     core: ClientCore,
-    wanted: Mapping[tuple[str, int], int],
+    wanted: ByPartition[int],
     *,
     timeout: float | None = None,
     isolation_level: int = 0,
-) -> Operation[dict[tuple[str, int], ListedOffset]]:
+) -> Operation[dict[TopicPartition, ListedOffset]]:
     """The offset that is wanted of each (topic, partition), as ListOffsets finds it.
 
     A time in milliseconds since 1970 finds the first record at or after it. `EARLIEST` finds the first
@@ -48,26 +50,27 @@ def list_offsets(
     """
     timeout = core.config.api_timeout if timeout is None else timeout
     deadline = core.now + timeout
-    names = list(dict.fromkeys(topic for topic, _ in wanted))
+    times = named(wanted)
+    names = list(dict.fromkeys(key.topic for key in times))
     yield from topics_with_metadata(core, names, deadline=deadline)
-    for topic, partition in wanted:
-        core.cluster.partition(topic, partition)
-    found: dict[tuple[str, int], ListedOffset] = {}
+    for key in times:
+        core.cluster.partition(*key)
+    found: dict[TopicPartition, ListedOffset] = {}
     attempt = 0
     while True:
-        pending = [key for key in wanted if key not in found]
+        pending = [key for key in times if key not in found]
         if not pending:
-            return {key: found[key] for key in wanted}
+            return {key: found[key] for key in times}
         by_leader, without = known_leaders(core, pending)
         calls = []
         for node, keys in by_leader.items():
-            message = _request(core, {key: wanted[key] for key in keys}, isolation_level, timeout)
+            message = _request(core, {key: times[key] for key in keys}, isolation_level, timeout)
             calls.append(core.call(message, node=node, deadline=deadline))
         if calls:
             yield Wait(calls)
         errors = _collect(calls, found)
-        for topic, partition in without:
-            errors.append(broker_error(ErrorCode.LEADER_NOT_AVAILABLE, None, f"{topic}-{partition}"))
+        for key in without:
+            errors.append(broker_error(ErrorCode.LEADER_NOT_AVAILABLE, None, str(key)))
         if not errors:
             continue
         wake_at = core.now + core.backoff(attempt)
@@ -77,12 +80,12 @@ def list_offsets(
         attempt += 1
         yield Wait(until=wake_at)
         yield from refresh_metadata(core, names, timeout=deadline - core.now)
-        for topic, partition in wanted:
-            core.cluster.partition(topic, partition)
+        for key in times:
+            core.cluster.partition(*key)
 
 
 def _request(
-    core: ClientCore, wanted: Mapping[tuple[str, int], int], isolation_level: int, timeout: float
+    core: ClientCore, wanted: Mapping[TopicPartition, int], isolation_level: int, timeout: float
 ) -> Any:
     from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
@@ -101,7 +104,7 @@ def _request(
     )
 
 
-def _collect(calls: list[Call], found: dict[tuple[str, int], ListedOffset]) -> list[Exception]:
+def _collect(calls: list[Call], found: dict[TopicPartition, ListedOffset]) -> list[Exception]:
     errors: list[Exception] = []
     for call in calls:
         if call.error is not None:
@@ -109,9 +112,9 @@ def _collect(calls: list[Call], found: dict[tuple[str, int], ListedOffset]) -> l
             continue
         for topic in call.response.topics:
             for answer in topic.partitions:
-                key = (topic.name, answer.partition_index)
+                key = TopicPartition(topic.name, answer.partition_index)
                 if error_code(answer.error_code) is ErrorCode.NONE:
                     found[key] = ListedOffset(answer.offset, answer.timestamp, answer.leader_epoch)
                 else:
-                    errors.append(broker_error(answer.error_code, None, f"{key[0]}-{key[1]}"))
+                    errors.append(broker_error(answer.error_code, None, str(key)))
     return errors

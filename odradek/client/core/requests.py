@@ -10,6 +10,7 @@ from odradek.client.core.operation import Operation, Wait
 from odradek.client.errors import BrokerUnavailable, error_code, is_retriable
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -116,16 +117,17 @@ def topics_with_metadata(
 
 
 def known_leaders(
-    core: ClientCore, partitions: Iterable[tuple[str, int]]
-) -> tuple[dict[int, list[tuple[str, int]]], list[tuple[str, int]]]:
+    core: ClientCore, partitions: Iterable[TopicPartition]
+) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
     """Partitions by the broker id of their leader, and those that have no leader (or are unknown) just now."""
-    by_leader: dict[int, list[tuple[str, int]]] = {}
-    without: list[tuple[str, int]] = []
-    for name, index in partitions:
+    by_leader: dict[int, list[TopicPartition]] = {}
+    without: list[TopicPartition] = []
+    for key in partitions:
+        name, index = key
         topic = core.cluster.topics.get(name)
         partition = topic.partitions.get(index) if topic is not None else None
         if partition is None or partition.leader not in core.cluster.brokers:
-            without.append((name, index))
+            without.append(key)
         else:
-            by_leader.setdefault(partition.leader, []).append((name, index))
+            by_leader.setdefault(partition.leader, []).append(key)
     return by_leader, without

@@ -37,6 +37,7 @@ from wire.batches.batch_header import HEADER_SIZE
 from wire.batches.record_writer import Row
 from wire.batches.records import Header
 from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
 
 __all__ = ["Accumulator", "Batch", "Lane"]
 
@@ -167,7 +168,7 @@ class Accumulator:
 
     def __init__(self, settings: ProducerSettings, cluster: Cluster, rng: random.Random) -> None:
         self.memory_used = 0
-        self.lanes: dict[tuple[str, int], Lane] = {}
+        self.lanes: dict[TopicPartition, Lane] = {}
         self.active: dict[Lane, None] = {}
         """The lanes that have batches, waiting or in flight."""
         self.incomplete: dict[Batch, None] = {}
@@ -380,7 +381,10 @@ class Accumulator:
         topic = self._cluster.topic(name)
         state = self._topics.get(name)
         if state is None or state.topic is not topic:
-            lanes = [self.lanes.setdefault((name, i), Lane(name, i)) for i in sorted(topic.partitions)]
+            lanes = [
+                self.lanes.setdefault(TopicPartition(name, i), Lane(name, i))
+                for i in sorted(topic.partitions)
+            ]
             old = state
             state = self._topics[name] = _TopicState(topic, lanes)
             if old is not None and old.sticky in lanes:

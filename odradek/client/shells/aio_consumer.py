@@ -24,14 +24,15 @@ from odradek.client.consumer.consumer_types import (
     RebalanceEvent,
     RebalanceKind,
     RebalanceListener,
-    TopicPartition,
 )
 from odradek.client.core.client_keys import ConsumerSettings, merged_properties
 from odradek.client.core.known_cluster import Partition
 from odradek.client.core.operation import Operation
+from odradek.client.core.partition_keys import ByPartition, named
 from odradek.client.shells.aio import AsyncClient
 from odradek.client.shells.consumer_steering import ConsumerSteering, keys_of
 from odradek.env.ports import Env, TaskGroup
+from wire.topic_partition import TopicPartition
 
 __all__ = ["AsyncConsumer"]
 
@@ -203,10 +204,10 @@ class AsyncConsumer(ConsumerSteering):
         return await self.client.run(self._machine.offsets_at(keys, end=True, timeout=seconds))
 
     async def offsets_for_times(
-        self, times_ms: Mapping[tuple[str, int], int], timeout: float | None = None
+        self, times_ms: ByPartition[int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after a time (milliseconds since 1970) of each partition; None where there is none."""
-        wanted = {TopicPartition(*key): timestamp for key, timestamp in times_ms.items()}
+        wanted = named(times_ms)
         if any(timestamp < 0 for timestamp in wanted.values()):
             raise ValueError("times are milliseconds since 1970, not negative")
         found = await self.client.run(self._machine.list_offsets(wanted, self._seconds(timeout)))
@@ -221,7 +222,7 @@ class AsyncConsumer(ConsumerSteering):
 
     async def commit(
         self,
-        offsets: Mapping[tuple[str, int], OffsetAndMetadata | int] | None = None,
+        offsets: ByPartition[OffsetAndMetadata | int] | None = None,
         timeout: float | None = None,
     ) -> None:
         """Commit these offsets (the next to be read), or all positions, and wait for it. Errors as the blocking one."""
@@ -229,7 +230,7 @@ class AsyncConsumer(ConsumerSteering):
 
     def commit_soon(
         self,
-        offsets: Mapping[tuple[str, int], OffsetAndMetadata | int] | None = None,
+        offsets: ByPartition[OffsetAndMetadata | int] | None = None,
         callback: CommitCallback | None = None,
     ) -> None:
         """Commit without waiting; `callback(offsets, error)` is called by a later `poll`, or by `close`."""

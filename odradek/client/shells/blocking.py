@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,8 +22,10 @@ from odradek.client.core.client_config import ClientConfig
 from odradek.client.core.client_core import ClientCore
 from odradek.client.core.known_cluster import Cluster
 from odradek.client.core.operation import Operation, Task
+from odradek.client.core.partition_keys import ByPartition
 from odradek.client.core.requests import refresh_metadata, request
 from odradek.client.shells.sockets import Sockets
+from wire.topic_partition import TopicPartition
 
 __all__ = ["Client"]
 
@@ -123,9 +125,7 @@ class Client:
         """Fresh metadata of these topics (None: of all) and of the brokers."""
         return self.run(refresh_metadata(self.core, topics, timeout=self.timeout))
 
-    def list_offsets(
-        self, wanted: Mapping[tuple[str, int], int]
-    ) -> dict[tuple[str, int], offsets.ListedOffset]:
+    def list_offsets(self, wanted: ByPartition[int]) -> dict[TopicPartition, offsets.ListedOffset]:
         """See `odradek.client.core.partition_offsets.list_offsets`."""
         return self.run(offsets.list_offsets(self.core, wanted, timeout=self.timeout))
 

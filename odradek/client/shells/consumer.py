@@ -34,12 +34,13 @@ from odradek.client.consumer.consumer_types import (
     RebalanceEvent,
     RebalanceKind,
     RebalanceListener,
-    TopicPartition,
 )
 from odradek.client.core.client_keys import ConsumerSettings, merged_properties
 from odradek.client.core.known_cluster import Partition
+from odradek.client.core.partition_keys import ByPartition, named
 from odradek.client.shells.consumer_steering import ConsumerSteering, keys_of
 from odradek.client.shells.io_thread import IoThread
+from wire.topic_partition import TopicPartition
 
 __all__ = ["Consumer"]
 
@@ -275,10 +276,10 @@ class Consumer(ConsumerSteering):
 
     @_alone
     def offsets_for_times(
-        self, times_ms: Mapping[tuple[str, int], int], timeout: float | None = None
+        self, times_ms: ByPartition[int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after a time (milliseconds since 1970) of each partition; None where there is none."""
-        wanted = {TopicPartition(*key): timestamp for key, timestamp in times_ms.items()}
+        wanted = named(times_ms)
         if any(timestamp < 0 for timestamp in wanted.values()):
             raise ValueError("times are milliseconds since 1970, not negative")
         found = self._io.run(self._machine.list_offsets(wanted, self._seconds(timeout)))
@@ -295,7 +296,7 @@ class Consumer(ConsumerSteering):
     @_alone
     def commit(
         self,
-        offsets: Mapping[tuple[str, int], OffsetAndMetadata | int] | None = None,
+        offsets: ByPartition[OffsetAndMetadata | int] | None = None,
         timeout: float | None = None,
     ) -> None:
         """Commit these offsets (the next to be read), or all positions, and wait for it.
@@ -309,7 +310,7 @@ class Consumer(ConsumerSteering):
     @_alone
     def commit_async(
         self,
-        offsets: Mapping[tuple[str, int], OffsetAndMetadata | int] | None = None,
+        offsets: ByPartition[OffsetAndMetadata | int] | None = None,
         callback: CommitCallback | None = None,
     ) -> None:
         """Commit without waiting; `callback(offsets, error)` is called by a later `poll`, or by `close`."""

@@ -6,11 +6,13 @@ Each shell defines how a change reaches its core: under a lock from one thread a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from odradek.client.consumer.consumer_machine import ConsumerMachine
-from odradek.client.consumer.consumer_types import OffsetAndMetadata, TopicPartition
+from odradek.client.consumer.consumer_types import OffsetAndMetadata
+from odradek.client.core.partition_keys import ByPartition
+from wire.topic_partition import TopicPartition
 
 T = TypeVar("T")
 
@@ -96,7 +98,7 @@ class ConsumerSteering(ABC):
         return self._peek(self._machine.statistics)
 
     def _offsets(
-        self, offsets: Mapping[tuple[str, int], OffsetAndMetadata | int] | None
+        self, offsets: ByPartition[OffsetAndMetadata | int] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What is to be committed: these, or all positions."""
         if offsets is None:

@@ -13,7 +13,7 @@ to. It is removed when all is done.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -36,6 +36,7 @@ from odradek.client.admin.moves.balance import Move, Placement, Site
 from odradek.client.core.operation import Operation, Wait
 from odradek.client.errors import ClientError, RequestTimedOut
 from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -52,7 +53,6 @@ __all__ = [
     "unthrottle",
 ]
 
-TopicPartition: TypeAlias = tuple[str, int]
 _POLL_SECONDS = 0.25
 _POLL_SECONDS_MAX = 2.0
 _IMAGE_SECONDS_MAX = 30.0
@@ -90,10 +90,10 @@ class ClusterSurvey:
     def placements(self) -> list[Placement]:
         """The partitions that are not on their way already."""
         return [
-            Placement(topic.name, index, each.replicas, self.sizes.get((topic.name, index), 0))
+            Placement(topic.name, index, each.replicas, self.sizes.get(TopicPartition(topic.name, index), 0))
             for topic in self.topics
             for index, each in sorted(topic.partitions.items())
-            if (topic.name, index) not in self.reassignments
+            if TopicPartition(topic.name, index) not in self.reassignments
         ]
 
     def load_of(self, node: int) -> tuple[int, int, int]:
@@ -104,7 +104,7 @@ class ClusterSurvey:
                 leads += each.leader == node
                 if node in each.replicas:
                     replicas += 1
-                    size += self.sizes.get((topic.name, index), 0)
+                    size += self.sizes.get(TopicPartition(topic.name, index), 0)
         return leads, replicas, size
 
     def too_full(self, moves: Iterable[Move]) -> dict[int, tuple[int, int]]:
@@ -168,7 +168,7 @@ def survey_cluster(
         for directory in found.directories:
             for replica in directory.replicas:
                 if not replica.is_future:
-                    key = (replica.topic, replica.partition)
+                    key = TopicPartition(replica.topic, replica.partition)
                     sizes[key] = max(sizes.get(key, 0), replica.size)
     return ClusterSurvey(cluster, tuple(topics), sizes, reassignments, tuple(unmeasured), usable, is_current)
 
@@ -193,7 +193,7 @@ def move_partitions(
     waiting = list(moves)
     moving: dict[TopicPartition, Move] = {}
     outcomes: dict[TopicPartition, CallError | None] = {}
-    copied = dict.fromkeys(((move.topic, move.partition) for move in moves), 0)
+    copied = dict.fromkeys((_key(move) for move in moves), 0)
     total = sum(move.bytes for move in moves)
     pause = _POLL_SECONDS
     measured_at = core.now
@@ -202,7 +202,7 @@ def move_partitions(
         if wave:
             refused = yield from _begun(core, wave, _left(core, deadline))
             outcomes |= refused
-            moving |= {(m.topic, m.partition): m for m in wave if (m.topic, m.partition) not in refused}
+            moving |= {_key(m): m for m in wave if _key(m) not in refused}
         under_way = yield from list_partition_reassignments(core, list(moving), timeout=_left(core, deadline))
         ended = [key for key in moving if key not in under_way]
         for key in ended:
@@ -217,28 +217,26 @@ def move_partitions(
         if moving:
             wake_at = core.now + pause
             yield Wait(until=wake_at if deadline is None else min(wake_at, deadline))
+    outcomes |= {key: RequestTimedOut(f"{key} has not moved within {timeout:.3g} s") for key in moving}
     outcomes |= {
-        key: RequestTimedOut(f"{key[0]}-{key[1]} has not moved within {timeout:.3g} s") for key in moving
-    }
-    outcomes |= {
-        (move.topic, move.partition): RequestTimedOut(
-            f"{move.topic}-{move.partition} was not begun within {timeout:.3g} s"
-        )
+        _key(move): RequestTimedOut(f"{move.topic}-{move.partition} was not begun within {timeout:.3g} s")
         for move in waiting
     }
     outcomes |= yield from _checked(core, moves, outcomes, _left(core, deadline))
-    done = [move for move in moves if outcomes[move.topic, move.partition] is None]
-    outcomes |= yield from elect_preferred(
-        core, [(move.topic, move.partition) for move in done], timeout=_left(core, deadline)
-    )
-    return {(move.topic, move.partition): outcomes[move.topic, move.partition] for move in moves}
+    done = [move for move in moves if outcomes[_key(move)] is None]
+    outcomes |= yield from elect_preferred(core, [_key(move) for move in done], timeout=_left(core, deadline))
+    return {_key(move): outcomes[_key(move)] for move in moves}
+
+
+def _key(move: Move) -> TopicPartition:
+    return TopicPartition(move.topic, move.partition)
 
 
 def _begun(
     core: ClientCore, wave: Sequence[Move], timeout: float | None
 ) -> Operation[dict[TopicPartition, CallError]]:
     """Have these moves begin; those that the controller refused."""
-    wanted = {(move.topic, move.partition): move.after for move in wave}
+    wanted = {_key(move): move.after for move in wave}
     asked = yield from alter_partition_reassignments(core, wanted, timeout=timeout)
     return {key: error for key, error in asked.items() if error is not None}
 
@@ -257,7 +255,7 @@ def _copied(
     for found in (yield from describe_log_dirs(core, takers, timeout=timeout)):
         for directory in found.directories:
             for replica in directory.replicas:
-                key = (replica.topic, replica.partition)
+                key = TopicPartition(replica.topic, replica.partition)
                 move = moving.get(key)
                 if move is not None and found.broker in move.adding:
                     copied[key] = copied.get(key, 0) + min(replica.size, move.size)
@@ -275,7 +273,7 @@ def _checked(
     The controller says what has ended, any broker which replicas there are: one whose image is behind still shows
     replicas of before and after together, and is asked again.
     """
-    done = [move for move in moves if outcomes[move.topic, move.partition] is None]
+    done = [move for move in moves if outcomes[_key(move)] is None]
     if not done:
         return {}
     until = core.now + (_IMAGE_SECONDS_MAX if timeout is None else min(timeout, _IMAGE_SECONDS_MAX))
@@ -289,7 +287,7 @@ def _checked(
             if found is None or set(found.replicas) != set(move.after):
                 behind |= found is not None and set(found.replicas) == {*move.before, *move.after}
                 replicas = "gone" if found is None else f"on {', '.join(map(str, found.replicas))}"
-                wrong[move.topic, move.partition] = KafkaError(
+                wrong[_key(move)] = KafkaError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                     f"{move.topic}-{move.partition} is {replicas}: another client changed it meanwhile",
                 )
@@ -299,7 +297,7 @@ def _checked(
 
 
 def elect_preferred(
-    core: ClientCore, partitions: Sequence[TopicPartition], *, timeout: float | None = None
+    core: ClientCore, partitions: Sequence[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, KafkaError]]:
     """Let the first replica lead each of these; errors where it could not."""
     if not partitions:
