@@ -53,7 +53,7 @@ WARM_BYTES = 1 << 30
 
 
 def parse_arguments() -> argparse.Namespace:
-    """What to measure, and how."""
+    """The measurements to make, and how."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").partition("\n")[0])
     measures = parser.add_argument_group("what to measure (default: throughput, --requests and --stages)")
     measures.add_argument("--throughput", action="store_true", help="produce and consume through librdkafka")
@@ -248,7 +248,7 @@ class Bench:
         return server
 
     def footprint(self) -> None:
-        """What is asked for of start, connections, partitions and recovery."""
+        """The measurements asked for among start, connections, partitions and recovery."""
         figures: list[footprint.Figure] = []
         for key in self.disk_servers:
             if self.options.startup:

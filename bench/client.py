@@ -32,7 +32,7 @@ class PassFailed(Exception):
 
 @attrs.frozen
 class Pass:
-    """What to run: `records` values of `value_bytes` each, over all partitions of a topic in turn.
+    """The run to make: `records` values of `value_bytes` each, over all partitions of a topic in turn.
 
     A consumer reads them `rounds` times.
     """

@@ -26,7 +26,7 @@ POLL_RECORDS = 500
 
 
 class Reading(NamedTuple):
-    """What a pass came to."""
+    """The result of a pass."""
 
     records: int
     seconds: float

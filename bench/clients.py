@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """What to measure."""
+    """The measurements to make."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.clients", description=(__doc__ or "").partition("\n")[0]
     )

@@ -307,7 +307,7 @@ def table(figures: Sequence[Figure]) -> str:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """What to measure."""
+    """The measurements to make."""
     parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=(__doc__ or "").partition("\n")[0])  # fmt: skip
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(MEASURES), help=f"of {', '.join(MEASURES)}")  # fmt: skip
     parser.add_argument("--no-kafka", action="store_true", help="leave Apache Kafka out")

@@ -1,4 +1,5 @@
-"""What a command of the command line costs by itself: processor seconds beside a bare interpreter and Kafka's own tool.
+"""The cost of a command of the command line by itself: processor seconds beside a bare interpreter and Kafka's own
+tool.
 
     python -m bench.commands [--passes N] [--no-kafka]
 

@@ -42,7 +42,7 @@ IN_FLIGHT_MAX = 200_000
 
 
 class Mismatch(Exception):
-    """What came out is not what went in."""
+    """The output differs from the input."""
 
 
 @attrs.define
@@ -67,7 +67,7 @@ class Airport:
 
 @attrs.define
 class Reading:
-    """What one consumer saw."""
+    """The records that one consumer saw."""
 
     seconds: float = 0.0
     joined_seconds: float = 0.0
@@ -264,7 +264,7 @@ def consume_as_group(bootstrap: str) -> list[Reading]:
 
 
 def check_group(bootstrap: str, count: int) -> str:
-    """What the coordinator says of the group afterwards. Raises `Mismatch` if anything is left unread."""
+    """Check what the coordinator says of the group afterwards. Raises `Mismatch` if anything is left unread."""
     with Admin(bootstrap_servers=bootstrap) as admin:
         (group,) = admin.describe_groups([GROUP])
         lags = admin.describe_group_lag(GROUP)

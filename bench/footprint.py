@@ -1,4 +1,4 @@
-"""What a server costs before it does anything: start, idle connections, empty partitions, recovery."""
+"""The cost of a server before it does anything: start, idle connections, empty partitions, recovery."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _TOTALS = re.compile(rb"^(?:totals|summary): (\d+)", re.MULTILINE)
 
 @attrs.frozen
 class Window:
-    """What one stretch of time took: instructions, and seconds of it."""
+    """The cost of one stretch of time: instructions, and seconds of it."""
 
     instructions: int
     seconds: float

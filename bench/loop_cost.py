@@ -1,4 +1,5 @@
-"""What the connection loop itself costs per request: only receive, dispatch, count and encode. Kernel, log and trio are left out.
+"""The cost of the connection loop itself per request: only receive, dispatch, count and encode. Kernel, log and trio
+are left out.
 
     python -m bench.loop_cost
 

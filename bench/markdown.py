@@ -79,7 +79,7 @@ def stages(found: dict[str, Any]) -> str:
 
 
 def footprint(found: dict[str, Any]) -> str:
-    """What a server costs at rest."""
+    """The cost of a server at rest."""
     figures = found["footprint"]
     servers = [key for key in NAMES if any(each["server"] == key for each in figures)]
     cells = {(each["name"], each["server"]): each for each in figures}

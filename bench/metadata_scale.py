@@ -1,4 +1,4 @@
-"""What a cluster of many partitions costs: a change, creating them, memory, restarts.
+"""The cost of a cluster of many partitions: a change, creating them, memory, restarts.
 
     python -m bench.metadata_scale [--topics 100] [--partitions 100] [--json FILE]
 

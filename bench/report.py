@@ -59,7 +59,7 @@ class Ratio:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on besides the code."""
+    """The conditions that the figures depend on besides the code."""
     return {
         "cpus": os.cpu_count(),
         "processor": platform.machine(),

@@ -36,7 +36,7 @@ from spark.worker_process import worker_python
 
 PARTITIONS = 4
 LARGE = {"kafka.linger.ms": "50", "kafka.batch.size": "262144"}
-"""What helps the JVM connector most; our sink has batches of that size by itself."""
+"""The setting that helps the JVM connector most; our sink has batches of that size by itself."""
 
 
 class _Nothing(DataSource):

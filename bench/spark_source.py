@@ -230,7 +230,7 @@ def latency(spark: SparkSession, bootstrap: str, formats: list[str], seconds: fl
 
 
 def memory(spark: SparkSession) -> str:
-    """What Python's processes under this session's Java hold: proportional set size, the largest and all."""
+    """The memory of Python's processes under this session's Java: proportional set size, the largest and all."""
     java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # a local Spark has both
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

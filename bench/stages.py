@@ -98,7 +98,7 @@ class Stopwatch:
 
 
 def calibrate() -> tuple[float, float]:
-    """What a wrapper adds to its function's own time, and to its caller's: nanoseconds per call."""
+    """The time that a wrapper adds to its function's own time, and to its caller's: nanoseconds per call."""
     watch = Stopwatch()
     empty = watch.wrap("empty", "parse", _nothing)
     started = time.perf_counter_ns()

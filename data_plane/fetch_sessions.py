@@ -160,7 +160,8 @@ class NamedPartitions:
 
 @attrs.frozen(slots=True)
 class FetchPlan:
-    """What to read for one request. `session` is None for a sessionless fetch; `incremental` omits old news."""
+    """The partitions to read for one request. `session` is None for a sessionless fetch; `incremental` omits old
+    news."""
 
     error: ErrorCode
     session: FetchSession | None
@@ -197,7 +198,7 @@ class FetchSessions:
         self._evictions = 0
 
     def name(self, request: FetchRequest, by_id: bool) -> Generator[int, None, NamedPartitions]:
-        """What the request names, for `plan`: the part of its work that grows, in pieces. Changes nothing."""
+        """Collect what the request names, for `plan`: the part of its work that grows, in pieces. Changes nothing."""
         partitions: dict[PartitionKey, FetchedPartition] = {}
         unknown = 0
         for topic in request.topics:

@@ -41,7 +41,7 @@ DISK_FULL_RETRY_SECONDS = 1.0
 
 
 class HostingBroker(BrokerHost, Protocol):
-    """What `HostedPartitions` takes of its broker."""
+    """The part of its broker that `HostedPartitions` uses."""
 
     @property
     def node_id(self) -> int: ...

@@ -1,4 +1,4 @@
-"""What every part of a broker takes of it; each part's own protocol adds the rest. PURE."""
+"""The part of a broker that all its parts use; each part's own protocol adds the rest. PURE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for the logs of each topic: its own values over this broker's. PURE."""
+"""Configuration of the logs of each topic: its own values over this broker's. PURE."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ EXIT_USAGE = 64
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    """What to run."""
+    """The run to make."""
     parser = argparse.ArgumentParser(prog="python -m jepsen_tests", description=(__doc__ or ""))
     parser.add_argument("--system", choices=sorted(SYSTEMS), default="odradek", help="(default: odradek)")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long faults come (default: 60)")

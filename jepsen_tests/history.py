@@ -60,7 +60,7 @@ class Restart:
 
 @attrs.define
 class Poll:
-    """What one call of a consumer returned, by key in the order of arrival.
+    """The records that one call of a consumer returned, by key in the order of arrival.
 
     `rebalanced` names the keys that came or went during the call. `final` marks the complete reading of every key
     from its first record after all faults have ended.

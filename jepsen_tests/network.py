@@ -31,7 +31,7 @@ _TOOLS = ("ip", "unshare", "nsenter", "setpriv")
 
 
 class Network(Protocol):
-    """What a cluster and its nemesis need to know of the network. Nodes are numbered from 1."""
+    """The network as a cluster and its nemesis know it. Nodes are numbered from 1."""
 
     @property
     def can_partition(self) -> bool:

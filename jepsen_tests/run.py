@@ -34,7 +34,7 @@ _READ_SECONDS = 60.0
 
 @attrs.frozen
 class Options:
-    """What to run, for how long, under which faults."""
+    """The run to make, its length and its faults."""
 
     seconds: float = 60.0
     kinds: Sequence[str] = ()
@@ -60,7 +60,7 @@ class Options:
 
 @attrs.define
 class Result:
-    """What came out. `troubles` are sentences on what should have worked once all faults had ended."""
+    """The result of a run. `troubles` are sentences on what should have worked once all faults had ended."""
 
     history: History
     anomalies: list[Anomaly]

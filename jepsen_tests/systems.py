@@ -33,7 +33,7 @@ class System(Protocol):
 
     @property
     def name(self) -> str:
-        """What the command line calls it."""
+        """The system's name on the command line."""
         ...
 
     def format(self, properties: Path) -> None:
@@ -41,7 +41,7 @@ class System(Protocol):
         ...
 
     def command(self, properties: Path) -> Sequence[str]:
-        """What starts a node in the foreground."""
+        """The command that starts a node in the foreground."""
         ...
 
 

@@ -99,7 +99,7 @@ class Recorder:
     started: float = attrs.field(factory=time.monotonic)
     history: History = attrs.field(factory=History)
     errors: dict[str, int] = attrs.field(factory=dict)
-    """What was reported to an application as failed: `client: error` -> count."""
+    """Errors that were reported to an application: `client: error` -> count."""
 
     def now(self) -> float:
         """Seconds since the run began."""
@@ -138,7 +138,7 @@ class RestartListener(logging.Handler):
 
 @attrs.define
 class Workload:
-    """What all clients share, and the threads themselves."""
+    """State that all clients share, and the threads themselves."""
 
     bootstrap: str
     partitions: int

@@ -1,4 +1,4 @@
-"""What is served on a controller's listener: the quorum's own requests, the controller's, and envelopes with more.
+"""The requests served on a controller's listener: the quorum's own requests, the controller's, and envelopes with more.
 
 As in Kafka this listener advertises a set of its own. Requests that another node leads are answered NOT_CONTROLLER (or
 with the leader, where the response has room for it): nothing is passed on from here.

@@ -31,7 +31,8 @@ KRAFT_VERSION_LEVEL = 1
 
 @attrs.frozen
 class Release:
-    """What a node of one release speaks; nodes of two releases live in one cluster while it is upgraded.
+    """The versions and levels that a node of one release speaks; nodes of two releases live in one cluster while it is
+    upgraded.
 
     `versions_behind` says by how many versions its answers to clients end before ours. Requests between nodes are
     exempt. Their versions are fixed by the finalized `metadata.version`, since nodes do not negotiate.
@@ -50,7 +51,7 @@ THIS_RELEASE = Release(SUPPORTED_FEATURES)
 
 
 def unsupported_feature(finalized: Mapping[str, int], release: Release = THIS_RELEASE) -> str | None:
-    """What is wrong with a cluster's finalized levels, None when this version supports them all."""
+    """The fault in a cluster's finalized levels, None when this version supports them all."""
     for name, level in sorted(finalized.items()):
         low, high = release.features.get(name, (0, 0))
         if not low <= level <= high:

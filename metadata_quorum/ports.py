@@ -1,4 +1,4 @@
-"""What the metadata quorum asks of the parts around it.
+"""Ports of the metadata quorum to the parts around it.
 
 Two logs meet here. `ReplicatedLog` is the storage below a quorum: bytes with offsets and epochs.
 `data_plane.metadata_log` implements it over the log class that topics use, tests in memory. `DecisionLog` is what a
@@ -36,7 +36,7 @@ class OffsetAndEpoch:
 
 @attrs.frozen
 class Snapshot:
-    """What a snapshot holds besides its frame."""
+    """The contents of a snapshot besides its frame."""
 
     last_contained_log_timestamp: int
     control_records: tuple[Message, ...]
@@ -104,7 +104,7 @@ class ReplicatedLog(Protocol):
 
 @attrs.frozen
 class QuorumState:
-    """What a voter must never forget (Kafka's QuorumStateData, version 1). -1: unknown, nobody."""
+    """The state that a voter must never forget (Kafka's QuorumStateData, version 1). -1: unknown, nobody."""
 
     leader_id: int = -1
     leader_epoch: int = 0

@@ -57,7 +57,7 @@ D_co = TypeVar("D_co", covariant=True)
 
 @attrs.frozen
 class DecisionContext:
-    """What a decision may know besides the state and the request."""
+    """The facts that a decision may know besides the state and the request."""
 
     now_ms: int
     """Monotonic milliseconds: for sessions and timers, never for what is replicated."""
@@ -79,7 +79,7 @@ class Decision:
 
 
 class Machine(Protocol[S, D_co]):
-    """What is replicated and how it is decided. `S` is the state (immutable), `D_co` tells what a replay changed."""
+    """The replicated state and how it is decided. `S` is the state (immutable), `D_co` tells what a replay changed."""
 
     def decide(self, state: S, request: Any, context: DecisionContext) -> Decision:
         """Raises nothing: refusals are responses."""

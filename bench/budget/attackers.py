@@ -30,7 +30,7 @@ _NOWHERE = bytearray(DRAIN_BYTES)
 
 @attrs.define
 class Attack:
-    """What the frames have met: all connections together."""
+    """The answers that the frames got: all connections together."""
 
     answered: int = 0
     closed: int = 0
@@ -146,7 +146,7 @@ class Attackers:
         self.pipe.send((bootstrap, frame, pause_seconds))
 
     def so_far(self) -> Attack:
-        """What was met since `begin`; the exchanges under way are not in it."""
+        """The answers since `begin`; the exchanges under way are not in it."""
         return self._ask(False)
 
     def end(self) -> Attack:

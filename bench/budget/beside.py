@@ -22,7 +22,7 @@ ANSWER_SECONDS_MAX = 120.0
 
 @attrs.frozen
 class Served:
-    """What a client has seen since it was last asked."""
+    """The answers that a client got since it was last asked."""
 
     answers: int
     seconds: float
@@ -79,7 +79,7 @@ class Asker:
     pipe: Connection
 
     def since_last(self) -> Served:
-        """What it has seen since the last call. Raises `EOFError` if it has ended."""
+        """The answers since the last call. Raises `EOFError` if it has ended."""
         return self._ask(False)
 
     def pause(self) -> Served:

@@ -1,4 +1,4 @@
-"""What makes requests expensive that a broker answers by itself: logs, offsets, groups, and what it tells of the cluster."""
+"""Expensive requests that a broker answers by itself: logs, offsets, groups, and what it tells of the cluster."""
 
 from __future__ import annotations
 

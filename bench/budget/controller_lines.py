@@ -1,4 +1,4 @@
-"""What makes requests expensive that the active controller decides, and those of the metadata quorum."""
+"""Expensive requests that the active controller decides, and those of the metadata quorum."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def measure_alone(node: Judged, frame: Frame, probe: Asker, settle_seconds: floa
 
 @attrs.frozen
 class Window:
-    """What the ordinary clients got for some seconds."""
+    """The service that the ordinary clients got for some seconds."""
 
     rate: float
     longest_seconds: float
@@ -130,7 +130,7 @@ def _observe(clients: Sequence[Asker], *, pauses: bool = False) -> Window:
 
 
 def undisturbed(clients: Sequence[Asker], seconds: float) -> Window:
-    """What they get with nobody beside them."""
+    """The service that they get while they are alone."""
     time.sleep(WARM_UP_SECONDS)
     _observe(clients)
     time.sleep(seconds * QUIET_SHARE)
@@ -168,7 +168,7 @@ def attacked(
 
 @attrs.frozen
 class Rates:
-    """What ordinary clients kept beside one frame, once a second from each connection, and back to back."""
+    """The service that ordinary clients kept beside one frame, once a second from each connection, and back to back."""
 
     paced_share: float
     back_to_back_share: float
@@ -244,7 +244,7 @@ def costliest(costs: Sequence[Cost], over_ms: float) -> list[Cost]:
 
 
 def frames_of(node: Judged, apis: Sequence[str], sizes: Sequence[str], every_version: bool) -> list[Frame]:
-    """What is to be measured: of every served API, by listener."""
+    """The measurements to make: of every served API, by listener."""
     wanted = {name.lower().replace("_", "") for name in apis}
     found = []
     for listener in ("broker", "controller"):

@@ -1,4 +1,4 @@
-"""What decoding one frame costs, whatever it holds: each API and version, each field that can grow, by itself."""
+"""The cost of decoding one frame, whatever it holds: each API and version, each field that can grow, by itself."""
 
 from __future__ import annotations
 

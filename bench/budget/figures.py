@@ -1,4 +1,4 @@
-"""What expensive frames cost: the figures of one frame, its budget, and the table with a row for each line."""
+"""The costs of expensive frames: the figures of one frame, its budget, and the table with a row for each line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Frame:
 
 @attrs.define
 class Cost:
-    """What one frame costs; figures of rates are None where they were not measured."""
+    """The costs of one frame; figures of rates are None where they were not measured."""
 
     frame: Frame
     stall_ms: float

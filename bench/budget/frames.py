@@ -27,7 +27,7 @@ Value = Any
 
 @attrs.frozen
 class Stage:
-    """What exists on the node under judgement, for frames to name."""
+    """Things that exist on the node under judgement, for frames to name."""
 
     wide: str
     """A topic with half of the node's partitions."""
@@ -50,7 +50,7 @@ class Stage:
 
 @attrs.frozen
 class Costly:
-    """What makes requests of one API expensive."""
+    """The recipe of an expensive request of one API."""
 
     why: str
     """One sentence: which work a frame asks for, and what repeats."""

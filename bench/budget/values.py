@@ -1,4 +1,4 @@
-"""What the fields of expensive requests hold: things that exist on the node under judgement, and names without end."""
+"""Values for the fields of expensive requests: things that exist on the node under judgement, and names without end."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ _SET, _DELETE = 0, 1
 
 
 class TroublesHost(BrokerHost, Protocol):
-    """What `DirectoryTroubles` takes of its broker."""
+    """The part of its broker that `DirectoryTroubles` uses."""
 
     @property
     def node_id(self) -> int: ...
@@ -79,7 +79,7 @@ class TroublesHost(BrokerHost, Protocol):
 
 
 class DirectoryTroubles:
-    """What one broker says of its disks."""
+    """A broker's report of its disks."""
 
     def __init__(self, broker: TroublesHost) -> None:
         self._broker = broker
@@ -166,7 +166,7 @@ class DirectoryTroubles:
                 await self._wake.wait()
 
     def text(self) -> str:
-        """What this broker says of its disks now; nothing if all are sound."""
+        """This broker's present report of its disks; empty if all are sound."""
         return troubles_text(
             TroubledDirectory(each.directory_id, each.trouble, each.trouble_since_ms, each.path)
             for each in self._broker.log_dirs

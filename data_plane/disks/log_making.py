@@ -75,7 +75,7 @@ class LogMaker:
         self._making: dict[TopicPartition, None] = {}
         """Names that workers are making."""
         self._hosting: dict[TopicIdPartition, bool] = {}
-        """What the broker is to host now; as in `_waiting`."""
+        """The replicas that the broker is to host now; as in `_waiting`."""
         self._inline_left = INLINE_LOGS_MAX
         self._is_stopped = False
 
@@ -127,7 +127,7 @@ class LogMaker:
         del self._queues[log_dir.path]
 
     def _wanted(self, replica: TopicIdPartition) -> _Wanted | None:
-        """What to make for a replica; None when it is gone, or has its log."""
+        """The log to make for a replica; None when it is gone, or has its log."""
         topic = self._newest.image.topics_by_id.get(replica.topic_id)
         partition = None if topic is None else topic.partitions.get(replica.partition)
         if topic is None or partition is None or self._node_id not in partition.replicas:

@@ -17,7 +17,7 @@ from wire.messages.sync_group import SyncGroupRequest
 
 
 def refusal(ask: Ask, code: ErrorCode) -> Any:
-    """What `ask` is answered instead of a decision."""
+    """The answer to `ask` instead of a decision."""
     request = ask.request
     if isinstance(request, HeartbeatRequest):
         if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:

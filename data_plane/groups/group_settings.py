@@ -1,4 +1,4 @@
-"""What group coordinators take from a node's configuration. PURE."""
+"""Settings of group coordinators, from a node's configuration. PURE."""
 
 from __future__ import annotations
 

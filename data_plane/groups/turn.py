@@ -1,4 +1,5 @@
-"""What the parts of the group machine hand to each other: a request, and one turn's records and answers. PURE."""
+"""Values that the parts of the group machine hand to each other: a request, and one turn's records and answers.
+PURE."""
 
 from __future__ import annotations
 

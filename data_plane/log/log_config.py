@@ -116,7 +116,7 @@ class LogConfig:
 
 
 def log_config(overrides: Mapping[str, str], layers: BrokerConfigLayers) -> LogConfig:
-    """What holds for a topic's logs: its own values over those of a broker.
+    """The configuration of a topic's logs: its own values over those of a broker.
 
     `internal.segment.bytes` wins over `segment.bytes`, as in Kafka (it is not bounded from below).
     """

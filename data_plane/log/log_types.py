@@ -1,4 +1,4 @@
-"""What goes into and comes out of a partition's log."""
+"""Types of what goes into and comes out of a partition's log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AppendResult(NamedTuple):
 
 
 class LogRead:
-    """What a read found: `count` bytes of whole batches at `position` of `file`, which is pinned; or nothing.
+    """The result of a read: `count` bytes of whole batches at `position` of `file`, which is pinned; or nothing.
 
     `next_offset` is where to read on. Its receiver calls `release` once (or hands the pin on).
     """
@@ -73,7 +73,7 @@ class FileRange:
 
 
 class LogOwner(Protocol):
-    """What a log tells its directory, and what the directory does for it."""
+    """The reports of a log to its directory, and the directory's services for it."""
 
     @property
     def small_files(self) -> AbstractContextManager[object]:

@@ -1,4 +1,4 @@
-"""What a topic asks of single records: keys where it is compacted, timestamps within its bounds.
+"""Rules of a topic for single records: keys where it is compacted, timestamps within its bounds.
 
 Records are parsed in two cases only. A rule needs them (compacted topics, a bound on old timestamps), or a producer
 must be told which of its records were refused. Texts and the order of checks are Kafka's (KIP-467).

@@ -29,7 +29,7 @@ from odradek.env.ports import Log
 
 @attrs.frozen(kw_only=True)
 class LoadOptions:
-    """What a log's directory knows about a log before it is opened; -1 where nothing is known."""
+    """The directory's knowledge of a log before it is opened; -1 where nothing is known."""
 
     is_clean: bool
     """The process that had the log last closed it and synced everything."""

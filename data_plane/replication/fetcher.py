@@ -105,16 +105,14 @@ class Followed:
         """The number of committed records that this replica lacked at the leader's last answer."""
 
     def wanted(self) -> Told:
-        """What the next fetch says of it: log end offset, leader epoch, epoch of the last record, log start
-        offset.
-        """
+        """The next fetch's fields for it: log end offset, leader epoch, epoch of the last record, log start offset."""
         log = self.partition.log
         return log.log_end_offset, self.leader_epoch, log.epochs.latest, log.log_start_offset
 
 
 @attrs.frozen
 class SharedByFetchers:
-    """What all fetchers of a broker share."""
+    """Values that all fetchers of a broker share."""
 
     node_id: int
     env: Env

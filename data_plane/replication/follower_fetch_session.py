@@ -27,7 +27,7 @@ class ReplicaFetchSession:
         self.session_id = 0
         self.epoch = INITIAL_EPOCH
         self.told: dict[TopicIdPartition, Told] = {}
-        """What the leader's session holds."""
+        """The contents of the leader's session."""
 
     def begin(self) -> None:
         """The next request names everything; it also ends the session that was."""

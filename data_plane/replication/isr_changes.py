@@ -47,7 +47,7 @@ class _Change:
 
 
 class AlterPartitionSender:
-    """What is still to be decided. The task lives while there is something."""
+    """Sender of the proposals that are still undecided. The task lives while there is something."""
 
     def __init__(
         self,

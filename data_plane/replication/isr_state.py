@@ -1,4 +1,4 @@
-"""What a leader knows of its in-sync replicas: told by the controller, or proposed and not yet decided. PURE.
+"""A leader's knowledge of its in-sync replicas: told by the controller, or proposed and not yet decided. PURE.
 
 While a proposal is under way, either of the two sets may hold. So the *maximal* one counts for the high watermark. A
 record is committed only when it is on every replica of either set (KIP-497's argument, Kafka's `PartitionState`). The

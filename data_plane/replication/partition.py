@@ -67,7 +67,7 @@ decides.
 
 
 class Cluster(Protocol):
-    """What a partition asks of its broker."""
+    """The part of its broker that a partition uses."""
 
     @property
     def lag_ms_max(self) -> int:

@@ -29,7 +29,7 @@ NO_BROKER_EPOCH = -1
 
 
 class ReplicationHost(BrokerHost, Protocol):
-    """What replication takes of its broker."""
+    """The part of its broker that replication uses."""
 
     @property
     def node_id(self) -> int: ...
@@ -63,7 +63,7 @@ class ReplicationHost(BrokerHost, Protocol):
 
 
 class Replication:
-    """What a broker does for its replicas."""
+    """A broker's work for its replicas."""
 
     def __init__(self, broker: ReplicationHost, settings: ReplicationSettings) -> None:
         self._broker = broker

@@ -1,4 +1,4 @@
-"""What replication takes from the broker's configuration. Times in milliseconds, sizes in bytes."""
+"""Settings of replication, from the broker's configuration. Times in milliseconds, sizes in bytes."""
 
 from __future__ import annotations
 

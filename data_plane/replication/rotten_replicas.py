@@ -80,7 +80,7 @@ class DirectoriesTold(Protocol):
 
 
 class RotHost(BrokerHost, Protocol):
-    """What `RottenReplicas` takes of its broker."""
+    """The part of its broker that `RottenReplicas` uses."""
 
     @property
     def node_id(self) -> int: ...

@@ -1,4 +1,4 @@
-"""What each configuration key is for, in a sentence: `config_docs.tsv`, by key, and by pattern for families of keys.
+"""The purpose of each configuration key, in a sentence: `config_docs.tsv`, by key, and by pattern for families of keys.
 
 A broker key that is the default of a topic's key is told of as that, and so are the limits and defaults of groups.
 """

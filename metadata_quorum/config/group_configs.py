@@ -1,4 +1,4 @@
-"""What a group may be told (KIP-848, KIP-932, KIP-1071): its keys, within limits that brokers set.
+"""Configuration of groups (KIP-848, KIP-932, KIP-1071): its keys, within limits that brokers set.
 
 `KIND.rest` of a group follows the broker's `group.KIND.rest` and stays between `group.KIND.min.rest` and
 `group.KIND.max.rest`.

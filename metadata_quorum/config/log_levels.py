@@ -12,7 +12,7 @@ LEVELS = {"TRACE": 0, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL":
 
 
 class LogLevels:
-    """What is logged. A change lasts until the node stops, as in Kafka."""
+    """The level from which lines are logged. A change lasts until the node stops, as in Kafka."""
 
     def __init__(self, level: str = "INFO") -> None:
         self._level = level

@@ -1,4 +1,4 @@
-"""What changed configuration means for partitions at once, in the decision that changes it.
+"""Immediate effects of changed configuration on partitions, in the decision that changes it.
 
 * A lower `min.insync.replicas` may make an ISR sufficient. Its high watermark advances from then on, so those that were
   eligible may miss what it passes: they are eligible no more. (Kafka forgets all eligible replicas with each change, also

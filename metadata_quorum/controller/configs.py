@@ -52,7 +52,7 @@ Changes = dict[str, str | None]
 """New values by key; None takes the override away."""
 
 Judge = Callable[[MetadataImage, Any, Mapping[str, str]], Changes]
-"""What a resource of a request changes, given the values in force. Raises `KafkaError`."""
+"""A function that gives the changes of one resource of a request; it gets the values in force. Raises `KafkaError`."""
 
 
 @attrs.frozen
@@ -121,7 +121,8 @@ def _replaced(
 def _news(
     image: MetadataImage, resource: Any, wanted: list[tuple[str, str | None]], before: Mapping[str, str]
 ) -> Changes:
-    """What is written. A broker's value is written anew even if it is the same: it makes brokers load files again."""
+    """The changes to write. A broker's value is written anew even if it is the same: it makes brokers load files
+    again."""
     kind = resource.resource_type
     unreadable = _unreadable(image, kind, resource.resource_name)
     return {

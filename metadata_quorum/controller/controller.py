@@ -64,8 +64,8 @@ class Activate:
 
 @attrs.frozen
 class PeriodicTask:
-    """What the active controller asks itself every `period_ms`, and again at once while `has_more(response)`: each answer
-    is committed before the next question."""
+    """A question that the active controller asks itself every `period_ms`, and again at once while
+    `has_more(response)`: each answer is committed before the next question."""
 
     name: str
     request: Any
@@ -148,7 +148,7 @@ def session_check_ms(settings: ControllerSettings) -> int:
 
 
 def periodic_tasks(settings: ControllerSettings) -> tuple[PeriodicTask, ...]:
-    """What a node has to submit by its clock while its controller is active, beside the check of sessions."""
+    """Requests that a node submits by its clock while its controller is active, beside the check of sessions."""
     tasks = [
         PeriodicTask(
             "leaderless partitions",
@@ -175,7 +175,7 @@ _OF_NODES: Mapping[type, _Decide] = {
     AllocateProducerIdsRequest: producer_ids.allocate_producer_ids,
     ControllerRegistrationRequest: register_controller,
 }
-"""What brokers and controllers ask for themselves."""
+"""Requests that brokers and controllers send for themselves."""
 
 _OF_CLIENTS: Mapping[type, _Decide] = {
     CreateTopicsRequest: topics.create_topics,
@@ -189,7 +189,7 @@ _OF_CLIENTS: Mapping[type, _Decide] = {
     UnregisterBrokerRequest: unregister_broker,
     UpdateFeaturesRequest: features.update_features,
 }
-"""What clients ask, forwarded by whichever broker they asked."""
+"""Requests of clients, forwarded by the broker that they asked."""
 
 _OF_TIMERS: Mapping[type, _Decide] = {
     FenceExpiredBrokers: brokers.fence_expired,

@@ -1,4 +1,4 @@
-"""What a controller takes from its node's configuration."""
+"""Settings of a controller, from its node's configuration."""
 
 from __future__ import annotations
 

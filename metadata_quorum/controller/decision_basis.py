@@ -1,4 +1,4 @@
-"""What a decision rests on besides the image, the request and its context: the controller's settings and its sessions."""
+"""The basis of a decision besides the image, the request and its context: the controller's settings and its sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the active controller of this node has decided, counted since the process began. PURE.
+"""Decisions of this node's active controller, counted since the process began. PURE.
 
 Elections are told from what is committed: the image before and after a decision, and which partitions it changed.
 """

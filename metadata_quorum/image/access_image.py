@@ -48,7 +48,7 @@ class Acl:
 
 @attrs.frozen
 class ScramCredential:
-    """What a server knows of a user's password (RFC 5802)."""
+    """A server's knowledge of a user's password (RFC 5802)."""
 
     salt: bytes = attrs.field(repr=False)
     stored_key: bytes = attrs.field(repr=False)
@@ -112,7 +112,7 @@ def _quota_order(known: tuple[QuotaEntity, str]) -> tuple[list[tuple[str, bool, 
 
 @attrs.define
 class AccessChanges:
-    """What records have changed since the last image; None is what is gone."""
+    """Changes by records since the last image; None is what is gone."""
 
     acls: dict[bytes, Acl | None] = attrs.field(factory=dict)
     scram_credentials: dict[tuple[str, int], ScramCredential | None] = attrs.field(factory=dict)

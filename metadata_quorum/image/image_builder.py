@@ -105,7 +105,7 @@ class _TopicChange:
 
 @attrs.define
 class _Changes:
-    """What was replayed since the last build; nothing of the base image is touched."""
+    """Changes that were replayed since the last build; nothing of the base image is touched."""
 
     topics: dict[bytes, _TopicChange] = attrs.field(factory=dict)
     names: dict[str, bytes | None] = attrs.field(factory=dict)

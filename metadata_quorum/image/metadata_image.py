@@ -200,7 +200,7 @@ class MetadataImage:
 
 @attrs.frozen
 class MetadataDelta:
-    """What differs between two images that follow each other, in the order in which it changed.
+    """The difference between two images that follow each other, in the order in which it changed.
 
     A topic that was deleted and created anew under its name is in `deleted_topics` (with its old image) and in
     `changed_topics`.

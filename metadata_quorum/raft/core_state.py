@@ -1,4 +1,4 @@
-"""What the parts of the core share: the role, the time, what must be remembered, who is being asked. PURE.
+"""State that the parts of the core share: the role, the time, what must be remembered, who is being asked. PURE.
 
 Elections and replication act on this and know nothing of the reports that call them (`core.py`). A transition goes
 through `enter`; it alone emits `SaveState`, and nothing that tells of the new role precedes that.
@@ -45,7 +45,7 @@ FIRST_WAIT = 0.1
 
 @attrs.frozen
 class RaftConfig:
-    """What a replica of the quorum takes from its node's configuration."""
+    """Settings of a replica of the quorum, from its node's configuration."""
 
     election_timeout_seconds: float = setting(
         "controller.quorum.election.timeout.ms", milliseconds_as_seconds

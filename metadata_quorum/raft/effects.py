@@ -1,4 +1,4 @@
-"""What the core wants done. The driver performs effects in their order, each before the next.
+"""Effects that the core wants done. The driver performs effects in their order, each before the next.
 
 A `SaveState` is durable before the next effect begins. So a vote or an epoch that left the node is never forgotten
 (Raft, figure 2: "updated on stable storage before responding to RPCs").

@@ -1,4 +1,4 @@
-"""What the core knows of its log: offsets, epochs, voters; never the bytes. PURE.
+"""The core's knowledge of its log: offsets, epochs, voters; never the bytes. PURE.
 
 Everything here follows from the log's batches, so it is rebuilt from them at start. `flushed_offset` is a promise of
 the disk: a replica never tells anybody of an end offset beyond it.

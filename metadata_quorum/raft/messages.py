@@ -1,4 +1,4 @@
-"""What replicas say to each other, as the core sees it; `replica/wire_messages.py` has the translation into Kafka's RPCs.
+"""Messages between replicas, as the core sees it; `replica/wire_messages.py` has the translation into Kafka's RPCs.
 
 A request is answered exactly once. `epoch` is always the sender's.
 """

@@ -61,7 +61,7 @@ def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
 
 
 def _mismatch(core: CoreState, request: Fetch) -> FetchAnswer | None:
-    """What a replica must do before it can follow: load a snapshot, or cut its log."""
+    """The step that a replica must take before it can follow: load a snapshot, or cut its log."""
     log = core.log
     ours = OffsetAndEpoch(request.offset, request.last_epoch)
     snapshot = log.snapshot

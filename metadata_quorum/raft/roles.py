@@ -82,7 +82,7 @@ class Follower:
 
 @attrs.define
 class Progress:
-    """What a leader knows of another replica: its promise, and when it fetched."""
+    """A leader's knowledge of another replica: its promise, and when it fetched."""
 
     key: ReplicaKey
     offset: int = -1

@@ -1,4 +1,4 @@
-"""What the parts of a replica at work see of the loop that drives them, and the settings that all of them share. PORTED.
+"""The driving loop as the parts of a replica at work see it, and the settings that all of them share. PORTED.
 
 `raft_quorum.py` is the driver. Its parts (`quorum_leader.py`, `quorum_peers.py`, `quorum_requests.py`,
 `quorum_snapshots.py`) report to the core through it and leave to it what must wait for the disk.

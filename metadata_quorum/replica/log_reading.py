@@ -56,7 +56,7 @@ def snapshot_voters(stored: StoredSnapshot) -> VoterSet | None:
 
 
 def read_log_state(log: ReplicatedLog, stored: StoredSnapshot | None, static_voters: VoterSet) -> LogState:
-    """What the core must know of a log and its newest snapshot. Blocks.
+    """Read what the core must know of a log and its newest snapshot. Blocks.
 
     A snapshot that the log does not lead to (loaded from a leader just before a crash) replaces the log, as it would
     have then. Raises `MetadataLogCorrupt`, `DiskError`.

@@ -94,7 +94,7 @@ class _Link:
 
 
 class _Address:
-    """What is known of one host and port: how often in a row it did not answer, when it may be tried again."""
+    """The knowledge of one host and port: how often in a row it did not answer, when it may be tried again."""
 
     __slots__ = ("attempt", "failures", "retry_at")
 
@@ -106,7 +106,7 @@ class _Address:
 
 
 class Addresses:
-    """What a node knows of the addresses of others, for all its `PeerConnections` together."""
+    """A node's knowledge of the addresses of others, for all its `PeerConnections` together."""
 
     def __init__(self, env: Env) -> None:
         self._env = env

@@ -1,4 +1,4 @@
-"""What a replica of the quorum does while it leads: decisions wait, go to the log in groups, and are synced. PORTED.
+"""Work of a replica of the quorum while it leads: decisions wait, go to the log in groups, and are synced. PORTED.
 
 Decisions get their offsets at once. What waits is written as one batch, and the next one only when it is synced; what
 gathers meanwhile is the next group. The first batch of an epoch is its LeaderChange. The voters follow in the same

@@ -1,4 +1,4 @@
-"""What snapshots do to the log of a quorum: a leader's takes its place, our own let its beginning go. PORTED.
+"""Effect of snapshots on the log of a quorum: a leader's takes its place, our own let its beginning go. PORTED.
 
 A snapshot comes in chunks while the node goes on. It replaces the log when it is whole and sound, and the core still
 wants it. A crash in between leaves a snapshot beyond the end of the log. At the next start it replaces the log
@@ -34,7 +34,7 @@ EXPIRATION_CHECK_SECONDS = 60.0
 
 
 class QuorumSnapshots:
-    """What becomes of the log where snapshots cover it."""
+    """Treatment of the log where snapshots cover it."""
 
     def __init__(self, driver: QuorumDriver, peers: QuorumPeers) -> None:
         self._driver = driver

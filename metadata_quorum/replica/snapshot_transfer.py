@@ -124,7 +124,7 @@ def _chunk(response: FetchSnapshotResponse, snapshot: OffsetAndEpoch, position: 
 
 @attrs.frozen
 class LeaderView:
-    """What a node knows about who leads, when it answers."""
+    """A node's knowledge of the leader when it answers."""
 
     node_id: int
     cluster_id: str

@@ -110,7 +110,7 @@ class Snapshotter:
         self._snapshots = 0
 
     def begin_after(self, end_offset: int) -> None:
-        """What the newest snapshot covers (at start, and when a leader's was installed)."""
+        """The state that the newest snapshot covers (at start, and when a leader's was installed)."""
         self._last_offset = end_offset - 1
         self._image = None
         self._bytes = 0

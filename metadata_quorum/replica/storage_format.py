@@ -68,7 +68,7 @@ class VoterEndpoint:
 
 @attrs.frozen
 class StorageInfo:
-    """What is known about one log directory."""
+    """The facts about one log directory."""
 
     path: str
     meta: MetaProperties | None

@@ -1,4 +1,4 @@
-"""What one fetch asks for: its partitions are read within its limits, and the response is put together.
+"""The work of one fetch: its partitions are read within its limits, and the response is put together.
 
 A response holds ranges of segment files, pinned, not bytes: the connection sends them with sendfile. A fetch that is
 parked keeps its job, and reads anew each time that it is woken.
@@ -91,7 +91,7 @@ class FetchRound:
 
 
 class FetchJob:
-    """What a fetch asks for, kept while it is parked (no part of it is a view of the receive buffer)."""
+    """A fetch's request, kept while it is parked (no part of it is a view of the receive buffer)."""
 
     __slots__ = (
         "api_version",

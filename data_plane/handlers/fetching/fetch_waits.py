@@ -1,4 +1,4 @@
-"""What a fetch that found too little waits for, partition by partition.
+"""Waits of a fetch that found too little, partition by partition.
 
 The fetch lacks a number of bytes over all its partitions. Before there are enough, at least one partition must give
 an equal share of that number. So each partition waits for its own share. The first that has it wakes the fetch, and

@@ -73,7 +73,7 @@ class DiskSpace(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class LogDirContext(UpkeepContext):
-    """What all log directories of a node share."""
+    """Values that all log directories of a node share."""
 
     random: Random
     on_offline: Callable[[LogDir, str], None] = lambda log_dir, reason: None

@@ -60,7 +60,7 @@ class UpkeepContext:
 
 
 class LookedAfter(Protocol):
-    """What the upkeep asks of the log directory that it looks after."""
+    """The part of a log directory that its upkeep uses."""
 
     directory: Dir
     logs: dict[TopicPartition, PartitionLog]
@@ -93,7 +93,7 @@ class LookedAfter(Protocol):
 
 
 class Background:
-    """What is due in one log directory. Times are monotonic milliseconds."""
+    """The upkeep that is due in one log directory. Times are monotonic milliseconds."""
 
     def __init__(self, log_dir: LookedAfter) -> None:
         self._log_dir = log_dir

@@ -1,4 +1,4 @@
-"""What of a log is on the device: its recovery point, and the flush that moves it.
+"""The durable part of a log: its recovery point, and the flush that moves it.
 
 Below the recovery point everything is known to be on the device, so recovery after a crash starts there. A truncation lowers
 it before anything is cut. `flush` runs in a worker, and a truncation may overtake it. So a flush tells by the number of

@@ -1,4 +1,4 @@
-"""What a log knows of its idempotent and transactional producers: sequences, epochs, open transactions.
+"""The log's knowledge of its idempotent and transactional producers: sequences, epochs, open transactions.
 
 Theory of operation
 -------------------
@@ -48,7 +48,7 @@ class Duplicate(NamedTuple):
 
 
 class ActiveProducer(NamedTuple):
-    """What DescribeProducers tells of one producer; -1 where nothing is known."""
+    """One producer as DescribeProducers shows it; -1 where nothing is known."""
 
     producer_id: int
     producer_epoch: int

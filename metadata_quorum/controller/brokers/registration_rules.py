@@ -1,4 +1,4 @@
-"""What the registration of a broker or of a controller may hold. PURE.
+"""Rules for the registration of a broker or of a controller. PURE.
 
 It is written to the metadata log as it comes, and from there to every node's memory, disk and Metadata answers. Kafka
 4.3 checks little of it: it takes a negative id, no incarnation, names of 30 KB or 3,000 features. On an unknown

@@ -1,4 +1,4 @@
-"""What happens to one partition when its in-sync replicas, its assignment or the brokers behind them change.
+"""Change of one partition when its in-sync replicas, its assignment or the brokers behind them change.
 
 One function decides leader, ISR, eligible replicas and the last known leader together, because they only make sense
 together. Kafka's PartitionChangeBuilder is the definition, with KIP-455 for reassignments and KIP-966 for the rest:

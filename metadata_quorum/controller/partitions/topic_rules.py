@@ -16,7 +16,7 @@ UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
 @attrs.frozen
 class TopicRules:
-    """What holds for all partitions of one topic."""
+    """Rules that hold for all partitions of one topic."""
 
     min_isr: int = topic_setting(MIN_ISR)
     """The configured minimum; a partition of fewer replicas needs all that it has."""

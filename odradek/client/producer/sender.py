@@ -82,9 +82,9 @@ _BATCHES_KNOWN = 5
 _REQUEST_OVERHEAD = 128
 """Bytes of a request and of a partition in it besides the batch, about."""
 _REFUSED_BEFORE_APPEND = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
-"""Refusals that came before the append. After any other retriable refusal the batch may be in the log: a leader that is
-deposed while it waits for followers answers NOT_LEADER_OR_FOLLOWER for what it has appended, and the next leader may
-have it."""
+"""Refusals that came before the append. After any other retriable refusal the batch may be in the log. A leader that is
+deposed while it waits for followers answers NOT_LEADER_OR_FOLLOWER for an appended batch, and the next leader may have
+it."""
 _NUMBERS_UNKNOWN = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 _IDENTITY_LOST = frozenset(
     {
