@@ -26,7 +26,7 @@ from odradek.client.admin import (
     Reassignment,
     ReplicaLog,
 )
-from odradek.client.admin.moves.balance import Move
+from odradek.client.admin.moves.placement import Move
 from odradek.client.core.known_cluster import Broker, Partition, Topic
 from odradek.client.errors import ClientError, RequestTimedOut, UnsupportedByBroker
 from odradek.operations.cluster_events import Event

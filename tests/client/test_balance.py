@@ -9,14 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.client.admin.moves.balance import (
+from odradek.client.admin.moves.balance import balance, drain, resize
+from odradek.client.admin.moves.placement import (
     CannotPlan,
     Move,
     Placement,
     Site,
-    balance,
-    drain,
-    resize,
     seconds_of,
     traffic_of,
 )

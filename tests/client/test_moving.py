@@ -10,7 +10,7 @@ import pytest
 
 from odradek.client.admin.admin_topics import ClusterDescription
 from odradek.client.admin.moves import moving
-from odradek.client.admin.moves.balance import Move
+from odradek.client.admin.moves.placement import Move
 from odradek.client.core.client_core import ClientCore
 from odradek.client.core.known_cluster import Broker, Partition, Topic
 from odradek.client.core.operation import Wait

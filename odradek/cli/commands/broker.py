@@ -147,7 +147,8 @@ def _arrived(args: argparse.Namespace, client: Client) -> ClusterSurvey:
 
 
 def _drain(args: argparse.Namespace) -> int:
-    from odradek.client.admin.moves.balance import CannotPlan, drain
+    from odradek.client.admin.moves.balance import drain
+    from odradek.client.admin.moves.placement import CannotPlan
 
     with connected(args) as client:
         present_quorum(args, client)

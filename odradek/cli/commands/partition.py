@@ -29,7 +29,7 @@ from odradek.cli.parsing import Groups, add_command, add_connection_options, nat
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey
-    from odradek.client.admin.moves.balance import Move
+    from odradek.client.admin.moves.placement import Move
     from odradek.client.core.known_cluster import Partition
     from odradek.client.shells.blocking import Client
     from wire.topic_partition import TopicPartition
@@ -266,7 +266,8 @@ def _move(args: argparse.Namespace) -> int:
 def _planned(
     args: argparse.Namespace, survey: ClusterSurvey, wanted: dict[TopicPartition, Partition]
 ) -> list[Move]:
-    from odradek.client.admin.moves.balance import CannotPlan, Move, drain, resize
+    from odradek.client.admin.moves.balance import drain, resize
+    from odradek.client.admin.moves.placement import CannotPlan, Move
 
     known = {broker.node_id for broker in survey.cluster.brokers}
     strangers = [node for node in (*(args.to or ()), *(args.leaving or ())) if node not in known]

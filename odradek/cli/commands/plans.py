@@ -16,7 +16,7 @@ from odradek.cli.parsing import positive
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey, MoveProgress
-    from odradek.client.admin.moves.balance import Move
+    from odradek.client.admin.moves.placement import Move
     from odradek.client.shells.blocking import Client
 
 __all__ = ["add_plan_options", "byte_count", "carry_out", "topic_partitions"]
@@ -238,7 +238,7 @@ class _Shown:
 
 
 def _print_plan(args: argparse.Namespace, moves: Sequence[Move], survey: ClusterSurvey) -> None:
-    from odradek.client.admin.moves.balance import seconds_of, traffic_of
+    from odradek.client.admin.moves.placement import seconds_of, traffic_of
 
     shown = moves if args.execute is False or len(moves) <= _LINES_MAX else moves[:_LINES_MAX]
     print_table(

@@ -32,7 +32,7 @@ from odradek.client.admin.admin_partitions import (
     list_partition_reassignments,
 )
 from odradek.client.admin.admin_topics import ClusterDescription, describe_cluster, describe_topics
-from odradek.client.admin.moves.balance import Move, Placement, Site
+from odradek.client.admin.moves.placement import Move, Placement, Site
 from odradek.client.core.operation import Operation, Wait
 from odradek.client.errors import ClientError, RequestTimedOut
 from wire.errors import ErrorCode, KafkaError

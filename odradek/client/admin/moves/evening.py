@@ -1,0 +1,126 @@
+"""Steps that make brokers alike in bytes and in the number of their replicas. PURE."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+
+from odradek.client.admin.moves.placement import Key
+from odradek.client.admin.moves.planned_cluster import PlannedCluster
+
+__all__ = ["Evening"]
+
+_SLACK_BYTES = 1 << 20
+"""Differences below this are no reason to move anything."""
+_ROUNDS_MAX = 8
+
+
+class Evening:
+    """One replica at a time from a broker with much to one with little, until no allowed move helps."""
+
+    def __init__(self, cluster: PlannedCluster, tolerance: float) -> None:
+        self._cluster = cluster
+        self._loads = cluster.loads
+        self._mean = cluster.loads.mean()
+        """The mean in bytes, which moves between brokers leave as it is."""
+        self._slack = max(self._mean * tolerance, _SLACK_BYTES)
+        self._blocked: set[tuple[int, int]] = set()
+        """Pairs of brokers between which nothing could move."""
+
+    def even_bytes(self) -> bool:
+        """Step 3; whether anything moved."""
+        return self._repeat(self._byte_step)
+
+    def even_counts(self) -> bool:
+        """Step 4; whether anything moved."""
+        return self._repeat(self._count_step)
+
+    def _repeat(self, step: Callable[[], tuple[Key, int, int] | None]) -> bool:
+        """Take steps while there are any; whether there was one."""
+        moved = False
+        for _ in range(_ROUNDS_MAX):
+            # A pair without a way between them is asked again in the next round only: others' moves may open one.
+            self._blocked.clear()
+            found = step()
+            if found is None:
+                break
+            moved = True
+            while found is not None:
+                self._cluster.move(*found)
+                found = step()
+        return moved
+
+    def _byte_step(self) -> tuple[Key, int, int] | None:
+        size = self._loads.size
+        rising = sorted(self._cluster.sites, key=lambda node: (size(node), node))
+        for giver in reversed(rising):
+            for taker in rising:
+                gap = size(giver) - size(taker)
+                excess, lack = size(giver) - self._mean, self._mean - size(taker)
+                if gap <= self._slack or max(excess, lack) <= self._slack:
+                    break
+                if (giver, taker) in self._blocked:
+                    continue
+                wanted = min(excess, lack) if min(excess, lack) > 0 else gap / 2
+                found = self._fitting(giver, taker, wanted, gap)
+                if found is not None:
+                    return found, giver, taker
+                self._blocked.add((giver, taker))
+        return None
+
+    def _fitting(self, giver: int, taker: int, wanted: float, gap: float) -> Key | None:
+        """The largest replica of `giver` up to the bytes wanted, else the smallest that narrows the gap."""
+        held = self._loads.held(giver)
+        middle = bisect_right(held, wanted, key=lambda entry: entry[0])
+        for place in range(middle - 1, -1, -1):
+            size, key = held[place]
+            if size == 0:
+                break
+            if self._cluster.may_move(key, giver, taker):
+                return key
+        for place in range(middle, len(held)):
+            size, key = held[place]
+            if size >= gap - self._slack:
+                break
+            if self._cluster.may_move(key, giver, taker):
+                return key
+        return None
+
+    def _count_step(self) -> tuple[Key, int, int] | None:
+        size, count = self._loads.size, self._loads.count
+        rising = sorted(self._cluster.sites, key=lambda node: (count(node), size(node), node))
+        for giver in reversed(rising):
+            for taker in rising:
+                if count(giver) - count(taker) < 2:
+                    break
+                if (giver, taker) in self._blocked:
+                    continue
+                found = self._smallest(giver, taker)
+                if found is not None:
+                    return found, giver, taker
+                self._blocked.add((giver, taker))
+        return None
+
+    def _smallest(self, giver: int, taker: int) -> Key | None:
+        """The smallest replica that may go and lets bytes stay within the tolerance."""
+        room = min(
+            self._mean + self._slack - self._loads.size(taker),
+            self._loads.size(giver) - self._mean + self._slack,
+        )
+        held = self._loads.held(giver)
+        start = 0
+        while start < len(held) and held[start][0] <= room:
+            end = bisect_right(held, held[start][0], lo=start, key=lambda entry: entry[0])
+            # Of equals, one of the topic of which there are most: topics spread, too.
+            for key in self._by_crowd(giver, held[start:end]):
+                if self._cluster.may_move(key, giver, taker):
+                    return key
+            start = end
+        return None
+
+    def _by_crowd(self, giver: int, entries: Sequence[tuple[int, Key]]) -> Iterator[Key]:
+        by_topic: dict[str, list[Key]] = {}
+        for _, key in entries:
+            by_topic.setdefault(key[0], []).append(key)
+        for topic in sorted(by_topic, key=lambda topic: (-self._loads.of_topic(giver, topic), topic)):
+            yield from by_topic[topic]

@@ -1,0 +1,81 @@
+"""What plans of moves are made of: where brokers stand, where replicas are, where they shall go. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import attrs
+
+__all__ = ["CannotPlan", "Key", "Move", "Placement", "Site", "seconds_of", "traffic_of"]
+
+Key: TypeAlias = tuple[str, int]
+"""Topic and partition."""
+
+
+class CannotPlan(ValueError):
+    """There is no allowed place for some replica; the text says which."""
+
+
+@attrs.frozen
+class Site:
+    """A broker that may hold replicas, and where it stands. `host` is whatever fails together below a rack."""
+
+    node_id: int
+    rack: str | None = None
+    host: str = ""
+
+
+@attrs.frozen
+class Placement:
+    """A partition, the brokers of its replicas (the preferred leader first), and the bytes of one replica."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    size: int
+
+    @property
+    def key(self) -> Key:
+        """Topic and partition."""
+        return self.topic, self.partition
+
+
+@attrs.frozen
+class Move:
+    """New replicas for a partition, the preferred leader first."""
+
+    topic: str
+    partition: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    size: int
+
+    @property
+    def adding(self) -> tuple[int, ...]:
+        """Brokers that copy the partition."""
+        return tuple(node for node in self.after if node not in self.before)
+
+    @property
+    def removing(self) -> tuple[int, ...]:
+        """Brokers that drop it."""
+        return tuple(node for node in self.before if node not in self.after)
+
+    @property
+    def bytes(self) -> int:
+        """What is copied in all."""
+        return self.size * len(self.adding)
+
+
+def traffic_of(moves: Iterable[Move]) -> dict[int, int]:
+    """The bytes that each broker has to take in, by broker id."""
+    traffic: dict[int, int] = {}
+    for move in moves:
+        for node in move.adding:
+            traffic[node] = traffic.get(node, 0) + move.size
+    return dict(sorted(traffic.items()))
+
+
+def seconds_of(moves: Iterable[Move], bytes_per_second: float) -> float:
+    """How long the moves take when every broker takes in so much: as long as the one with the most to take."""
+    return max(traffic_of(moves).values(), default=0) / bytes_per_second

@@ -1,0 +1,162 @@
+"""The cluster as it would be after the moves planned so far. PURE.
+
+Three parts own what the steps of a plan ask for. `Spread` knows which racks and hosts brokers stand in. `BrokerLoads`
+knows what each broker holds. `PlannedCluster` has the replicas of each partition, and changes them with the loads.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+
+from odradek.client.admin.moves.placement import Key, Move, Placement, Site
+
+__all__ = ["BrokerLoads", "PlannedCluster", "Spread"]
+
+
+class Spread:
+    """Which racks and hosts the brokers stand in, and how many of them some replicas span."""
+
+    def __init__(self, sites: Collection[Site]) -> None:
+        # A rack that only some brokers name says nothing about the others.
+        knows_racks = all(site.rack is not None for site in sites)
+        self.racks = len({site.rack for site in sites}) if knows_racks else 1
+        """How many racks there are; 1 when they are not known."""
+        self._rack_of: dict[int, object] = {
+            site.node_id: site.rack if knows_racks else None for site in sites
+        }
+        self._host_of: dict[int, object] = {site.node_id: site.host for site in sites}
+
+    def span(self, replicas: Iterable[int]) -> tuple[int, int]:
+        """How many racks and how many hosts these brokers span; one that is not known stands alone."""
+        nodes = list(replicas)
+        racks = {self._rack_of.get(node, ("unknown", node)) for node in nodes}
+        hosts = {self._host_of.get(node, ("unknown", node)) for node in nodes}
+        return len(racks), len(hosts)
+
+    def is_narrowed(self, others: Sequence[int], giver: int, taker: int) -> bool:
+        """Whether fewer racks or fewer hosts are spanned when a replica beside `others` moves."""
+        return any(
+            places[giver] != places[taker] and _loses_a_place(places, others, giver, taker)
+            for places in (self._rack_of, self._host_of)
+        )
+
+
+def _loses_a_place(places: dict[int, object], others: Sequence[int], giver: int, taker: int) -> bool:
+    """Whether the partition would span fewer places: one is lost, and none is gained."""
+    spanned = [places.get(node) for node in others]
+    return places[giver] not in spanned and places[taker] in spanned
+
+
+class BrokerLoads:
+    """What each broker holds: its replicas from the smallest to the largest, their bytes, how many of each topic."""
+
+    def __init__(self, nodes: Iterable[int]) -> None:
+        self._size = dict.fromkeys(nodes, 0)
+        self._held: dict[int, list[tuple[int, Key]]] = {node: [] for node in self._size}
+        self._crowds: dict[int, Counter[str]] = {node: Counter() for node in self._size}
+
+    def __contains__(self, node: int) -> bool:
+        return node in self._size
+
+    def size(self, node: int) -> int:
+        """The bytes of a broker's replicas."""
+        return self._size[node]
+
+    def count(self, node: int) -> int:
+        """The number of a broker's replicas."""
+        return len(self._held[node])
+
+    def held(self, node: int) -> Sequence[tuple[int, Key]]:
+        """A broker's replicas with their sizes, the smallest first."""
+        return self._held[node]
+
+    def of_topic(self, node: int, topic: str) -> int:
+        """The number of a broker's replicas of one topic."""
+        return self._crowds[node][topic]
+
+    def mean(self) -> float:
+        """The bytes that each broker holds when all hold the same."""
+        return sum(self._size.values()) / max(1, len(self._size))
+
+    def add(self, node: int, key: Key, size: int) -> None:
+        """Count a replica that comes."""
+        self._size[node] += size
+        insort(self._held[node], (size, key))
+        self._crowds[node][key[0]] += 1
+
+    def remove(self, node: int, key: Key, size: int) -> None:
+        """Count a replica that goes."""
+        self._size[node] -= size
+        held = self._held[node]
+        del held[bisect_left(held, (size, key))]
+        self._crowds[node][key[0]] -= 1
+
+
+class PlannedCluster:
+    """The replicas of each partition after the moves planned so far. Brokers and partitions are in order."""
+
+    def __init__(
+        self, sites: Iterable[Site], partitions: Iterable[Placement], only: Collection[Key] | None
+    ) -> None:
+        self.sites = {site.node_id: site for site in sorted(sites, key=lambda site: site.node_id)}
+        """The brokers that may take replicas."""
+        self.spread = Spread(self.sites.values())
+        self.partitions = {each.key: each for each in sorted(partitions, key=lambda each: each.key)}
+        """The partitions as they are now."""
+        self.movable = [key for key in self.partitions if only is None or key in only]
+        """The partitions that the plan may change."""
+        self._fixed = self.partitions.keys() - set(self.movable)
+        self._replicas = {key: list(each.replicas) for key, each in self.partitions.items()}
+        self.loads = BrokerLoads(self.sites)
+        for key, each in self.partitions.items():
+            for node in each.replicas:
+                if node in self.loads:
+                    self.loads.add(node, key, each.size)
+
+    def replicas(self, key: Key) -> Sequence[int]:
+        """The brokers of a partition's replicas, the preferred leader first."""
+        return self._replicas[key]
+
+    def moves(self) -> list[Move]:
+        """What has changed."""
+        return [
+            Move(each.topic, each.partition, each.replicas, tuple(self._replicas[key]), each.size)
+            for key, each in self.partitions.items()
+            if tuple(self._replicas[key]) != each.replicas
+        ]
+
+    def may_move(self, key: Key, giver: int, taker: int) -> bool:
+        """Whether the rules of a plan allow this move."""
+        replicas = self._replicas[key]
+        if taker in replicas or key in self._fixed:
+            return False
+        return not self.spread.is_narrowed([node for node in replicas if node != giver], giver, taker)
+
+    def move(self, key: Key, giver: int, taker: int) -> None:
+        """Let another broker have a replica."""
+        replicas = self._replicas[key]
+        place = replicas.index(giver)
+        self.drop_replica(key, giver)
+        self.add_replica(key, taker)
+        if place:
+            # A newcomer takes the place of the one that goes, but never the first: those that have the data lead on.
+            replicas.insert(place, replicas.pop())
+
+    def add_replica(self, key: Key, node: int) -> None:
+        """Let a broker have a replica more, as the last of its partition."""
+        self._replicas[key].append(node)
+        self.loads.add(node, key, self.partitions[key].size)
+
+    def drop_replica(self, key: Key, node: int) -> None:
+        """Take a replica away."""
+        self._replicas[key].remove(node)
+        if node in self.loads:
+            self.loads.remove(node, key, self.partitions[key].size)
+
+    def prefer(self, key: Key, leader: int) -> None:
+        """Let one of a partition's brokers change places with the preferred leader."""
+        replicas = self._replicas[key]
+        place = replicas.index(leader)
+        replicas[0], replicas[place] = replicas[place], replicas[0]

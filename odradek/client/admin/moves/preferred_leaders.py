@@ -1,0 +1,77 @@
+"""The step that lets every broker lead as many partitions as the others, without copying a byte. PURE."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import pairwise
+
+from odradek.client.admin.moves.placement import Key
+from odradek.client.admin.moves.planned_cluster import PlannedCluster
+
+__all__ = ["PreferredLeaders"]
+
+
+class PreferredLeaders:
+    """How many partitions each broker leads, and which of them others could lead."""
+
+    def __init__(self, cluster: PlannedCluster, keys: Iterable[Key], tolerance: float) -> None:
+        self._cluster = cluster
+        self._leads = leads = dict.fromkeys(cluster.sites, 0)
+        for partition in cluster.partitions:
+            replicas = cluster.replicas(partition)
+            if replicas and replicas[0] in leads:
+                leads[replicas[0]] += 1
+        self._slack = max(1, int(sum(leads.values()) / max(1, len(leads)) * tolerance))
+        self._between: dict[int, dict[int, dict[Key, None]]] = {node: {} for node in cluster.sites}
+        """For each pair of brokers, the partitions of `keys` that the one leads and the other could."""
+        for key in keys:
+            self._offer(key)
+
+    def even(self) -> None:
+        """Step 5, over the partitions given; the others' leaders count, but stay."""
+        while (chain := self._chain()) is not None:
+            for leader, successor in pairwise(chain):
+                key = next(iter(self._between[leader][successor]))
+                self._withdraw(key)
+                self._cluster.prefer(key, successor)
+                self._offer(key)
+            self._leads[chain[0]] -= 1
+            self._leads[chain[-1]] += 1
+
+    def _chain(self) -> list[int] | None:
+        """The shortest way to hand one leadership from a broker with many to one with few, over others."""
+        leads = self._leads
+        for giver in sorted(leads, key=lambda node: (-leads[node], node)):
+            came_from: dict[int, int | None] = {giver: None}
+            queue = deque([giver])
+            best: int | None = None
+            while queue:
+                node = queue.popleft()
+                if leads[giver] - leads[node] > self._slack and (best is None or leads[node] < leads[best]):
+                    best = node
+                for successor, keys in self._between[node].items():
+                    if keys and successor not in came_from:
+                        came_from[successor] = node
+                        queue.append(successor)
+            if best is not None:
+                chain = [best]
+                while (before := came_from[chain[-1]]) is not None:
+                    chain.append(before)
+                return chain[::-1]
+        return None
+
+    def _offer(self, key: Key) -> None:
+        """Note who could lead a partition instead of its leader."""
+        leader, *others = self._cluster.replicas(key)
+        if leader in self._between:
+            for node in others:
+                if node in self._cluster.sites:
+                    self._between[leader].setdefault(node, {})[key] = None
+
+    def _withdraw(self, key: Key) -> None:
+        """Take back what `_offer` noted."""
+        leader, *others = self._cluster.replicas(key)
+        for node in others:
+            if node in self._cluster.sites:
+                del self._between[leader][node][key]
