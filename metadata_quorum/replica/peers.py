@@ -33,6 +33,7 @@ from odradek.env.ports import Conn, ConnectionLost, Env, Event, Log, TaskGroup
 from wire.api import api_versions
 from wire.errors import ErrorCode, KafkaError, LocalProtocolError, RemoteProtocolError
 from wire.framing.connection import MAX_FRAME_BYTES, ClientConnection, ResponseReceived
+from wire.framing.outgoing import drop_sent
 from wire.structure import Message
 
 __all__ = ["Addresses", "NeverSent", "Peer", "PeerCall", "PeerConnections"]
@@ -330,13 +331,7 @@ class Peer:
             taken = conn.send(list(outgoing))
             if not taken:
                 return
-            while taken:
-                first = outgoing[0]
-                if taken < len(first):
-                    outgoing[0] = first[taken:]
-                    break
-                taken -= len(first)
-                outgoing.popleft()
+            drop_sent(outgoing, taken)
 
     async def _write(self, link: _Link, conn: Conn) -> None:
         """Send what the socket would not take at once, then end."""

@@ -72,8 +72,7 @@ def reading(count: int = 0, **keys: Any) -> FakeConsumer:
 def member(count: int = 0, partitions: int = 1, **keys: Any) -> FakeConsumer:
     """... that is in a group, and has its partitions."""
     found = consumer(count, partitions, group_id="g", **keys)
-    found.machine.subscription.subscribe(["t"])
-    found.machine.resubscribed()
+    found.machine.subscribe(["t"])
     found.join()
     assert len(found.machine.subscription.partitions) == partitions
     return found
@@ -151,8 +150,7 @@ def test_a_sync_without_an_answer_costs_two_request_timeouts_not_a_rebalance() -
     """A firewall forgot the connection, so nobody refuses its bytes: the member joins again over another."""
     found = consumer(3, group_id="g", request_timeout_ms=10_000)
     found.broker.trouble[ApiKey.SYNC_GROUP].append(SILENCE)
-    found.machine.subscription.subscribe(["t"])
-    found.machine.resubscribed()
+    found.machine.subscribe(["t"])
     assert found.values(19.0) == []
     assert len(found.broker.asked(SyncGroupRequest)) == 1
     assert found.values(10.0) == numbers(0, 2)
@@ -216,8 +214,7 @@ def test_a_coordinator_that_moved_is_looked_for_again() -> None:
         ApiKey.HEARTBEAT: [int(ErrorCode.NOT_COORDINATOR), HANG_UP],
     }.items():
         found.broker.trouble[key].extend(troubles)
-    found.machine.subscription.subscribe(["t"])
-    found.machine.resubscribed()
+    found.machine.subscribe(["t"])
     assert found.values(30) == numbers(0, 2)
     found.sleep(10)
     assert found.events == [("assigned", ["t-0"])]
@@ -233,8 +230,7 @@ def test_what_keeps_a_member_out_for_good_is_raised(code: ErrorCode) -> None:
     """And each later poll tries again."""
     found = consumer(3, group_id="g")
     found.broker.trouble[ApiKey.JOIN_GROUP].append(int(code))
-    found.machine.subscription.subscribe(["t"])
-    found.machine.resubscribed()
+    found.machine.subscribe(["t"])
     with pytest.raises(KafkaError) as caught:
         found.poll(1)
     assert caught.value.code is code
@@ -273,8 +269,7 @@ def test_a_leader_that_need_not_assign_sends_no_assignment() -> None:
     found.broker.trouble[ApiKey.SYNC_GROUP].append(
         SyncGroupResponse(protocol_type="consumer", protocol_name="range", assignment=encode_assignment([T0]))
     )
-    found.machine.subscription.subscribe(["t"])
-    found.machine.resubscribed()
+    found.machine.subscribe(["t"])
     assert found.values(3) == numbers(0, 2)
     (sync,) = found.broker.asked(SyncGroupRequest)
     assert sync.assignments == []
@@ -570,9 +565,8 @@ def test_errors_that_are_waited_out_can_be_looked_at() -> None:
 def test_subscribe_needs_a_group() -> None:
     """Only a group assigns partitions to its subscribers, so subscribing requires `group.id`."""
     found = consumer()
-    found.machine.subscription.subscribe(["t"])
     with pytest.raises(ValueError, match=r"group\.id"):
-        found.machine.resubscribed()
+        found.machine.subscribe(["t"])
     with pytest.raises(ValueError, match="not assigned"):
         found.machine.seek(T0, 0, -1)
     with pytest.raises(ValueError, match=r"group\.id"):

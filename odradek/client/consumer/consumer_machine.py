@@ -20,6 +20,7 @@ were yielded. When a handout ends early, `settle` gives its other records back, 
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -42,6 +43,7 @@ from odradek.client.consumer.positions import Positions
 from odradek.client.consumer.subscription import PartitionState, Subscription
 from odradek.client.core.metadata_keeper import MetadataKeeper
 from odradek.client.core.operation import Operation, Wait
+from odradek.client.core.partition_keys import ByPartition, named
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import ClientError, RequestTimedOut
@@ -51,7 +53,7 @@ from wire.topic_partition import TopicPartition
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
     from odradek.client.core.client_keys import ConsumerSettings
-    from odradek.client.core.known_cluster import Topic
+    from odradek.client.core.known_cluster import Partition
 
 __all__ = ["ConsumerMachine"]
 
@@ -439,8 +441,15 @@ class ConsumerMachine:
 
     # Subscriptions
 
-    def resubscribed(self) -> None:
-        """The application has subscribed to something else."""
+    def subscribe(self, topics: Iterable[str] | str | re.Pattern[str]) -> None:
+        """Have the group assign partitions of these topics, or of all whose whole name matches a pattern.
+
+        Raises `ValueError` without a group, and while partitions are assigned by hand.
+        """
+        if isinstance(topics, re.Pattern):
+            self.subscription.subscribe_pattern(topics)
+        else:
+            self.subscription.subscribe([topics] if isinstance(topics, str) else topics)
         if self.membership is None:
             self.subscription.unsubscribe()
             raise ValueError("subscribe needs a group.id (assign does not)")
@@ -527,6 +536,16 @@ class ConsumerMachine:
             for key, listed in found.items()
         }
 
+    def offsets_for_times(
+        self, times_ms: ByPartition[int], timeout: float
+    ) -> Operation[dict[TopicPartition, OffsetAndTimestamp | None]]:
+        """The first record at or after each time; None where there is none. Raises `ValueError` for negative times."""
+        wanted = named(times_ms)
+        if any(timestamp < 0 for timestamp in wanted.values()):
+            raise ValueError("times are milliseconds since 1970, not negative")
+        found = yield from self.list_offsets(wanted, timeout)
+        return {key: listed if listed.offset >= 0 else None for key, listed in found.items()}
+
     def offsets_at(
         self, keys: Iterable[TopicPartition], *, end: bool, timeout: float
     ) -> Operation[dict[TopicPartition, int]]:
@@ -535,10 +554,11 @@ class ConsumerMachine:
         found = yield from self.list_offsets(wanted, timeout)
         return {key: listed.offset for key, listed in found.items()}
 
-    def topic(self, name: str, timeout: float) -> Operation[Topic]:
-        """A topic's partitions. Raises `KafkaError`."""
-        yield from topics_with_metadata(self.core, [name], deadline=self.core.now + timeout, refresh=True)
-        return self.core.cluster.topic(name)
+    def partitions_of(self, topic: str, timeout: float) -> Operation[list[Partition]]:
+        """A topic's partitions in order. Raises `KafkaError`."""
+        yield from topics_with_metadata(self.core, [topic], deadline=self.core.now + timeout, refresh=True)
+        found = self.core.cluster.topic(topic)
+        return [found.partitions[index] for index in sorted(found.partitions)]
 
     # Commits
 

@@ -117,6 +117,14 @@ class RebalanceEvent:
     kind: RebalanceKind
     partitions: list[TopicPartition]
 
+    def tell(self, listener: Any) -> Any:
+        """Call the listener's method for this event. Returns what it returned: an awaitable if the method is async."""
+        if self.kind is RebalanceKind.ASSIGNED:
+            return listener.on_partitions_assigned(self.partitions)
+        if self.kind is RebalanceKind.REVOKED:
+            return listener.on_partitions_revoked(self.partitions)
+        return listener.on_partitions_lost(self.partitions)
+
 
 CommitCallback: TypeAlias = Callable[[dict[TopicPartition, OffsetAndMetadata], Exception | None], None]
 

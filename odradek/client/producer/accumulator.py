@@ -32,6 +32,7 @@ import attrs
 
 from odradek.client.core.client_keys import ProducerSettings
 from odradek.client.core.known_cluster import NO_TOPIC_ID, Cluster, Topic
+from odradek.client.errors import BufferFull
 from odradek.client.producer.partitioner import murmur2
 from wire.batches.batch_header import HEADER_SIZE
 from wire.batches.record_writer import Row
@@ -232,6 +233,17 @@ class Accumulator:
         batch.size = size
         rows.append((timestamp_ms, key, value, headers))
         return batch
+
+    def has_filled(self, batch: Batch) -> bool:
+        """Whether this batch, opened just now, gives the sender something to send: it is full, or follows a full one."""
+        return len(batch.lane.batches) > 1 or batch.size >= self._batch_bytes_max
+
+    def out_of_memory(self) -> BufferFull:
+        """The error for a record that had no room within `max.block.ms`."""
+        settings = self._settings
+        return BufferFull(
+            f"buffer.memory ({settings.buffer_memory} bytes) is in use for max.block.ms ({settings.max_block_ms})"
+        )
 
     def knows(self, topic: str) -> bool:
         """Whether the topic's partitions are known."""

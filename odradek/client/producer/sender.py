@@ -49,6 +49,7 @@ from odradek.client.core.known_cluster import NO_TOPIC_ID, Broker
 from odradek.client.core.operation import Call, Operation, Wait
 from odradek.client.errors import (
     BrokerUnavailable,
+    ClientClosed,
     RequestTimedOut,
     broker_error,
     error_code,
@@ -153,6 +154,23 @@ class Sender:
             self.wake_at = until
             if not (self.closing and not self._accumulator.active):
                 yield Wait(until=None if until == _NEVER else until, signals=(self.signal,))
+
+    def sleeps_too_long(self, now: float) -> bool:
+        """Whether the sender would wake only after the linger of a batch that was opened now."""
+        return now + self._linger < self.wake_at
+
+    def statistics(self) -> dict[str, int]:
+        """Figures since the start (batches, records, requests, refusals by code) and of this moment."""
+        return {
+            **self.counts,
+            **self._core.statistics(),
+            "buffer bytes used": self._accumulator.memory_used,
+            "batches incomplete": len(self._accumulator.incomplete),
+        }
+
+    def fail_unacknowledged(self) -> None:
+        """Fail everything that is not done, because the producer ends."""
+        self.abort(ClientClosed("the producer was closed before the record was acknowledged"))
 
     def abort(self, error: Exception) -> None:
         """Fail everything that is not done."""

@@ -17,6 +17,7 @@ from odradek.client.core.known_cluster import Cluster
 from odradek.client.core.operation import Operation, Work
 from odradek.client.core.requests import refresh_metadata, request
 from odradek.env.ports import Conn, ConnectionLost, Env, TaskGroup
+from wire.framing.outgoing import drop_sent
 
 __all__ = ["AsyncClient"]
 
@@ -197,13 +198,7 @@ class AsyncClient:
                 taken = conn.send(list(outgoing))
                 if taken == 0:
                     await conn.writable()
-                while taken:
-                    first = outgoing[0]
-                    if taken < len(first):
-                        outgoing[0] = first[taken:]
-                        break
-                    taken -= len(first)
-                    outgoing.popleft()
+                drop_sent(outgoing, taken)
         except ConnectionLost as error:
             self._lost(connection, error)
         finally:

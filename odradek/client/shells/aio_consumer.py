@@ -10,7 +10,7 @@ at any time. A poll that is cancelled has lost no records.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from inspect import isawaitable
 from typing import Any, TypeVar
 
@@ -22,13 +22,12 @@ from odradek.client.consumer.consumer_types import (
     OffsetAndTimestamp,
     RawBatch,
     RebalanceEvent,
-    RebalanceKind,
     RebalanceListener,
 )
 from odradek.client.core.client_keys import ConsumerSettings, merged_properties
 from odradek.client.core.known_cluster import Partition
 from odradek.client.core.operation import Operation
-from odradek.client.core.partition_keys import ByPartition, named
+from odradek.client.core.partition_keys import ByPartition
 from odradek.client.shells.aio import AsyncClient
 from odradek.client.shells.consumer_steering import ConsumerSteering, keys_of
 from odradek.env.ports import Env, TaskGroup
@@ -92,12 +91,8 @@ class AsyncConsumer(ConsumerSteering):
         `listener` is a `RebalanceListener`, or has methods of the same names that are async.
         """
         self._machine.settle()
-        if isinstance(topics, re.Pattern):
-            self._machine.subscription.subscribe_pattern(topics)
-        else:
-            self._machine.subscription.subscribe([topics] if isinstance(topics, str) else topics)
+        self._machine.subscribe(topics)
         self._listener = listener if listener is not None else RebalanceListener()
-        self._machine.resubscribed()
         self.client.step()
 
     async def unsubscribe(self) -> None:
@@ -157,14 +152,8 @@ class AsyncConsumer(ConsumerSteering):
                 waited = False
 
     async def _tell(self, event: RebalanceEvent) -> None:
-        listener = self._listener
-        methods: dict[RebalanceKind, Callable[[list[TopicPartition]], Awaitable[None] | None]] = {
-            RebalanceKind.ASSIGNED: listener.on_partitions_assigned,
-            RebalanceKind.REVOKED: listener.on_partitions_revoked,
-            RebalanceKind.LOST: listener.on_partitions_lost,
-        }
         try:
-            outcome = methods[event.kind](event.partitions)
+            outcome = event.tell(self._listener)
             if isawaitable(outcome):
                 await outcome
         finally:
@@ -175,12 +164,6 @@ class AsyncConsumer(ConsumerSteering):
         event = await self.client.run(self._machine.give_up(timeout))
         if event is not None:
             await self._tell(event)
-
-    def _run_callbacks(self) -> None:
-        while self._machine.completed:
-            callback, offsets, error = self._machine.completed.popleft()
-            if callback is not None:
-                callback(offsets, error)
 
     # Positions
 
@@ -207,16 +190,11 @@ class AsyncConsumer(ConsumerSteering):
         self, times_ms: ByPartition[int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after a time (milliseconds since 1970) of each partition; None where there is none."""
-        wanted = named(times_ms)
-        if any(timestamp < 0 for timestamp in wanted.values()):
-            raise ValueError("times are milliseconds since 1970, not negative")
-        found = await self.client.run(self._machine.list_offsets(wanted, self._seconds(timeout)))
-        return {key: listed if listed.offset >= 0 else None for key, listed in found.items()}
+        return await self.client.run(self._machine.offsets_for_times(times_ms, self._seconds(timeout)))
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[Partition]:
         """The topic's partitions. Raises `KafkaError` UNKNOWN_TOPIC_OR_PARTITION."""
-        found = await self.client.run(self._machine.topic(topic, self._seconds(timeout)))
-        return [found.partitions[index] for index in sorted(found.partitions)]
+        return await self.client.run(self._machine.partitions_of(topic, self._seconds(timeout)))
 
     # Commits
 
@@ -256,6 +234,3 @@ class AsyncConsumer(ConsumerSteering):
 
     def _left(self, deadline: float) -> float:
         return max(0.0, deadline - self._env.clock.monotonic())
-
-    def _seconds(self, timeout: float | None) -> float:
-        return self._timeout if timeout is None else timeout

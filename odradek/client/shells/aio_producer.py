@@ -10,7 +10,7 @@ from typing import Any
 
 from odradek.client.core.client_keys import ProducerSettings, merged_properties
 from odradek.client.core.requests import topics_with_metadata
-from odradek.client.errors import BufferFull, ClientClosed
+from odradek.client.errors import ClientClosed
 from odradek.client.producer.accumulator import Accumulator, Batch
 from odradek.client.producer.record_metadata import RecordMetadata, as_bytes
 from odradek.client.producer.sender import Sender
@@ -112,8 +112,8 @@ class AsyncProducer:
                 if batch is None:
                     await self._wait_for_room(deadline)
             record = SentRecord(self._env, batch, len(batch.rows) - 1, timestamp_ms)
-            full = len(batch.lane.batches) > 1 or batch.size >= settings.batch_size
-            if full or clock.monotonic() + settings.linger_ms / 1000 < self._sender.wake_at:
+            full = accumulator.has_filled(batch)
+            if full or self._sender.sleeps_too_long(clock.monotonic()):
                 self._step()
             if full:
                 # Give the tasks of the connections their turn: a program that only sends would starve them.
@@ -157,12 +157,7 @@ class AsyncProducer:
 
     def metrics(self) -> dict[str, int]:
         """Figures since the start (batches, records, requests, refusals by code) and of this moment."""
-        return {
-            **self._sender.counts,
-            **self.client.core.statistics(),
-            "buffer bytes used": self._accumulator.memory_used,
-            "batches incomplete": len(self._accumulator.incomplete),
-        }
+        return self._sender.statistics()
 
     def _step(self) -> None:
         self._sender.signal.notify()
@@ -183,10 +178,7 @@ class AsyncProducer:
         finally:
             self._accumulator.starving -= 1
         if scope.expired:
-            raise BufferFull(
-                f"buffer.memory ({self.settings.buffer_memory} bytes) is in use for max.block.ms "
-                f"({self.settings.max_block_ms})"
-            )
+            raise self._accumulator.out_of_memory()
 
     def _on_room(self) -> None:
         if self._room is not None:
@@ -195,5 +187,5 @@ class AsyncProducer:
 
     def _stopped(self) -> None:
         self._closing = True
-        self._sender.abort(ClientClosed("the producer was closed before the record was acknowledged"))
+        self._sender.fail_unacknowledged()
         self._on_room()

@@ -32,12 +32,11 @@ from odradek.client.consumer.consumer_types import (
     OffsetAndTimestamp,
     RawBatch,
     RebalanceEvent,
-    RebalanceKind,
     RebalanceListener,
 )
 from odradek.client.core.client_keys import ConsumerSettings, merged_properties
 from odradek.client.core.known_cluster import Partition
-from odradek.client.core.partition_keys import ByPartition, named
+from odradek.client.core.partition_keys import ByPartition
 from odradek.client.shells.consumer_steering import ConsumerSteering, keys_of
 from odradek.client.shells.io_thread import IoThread
 from wire.topic_partition import TopicPartition
@@ -145,12 +144,8 @@ class Consumer(ConsumerSteering):
         """
         self._settle()
         with self._io.lock:
-            if isinstance(topics, re.Pattern):
-                self._machine.subscription.subscribe_pattern(topics)
-            else:
-                self._machine.subscription.subscribe([topics] if isinstance(topics, str) else topics)
+            self._machine.subscribe(topics)
             self._listener = listener if listener is not None else RebalanceListener()
-            self._machine.resubscribed()
         self._io.wake()
 
     @_alone
@@ -218,14 +213,8 @@ class Consumer(ConsumerSteering):
                 waited = False
 
     def _tell(self, event: RebalanceEvent) -> None:
-        listener = self._listener
         try:
-            if event.kind is RebalanceKind.ASSIGNED:
-                listener.on_partitions_assigned(event.partitions)
-            elif event.kind is RebalanceKind.REVOKED:
-                listener.on_partitions_revoked(event.partitions)
-            else:
-                listener.on_partitions_lost(event.partitions)
+            event.tell(self._listener)
         finally:
             with self._io.lock:
                 self._machine.told(event)
@@ -244,12 +233,6 @@ class Consumer(ConsumerSteering):
         event = self._io.run(self._machine.give_up(timeout))
         if event is not None:
             self._tell(event)
-
-    def _run_callbacks(self) -> None:
-        while self._machine.completed:
-            callback, offsets, error = self._machine.completed.popleft()
-            if callback is not None:
-                callback(offsets, error)
 
     # Positions
 
@@ -279,17 +262,12 @@ class Consumer(ConsumerSteering):
         self, times_ms: ByPartition[int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after a time (milliseconds since 1970) of each partition; None where there is none."""
-        wanted = named(times_ms)
-        if any(timestamp < 0 for timestamp in wanted.values()):
-            raise ValueError("times are milliseconds since 1970, not negative")
-        found = self._io.run(self._machine.list_offsets(wanted, self._seconds(timeout)))
-        return {key: listed if listed.offset >= 0 else None for key, listed in found.items()}
+        return self._io.run(self._machine.offsets_for_times(times_ms, self._seconds(timeout)))
 
     @_alone
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[Partition]:
         """The topic's partitions. Raises `KafkaError` UNKNOWN_TOPIC_OR_PARTITION."""
-        found = self._io.run(self._machine.topic(topic, self._seconds(timeout)))
-        return [found.partitions[index] for index in sorted(found.partitions)]
+        return self._io.run(self._machine.partitions_of(topic, self._seconds(timeout)))
 
     # Commits
 
@@ -340,9 +318,6 @@ class Consumer(ConsumerSteering):
     def _peek(self, question: Callable[[], T]) -> T:
         with self._io.lock:
             return question()
-
-    def _seconds(self, timeout: float | None) -> float:
-        return self._timeout if timeout is None else timeout
 
 
 def _left(deadline: float) -> float:

@@ -18,9 +18,10 @@ T = TypeVar("T")
 
 
 class ConsumerSteering(ABC):
-    """The calls that do not wait; `_machine` is the shell's."""
+    """The calls that do not wait. `_machine` is the shell's; a call waits `_timeout` seconds, unless it says how long."""
 
     _machine: ConsumerMachine
+    _timeout: float
 
     @abstractmethod
     def _change(self, change: Callable[[], None], *, settles: bool = True) -> None:
@@ -107,6 +108,17 @@ class ConsumerSteering(ABC):
             TopicPartition(*key): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
             for key, offset in offsets.items()
         }
+
+    def _seconds(self, timeout: float | None) -> float:
+        return self._timeout if timeout is None else timeout
+
+    def _run_callbacks(self) -> None:
+        """Tell the application of commits that ended, in the thread or task that polls."""
+        completed = self._machine.completed
+        while completed:
+            callback, offsets, error = completed.popleft()
+            if callback is not None:
+                callback(offsets, error)
 
     def _all_positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         self._machine.committed_by_hand()

@@ -262,19 +262,14 @@ class Producer:
                 self.flush(timeout)
         except RequestTimedOut:
             with self.lock:
-                self._sender.abort(ClientClosed("the producer was closed before the record was acknowledged"))
+                self._sender.fail_unacknowledged()
         finally:
             self._io.close()
 
     def metrics(self) -> dict[str, int]:
         """Figures since the start (batches, records, requests, refusals by code) and of this moment."""
         with self.lock:
-            return {
-                **self._sender.counts,
-                **self._io.core.statistics(),
-                "buffer bytes used": self._accumulator.memory_used,
-                "batches incomplete": len(self._accumulator.incomplete),
-            }
+            return self._sender.statistics()
 
     # For futures
 
@@ -328,11 +323,11 @@ class Producer:
                     continue
                 future = RecordFuture(self, batch, len(batch.rows) - 1, timestamp_ms)
                 turn = False
-                if len(batch.lane.batches) > 1 or batch.size >= self.settings.batch_size:
+                if accumulator.has_filled(batch):
                     self._sender.signal.notify()
                     self._bytes_since_turn += max(self.settings.batch_size, batch.size, _BATCH_BYTES_MIN)
                     turn = self._bytes_since_turn >= _TURN_BYTES
-                elif now + self.settings.linger_ms / 1000 < self._sender.wake_at:
+                elif self._sender.sleeps_too_long(now):
                     self._sender.signal.notify()
                 else:
                     return future
@@ -356,10 +351,7 @@ class Producer:
         """Wait for memory, the lock held. Raises `BufferFull`."""
         left = deadline - time.monotonic()
         if left <= 0 or self._io.is_own_thread():
-            raise BufferFull(
-                f"buffer.memory ({self.settings.buffer_memory} bytes) is in use for max.block.ms "
-                f"({self.settings.max_block_ms})"
-            )
+            raise self._accumulator.out_of_memory()
         self._accumulator.starving += 1
         self._sender.signal.notify()
         self._io.wake()
@@ -379,5 +371,5 @@ class Producer:
     def _stopped(self) -> None:
         """Fail all records that are left, because the sender has ended, by `close` or by a failure."""
         self._closing = True
-        self._sender.abort(ClientClosed("the producer was closed before the record was acknowledged"))
+        self._sender.fail_unacknowledged()
         self._room.notify_all()

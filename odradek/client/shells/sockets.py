@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 
 from odradek.client.core.client_core import ClientCore, Close, Compute, Connect, Send
 from odradek.client.core.operation import Work
+from wire.framing.outgoing import drop_sent
 
 __all__ = ["Ready", "Sockets"]
 
@@ -248,14 +249,7 @@ class Sockets:
         blocked = False
         try:
             while outgoing:
-                count = sock.sendmsg(list(islice(outgoing, _SEND_PIECES_MAX)))
-                while count:
-                    first = outgoing[0]
-                    if count < len(first):
-                        outgoing[0] = first[count:]
-                        break
-                    count -= len(first)
-                    outgoing.popleft()
+                drop_sent(outgoing, sock.sendmsg(list(islice(outgoing, _SEND_PIECES_MAX))))
         except BlockingIOError:
             blocked = True
         except OSError as error:
