@@ -35,6 +35,7 @@ from data_plane.log.loading import LoadOptions, open_partition_log
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import Origin, PartitionLog
 from data_plane.metadata_snapshots import SNAPSHOT_BYTES_MAX, FileSnapshotStore
+from metadata_quorum.config.typed_settings import setting
 from metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, Snapshot, StoredSnapshot
 from metadata_quorum.replica.checkpoint_files import BOOTSTRAP_FILE, decode_snapshot
 from metadata_quorum.replica.metadata_batches import is_whole_batch
@@ -59,10 +60,21 @@ _SEGMENT_BYTES_MAX = 2 << 30
 class MetadataRetention:
     """The limits of what is kept although a newer snapshot covers it. A negative one means no limit."""
 
-    bytes_max: int
-    """`metadata.max.retention.bytes`: log and snapshots together."""
-    age_ms_max: int
-    """`metadata.max.retention.ms`: by the newest record that a snapshot contains."""
+    bytes_max: int = setting("metadata.max.retention.bytes")
+    """The bytes of log and snapshots together."""
+    age_ms_max: int = setting("metadata.max.retention.ms")
+    """The age by the newest record that a snapshot contains."""
+
+
+@attrs.frozen
+class MetadataLogSettings:
+    """What the metadata log goes by. Without a `retention` all that the newest snapshot covers goes at once."""
+
+    segment_bytes: int = setting("metadata.log.segment.bytes")
+    retention: MetadataRetention | None = None
+
+
+_DEFAULTS = MetadataLogSettings()
 
 
 class MetadataLog:
@@ -91,18 +103,15 @@ class MetadataLog:
         *,
         clock: Clock,
         logger: Any,
-        segment_bytes: int = 1 << 30,
+        settings: MetadataLogSettings = _DEFAULTS,
         may_vote: bool = False,
-        retention: MetadataRetention | None = None,
     ) -> MetadataLog:
         """Open the metadata log below the (locked) metadata directory `root`. Blocks.
-
-        Without a `retention` everything that the newest snapshot covers goes at once.
 
         Raises `MetadataLogCorrupt`, also for the log of a controller (`may_vote`) that is gone, or `DiskError`.
         """
         directory = root.subdir(METADATA_LOG_DIRECTORY, create=True)
-        self = cls(root, directory, clock, logger, retention)
+        self = cls(root, directory, clock, logger, settings.retention)
         if may_vote and self._is_begun and not directory.exists(QUORUM_STATE_FILE):
             raise MetadataLogCorrupt(
                 f"{directory.path} has lost its {QUORUM_STATE_FILE}, and this controller may have voted by it: restore the "
@@ -118,7 +127,9 @@ class MetadataLog:
             METADATA_TOPIC,
             0,
             # Nothing may remove segments by age or size: they go when a snapshot has taken their place.
-            LogConfig(segment_bytes=segment_bytes, segment_ms=1 << 62, retention_ms=-1, retention_bytes=-1),
+            LogConfig(
+                segment_bytes=settings.segment_bytes, segment_ms=1 << 62, retention_ms=-1, retention_bytes=-1
+            ),
             self,
             LoadOptions(
                 is_clean=False,

@@ -68,9 +68,14 @@ class ControllerOutOfReach(Exception):
 
 
 @attrs.frozen
-class LifecycleTimes:
-    """How long a broker tries, in milliseconds."""
+class LifecycleSettings:
+    """How long a broker tries, how often it tells the controller that it lives, and how it stops."""
 
+    heartbeat_interval_ms: int = setting("broker.heartbeat.interval.ms")
+    session_timeout_ms: int = setting("broker.session.timeout.ms")
+    """After so long without a heartbeat the controller fences a broker."""
+    hands_over: bool = setting("controlled.shutdown.enable")
+    """Whether a stopping broker has its leaderships moved away first."""
     initial_registration_ms: int = setting("initial.broker.registration.timeout.ms")
     """A broker that has never been registered ends after so long."""
     log_dir_failure_ms: int = setting("log.dir.failure.timeout.ms")
@@ -92,18 +97,16 @@ class BrokerLifecycle:
         listeners: Sequence[Listener],
         rack: str | None,
         previous_broker_epoch: int,
-        heartbeat_interval_ms: int,
-        session_timeout_ms: int,
-        times: LifecycleTimes,
+        settings: LifecycleSettings,
         log: Log,
     ) -> None:
         self._broker = broker
         self._listeners = listeners
         self._rack = rack
         self._previous_broker_epoch = previous_broker_epoch
-        self._interval_seconds = heartbeat_interval_ms / 1000
-        self._session_seconds = session_timeout_ms / 1000
-        self._times = times
+        self._interval_seconds = settings.heartbeat_interval_ms / 1000
+        self._session_seconds = settings.session_timeout_ms / 1000
+        self._settings = settings
         self._log = log
         self._incarnation_id = broker.env.new_uuid()
         self._reported: dict[bytes, None] = {}
@@ -127,7 +130,7 @@ class BrokerLifecycle:
 
         Raises `RegistrationRefused`, also when another live process registers as this broker again and again. Raises
         `ControllerOutOfReach` when no controller can be told in time."""
-        self._register_until = self._broker.clock.monotonic() + self._times.initial_registration_ms / 1000
+        self._register_until = self._broker.clock.monotonic() + self._settings.initial_registration_ms / 1000
         await self._register()
         self._register_until = math.inf
         unanswered = 0
@@ -166,12 +169,12 @@ class BrokerLifecycle:
 
     @property
     def _unanswered_max(self) -> int:
-        retries = self._times.shutdown_retries_max
+        retries = self._settings.shutdown_retries_max
         return UNANSWERED_MAX if retries is None else retries + 1
 
     @property
     def _stop_pause_seconds(self) -> float:
-        backoff_ms = self._times.shutdown_backoff_ms
+        backoff_ms = self._settings.shutdown_backoff_ms
         return RETRY_SECONDS if backoff_ms is None else backoff_ms / 1000
 
     def _check_times(self) -> None:
@@ -182,19 +185,19 @@ class BrokerLifecycle:
         if now >= self._register_until:
             raise ControllerOutOfReach(
                 "no controller has registered this broker within initial.broker.registration.timeout.ms "
-                f"({self._times.initial_registration_ms} ms): see that the controllers have a leader and can be reached"
+                f"({self._settings.initial_registration_ms} ms): see that the controllers have a leader and can be reached"
             )
         for log_dir in self._broker.log_dirs:
             if log_dir.offline_reason is None:
                 self._tell_until.pop(log_dir.directory_id, None)
                 continue
             until = self._tell_until.setdefault(
-                log_dir.directory_id, now + self._times.log_dir_failure_ms / 1000
+                log_dir.directory_id, now + self._settings.log_dir_failure_ms / 1000
             )
             if now >= until:
                 raise ControllerOutOfReach(
                     f"log directory {log_dir.path} has failed ({log_dir.offline_reason}), and no controller could be told "
-                    f"within log.dir.failure.timeout.ms ({self._times.log_dir_failure_ms} ms): this broker ends, so that "
+                    f"within log.dir.failure.timeout.ms ({self._settings.log_dir_failure_ms} ms): this broker ends, so that "
                     "others lead its partitions"
                 )
 
@@ -244,7 +247,12 @@ class BrokerLifecycle:
         return own is not None and own.epoch == self.broker_epoch and not own.fenced
 
     async def shut_down(self) -> None:
-        """Ask the controller to move leaderships away, and wait for its answer, at most `SHUTDOWN_SECONDS_MAX`."""
+        """Ask the controller to move leaderships away, and wait for its answer, at most `SHUTDOWN_SECONDS_MAX`.
+
+        Does nothing when `controlled.shutdown.enable` is off.
+        """
+        if not self._settings.hands_over:
+            return
         self._wants_shut_down = True
         self._heartbeat_now.set()
         clock = self._broker.clock

@@ -18,7 +18,7 @@ from data_plane.disks.disk_watch import DiskWatch
 from data_plane.handlers.build import build_table
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.log.log_config import LogConfig
-from data_plane.metadata_log import MetadataLog, MetadataRetention
+from data_plane.metadata_log import MetadataLog
 from metadata_quorum.config.log_levels import LogLevels
 from metadata_quorum.controller.controller import Controller
 from metadata_quorum.controller_channel import ControllerChannel
@@ -35,7 +35,9 @@ from odradek.node.configuration.dynamic_config import DynamicConfig
 from odradek.node.configuration.node_config import ListenerConfig, NodeConfig
 from odradek.node.configuration.part_settings import (
     broker_settings,
-    lifecycle_times,
+    lifecycle_settings,
+    listener_settings,
+    metadata_log_settings,
     metadata_settings,
 )
 from odradek.node.connections.buffers import ReceiveBuffers
@@ -55,11 +57,6 @@ __all__ = ["HostProcess", "Node", "NodeCannotStart", "NodeFailed"]
 
 LOCALHOST = "localhost"
 """Advertised for a listener on every interface without an advertised host."""
-SEND_BUFFER_BYTES = 256 * 1024
-"""Unless `socket.send.buffer.bytes` is set. Left alone the kernel queues megabytes of a fetch, and both ends work on
-memory that has left the caches. That costs 0.52 CPU-seconds per GB consumed, against 0.28; Kafka's 100 KiB give 0.40."""
-RECEIVE_BYTES_MAX = 256 * 1024 * 1024
-"""All half-received frames together, unless `queued.max.request.bytes` says otherwise."""
 OTHERS_SECONDS_MAX = 3.5
 """How long a stopping node waits for other nodes at most."""
 PATIENCE_SECONDS = 1.0
@@ -95,6 +92,8 @@ class Node:
         poison: bool = False,
     ) -> None:
         self._config = config
+        self._listener_settings = listener_settings(config)
+        self._lifecycle_settings = lifecycle_settings(config)
         self._env = env
         self._tasks = tasks
         self._log = log
@@ -229,12 +228,8 @@ class Node:
             self._directories.metadata_root,
             clock=self._env.clock,
             logger=self._log,
-            segment_bytes=config.get_int("metadata.log.segment.bytes"),
+            settings=metadata_log_settings(config),
             may_vote=config.is_controller,
-            retention=MetadataRetention(
-                config.get_int("metadata.max.retention.bytes"),
-                config.get_int("metadata.max.retention.ms"),
-            ),
         )
 
     def _serve_controller(
@@ -265,7 +260,7 @@ class Node:
                     services,
                     listening,
                     listener.name,
-                    idle_ms_max=config.get_int("connections.max.idle.ms"),
+                    idle_ms_max=self._listener_settings.idle_ms_max,
                     limits=ConnectionLimits(),
                 )
             )
@@ -289,7 +284,7 @@ class Node:
         self._tasks.start_soon(wait)
         said = ""
         led_at = clock.monotonic()
-        patience = self._config.get_int("initial.broker.registration.timeout.ms") / 1000
+        patience = self._lifecycle_settings.initial_registration_ms / 1000
         while not done.is_set():
             with clock.timeout_at(clock.monotonic() + PATIENCE_SECONDS):
                 await done.wait()
@@ -390,8 +385,8 @@ class Node:
             opened = self._env.network.listen(
                 listener.host,
                 listener.port,
-                send_buffer_bytes=self._buffer_bytes("socket.send.buffer.bytes", SEND_BUFFER_BYTES),
-                receive_buffer_bytes=self._buffer_bytes("socket.receive.buffer.bytes", None),
+                send_buffer_bytes=self._listener_settings.send_buffer_bytes,
+                receive_buffer_bytes=self._listener_settings.receive_buffer_bytes,
             )
         except OSError as error:
             raise NodeCannotStart(
@@ -402,15 +397,14 @@ class Node:
         return opened
 
     def _connection_services(self, table: ApiTable, after_turn: Callable[[], None]) -> ConnectionServices:
-        config, env = self._config, self._env
-        queued_bytes_max = config.get_int("queued.max.request.bytes")
+        settings, env = self._listener_settings, self._env
         services = ConnectionServices(
             table=table,
-            buffers=ReceiveBuffers(queued_bytes_max if queued_bytes_max > 0 else RECEIVE_BYTES_MAX),
+            buffers=ReceiveBuffers(settings.received_bytes_max),
             env=env,
             tasks=self._tasks,
             log=self._log,
-            frame_bytes_max=config.get_int("socket.request.max.bytes"),
+            frame_bytes_max=settings.frame_bytes_max,
             after_turn=after_turn,
             poison=self._poison,
         )
@@ -431,7 +425,7 @@ class Node:
                     self._connection_services(table, broker.run_woken) if is_peers else services,
                     opened,
                     listener.name,
-                    idle_ms_max=self._config.get_int("connections.max.idle.ms"),
+                    idle_ms_max=self._listener_settings.idle_ms_max,
                     limits=self._limits,
                     is_peers=is_peers,
                 )
@@ -489,13 +483,6 @@ class Node:
         self._tasks.start_soon(watch_loop, env.clock, sources.lateness)
         self._log.info("node.metrics", address=f"{host or '0.0.0.0'}:{metrics.port}")
 
-    def _buffer_bytes(self, key: str, unset: int | None) -> int | None:
-        """A socket buffer's size as the file says it (-1: the kernel decides), or our own default."""
-        if key not in self._config.explicit:
-            return unset
-        size = self._config.get_int(key)
-        return None if size < 0 else size
-
     def _make_lifecycle(self, broker: Broker) -> BrokerLifecycle:
         config = self._config
         listeners = [
@@ -512,9 +499,7 @@ class Node:
             listeners=listeners,
             rack=config.rack,
             previous_broker_epoch=self._directories.clean_shutdown_broker_epoch,
-            heartbeat_interval_ms=config.get_int("broker.heartbeat.interval.ms"),
-            session_timeout_ms=config.get_int("broker.session.timeout.ms"),
-            times=lifecycle_times(config),
+            settings=self._lifecycle_settings,
             log=self._log,
         )
 
@@ -551,7 +536,7 @@ class Node:
         clock = self._env.clock
         began_at = clock.monotonic()
         lifecycle = self._lifecycle
-        if lifecycle is not None and self._config.get_bool("controlled.shutdown.enable"):
+        if lifecycle is not None:
             await lifecycle.shut_down()
         if self._broker is not None:
             self._broker.stop()

@@ -14,7 +14,7 @@ from metadata_quorum.replica.storage_format import StorageFormat, format_storage
 from odradek.env.ports import ConnectionLost, Env
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
 from odradek.node.configuration.node_config import NodeConfig
-from odradek.node.configuration.part_settings import lifecycle_times
+from odradek.node.configuration.part_settings import lifecycle_settings
 from odradek.node.node import NodeFailed
 from odradek.node.run_node import run_node
 from sim.machine.weather import Weather
@@ -82,9 +82,7 @@ def play(script: Script, *, deaf: bool = False, **settings: str) -> tuple[str, f
             listeners=[],
             rack=None,
             previous_broker_epoch=-1,
-            heartbeat_interval_ms=2000,
-            session_timeout_ms=9000,
-            times=lifecycle_times(config),
+            settings=lifecycle_settings(config),
             log=Log(),
         )
         why, ended_at = "", 0.0

@@ -13,7 +13,7 @@ from odradek.env.ports import ConnectionLost
 from odradek.node.broker_lifecycle import (
     DUPLICATE_SESSIONS,
     BrokerLifecycle,
-    LifecycleTimes,
+    LifecycleSettings,
     RegistrationRefused,
 )
 from sim.machine.weather import Weather
@@ -75,9 +75,9 @@ def outcome(answer: Callable[[float], ErrorCode | None]) -> tuple[int, float, st
             listeners=[],
             rack=None,
             previous_broker_epoch=-1,
-            heartbeat_interval_ms=2000,
-            session_timeout_ms=int(SESSION_SECONDS * 1000),
-            times=LifecycleTimes(initial_registration_ms=3_600_000),
+            settings=LifecycleSettings(
+                session_timeout_ms=int(SESSION_SECONDS * 1000), initial_registration_ms=3_600_000
+            ),
             log=Log(),
         )
         why = ""

@@ -18,6 +18,7 @@ from data_plane.broker import BrokerSettings
 from data_plane.groups.group_settings import GroupSettings
 from data_plane.log.directory.log_dir import LogDirContext
 from data_plane.log.log_config import LogConfig, log_config
+from data_plane.metadata_log import MetadataLogSettings, MetadataRetention
 from data_plane.replication.replication_settings import ReplicationSettings
 from metadata_quorum.config.config_defs import (
     ConfigDef,
@@ -46,10 +47,11 @@ from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.partitions.topic_rules import TopicRules
 from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.replica.snapshots import SnapshotSettings
-from odradek.node.broker_lifecycle import LifecycleTimes
+from odradek.node.broker_lifecycle import LifecycleSettings
 from odradek.node.configuration.dynamic_config import DynamicSettings
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.connections.connection_limits import ConnectionLimits
+from odradek.node.connections.listener_settings import ListenerSettings
 from tests.node.test_node_in_a_world import SETTINGS
 
 ROOT = Path(__file__).parents[2]
@@ -59,9 +61,12 @@ CLASSES: tuple[type, ...] = (
     ControllerSettings,
     DynamicSettings,
     GroupSettings,
-    LifecycleTimes,
+    LifecycleSettings,
+    ListenerSettings,
     LogConfig,
     LogDirContext,
+    MetadataLogSettings,
+    MetadataRetention,
     RaftConfig,
     ReplicationSettings,
     SnapshotSettings,

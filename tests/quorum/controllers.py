@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import trio
 
-from data_plane.metadata_log import MetadataLog
+from data_plane.metadata_log import MetadataLog, MetadataLogSettings
 from metadata_quorum.controller.controller import Controller
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller_table import build_controller_table
@@ -142,7 +142,7 @@ class Controllers:
                 root,
                 clock=env.clock,
                 logger=journal,
-                segment_bytes=self.segment_bytes,
+                settings=MetadataLogSettings(segment_bytes=self.segment_bytes),
                 may_vote=is_controller,
             )
         )

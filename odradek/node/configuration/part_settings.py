@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from data_plane.broker import BrokerSettings
 from data_plane.groups.group_settings import GroupSettings
+from data_plane.metadata_log import MetadataLogSettings, MetadataRetention
 from metadata_quorum.config.typed_settings import settings_of
 from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
@@ -13,11 +14,18 @@ from metadata_quorum.replica.driver_protocol import NO_VOTERS, QuorumSettings
 from metadata_quorum.replica.snapshots import SnapshotSettings
 from metadata_quorum.replica.wire_messages import Endpoint
 from metadata_quorum.service import MetadataSettings
-from odradek.node.broker_lifecycle import LifecycleTimes
+from odradek.node.broker_lifecycle import LifecycleSettings
 from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.connections.listener_settings import SEND_BUFFER_BYTES, ListenerSettings
 from wire.structure import Message
 
-__all__ = ["broker_settings", "lifecycle_times", "metadata_settings"]
+__all__ = [
+    "broker_settings",
+    "lifecycle_settings",
+    "listener_settings",
+    "metadata_log_settings",
+    "metadata_settings",
+]
 
 FETCH_SESSION_EVICTION_MS = 120_000
 """Kafka's constant: for so long, a fetch session cannot be displaced by a new one with fewer partitions."""
@@ -38,13 +46,35 @@ def broker_settings(config: NodeConfig, cluster_id: str) -> BrokerSettings:
     )
 
 
-def lifecycle_times(config: NodeConfig) -> LifecycleTimes:
+def lifecycle_settings(config: NodeConfig) -> LifecycleSettings:
     return settings_of(
-        LifecycleTimes,
+        LifecycleSettings,
         config.config_layers,
         shutdown_retries_max=config.get_optional_int("controlled.shutdown.max.retries"),
         shutdown_backoff_ms=config.get_optional_int("controlled.shutdown.retry.backoff.ms"),
     )
+
+
+def listener_settings(config: NodeConfig) -> ListenerSettings:
+    return settings_of(
+        ListenerSettings,
+        config.config_layers,
+        send_buffer_bytes=_buffer_bytes(config, "socket.send.buffer.bytes", SEND_BUFFER_BYTES),
+        receive_buffer_bytes=_buffer_bytes(config, "socket.receive.buffer.bytes", None),
+    )
+
+
+def _buffer_bytes(config: NodeConfig, key: str, unset: int | None) -> int | None:
+    """A socket buffer's size as the file says it (-1: the kernel decides), or our own default."""
+    if key not in config.explicit:
+        return unset
+    size = config.get_int(key)
+    return None if size < 0 else size
+
+
+def metadata_log_settings(config: NodeConfig) -> MetadataLogSettings:
+    layers = config.config_layers
+    return settings_of(MetadataLogSettings, layers, retention=settings_of(MetadataRetention, layers))
 
 
 def _static_voters(config: NodeConfig) -> VoterSet:
