@@ -20,25 +20,23 @@ The next request's offsets say that they are there. Batches are not parsed. They
 
 A partition has no task or timer of its own. What changes from round to round is kept in `_changed`. So the cost of a
 round depends on the partitions that have new records, not on all that are followed. The next request is sent before
-local requests that wait for the new records are woken, because the leader waits for it. One timer watches over all
-answers of a connection: a timeout per round would cost as much as the round's bytes.
+local requests that wait for the new records are woken, because the leader waits for it. The connection is a part of
+its own (`leader_connection`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-import attrs
+from typing import Any
 
 from data_plane.log.log_types import Origin
 from data_plane.replication.follower_fetch_session import ReplicaFetchSession, Told
+from data_plane.replication.leader_connection import LeaderConnection, SharedByFetchers
 from data_plane.replication.partition import Partition
-from data_plane.replication.synced_promises import SYNC_AGAIN_SECONDS, Sync, sync_partitions
+from data_plane.replication.synced_promises import SYNC_AGAIN_SECONDS, sync_partitions
 from data_plane.replication.truncation import truncation_offset
-from odradek.env.ports import Conn, ConnectionLost, DiskError, Env, Log
+from odradek.env.ports import ConnectionLost, DiskError
 from wire.errors import ErrorCode, KafkaError, ProtocolError
-from wire.framing.connection import ClientConnection, ConnectionClosed, ResponseReceived
 from wire.messages.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
 from wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -48,25 +46,13 @@ from wire.messages.list_offsets import (
 )
 from wire.topic_partition import TopicIdPartition
 
-if TYPE_CHECKING:
-    from data_plane.replication.replication_settings import ReplicationSettings
-    from data_plane.replication.throttle import ReplicationThrottle
-    from odradek.serving.timers import Timer, Timers
-    from wire.structure import Message
-
 FETCH_VERSION = 17
 LIST_OFFSETS_VERSION = 9
 LATEST, EARLIEST = -1, -2
-RECEIVE_BYTES = 64 * 1024
-"""Room for the beginning of an answer. The rest of a larger one is received into a buffer of its own."""
 APPEND_BYTES_PER_TURN = 1 << 20
 """Bytes written after which other tasks get a turn."""
 BACKOFF_SECONDS_MIN = 0.02
-CONNECT_SECONDS_MAX = 2.0
 IDLE_SECONDS = 0.02
-LOW_WATER_BYTES_MAX = 1024 * 1024
-"""The bytes of a large answer that one wake waits for, instead of one wake for each TCP segment."""
-NEVER = float("inf")
 _SESSION_ERRORS = frozenset(
     (
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -110,24 +96,6 @@ class Followed:
         return log.log_end_offset, self.leader_epoch, log.epochs.latest, log.log_start_offset
 
 
-@attrs.frozen
-class SharedByFetchers:
-    """Values that all fetchers of a broker share."""
-
-    node_id: int
-    env: Env
-    settings: ReplicationSettings
-    broker_epoch: Callable[[], int]
-    after_round: Callable[[], None]
-    """Wakes requests that wait for what has been appended."""
-    throttle: ReplicationThrottle
-    sync: Sync
-    timers: Timers
-    buffer: memoryview
-    """One buffer for all receiving: its contents are used up before another fetcher receives."""
-    log: Log
-
-
 class LeaderFetcher:
     """The follower of one leader, for all partitions that this broker follows there.
 
@@ -139,7 +107,7 @@ class LeaderFetcher:
     ) -> None:
         """`address` gives host and port of the leader, None while they are unknown."""
         self.leader_id = leader_id
-        self._address = address
+        self._connection = LeaderConnection(leader_id, address, shared)
         self._node_id = shared.node_id
         self._env = shared.env
         self._clock = shared.env.clock
@@ -148,8 +116,6 @@ class LeaderFetcher:
         self._after_round = shared.after_round
         self._throttle = shared.throttle
         self._sync = shared.sync
-        self._timers = shared.timers
-        self._buffer = shared.buffer
         self._log = shared.log
         self.followed: dict[TopicIdPartition, Followed] = {}
         self._changed: dict[TopicIdPartition, None] = {}
@@ -159,16 +125,7 @@ class LeaderFetcher:
         self._out_of_range: list[Followed] = []
         self._session = ReplicaFetchSession()
         self._wake = shared.env.event()
-        self._conn: Conn | None = None
-        self._wire: ClientConnection | None = None
-        self._connected_to: tuple[str, int] | None = None
-        self._answer_due = NEVER
-        """The deadline of the leader's answer to the last request, in monotonic seconds."""
-        self._watch: Timer | None = None
-        """The timer that checks `_answer_due`."""
         self._failures = 0
-        self._low_water = 1
-        """The last argument of `_conn.wait_for`."""
         self.is_running = False
         self.rounds = 0
         self.bytes_fetched = 0
@@ -205,7 +162,7 @@ class LeaderFetcher:
     def retry_now(self) -> None:
         """Try again at once, because the leader's address or state may have changed."""
         self._failures = 0
-        if self._connected_to is not None and self._address() != self._connected_to:
+        if self._connection.is_astray:
             self._close()
         for replica, followed in self._waiting.items():
             followed.retry_at = 0.0
@@ -234,9 +191,7 @@ class LeaderFetcher:
         self._close()
         self._gone.clear()
         self._session = ReplicaFetchSession()
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        self._connection.stop_watching()
         self.is_running = False
         self._after_round()
 
@@ -252,15 +207,18 @@ class LeaderFetcher:
             earliest = min((each.retry_at for each in self._waiting.values()), default=now)
             await self._pause(max(earliest, now + IDLE_SECONDS))
             return
-        if self._conn is None:
-            await self._connect()
+        if not self._connection.is_open:
+            await self._connection.open()
+            self._session.begin()
         asked = self._asked()
         if unsynced := [followed for followed in asked if followed.partition.log.needs_flush]:
             await self._sync_before_promise(unsynced)
             return
-        await self._send(self._request(asked), FETCH_VERSION, self._settings.fetch_wait_ms_max, now)
+        await self._connection.send(
+            self._request(asked), FETCH_VERSION, self._settings.fetch_wait_ms_max, now
+        )
         self._after_round()
-        response = await self._answer()
+        response = await self._connection.answer()
         self.rounds += 1
         if isinstance(response, FetchResponse):
             await self._take(response)
@@ -294,6 +252,11 @@ class LeaderFetcher:
                 self._back_off(followed)
         for partition in running:
             held[partition].retry_at = self._clock.monotonic() + SYNC_AGAIN_SECONDS
+
+    def _close(self) -> None:
+        """Give up the connection, and the session with it."""
+        self._connection.close()
+        self._session.begin()
 
     async def _pause(self, until: float) -> None:
         """Sleep until this moment (monotonic seconds), or until something changes."""
@@ -343,95 +306,6 @@ class LeaderFetcher:
         followed.retry_at = self._clock.monotonic() + self._backoff_seconds(followed.failures)
         self._waiting[followed.replica] = followed
         self._gone[followed.replica] = None
-
-    # -- the connection -------------------------------------------------------------------------------------------
-
-    async def _connect(self) -> None:
-        address = self._address()
-        if address is None:
-            raise ConnectionLost(f"broker {self.leader_id} is not registered")
-        with self._clock.timeout_at(self._clock.monotonic() + CONNECT_SECONDS_MAX):
-            conn = await self._env.network.connect(*address)
-            self._conn = conn
-        if self._conn is None:
-            raise ConnectionLost(f"broker {self.leader_id} does not answer")
-        self._connected_to = address
-        self._low_water = 1
-        self._wire = ClientConnection(
-            self._settings.response_bytes_max + (64 << 20),
-            client_id=f"broker-{self._node_id}-fetcher-0",
-        )
-        self._session.begin()
-
-    def _close(self) -> None:
-        conn, self._conn, self._wire, self._connected_to = self._conn, None, None, None
-        self._answer_due = NEVER
-        self._session.begin()
-        if conn is not None:
-            conn.close()
-
-    async def _send(self, request: Message, version: int, wait_ms: int, now: float) -> None:
-        """Send a request, whose one answer `_answer` then receives. Raises as `_round`."""
-        conn, wire = self._conn, self._wire
-        if conn is None or wire is None:
-            raise ConnectionLost("closed")
-        self._answer_due = now + (self._settings.socket_timeout_ms + wait_ms) / 1000
-        if self._watch is None:
-            self._watch = self._timers.at(self._answer_due, self._look_for_answer)
-        frame = wire.send(request, version)
-        taken = conn.send((frame,))
-        if taken < len(frame):
-            self._after_round()
-            rest = memoryview(frame)[taken:]
-            while rest:
-                await conn.writable()
-                rest = rest[conn.send((rest,)) :]
-
-    async def _answer(self) -> Message:
-        """Receive the answer. Raises as `_round`."""
-        conn, wire = self._conn, self._wire
-        if conn is None or wire is None:
-            raise ConnectionLost("closed")
-        while True:
-            await conn.readable()
-            self._receive(conn, wire)
-            if wire.bytes_expected:
-                # Mostly it is all here by now, and a wake costs more than a look.
-                self._receive(conn, wire)
-            event = wire.next_event()
-            low_water = min(max(1, wire.bytes_expected), LOW_WATER_BYTES_MAX)
-            if low_water != self._low_water:
-                self._low_water = low_water
-                conn.wait_for(low_water)
-            if isinstance(event, ResponseReceived):
-                self._answer_due = NEVER
-                return event.response
-            if isinstance(event, ConnectionClosed):
-                raise ConnectionLost("closed by the leader")
-
-    def _look_for_answer(self) -> None:
-        """Give up a connection whose answer is overdue. The task that waits hears that it is closed."""
-        self._watch = None
-        due = self._answer_due
-        if due == NEVER:
-            return
-        if self._clock.monotonic() < due:
-            self._watch = self._timers.at(due, self._look_for_answer)
-            return
-        self._log.info("replication.leader_silent", leader=self.leader_id)
-        self._close()
-
-    def _receive(self, conn: Conn, wire: ClientConnection) -> None:
-        place = wire.place_for_data()
-        if place is not None:
-            count = conn.recv_into(place)
-            if count:
-                wire.received_in_place(count)
-                return
-        else:
-            count = conn.recv_into(self._buffer)
-        if count is not None:
-            wire.receive_data(self._buffer[:count])
 
     # -- a round --------------------------------------------------------------------------------------------------
 
@@ -634,8 +508,8 @@ class LeaderFetcher:
             topic = topics.setdefault(name, ListOffsetsTopic(name, []))
             topic.partitions.append(ListOffsetsPartition(index, followed.leader_epoch, timestamp))
         request = ListOffsetsRequest(self._node_id, 0, list(topics.values()))
-        await self._send(request, LIST_OFFSETS_VERSION, 0, self._clock.monotonic())
-        response = await self._answer()
+        await self._connection.send(request, LIST_OFFSETS_VERSION, 0, self._clock.monotonic())
+        response = await self._connection.answer()
         assert isinstance(response, ListOffsetsResponse)
         return {
             TopicIdPartition(ids[topic.name], answer.partition_index): answer.offset
@@ -655,7 +529,7 @@ class LeaderFetcher:
             "leader": self.leader_id,
             "partitions": len(self.followed),
             "backing_off": len(self._waiting),
-            "is_connected": self._conn is not None,
+            "is_connected": self._connection.is_open,
             "rounds": self.rounds,
             "bytes_fetched": self.bytes_fetched,
         }

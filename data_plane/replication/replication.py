@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.ports import BrokerHost
-from data_plane.replication.fetcher import RECEIVE_BYTES, LeaderFetcher, SharedByFetchers
+from data_plane.replication.fetcher import LeaderFetcher
 from data_plane.replication.hosted_topics import HostedTopics
 from data_plane.replication.isr_changes import AlterPartitionSender
+from data_plane.replication.leader_connection import RECEIVE_BYTES, SharedByFetchers
 from data_plane.replication.partition import TROUBLED_LAG_MS_MAX, Partition
 from data_plane.replication.replication_settings import ReplicationSettings
 from data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle

@@ -1,0 +1,180 @@
+"""A follower's connection to one leader: a request, then its answer, within its time. PORTED.
+
+One timer watches over all answers of a connection: a timeout per round would cost as much as the round's bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import attrs
+
+from data_plane.replication.synced_promises import Sync
+from odradek.env.ports import Conn, ConnectionLost, Env, Log
+from wire.framing.connection import ClientConnection, ConnectionClosed, ResponseReceived
+
+if TYPE_CHECKING:
+    from data_plane.replication.replication_settings import ReplicationSettings
+    from data_plane.replication.throttle import ReplicationThrottle
+    from odradek.serving.timers import Timer, Timers
+    from wire.structure import Message
+
+RECEIVE_BYTES = 64 * 1024
+"""Room for the beginning of an answer. The rest of a larger one is received into a buffer of its own."""
+CONNECT_SECONDS_MAX = 2.0
+LOW_WATER_BYTES_MAX = 1024 * 1024
+"""The bytes of a large answer that one wake waits for, instead of one wake for each TCP segment."""
+NEVER = float("inf")
+
+
+@attrs.frozen
+class SharedByFetchers:
+    """Values that all fetchers of a broker share."""
+
+    node_id: int
+    env: Env
+    settings: ReplicationSettings
+    broker_epoch: Callable[[], int]
+    after_round: Callable[[], None]
+    """Wakes requests that wait for what has been appended."""
+    throttle: ReplicationThrottle
+    sync: Sync
+    timers: Timers
+    buffer: memoryview
+    """One buffer for all receiving: its contents are used up before another fetcher receives."""
+    log: Log
+
+
+class LeaderConnection:
+    """At most one connection at a time. It ends by itself when the leader's answer is overdue."""
+
+    def __init__(
+        self, leader_id: int, address: Callable[[], tuple[str, int] | None], shared: SharedByFetchers
+    ) -> None:
+        """`address` gives host and port of the leader, None while they are unknown."""
+        self._leader_id = leader_id
+        self._address = address
+        self._node_id = shared.node_id
+        self._env = shared.env
+        self._clock = shared.env.clock
+        self._settings = shared.settings
+        self._after_round = shared.after_round
+        self._timers = shared.timers
+        self._buffer = shared.buffer
+        self._log = shared.log
+        self._conn: Conn | None = None
+        self._wire: ClientConnection | None = None
+        self._connected_to: tuple[str, int] | None = None
+        self._answer_due = NEVER
+        """The deadline of the leader's answer to the last request, in monotonic seconds."""
+        self._watch: Timer | None = None
+        """The timer that checks `_answer_due`."""
+        self._low_water = 1
+        """The last argument of `_conn.wait_for`."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection to send on."""
+        return self._conn is not None
+
+    @property
+    def is_astray(self) -> bool:
+        """Whether the leader's address is another than the one that was connected to."""
+        return self._connected_to is not None and self._address() != self._connected_to
+
+    async def open(self) -> None:
+        """Connect. Raises `ConnectionLost`."""
+        address = self._address()
+        if address is None:
+            raise ConnectionLost(f"broker {self._leader_id} is not registered")
+        with self._clock.timeout_at(self._clock.monotonic() + CONNECT_SECONDS_MAX):
+            conn = await self._env.network.connect(*address)
+            self._conn = conn
+        if self._conn is None:
+            raise ConnectionLost(f"broker {self._leader_id} does not answer")
+        self._connected_to = address
+        self._low_water = 1
+        self._wire = ClientConnection(
+            self._settings.response_bytes_max + (64 << 20),
+            client_id=f"broker-{self._node_id}-fetcher-0",
+        )
+
+    def close(self) -> None:
+        """Give up the connection, if there is one."""
+        conn, self._conn, self._wire, self._connected_to = self._conn, None, None, None
+        self._answer_due = NEVER
+        if conn is not None:
+            conn.close()
+
+    def stop_watching(self) -> None:
+        """Take the timer away: nobody will send soon."""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    async def send(self, request: Message, version: int, wait_ms: int, now: float) -> None:
+        """Send a request, whose one answer `answer` then receives. Raises `ConnectionLost`.
+
+        The answer is due once the leader has waited `wait_ms`, and `replica.socket.timeout.ms` after that.
+        """
+        conn, wire = self._conn, self._wire
+        if conn is None or wire is None:
+            raise ConnectionLost("closed")
+        self._answer_due = now + (self._settings.socket_timeout_ms + wait_ms) / 1000
+        if self._watch is None:
+            self._watch = self._timers.at(self._answer_due, self._look_for_answer)
+        frame = wire.send(request, version)
+        taken = conn.send((frame,))
+        if taken < len(frame):
+            self._after_round()
+            rest = memoryview(frame)[taken:]
+            while rest:
+                await conn.writable()
+                rest = rest[conn.send((rest,)) :]
+
+    async def answer(self) -> Message:
+        """Receive the answer. Raises `ConnectionLost`, `ProtocolError`, `KafkaError`: the connection is of no more use."""
+        conn, wire = self._conn, self._wire
+        if conn is None or wire is None:
+            raise ConnectionLost("closed")
+        while True:
+            await conn.readable()
+            self._receive(conn, wire)
+            if wire.bytes_expected:
+                # Mostly it is all here by now, and a wake costs more than a look.
+                self._receive(conn, wire)
+            event = wire.next_event()
+            low_water = min(max(1, wire.bytes_expected), LOW_WATER_BYTES_MAX)
+            if low_water != self._low_water:
+                self._low_water = low_water
+                conn.wait_for(low_water)
+            if isinstance(event, ResponseReceived):
+                self._answer_due = NEVER
+                return event.response
+            if isinstance(event, ConnectionClosed):
+                raise ConnectionLost("closed by the leader")
+
+    def _look_for_answer(self) -> None:
+        """Give up a connection whose answer is overdue. The task that waits hears that it is closed."""
+        self._watch = None
+        due = self._answer_due
+        if due == NEVER:
+            return
+        if self._clock.monotonic() < due:
+            self._watch = self._timers.at(due, self._look_for_answer)
+            return
+        self._log.info("replication.leader_silent", leader=self._leader_id)
+        self.close()
+
+    def _receive(self, conn: Conn, wire: ClientConnection) -> None:
+        place = wire.place_for_data()
+        if place is not None:
+            count = conn.recv_into(place)
+            if count:
+                wire.received_in_place(count)
+                return
+        else:
+            count = conn.recv_into(self._buffer)
+        if count is not None:
+            wire.receive_data(self._buffer[:count])
