@@ -292,11 +292,11 @@ def test_a_refused_commit_raises_and_tells_the_membership() -> None:
         [int(ErrorCode.NOT_COORDINATOR), int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)]
     )
     offsets = {T0: OffsetAndMetadata(2, 0, "note")}
-    found.run(found.machine.commit(offsets, timeout=5))
+    found.run(found.machine.commits.commit(offsets, timeout=5))
     assert found.broker.commits == {T0: (2, 0, "note")}
     found.broker.trouble[ApiKey.OFFSET_COMMIT].append(int(ErrorCode.ILLEGAL_GENERATION))
     with pytest.raises(KafkaError) as caught:
-        found.run(found.machine.commit(offsets, timeout=5))
+        found.run(found.machine.commits.commit(offsets, timeout=5))
     assert caught.value.code is ErrorCode.ILLEGAL_GENERATION
     found.poll(1)
     assert found.events[1:] == [("lost", ["t-0"]), ("assigned", ["t-0"])]
@@ -570,7 +570,7 @@ def test_subscribe_needs_a_group() -> None:
     with pytest.raises(ValueError, match="not assigned"):
         found.machine.seek(T0, 0, -1)
     with pytest.raises(ValueError, match=r"group\.id"):
-        found.run(found.machine.commit({T0: OffsetAndMetadata(1)}, timeout=1))
+        found.run(found.machine.commits.commit({T0: OffsetAndMetadata(1)}, timeout=1))
 
 
 def test_produced_records_are_read_with_their_fields() -> None:

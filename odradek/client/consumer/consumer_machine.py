@@ -25,8 +25,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from odradek.client.consumer.commits import Commits
 from odradek.client.consumer.consumer_types import (
-    CommitCallback,
     ConsumerRecord,
     OffsetAndMetadata,
     OffsetAndTimestamp,
@@ -36,7 +36,7 @@ from odradek.client.consumer.consumer_types import (
 )
 from odradek.client.consumer.delivery import Delivery
 from odradek.client.consumer.fetch_loop import Fetching
-from odradek.client.consumer.group_calls import Coordinator, Member
+from odradek.client.consumer.group_calls import Coordinator
 from odradek.client.consumer.group_membership import GroupMembership, MembershipState
 from odradek.client.consumer.handout import Handout
 from odradek.client.consumer.positions import Positions
@@ -46,8 +46,7 @@ from odradek.client.core.operation import Operation, Wait
 from odradek.client.core.partition_keys import ByPartition, named
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.core.requests import topics_with_metadata
-from odradek.client.errors import ClientError, RequestTimedOut
-from wire.errors import ErrorCode, KafkaError
+from odradek.client.errors import RequestTimedOut
 from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
 __all__ = ["ConsumerMachine"]
 
 T = TypeVar("T")
-_COMMIT_SECONDS_BEFORE_REBALANCE = 10.0
 
 
 class ConsumerMachine:
@@ -71,10 +69,6 @@ class ConsumerMachine:
         self.woken = False
         self.stirred = False
         """Whether there is news for the background operations, so that the shell must step the core."""
-        self.completed: deque[
-            tuple[CommitCallback | None, dict[TopicPartition, OffsetAndMetadata], Exception | None]
-        ] = deque()
-        """Commits that ended, for the shell to tell the application of."""
         self._news = core.signal()
         self._arrived = core.signal()
         self._errors: deque[Exception] = deque()
@@ -112,11 +106,18 @@ class ConsumerMachine:
         self.handout: Handout | None = None
         """What an iterator is yielding."""
         self.membership = self._new_membership()
+        self.commits = Commits(
+            core,
+            settings,
+            self.subscription,
+            self.coordinator,
+            self.membership,
+            arrived=self._arrived,
+            positions=self.positions,
+        )
         self._event: RebalanceEvent | None = None
         self._on_told: Callable[[], None] | None = None
         self._gave_up = False
-        self._commit_at = core.now + settings.auto_commit_interval_ms / 1000
-        self.last_commit_error: Exception | None = None
         self.records_taken = 0
 
     def _new_membership(self) -> GroupMembership | None:
@@ -257,7 +258,7 @@ class ConsumerMachine:
             or self._errors
             or self._broken is not None
             or (self.subscription.grouped and self._group_is_due())
-            or (self.settings.enable_auto_commit and not waited and now >= self._commit_at)
+            or (not waited and self.commits.are_due(now))
         )
 
     def _group_is_due(self) -> bool:
@@ -279,16 +280,15 @@ class ConsumerMachine:
             event = yield from self._group_turn()
             if event is not None:
                 return event
-            self._auto_commit()
+            self.commits.commit_if_due()
             # What waits for the group, `take` does not give: a poll would go round without ever waiting.
             if not (self.subscription.grouped and self._group_is_due()) and any(
                 not state.paused and state.has_data for state in self._fetching.ready
             ):
                 return None
-            if self.completed or self.core.now >= deadline:
+            if self.commits.completed or self.core.now >= deadline:
                 return None
-            until = min(deadline, self._commit_at) if self.settings.enable_auto_commit else deadline
-            yield Wait(until=until, signals=[self._arrived])
+            yield Wait(until=min(deadline, self.commits.due_at), signals=[self._arrived])
 
     def _raise_errors(self) -> None:
         if self._broken is not None:
@@ -326,7 +326,7 @@ class ConsumerMachine:
         owned = list(self.subscription.partitions)
         if membership.lost:
             return self._tell(RebalanceKind.LOST, owned, lambda: self._give_up_all(membership))
-        yield from self._commit_before_rebalance(membership, owned)
+        yield from self.commits.commit_before_rebalance(owned)
         if membership.state is not MembershipState.PREPARING or membership.lost:
             return None  # the world moved on meanwhile: the next turn sees to it
         if not membership.cooperative:
@@ -352,7 +352,7 @@ class ConsumerMachine:
         given = dict.fromkeys(membership.assignment)
         gone = [key for key in owned if key not in given]
         if gone and membership.cooperative:
-            yield from self._commit_before_rebalance(membership, gone)
+            yield from self.commits.commit_before_rebalance(gone)
             if membership.state is not MembershipState.ADOPTING:
                 return None
             kept = [key for key in owned if key in given]
@@ -399,26 +399,12 @@ class ConsumerMachine:
                 then()
             self._stir()
 
-    def _commit_before_rebalance(
-        self, membership: GroupMembership, keys: Iterable[TopicPartition]
-    ) -> Operation[None]:
-        if not self.settings.enable_auto_commit or not membership.is_member:
-            return
-        try:
-            yield from self.commit(self.positions(keys), timeout=_COMMIT_SECONDS_BEFORE_REBALANCE)
-        except (KafkaError, ClientError) as error:
-            self.last_commit_error = error
-
     def give_up(self, timeout: float) -> Operation[RebalanceEvent | None]:
         """Do a last automatic commit before `close` and `unsubscribe`. Returns the event for the listener, if there is
         one."""
         membership = self.membership
         owned = list(self.subscription.partitions)
-        if self.settings.enable_auto_commit and self.coordinator is not None:
-            try:
-                yield from self.commit(self.positions(owned), timeout=timeout)
-            except (KafkaError, ClientError) as error:
-                self.last_commit_error = error
+        yield from self.commits.commit_at_the_end(owned, timeout)
         if membership is None or not self.subscription.grouped:
             return None
         kind = RebalanceKind.LOST if membership.lost else RebalanceKind.REVOKED
@@ -559,64 +545,6 @@ class ConsumerMachine:
         yield from topics_with_metadata(self.core, [topic], deadline=self.core.now + timeout, refresh=True)
         found = self.core.cluster.topic(topic)
         return [found.partitions[index] for index in sorted(found.partitions)]
-
-    # Commits
-
-    def _the_coordinator(self) -> Coordinator:
-        if self.coordinator is None:
-            raise ValueError("commits need a group.id")
-        return self.coordinator
-
-    def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], *, timeout: float) -> Operation[None]:
-        """Commit. Raises `KafkaError` (ILLEGAL_GENERATION and its like: others have the partitions), `ClientError`."""
-        coordinator = self._the_coordinator()
-        membership = self.membership
-        who = Member()
-        if self.subscription.grouped and membership is not None:
-            if not membership.is_member:
-                raise KafkaError(
-                    ErrorCode.UNKNOWN_MEMBER_ID, "this consumer is not a member of its group now"
-                )
-            who = membership.member
-        try:
-            yield from coordinator.commit(offsets, who, deadline=self.core.now + timeout)
-        except KafkaError as error:
-            if membership is not None and who.generation >= 0 and who == membership.member:
-                membership.refused(error.code)
-            raise
-
-    def commit_later(
-        self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
-    ) -> Operation[None]:
-        """Commit as `commit` does, but put the outcome in `completed`."""
-        error: Exception | None = None
-        try:
-            yield from self.commit(offsets, timeout=self.settings.default_api_timeout_ms / 1000)
-        except (KafkaError, ClientError) as caught:
-            error = caught
-            self.last_commit_error = caught
-        if callback is not None:
-            self.completed.append((callback, offsets, error))
-            self._arrived.notify()
-
-    def committed(
-        self, keys: Iterable[TopicPartition], timeout: float
-    ) -> Operation[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """The group's commits."""
-        found = yield from self._the_coordinator().committed(keys, deadline=self.core.now + timeout)
-        return found
-
-    def _auto_commit(self) -> None:
-        if not self.settings.enable_auto_commit or self.core.now < self._commit_at:
-            return
-        self._commit_at = self.core.now + max(1, self.settings.auto_commit_interval_ms) / 1000
-        # All of them, also those that stand still: a commit that is not repeated expires (KIP-211).
-        offsets = self.positions()
-        idle = self.subscription.grouped and (
-            self.membership is None or self.membership.state is not MembershipState.STABLE
-        )
-        if offsets and not idle:
-            self.core.start(self.commit_later(offsets, None), self.core.now)
 
     def statistics(self) -> dict[str, int | str]:
         """Figures of this moment."""

@@ -204,7 +204,9 @@ class AsyncConsumer(ConsumerSteering):
         timeout: float | None = None,
     ) -> None:
         """Commit these offsets (the next to be read), or all positions, and wait for it. Errors as the blocking one."""
-        await self.client.run(self._machine.commit(self._offsets(offsets), timeout=self._seconds(timeout)))
+        await self.client.run(
+            self._machine.commits.commit(self._offsets(offsets), timeout=self._seconds(timeout))
+        )
 
     def commit_soon(
         self,
@@ -212,13 +214,15 @@ class AsyncConsumer(ConsumerSteering):
         callback: CommitCallback | None = None,
     ) -> None:
         """Commit without waiting; `callback(offsets, error)` is called by a later `poll`, or by `close`."""
-        self._start(self._machine.commit_later(self._offsets(offsets), callback))
+        self._start(self._machine.commits.commit_later(self._offsets(offsets), callback))
 
     async def committed(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's commits; None where there is none."""
-        return await self.client.run(self._machine.committed(keys_of(partitions), self._seconds(timeout)))
+        return await self.client.run(
+            self._machine.commits.committed(keys_of(partitions), self._seconds(timeout))
+        )
 
     def _change(self, change: Callable[[], None], *, settles: bool = True) -> None:
         if settles:

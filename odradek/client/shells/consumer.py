@@ -193,7 +193,7 @@ class Consumer(ConsumerSteering):
         deadline = time.monotonic() + timeout
         waited = False
         while True:
-            if machine.completed:
+            if machine.commits.completed:
                 self._run_callbacks()
             now = time.monotonic()
             with io.lock:
@@ -283,7 +283,7 @@ class Consumer(ConsumerSteering):
         have gone to others; the next poll calls the listener.
         """
         wanted = self._offsets(offsets)
-        self._io.run(self._machine.commit(wanted, timeout=self._seconds(timeout)))
+        self._io.run(self._machine.commits.commit(wanted, timeout=self._seconds(timeout)))
 
     @_alone
     def commit_async(
@@ -292,14 +292,14 @@ class Consumer(ConsumerSteering):
         callback: CommitCallback | None = None,
     ) -> None:
         """Commit without waiting; `callback(offsets, error)` is called by a later `poll`, or by `close`."""
-        self._io.start(self._machine.commit_later(self._offsets(offsets), callback))
+        self._io.start(self._machine.commits.commit_later(self._offsets(offsets), callback))
 
     @_alone
     def committed(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's commits; None where there is none."""
-        return self._io.run(self._machine.committed(keys_of(partitions), self._seconds(timeout)))
+        return self._io.run(self._machine.commits.committed(keys_of(partitions), self._seconds(timeout)))
 
     # How calls reach the core
 

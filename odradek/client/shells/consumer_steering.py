@@ -114,7 +114,7 @@ class ConsumerSteering(ABC):
 
     def _run_callbacks(self) -> None:
         """Tell the application of commits that ended, in the thread or task that polls."""
-        completed = self._machine.completed
+        completed = self._machine.commits.completed
         while completed:
             callback, offsets, error = completed.popleft()
             if callback is not None:

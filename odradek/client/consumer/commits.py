@@ -1,0 +1,134 @@
+"""A consumer's commits: those that the application asks for, and the automatic ones. PURE."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from odradek.client.consumer.consumer_types import CommitCallback, OffsetAndMetadata
+from odradek.client.consumer.group_calls import Coordinator, Member
+from odradek.client.consumer.group_membership import GroupMembership, MembershipState
+from odradek.client.consumer.subscription import Subscription
+from odradek.client.core.operation import Operation, Signal
+from odradek.client.errors import ClientError
+from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+    from odradek.client.core.client_keys import ConsumerSettings
+
+__all__ = ["Commits"]
+
+_SECONDS_BEFORE_REBALANCE = 10.0
+_NEVER = float("inf")
+
+
+class Commits:
+    """When commits are due, and what came of those that ended."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        settings: ConsumerSettings,
+        subscription: Subscription,
+        coordinator: Coordinator | None,
+        membership: GroupMembership | None,
+        *,
+        arrived: Signal,
+        positions: Callable[[Iterable[TopicPartition] | None], dict[TopicPartition, OffsetAndMetadata]],
+    ) -> None:
+        """`arrived` is notified when a commit has ended; `positions` tells how far the application has come."""
+        self._core = core
+        self._settings = settings
+        self._subscription = subscription
+        self._coordinator = coordinator
+        self._membership = membership
+        self._arrived = arrived
+        self._positions = positions
+        self.due_at = _NEVER
+        """When the next automatic commit is due, in seconds of the core's clock."""
+        if settings.enable_auto_commit:
+            self.due_at = core.now + settings.auto_commit_interval_ms / 1000
+        self.completed: deque[
+            tuple[CommitCallback | None, dict[TopicPartition, OffsetAndMetadata], Exception | None]
+        ] = deque()
+        """Commits that ended, for the shell to tell the application of."""
+        self.last_error: Exception | None = None
+
+    def are_due(self, now: float) -> bool:
+        """Whether an automatic commit is due."""
+        return now >= self.due_at
+
+    def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], *, timeout: float) -> Operation[None]:
+        """Commit. Raises `KafkaError` (ILLEGAL_GENERATION and its like: others have the partitions), `ClientError`."""
+        coordinator = self._the_coordinator()
+        membership = self._membership
+        who = Member()
+        if self._subscription.grouped and membership is not None:
+            if not membership.is_member:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_MEMBER_ID, "this consumer is not a member of its group now"
+                )
+            who = membership.member
+        try:
+            yield from coordinator.commit(offsets, who, deadline=self._core.now + timeout)
+        except KafkaError as error:
+            if membership is not None and who.generation >= 0 and who == membership.member:
+                membership.refused(error.code)
+            raise
+
+    def commit_later(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
+    ) -> Operation[None]:
+        """Commit as `commit` does, but put the outcome in `completed`."""
+        error: Exception | None = None
+        try:
+            yield from self.commit(offsets, timeout=self._settings.default_api_timeout_ms / 1000)
+        except (KafkaError, ClientError) as caught:
+            error = caught
+            self.last_error = caught
+        if callback is not None:
+            self.completed.append((callback, offsets, error))
+            self._arrived.notify()
+
+    def commit_if_due(self) -> None:
+        """Begin an automatic commit of all positions when its time has come."""
+        if self._core.now < self.due_at:
+            return
+        self.due_at = self._core.now + max(1, self._settings.auto_commit_interval_ms) / 1000
+        # All of them, also those that stand still: a commit that is not repeated expires (KIP-211).
+        offsets = self._positions(None)
+        membership = self._membership
+        idle = self._subscription.grouped and (
+            membership is None or membership.state is not MembershipState.STABLE
+        )
+        if offsets and not idle:
+            self._core.start(self.commit_later(offsets, None), self._core.now)
+
+    def commit_before_rebalance(self, keys: Iterable[TopicPartition]) -> Operation[None]:
+        """Commit these positions before others get the partitions, if commits are automatic."""
+        if self._membership is not None and self._membership.is_member:
+            yield from self.commit_at_the_end(keys, _SECONDS_BEFORE_REBALANCE)
+
+    def commit_at_the_end(self, keys: Iterable[TopicPartition], timeout: float) -> Operation[None]:
+        """Commit these positions for the last time, if commits are automatic. An error is only noted."""
+        if not self._settings.enable_auto_commit or self._coordinator is None:
+            return
+        try:
+            yield from self.commit(self._positions(keys), timeout=timeout)
+        except (KafkaError, ClientError) as error:
+            self.last_error = error
+
+    def committed(
+        self, keys: Iterable[TopicPartition], timeout: float
+    ) -> Operation[dict[TopicPartition, OffsetAndMetadata | None]]:
+        """The group's commits."""
+        found = yield from self._the_coordinator().committed(keys, deadline=self._core.now + timeout)
+        return found
+
+    def _the_coordinator(self) -> Coordinator:
+        if self._coordinator is None:
+            raise ValueError("commits need a group.id")
+        return self._coordinator
