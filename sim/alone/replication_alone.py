@@ -21,9 +21,10 @@ from random import Random
 
 import attrs
 
-from sim.alone.replication_broker import Broker, Fetching
+from sim.alone.replication_broker import Broker
 from sim.alone.replication_checks import Promises
 from sim.alone.replication_controller import NODES, Controller, Proposal
+from sim.alone.replication_fetches import Fetches
 from sim.alone.replication_producers import Producers
 from sim.history import SafetyViolation
 from wire.errors import ErrorCode
@@ -74,7 +75,7 @@ def run(seed: int, plan: ReplicationPlan | None = None) -> Mapping[str, int]:
 
 
 class _Run:
-    """One schedule: brokers that live and die, fetches and proposals on their way."""
+    """One schedule: brokers that live and die, proposals on their way."""
 
     def __init__(self, plan: ReplicationPlan, random: Random) -> None:
         self.plan = plan
@@ -84,9 +85,8 @@ class _Run:
         self._controller = Controller()
         self.images = self._controller.images
         self.nodes = {node_id: Broker(node_id, self) for node_id in NODES}
-        self.fetches: list[Fetching] = []
+        self._fetches = Fetches(random, self.nodes)
         self.proposals: list[Proposal] = []
-        self._silent: tuple[int, int] | None = None
         self._promises = Promises(plan.min_isr)
         self._producers = Producers(random, self._promises)
         self.deaths = 0
@@ -170,55 +170,15 @@ class _Run:
             node.partition.apply(self.images[-1][0], node.node_id)
 
     def _fetch(self) -> None:
-        """A follower asks its leader."""
         node = self.random.choice(list(self.nodes.values()))
         if node.lives:
-            fetching = node.next_fetch()
-            if fetching is not None:
-                self.fetches.append(fetching)
+            self._fetches.ask(node)
 
     def _answer(self) -> None:
-        """A fetch arrives at the leader, or its answer at the follower: mostly the oldest."""
-        if self.fetches:
-            at = self.random.choice((0, 0, self.random.randrange(len(self.fetches))))
-            self._go_on(self.fetches[at])
-
-    def _go_on(self, fetching: Fetching) -> None:
-        here, there = sorted((fetching.follower, fetching.leader))
-        if self._silent == (here, there):
-            return
-        node, leader = self.nodes[fetching.follower], self.nodes[fetching.leader]
-        if fetching.answer is None:
-            if not leader.lives:
-                self._lose_fetch(fetching)
-                return
-            fetching.answer = leader.serve(fetching)
-            if not self._is_awaited(node, fetching):
-                self.fetches.remove(fetching)  # it was given up; the leader has counted it all the same
-            return
-        self.fetches.remove(fetching)
-        if self._is_awaited(node, fetching):
-            code, answer, session_id = fetching.answer
-            node.take(fetching, answer, session_id, code)
-
-    def _is_awaited(self, node: Broker, fetching: Fetching) -> bool:
-        return node.lives and node.life == fetching.life and node.fetching is fetching
-
-    def _lose_fetch(self, fetching: Fetching) -> None:
-        self.fetches.remove(fetching)
-        node = self.nodes[fetching.follower]
-        if self._is_awaited(node, fetching):
-            node.break_off()
+        self._fetches.deliver_one()
 
     def _lose(self) -> None:
-        """A follower gives up a connection: what it has asked may still arrive."""
-        if self.fetches:
-            fetching = self.random.choice(self.fetches)
-            node = self.nodes[fetching.follower]
-            if self._is_awaited(node, fetching):
-                node.break_off()
-            if self.random.random() < 0.5 or fetching.answer is not None:
-                self.fetches.remove(fetching)
+        self._fetches.lose_one()
 
     def _produce(self) -> None:
         self._producers.produce(self._living(), self.now_ms)
@@ -251,8 +211,7 @@ class _Run:
             return
         self.deaths += 1
         node.die(power=power)
-        for fetching in [each for each in self.fetches if each.leader == node.node_id]:
-            self._lose_fetch(fetching)
+        self._fetches.lose_all_of(node.node_id)
         if power or self.random.random() < 0.5:
             self._controller.fence(node.node_id)
 
@@ -281,15 +240,13 @@ class _Run:
             node.log.flush()
 
     def _cut(self) -> None:
-        """Two brokers do not hear each other for a while."""
-        pair = sorted(self.random.sample(NODES, 2))
-        self._silent = self.random.choice((None, (pair[0], pair[1])))
+        self._fetches.cut()
 
     # --- the end
 
     def _heal(self) -> None:
         """All live, all hear each other: the replicas must become equal and all be in sync."""
-        self._silent = None
+        self._fetches.mend()
         for node_id, node in self.nodes.items():
             if not node.lives:
                 self._begin_life(node_id)
@@ -298,12 +255,8 @@ class _Run:
                 self._elect()
             for node in self.nodes.values():
                 self._apply_all(node)
-                fetching = node.next_fetch()
-                if fetching is not None:
-                    self.fetches.append(fetching)
-            for fetching in list(self.fetches):
-                if fetching in self.fetches:
-                    self._go_on(fetching)
+                self._fetches.ask(node)
+            self._fetches.deliver_all()
             self._decide()
             self.now_ms += 20
             self._promises.look(self._living())

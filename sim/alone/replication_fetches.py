@@ -1,0 +1,90 @@
+"""The fetches of a schedule of replication alone: asked, on their way, answered late, or lost. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from sim.alone.replication_broker import Broker, Fetching
+from sim.alone.replication_controller import NODES
+
+__all__ = ["Fetches"]
+
+
+class Fetches:
+    """Fetches and their answers between the brokers, and which two of these do not hear each other."""
+
+    def __init__(self, random: Random, nodes: Mapping[int, Broker]) -> None:
+        self._random = random
+        self._nodes = nodes
+        self._under_way: list[Fetching] = []
+        self._silent: tuple[int, int] | None = None
+
+    def ask(self, node: Broker) -> None:
+        """A follower asks its leader."""
+        fetching = node.next_fetch()
+        if fetching is not None:
+            self._under_way.append(fetching)
+
+    def deliver_one(self) -> None:
+        """A fetch arrives at the leader, or its answer at the follower: mostly the oldest."""
+        if self._under_way:
+            at = self._random.choice((0, 0, self._random.randrange(len(self._under_way))))
+            self._deliver(self._under_way[at])
+
+    def deliver_all(self) -> None:
+        """Each that is under way now goes one step on."""
+        for fetching in list(self._under_way):
+            if fetching in self._under_way:
+                self._deliver(fetching)
+
+    def _deliver(self, fetching: Fetching) -> None:
+        here, there = sorted((fetching.follower, fetching.leader))
+        if self._silent == (here, there):
+            return
+        node, leader = self._nodes[fetching.follower], self._nodes[fetching.leader]
+        if fetching.answer is None:
+            if not leader.lives:
+                self._lose(fetching)
+                return
+            fetching.answer = leader.serve(fetching)
+            if not self._is_awaited(node, fetching):
+                self._under_way.remove(fetching)  # it was given up; the leader has counted it all the same
+            return
+        self._under_way.remove(fetching)
+        if self._is_awaited(node, fetching):
+            code, answer, session_id = fetching.answer
+            node.take(fetching, answer, session_id, code)
+
+    def _is_awaited(self, node: Broker, fetching: Fetching) -> bool:
+        return node.lives and node.life == fetching.life and node.fetching is fetching
+
+    def _lose(self, fetching: Fetching) -> None:
+        self._under_way.remove(fetching)
+        node = self._nodes[fetching.follower]
+        if self._is_awaited(node, fetching):
+            node.break_off()
+
+    def lose_one(self) -> None:
+        """A follower gives up a connection: what it has asked may still arrive."""
+        if self._under_way:
+            fetching = self._random.choice(self._under_way)
+            node = self._nodes[fetching.follower]
+            if self._is_awaited(node, fetching):
+                node.break_off()
+            if self._random.random() < 0.5 or fetching.answer is not None:
+                self._under_way.remove(fetching)
+
+    def lose_all_of(self, leader: int) -> None:
+        """This leader has died: nothing that it was asked comes back."""
+        for fetching in [each for each in self._under_way if each.leader == leader]:
+            self._lose(fetching)
+
+    def cut(self) -> None:
+        """Two brokers do not hear each other for a while."""
+        pair = sorted(self._random.sample(NODES, 2))
+        self._silent = self._random.choice((None, (pair[0], pair[1])))
+
+    def mend(self) -> None:
+        """All hear each other."""
+        self._silent = None
