@@ -28,10 +28,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from odradek.client.admin.moves.evening import Evening
-from odradek.client.admin.moves.placement import CannotPlan, Key, Move, Placement, Site
+from odradek.client.admin.moves.placement import CannotPlan, Move, Placement, Site
 from odradek.client.admin.moves.placing import clear_brokers, resize_partitions, widen_partitions
 from odradek.client.admin.moves.planned_cluster import PlannedCluster
 from odradek.client.admin.moves.preferred_leaders import PreferredLeaders
+from wire.topic_partition import TopicPartition
 
 __all__ = ["balance", "drain", "resize"]
 
@@ -41,7 +42,7 @@ def balance(
     partitions: Iterable[Placement],
     *,
     tolerance: float = 0.05,
-    only: Collection[Key] | None = None,
+    only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
     """The moves that even the load with the fewest bytes, in order of topics and partitions; `only` of these."""
     cluster = PlannedCluster(sites, partitions, only)
@@ -61,7 +62,7 @@ def drain(
     leaving: Collection[int],
     *,
     tolerance: float = 0.05,
-    only: Collection[Key] | None = None,
+    only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
     """The moves that empty the brokers `leaving`; with `only`, of these partitions alone. `sites` may list these
     brokers.
@@ -80,7 +81,7 @@ def resize(
     partitions: Iterable[Placement],
     replicas: int,
     *,
-    only: Collection[Key] | None = None,
+    only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
     """The moves that give every partition so many replicas; preferred leaders stay. Raises `CannotPlan`."""
     if not 0 < replicas <= len(sites):

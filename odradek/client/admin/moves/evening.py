@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
-from odradek.client.admin.moves.placement import Key
 from odradek.client.admin.moves.planned_cluster import PlannedCluster
+from wire.topic_partition import TopicPartition
 
 __all__ = ["Evening"]
 
@@ -35,7 +35,7 @@ class Evening:
         """Step 4; whether anything moved."""
         return self._repeat(self._count_step)
 
-    def _repeat(self, step: Callable[[], tuple[Key, int, int] | None]) -> bool:
+    def _repeat(self, step: Callable[[], tuple[TopicPartition, int, int] | None]) -> bool:
         """Take steps while there are any; whether there was one."""
         moved = False
         for _ in range(_ROUNDS_MAX):
@@ -50,7 +50,7 @@ class Evening:
                 found = step()
         return moved
 
-    def _byte_step(self) -> tuple[Key, int, int] | None:
+    def _byte_step(self) -> tuple[TopicPartition, int, int] | None:
         size = self._loads.size
         rising = sorted(self._cluster.sites, key=lambda node: (size(node), node))
         for giver in reversed(rising):
@@ -68,7 +68,7 @@ class Evening:
                 self._blocked.add((giver, taker))
         return None
 
-    def _fitting(self, giver: int, taker: int, wanted: float, gap: float) -> Key | None:
+    def _fitting(self, giver: int, taker: int, wanted: float, gap: float) -> TopicPartition | None:
         """The largest replica of `giver` up to the bytes wanted, else the smallest that narrows the gap."""
         held = self._loads.held(giver)
         middle = bisect_right(held, wanted, key=lambda entry: entry[0])
@@ -86,7 +86,7 @@ class Evening:
                 return key
         return None
 
-    def _count_step(self) -> tuple[Key, int, int] | None:
+    def _count_step(self) -> tuple[TopicPartition, int, int] | None:
         size, count = self._loads.size, self._loads.count
         rising = sorted(self._cluster.sites, key=lambda node: (count(node), size(node), node))
         for giver in reversed(rising):
@@ -101,7 +101,7 @@ class Evening:
                 self._blocked.add((giver, taker))
         return None
 
-    def _smallest(self, giver: int, taker: int) -> Key | None:
+    def _smallest(self, giver: int, taker: int) -> TopicPartition | None:
         """The smallest replica that may go and lets bytes stay within the tolerance."""
         room = min(
             self._mean + self._slack - self._loads.size(taker),
@@ -118,8 +118,10 @@ class Evening:
             start = end
         return None
 
-    def _by_crowd(self, giver: int, entries: Sequence[tuple[int, Key]]) -> Iterator[Key]:
-        by_topic: dict[str, list[Key]] = {}
+    def _by_crowd(
+        self, giver: int, entries: Sequence[tuple[int, TopicPartition]]
+    ) -> Iterator[TopicPartition]:
+        by_topic: dict[str, list[TopicPartition]] = {}
         for _, key in entries:
             by_topic.setdefault(key[0], []).append(key)
         for topic in sorted(by_topic, key=lambda topic: (-self._loads.of_topic(giver, topic), topic)):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
 
 import attrs
 
-__all__ = ["CannotPlan", "Key", "Move", "Placement", "Site", "seconds_of", "traffic_of"]
+from wire.topic_partition import TopicPartition
 
-Key: TypeAlias = tuple[str, int]
-"""Topic and partition."""
+__all__ = ["CannotPlan", "Move", "Placement", "Site", "seconds_of", "traffic_of"]
 
 
 class CannotPlan(ValueError):
@@ -36,9 +34,9 @@ class Placement:
     size: int
 
     @property
-    def key(self) -> Key:
+    def key(self) -> TopicPartition:
         """Topic and partition."""
-        return self.topic, self.partition
+        return TopicPartition(self.topic, self.partition)
 
 
 @attrs.frozen

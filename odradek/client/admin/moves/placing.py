@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from odradek.client.admin.moves.placement import CannotPlan, Key
+from odradek.client.admin.moves.placement import CannotPlan
 from odradek.client.admin.moves.planned_cluster import PlannedCluster
+from wire.topic_partition import TopicPartition
 
 __all__ = ["clear_brokers", "resize_partitions", "widen_partitions"]
 
 
-def clear_brokers(cluster: PlannedCluster, leaving: Collection[int]) -> list[Key]:
+def clear_brokers(cluster: PlannedCluster, leaving: Collection[int]) -> list[TopicPartition]:
     """Move everything off these brokers. The partitions that were moved; raises `CannotPlan`."""
     partitions = cluster.partitions
     affected = [key for key in cluster.movable if any(node in leaving for node in partitions[key].replicas)]
@@ -22,7 +23,7 @@ def clear_brokers(cluster: PlannedCluster, leaving: Collection[int]) -> list[Key
     return affected
 
 
-def _refuge(cluster: PlannedCluster, key: Key, node: int, leaving: Collection[int]) -> int:
+def _refuge(cluster: PlannedCluster, key: TopicPartition, node: int, leaving: Collection[int]) -> int:
     """The best broker for a replica that cannot stay."""
     others = [each for each in cluster.replicas(key) if each != node]
     staying = [each for each in others if each not in leaving]
@@ -71,7 +72,7 @@ def widen_partitions(cluster: PlannedCluster) -> None:
             cluster.move(key, *step)
 
 
-def _widening(cluster: PlannedCluster, key: Key) -> tuple[int, int] | None:
+def _widening(cluster: PlannedCluster, key: TopicPartition) -> tuple[int, int] | None:
     """The brokers from which and to which a replica must go for the partition to span one more rack."""
     replicas, sites, loads = cluster.replicas(key), cluster.sites, cluster.loads
     racks = [sites[node].rack for node in replicas if node in sites]

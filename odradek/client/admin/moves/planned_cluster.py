@@ -10,7 +10,8 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from odradek.client.admin.moves.placement import Key, Move, Placement, Site
+from odradek.client.admin.moves.placement import Move, Placement, Site
+from wire.topic_partition import TopicPartition
 
 __all__ = ["BrokerLoads", "PlannedCluster", "Spread"]
 
@@ -54,7 +55,7 @@ class BrokerLoads:
 
     def __init__(self, nodes: Iterable[int]) -> None:
         self._size = dict.fromkeys(nodes, 0)
-        self._held: dict[int, list[tuple[int, Key]]] = {node: [] for node in self._size}
+        self._held: dict[int, list[tuple[int, TopicPartition]]] = {node: [] for node in self._size}
         self._crowds: dict[int, Counter[str]] = {node: Counter() for node in self._size}
 
     def __contains__(self, node: int) -> bool:
@@ -68,7 +69,7 @@ class BrokerLoads:
         """The number of a broker's replicas."""
         return len(self._held[node])
 
-    def held(self, node: int) -> Sequence[tuple[int, Key]]:
+    def held(self, node: int) -> Sequence[tuple[int, TopicPartition]]:
         """A broker's replicas with their sizes, the smallest first."""
         return self._held[node]
 
@@ -80,13 +81,13 @@ class BrokerLoads:
         """The bytes that each broker holds when all hold the same."""
         return sum(self._size.values()) / max(1, len(self._size))
 
-    def add(self, node: int, key: Key, size: int) -> None:
+    def add(self, node: int, key: TopicPartition, size: int) -> None:
         """Count a replica that comes."""
         self._size[node] += size
         insort(self._held[node], (size, key))
         self._crowds[node][key[0]] += 1
 
-    def remove(self, node: int, key: Key, size: int) -> None:
+    def remove(self, node: int, key: TopicPartition, size: int) -> None:
         """Count a replica that goes."""
         self._size[node] -= size
         held = self._held[node]
@@ -98,7 +99,7 @@ class PlannedCluster:
     """The replicas of each partition after the moves planned so far. Brokers and partitions are in order."""
 
     def __init__(
-        self, sites: Iterable[Site], partitions: Iterable[Placement], only: Collection[Key] | None
+        self, sites: Iterable[Site], partitions: Iterable[Placement], only: Collection[TopicPartition] | None
     ) -> None:
         self.sites = {site.node_id: site for site in sorted(sites, key=lambda site: site.node_id)}
         """The brokers that may take replicas."""
@@ -115,7 +116,7 @@ class PlannedCluster:
                 if node in self.loads:
                     self.loads.add(node, key, each.size)
 
-    def replicas(self, key: Key) -> Sequence[int]:
+    def replicas(self, key: TopicPartition) -> Sequence[int]:
         """The brokers of a partition's replicas, the preferred leader first."""
         return self._replicas[key]
 
@@ -127,14 +128,14 @@ class PlannedCluster:
             if tuple(self._replicas[key]) != each.replicas
         ]
 
-    def may_move(self, key: Key, giver: int, taker: int) -> bool:
+    def may_move(self, key: TopicPartition, giver: int, taker: int) -> bool:
         """Whether the rules of a plan allow this move."""
         replicas = self._replicas[key]
         if taker in replicas or key in self._fixed:
             return False
         return not self.spread.is_narrowed([node for node in replicas if node != giver], giver, taker)
 
-    def move(self, key: Key, giver: int, taker: int) -> None:
+    def move(self, key: TopicPartition, giver: int, taker: int) -> None:
         """Let another broker have a replica."""
         replicas = self._replicas[key]
         place = replicas.index(giver)
@@ -144,18 +145,18 @@ class PlannedCluster:
             # A newcomer takes the place of the one that goes, but never the first: those that have the data lead on.
             replicas.insert(place, replicas.pop())
 
-    def add_replica(self, key: Key, node: int) -> None:
+    def add_replica(self, key: TopicPartition, node: int) -> None:
         """Let a broker have a replica more, as the last of its partition."""
         self._replicas[key].append(node)
         self.loads.add(node, key, self.partitions[key].size)
 
-    def drop_replica(self, key: Key, node: int) -> None:
+    def drop_replica(self, key: TopicPartition, node: int) -> None:
         """Take a replica away."""
         self._replicas[key].remove(node)
         if node in self.loads:
             self.loads.remove(node, key, self.partitions[key].size)
 
-    def prefer(self, key: Key, leader: int) -> None:
+    def prefer(self, key: TopicPartition, leader: int) -> None:
         """Let one of a partition's brokers change places with the preferred leader."""
         replicas = self._replicas[key]
         place = replicas.index(leader)

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import pairwise
 
-from odradek.client.admin.moves.placement import Key
 from odradek.client.admin.moves.planned_cluster import PlannedCluster
+from wire.topic_partition import TopicPartition
 
 __all__ = ["PreferredLeaders"]
 
@@ -15,7 +15,7 @@ __all__ = ["PreferredLeaders"]
 class PreferredLeaders:
     """How many partitions each broker leads, and which of them others could lead."""
 
-    def __init__(self, cluster: PlannedCluster, keys: Iterable[Key], tolerance: float) -> None:
+    def __init__(self, cluster: PlannedCluster, keys: Iterable[TopicPartition], tolerance: float) -> None:
         self._cluster = cluster
         self._leads = leads = dict.fromkeys(cluster.sites, 0)
         for partition in cluster.partitions:
@@ -23,7 +23,7 @@ class PreferredLeaders:
             if replicas and replicas[0] in leads:
                 leads[replicas[0]] += 1
         self._slack = max(1, int(sum(leads.values()) / max(1, len(leads)) * tolerance))
-        self._between: dict[int, dict[int, dict[Key, None]]] = {node: {} for node in cluster.sites}
+        self._between: dict[int, dict[int, dict[TopicPartition, None]]] = {node: {} for node in cluster.sites}
         """For each pair of brokers, the partitions of `keys` that the one leads and the other could."""
         for key in keys:
             self._offer(key)
@@ -61,7 +61,7 @@ class PreferredLeaders:
                 return chain[::-1]
         return None
 
-    def _offer(self, key: Key) -> None:
+    def _offer(self, key: TopicPartition) -> None:
         """Note who could lead a partition instead of its leader."""
         leader, *others = self._cluster.replicas(key)
         if leader in self._between:
@@ -69,7 +69,7 @@ class PreferredLeaders:
                 if node in self._cluster.sites:
                     self._between[leader].setdefault(node, {})[key] = None
 
-    def _withdraw(self, key: Key) -> None:
+    def _withdraw(self, key: TopicPartition) -> None:
         """Take back what `_offer` noted."""
         leader, *others = self._cluster.replicas(key)
         for node in others:
