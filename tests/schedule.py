@@ -28,7 +28,6 @@ SECONDS = {
     "tests/node/test_request_budget.py": 95,
     "tests/jepsen/test_cluster.py": 69,
     "tests/other_clients/test_groups.py": 50,
-    "tests/conformance/test_recording.py": 49,
     "tests/node/test_long_answers.py": 46,
     "tests/node/test_stop_while_starting.py": 43,
     "tests/other_clients/test_apache_tools.py": 41,

@@ -16,6 +16,7 @@ from bench.kafka_server import KafkaUnavailable, kafka_server
 from tests.conformance import document
 from tests.conformance.comparison import differences, load, save
 from tests.conformance.corpus import APIS, CORPUS, cases_of, hold
+from tests.conformance.seals import seal
 from tests.conformance.servers import SETTINGS
 from tests.conformance.talk import wait_until_ready
 
@@ -27,6 +28,7 @@ def record(bootstrap: str, apis: list[str]) -> None:
     for api in apis or APIS:
         held = hold(bootstrap, tag, cases_of(api))
         save(api, held.answers)
+        seal(api)
         print(f"{api}: {len(held.answers)} cases, {sum(map(len, held.answers.values()))} answers")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.conformance.comparison import RECORDING, load
 from tests.conformance.corpus import APIS, CORPUS, cases_of, key_of
 from tests.conformance.deliberate import DELIBERATE
 from tests.conformance.partner import Partner, partner_of
+from tests.conformance.seals import HERE, SHARED, seal_of, seals
 from tests.conformance.servers import SETTINGS
 from wire.api import PRODUCE_ADVERTISED_MIN, ApiKey
 
@@ -33,6 +36,33 @@ def test_the_recording_holds_every_case() -> None:
     for api in APIS:
         assert list(load(api)) == cases_of(api)
     assert sum(len(cases_of(api)) for api in APIS) == len(CORPUS)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_kafka_was_asked_these_questions(api: str) -> None:
+    """Recorded answers are Kafka's own, to the cases as they are now: `make conformance` seals what it records."""
+    assert seals().get(api) == seal_of(api), (
+        "the cases have changed: `make conformance` asks Apache Kafka again"
+    )
+
+
+@pytest.mark.parametrize("change", ["a case", "what cases share", "an answer"])
+def test_a_change_breaks_the_seal(change: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One character of code or of an answer is enough; a docstring is not."""
+    api = APIS[0]
+    before = seal_of(api)
+    here = tmp_path / "conformance"
+    shutil.copytree(HERE, here, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr("tests.conformance.seals.HERE", here)
+    monkeypatch.setattr("tests.conformance.seals.SHARED", tuple(here / path.name for path in SHARED))
+    monkeypatch.setattr("tests.conformance.seals.RECORDING", here / RECORDING.name)
+    shared = here / SHARED[0].name
+    shared.write_text(shared.read_text().replace('"""', '"""Another text. ', 1))
+    assert seal_of(api) == before
+    path = {"a case": here / "cases" / f"{api}.py", "what cases share": shared}.get(change)
+    path = path or here / RECORDING.name / f"{api}.json"
+    path.write_text(path.read_text() + "\nmore = 1\n")
+    assert seal_of(api) != before
 
 
 def test_the_document_says_what_the_corpus_says() -> None:

@@ -65,7 +65,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_nothing_acknowledged_is_lost_in_a_minute_of_faults(tmp_path: Path) -> None:
     """acks=all with two of three in sync: what was acknowledged is read, once, in order, at its offset, by everybody."""
-    result = _run("--seconds", "40", "--seed", "4", "--keep", str(tmp_path / "run"))
+    result = _run("--seconds", "30", "--seed", "4", "--keep", str(tmp_path / "run"))
     assert result.stdout.splitlines()[-1:] == ["verdict: ok"], result.stdout + result.stderr
     assert result.returncode == 0
 

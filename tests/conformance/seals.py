@@ -1,0 +1,68 @@
+"""A seal on each recorded answer of Apache Kafka: it says with which cases, and by which sources, it was recorded.
+
+Kafka's release is pinned, so its answers stay what they are as long as the questions do. `record` seals what it has
+written. `make test` looks at the seals alone and needs no Kafka: where one is broken, `make conformance` asks Kafka again.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from pathlib import Path
+
+from bench.kafka_server import KAFKA_VERSION
+from tests.conformance.comparison import RECORDING
+
+HERE = Path(__file__).parent
+SEALS = HERE / "seals.json"
+SHARED = tuple(
+    HERE / f"{name}.py"
+    for name in (
+        "batches",
+        "broken_frames",
+        "comparison",
+        "configs",
+        "corpus",
+        "members",
+        "offsets",
+        "servers",
+        "talk",
+    )
+)
+"""What all cases use; a change of their code breaks all seals."""
+
+
+def seal_of(api: str) -> str:
+    """The digest of an API's recorded answers, of its cases, of what they use, and of Kafka's release."""
+    digest = hashlib.sha256(KAFKA_VERSION.encode())
+    for path in (*SHARED, HERE / "cases" / f"{api}.py"):
+        digest.update(ast.dump(_without_docstrings(ast.parse(path.read_text()))).encode())
+    digest.update((RECORDING / f"{api}.json").read_bytes())
+    return digest.hexdigest()
+
+
+def seals() -> dict[str, str]:
+    """The seals as they were written, by API."""
+    written: dict[str, str] = json.loads(SEALS.read_text()) if SEALS.exists() else {}
+    return written
+
+
+def seal(api: str) -> None:
+    """Write the seal of answers that Kafka has just given."""
+    SEALS.write_text(json.dumps({**seals(), api: seal_of(api)}, indent=1, sort_keys=True) + "\n")
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [each for each in node.body if not _is_text(each)]
+    return tree
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
