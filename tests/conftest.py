@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -32,20 +33,22 @@ settings.load_profile("odradek")
 SERVERS = {"apache_kafka", "node", "spark"}
 """Fixtures that start a process of their own."""
 
-# What is imported and collected stays for ever: the collector of garbage need not look at it during each test.
-gc.disable()
-
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control starts what runs in its background like this, and a child would inherit it: the commands
     # that tests interrupt would go on for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_finish() -> None:
-    """Garbage is collected again, without the thousands of tests."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collected tests stay to the end: the collector of garbage need not look at them during each test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

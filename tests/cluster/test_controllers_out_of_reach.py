@@ -186,6 +186,21 @@ def test_a_stopping_broker_asks_as_often_as_it_is_told(
     play(script, **settings)
 
 
+def test_a_broker_that_hands_nothing_over_stops_at_once() -> None:
+    """`controlled.shutdown.enable=false`: the broker stops without a word to the controller."""
+
+    async def script(world: World, _: Any, lifecycle: BrokerLifecycle, controller: Controller) -> None:
+        await world.sleep(10)
+        controller.heard_at.clear()
+        began_at = world.now
+        await lifecycle.shut_down()
+        assert world.now == began_at
+        assert not lifecycle.may_shut_down.is_set()
+        assert controller.heard_at == []
+
+    play(script, controlled_shutdown_enable="false")
+
+
 def test_a_node_that_finds_no_leader_in_time_ends() -> None:
     """A broker cannot even try to register before there is a leader: the same time counts, and one line says what is missing."""
     world = World(1, Weather())
