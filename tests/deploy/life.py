@@ -196,6 +196,7 @@ def live(work: Path, form: str, only: list[str]) -> int:
         load = Load(
             ",".join(f"{hosts[name].address}:9092" for name in playbooks.inventory["hosts"]),
             len(playbooks.inventory["hosts"]),
+            records_per_second=20 if form == "short" else 100,
         )
         life = Life(hosts, playbooks, load)
         for each in WHOLE if form == "whole" else SHORT:
@@ -288,12 +289,21 @@ def again(life: Life) -> None:
         assert outcome.changed == 0, outcome.output[-3000:]
 
 
+def look_at_the_change(life: Life) -> None:
+    """Check mode shows the lines that `reconfigure` would change, and changes none."""
+    life.playbooks.inventory["vars"]["odradek_settings"] = {"log.retention.hours": 100}
+    with life.step("reconfigure --check --diff"):
+        shown = life.playbooks.run("reconfigure", "--check", "--diff")
+        assert "+log.retention.hours=100" in shown.output
+        for name in life.told:
+            path = f"/etc/odradek/node-{life.hosts[name].number}.properties"
+            assert "hours" not in (life.hosts.ssh(name, f"cat {path}") or "")
+
+
 def reconfigure(life: Life) -> None:
     """A property of all nodes, host by host."""
     life.playbooks.inventory["vars"]["odradek_settings"] = {"log.retention.hours": 100}
     with life.step("configuration, host by host") as step:
-        shown = life.playbooks.run("reconfigure", "--check", "--diff")
-        assert "+log.retention.hours=100" in shown.output
         begun = time.monotonic()
         outcome = life.playbooks.run("reconfigure")
         step.note = life.phases(begun)
@@ -453,6 +463,7 @@ WHOLE = (
     look_first,
     birth,
     again,
+    look_at_the_change,
     reconfigure,
     kill_and_return,
     lose_a_disk,

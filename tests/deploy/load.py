@@ -19,7 +19,6 @@ from confluent_kafka.cimpl import NewTopic
 
 TOPIC = "orders"
 _PARTITIONS = 12
-_RATE = 100
 _DELIVERY_SECONDS = 180
 _QUIET = {"log_level": 2, "log.connection.close": False}
 
@@ -35,6 +34,8 @@ class Load:
     bootstrap: str
     replicas: int = 3
     producers: int = 2
+    records_per_second: int = 100
+    """Of all producers together."""
     acknowledged: dict[tuple[int, int], str] = attrs.field(factory=dict)
     """Value by partition and offset."""
     seen: set[str] = attrs.field(factory=set)
@@ -81,7 +82,7 @@ class Load:
             self._send(producer, f"{number}-{sequence}")
             sequence += 1
             producer.poll(0)
-            while (ahead := begun + sequence * self.producers / _RATE - time.monotonic()) > 0:
+            while (ahead := begun + sequence * self.producers / self.records_per_second - time.monotonic()) > 0:
                 producer.poll(min(ahead, 0.05))
         left = producer.flush(_DELIVERY_SECONDS)
         if left:
