@@ -76,13 +76,14 @@ class Load:
                 "topic.metadata.refresh.interval.ms": 10_000,
             }
         )
+        pause_seconds = self.producers / self.records_per_second
         begun = time.monotonic()
         sequence = 0
         while not self._stop.is_set():
             self._send(producer, f"{number}-{sequence}")
             sequence += 1
             producer.poll(0)
-            while (ahead := begun + sequence * self.producers / self.records_per_second - time.monotonic()) > 0:
+            while (ahead := begun + sequence * pause_seconds - time.monotonic()) > 0:
                 producer.poll(min(ahead, 0.05))
         left = producer.flush(_DELIVERY_SECONDS)
         if left:
