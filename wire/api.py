@@ -50,7 +50,7 @@ def api_versions(key: int, *, unstable: bool = False) -> tuple[int, int]:
 def advertised_versions(
     listener: Literal["broker", "controller"], *, unstable: bool = False
 ) -> list[tuple[int, int, int]]:
-    """What a node's ApiVersions response lists: (API key, first version, last version) in order of keys."""
+    """The entries of a node's ApiVersions response: (API key, first version, last version), ordered by key."""
     result = []
     for key, api in APIS.items():
         if api.on_broker if listener == "broker" else api.on_controller:
