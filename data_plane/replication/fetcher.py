@@ -85,7 +85,7 @@ class Followed:
         self.leader_epoch = partition.leader_epoch
         self.failures = 0
         self.is_in_sync = False
-        """Whether it has all that the leader said to be committed. Only the throttle reads it."""
+        """True if it has all that the leader said to be committed. Only the throttle reads it."""
         self.retry_at = 0.0
         self.lag = 0
         """The number of committed records that this replica lacked at the leader's last answer."""

@@ -240,7 +240,7 @@ class RottenReplicas:
         return Fate.BEGIN_ANEW if image.leader >= 0 else Fate.WAIT
 
     def holds_promises(self, image: PartitionImage) -> bool:
-        """Whether this broker's replica may be needed to keep what was acknowledged."""
+        """True if this broker's replica may be needed to keep what was acknowledged."""
         node_id = self._node_id
         return node_id in (image.leader, *image.isr, *image.elr, *image.last_known_elr)
 

@@ -54,7 +54,10 @@ Turn: TypeAlias = "Result | GoOn"
 
 
 class ProduceRest:
-    """How far a request has come, and the batches that are left. `ProduceHandler` keeps its variables here between two turns."""
+    """The progress of one Produce request: its answers so far, and the batches that are left.
+
+    `ProduceHandler` keeps its variables here between two turns.
+    """
 
     __slots__ = (
         "_batches",

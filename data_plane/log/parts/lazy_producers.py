@@ -37,7 +37,7 @@ class LazyProducers:
         return self.state
 
     def is_unread_at(self, offset: int) -> bool:
-        """Whether the state is to be read as of this offset."""
+        """True if the producer state is still to be read from the disk, as of this offset."""
         return self._unread_offset == offset
 
     def take(self, state: ProducerState) -> None:
