@@ -22,7 +22,7 @@ class LogLevels:
         return {ROOT: self._level}
 
     def shows(self, severity: int) -> bool:
-        """Whether lines of a severity (10 debug, 20 info, 30 warning, ...) are wanted."""
+        """True if lines of a severity (10 debug, 20 info, 30 warning, ...) are wanted."""
         return severity >= LEVELS[self._level]
 
     def alter(self, changes: Iterable[tuple[str, int, str | None]], validate_only: bool) -> None:

@@ -85,7 +85,7 @@ class BrokerSessions:
             contact.shutdown_offset = end_offset
 
     def others_know(self, image: MetadataImage, broker_id: int) -> bool:
-        """Whether all active brokers have read the metadata that moved this broker's leaderships."""
+        """True if all active brokers have read the metadata that moved this broker's leaderships."""
         contact = self._contacts.get(broker_id)
         if contact is None or contact.shutdown_offset is None:
             return False

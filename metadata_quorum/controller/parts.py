@@ -166,7 +166,7 @@ def _divided(things: Sequence[_Thing], weight_max: int) -> list[list[int]]:
 
 
 class _Kind(ABC):
-    """How requests of one kind are taken apart, and their responses put together."""
+    """The division of one kind of request into parts, and the joining of their responses."""
 
     @abstractmethod
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:

@@ -46,7 +46,7 @@ class QuorumSettings:
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
     """(host, port) of nodes to ask for the leader."""
     endpoints: tuple[Endpoint, ...] = ()
-    """Where this node listens as a controller."""
+    """The addresses at which this node listens as a controller."""
 
 
 @attrs.frozen
@@ -103,11 +103,11 @@ class QuorumDriver(Protocol):
 
     @property
     def is_running(self) -> bool:
-        """Whether requests are taken."""
+        """True if the quorum takes requests."""
 
     @property
     def has_dynamic_voters(self) -> bool:
-        """Whether the log (or the snapshot before it) names the voters: kraft.version 1."""
+        """True if the log (or the snapshot before it) names the voters: kraft.version 1."""
 
     def report(self, report: Callable[..., None], *args: Any, **options: Any) -> None:
         """Tell the core what happened, now, and do what it wants."""
