@@ -33,11 +33,11 @@ class SentRecord:
         self._timestamp_ms = timestamp_ms
 
     def done(self) -> bool:
-        """Whether it has its outcome."""
+        """True if the record has its outcome."""
         return self._batch.done
 
     async def result(self) -> RecordMetadata:
-        """Where the record went. Raises its error."""
+        """The place of the record, once it is acknowledged. Raises its error."""
         await wait_done(self._env, self._batch)
         return RecordMetadata.of(self._batch, self._index, self._timestamp_ms)
 

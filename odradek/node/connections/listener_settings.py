@@ -1,4 +1,4 @@
-"""What the listeners of a node and their connections go by: buffers, the largest request, idle time. PURE."""
+"""The settings of a node's listeners and their connections: buffers, the largest request, idle time. PURE."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ __all__ = ["PreferredLeaders"]
 
 
 class PreferredLeaders:
-    """How many partitions each broker leads, and which of them others could lead."""
+    """The number of partitions that each broker leads, and the partitions that others could lead."""
 
     def __init__(self, cluster: PlannedCluster, keys: Iterable[TopicPartition], tolerance: float) -> None:
         self._cluster = cluster
