@@ -111,7 +111,7 @@ class AlterPartitionSender:
         return bool(self._pending)
 
     async def _send(self) -> bool:
-        """One request. Whether the controller decided all that was asked."""
+        """Send one AlterPartition request; true if the controller decided all that was asked."""
         asked = dict(list(self._pending.items())[:PARTITIONS_PER_REQUEST])
         request = AlterPartitionRequest(self._node_id, self._broker_epoch(), self._topics(asked))
         self.requests += 1

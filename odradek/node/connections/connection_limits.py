@@ -35,7 +35,7 @@ class ConnectionLimits:
 
     connections_max: int = setting("max.connections")
     room: int = INT_MAX
-    """The number of clients' connections that the limit of descriptors leaves room for (`client_room`)."""
+    """The most connections of clients that the limit of descriptors allows (`client_room`), whatever `connections_max` is."""
     per_ip_max: int = setting("max.connections.per.ip")
     per_ip_overrides: Mapping[str, int] = attrs.field(factory=dict)
     creation_rate_max: int = setting("max.connection.creation.rate")
