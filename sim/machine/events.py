@@ -10,7 +10,7 @@ import attrs
 
 
 class Owner(Protocol):
-    """Whom an event happens to. While an owner is paused its events are held back."""
+    """The owner of an event, to whom it happens. While an owner is paused its events are held back."""
 
     @property
     def paused(self) -> bool: ...

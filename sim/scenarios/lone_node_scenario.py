@@ -87,7 +87,7 @@ class Scenario:
         deaths: Sequence[str] = DEATHS,
         weather: Weather | None = None,
     ) -> None:
-        """What is given is not drawn from the seed.
+        """Draw from the seed each value that is not given.
 
         `churners` are clients whose topics come and go (`sim.load.churning`); of `shape` its settings count alone.
         """
