@@ -24,7 +24,7 @@ _QUIET = {"log_level": 2, "log.connection.close": False}
 
 
 class RecordsLost(AssertionError):
-    """What was acknowledged is not what is there."""
+    """The records there differ from those that were acknowledged."""
 
 
 @attrs.define
@@ -126,7 +126,7 @@ class Load:
             self.errors[text] += 1
 
     def acknowledged_since(self, moment: float, seconds: float = 180.0) -> bool:
-        """Whether a record that was sent after `moment` is acknowledged within so many seconds."""
+        """True if a record that was sent after `moment` is acknowledged within so many seconds."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             with self._lock:
