@@ -11,7 +11,7 @@ nobody asks, and taken off by the second.
 
 Two settings of the node's environment hold the count still. `PYTHONHASHSEED` fixes the order of sets. `GLIBC_TUNABLES`
 keeps the C library from copying by one repeated instruction, which callgrind counts once per byte. The library chooses
-that copy by the addresses of both buffers, so a Fetch of 16 KiB cost 249,000 in one process and 266,000 in the next.
+that copy by the addresses of both buffers. So a Fetch of 16 KiB cost 249,000 in one process and 266,000 in the next.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Load:
     replicas: int = 3
     producers: int = 2
     records_per_second: int = 100
-    """Of all producers together."""
+    """The rate of all producers together."""
     acknowledged: dict[tuple[int, int], str] = attrs.field(factory=dict)
     """Value by partition and offset."""
     seen: set[str] = attrs.field(factory=set)
