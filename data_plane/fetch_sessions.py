@@ -385,7 +385,7 @@ class FetchSessions:
 
     @property
     def sessions(self) -> Iterable[FetchSession]:
-        """The sessions that are kept."""
+        """All incremental fetch sessions of clients and followers (KIP-227)."""
         return self._sessions.values()
 
     def statistics(self) -> dict[str, int]:

@@ -114,7 +114,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """The writer of a batch query."""
+    """The sink's writer of a batch query, pickled to the tasks; it notes the figures at commit or abort."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
@@ -133,7 +133,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer of a streaming query."""
+    """The sink's writer of a streaming query, pickled to the tasks; it notes the figures of each batch."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan

@@ -47,7 +47,7 @@ CREATED_AT_ONCE_MAX = 500
 
 
 class MetadataHandler:
-    """API 3."""
+    """Handler of Metadata (API 3): describes topics, and has missing ones created where that is allowed."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

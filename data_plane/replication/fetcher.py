@@ -524,7 +524,7 @@ class LeaderFetcher:
         return max((followed.lag for followed in self.followed.values()), default=0)
 
     def statistics(self) -> dict[str, Any]:
-        """Figures of this leader's fetcher."""
+        """The leader's id, partitions followed here, those that back off; rounds and bytes since the start."""
         return {
             "leader": self.leader_id,
             "partitions": len(self.followed),

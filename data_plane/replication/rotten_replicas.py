@@ -62,7 +62,7 @@ class Fate(Enum):
 
 @attrs.define(eq=False)
 class _Case:
-    """A replica that was found rotten."""
+    """The rot that was found in a replica, until the replica is replaced."""
 
     partition: Partition
     rot: Rot
@@ -99,7 +99,7 @@ class RotHost(BrokerHost, Protocol):
 
 
 class RottenReplicas:
-    """The rotten replicas of one broker."""
+    """The finding and the renewal of one broker's rotten replicas."""
 
     def __init__(self, broker: RotHost, fetch_bytes_max: int) -> None:
         """`fetch_bytes_max` is how much of a partition a follower fetches at once."""

@@ -20,12 +20,12 @@ NEVER_MS = 1000
 
 
 def rate_key(side: str) -> str:
-    """The broker's key: bytes a second."""
+    """The broker's key: the rate in bytes a second."""
     return f"{side}.replication.throttled.rate"
 
 
 def replicas_key(side: str) -> str:
-    """The topic's key."""
+    """The topic's key: the replicas that are throttled."""
     return f"{side}.replication.throttled.replicas"
 
 

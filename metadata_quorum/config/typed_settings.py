@@ -48,7 +48,7 @@ class Setting:
         return tuple(value) if isinstance(value, list) else value
 
     def value(self, layers: BrokerConfigLayers, overrides: Mapping[str, str]) -> Any:
-        """The value that holds."""
+        """The typed value in force: a topic's overrides count for topic keys alone."""
         name = self.definition.name
         if self.definition.scope == "topic":
             return self.of(topic_value(name, overrides, layers))

@@ -44,7 +44,7 @@ class BrokerSessions:
         self._contacts[broker_id] = _Contact(now_ms)
 
     def touch(self, broker_id: int, now_ms: int, metadata_offset: int) -> None:
-        """A heartbeat."""
+        """Note a broker's heartbeat: its session begins again, and it has read the metadata to `metadata_offset`."""
         contact = self._contacts.setdefault(broker_id, _Contact(now_ms))
         contact.heard_ms = now_ms
         contact.was_prolonged = False

@@ -221,7 +221,7 @@ class _Topics(_Kind):
 
 
 class _NewTopics(_Topics):
-    """CreateTopics."""
+    """The division of CreateTopics by the topics that it makes."""
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
         return (_new_topic_weight(each, settings) for each in request.topics)

@@ -193,7 +193,7 @@ class LongWork:
 
 
 class Share:
-    """The long work of one request."""
+    """One request's share of the long work: its pieces take turns with those of other requests."""
 
     __slots__ = ("_work", "taken")
 

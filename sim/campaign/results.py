@@ -118,7 +118,7 @@ class Results:
         return results
 
     def add(self, found: Outcome | Shrunk) -> None:
-        """One more."""
+        """Add a result; a later one of the same seed or group replaces the earlier."""
         if isinstance(found, Outcome):
             self.outcomes.pop(found.seed, None)
             self.outcomes[found.seed] = found

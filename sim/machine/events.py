@@ -18,7 +18,7 @@ class Owner(Protocol):
 
 @attrs.define(eq=False)
 class Timer:
-    """One event to come."""
+    """An event that is due at a virtual time, unless it is cancelled."""
 
     owner: Owner | None
     action: Callable[[], None] | None

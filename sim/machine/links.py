@@ -46,7 +46,7 @@ class _Link:
     """One direction between two hosts."""
 
     held: list[Callable[[], None]] | None = None
-    """The arrivals that wait for the link to be healed; None: it is not cut."""
+    """The arrivals that wait until the link is healed; None while it is whole."""
     slow_seconds: float = 0.0
     bytes_per_second: float = math.inf
     busy_until: float = 0.0

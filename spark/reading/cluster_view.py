@@ -60,7 +60,7 @@ class ClusterView:
 
     @property
     def client(self) -> Client:
-        """The connections."""
+        """The blocking client, connected at its first use."""
         if self._client is None:
             self._client = new_client(self._options)
         return self._client

@@ -120,7 +120,7 @@ class _Answer:
 
 
 class _RangeReader:
-    """Reads one range."""
+    """Reads the batches of one range from the partition's leader, or from a replica in the reader's rack."""
 
     def __init__(self, wanted: OffsetRange, options: SourceOptions, client: Client) -> None:
         self._wanted = wanted

@@ -39,7 +39,7 @@ class StreamOffset:
     group: str | None = None
     is_initial: bool = False
     begun: dict[TopicPartition, int] | None = None
-    """`@from`."""
+    """The offsets at which the first batch starts; `@from` in JSON."""
 
     def topic_id(self, topic: str) -> bytes:
         """Zero where it is not known."""

@@ -75,7 +75,7 @@ HELD = (
     "odradek_requests_waiting",
     "odradek_long_work_waiting",
 )
-"""The gauges of memory held by requests and answers; all are 0 at rest."""
+"""The gauges of what requests and answers hold, in bytes or requests; all are 0 at rest."""
 
 FRAMES = [(key, line) for key in LINES for line in LINES[key]]
 LISTENERS = ("broker", "controller")

@@ -46,7 +46,7 @@ __all__ = [
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
-"""The fields of `BatchHeader`."""
+"""The layout of a batch's header (61 bytes, big-endian): the fields of `BatchHeader` in their order."""
 HEADER_SIZE: Final = 61
 assert HEADER.size == HEADER_SIZE
 HEAD: Final = Struct(">qiibIhi")

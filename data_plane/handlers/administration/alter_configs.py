@@ -58,7 +58,7 @@ class AlterApi:
 
 
 class AlterConfigsHandler:
-    """API 33 or API 44."""
+    """Handler of AlterConfigs (API 33) or IncrementalAlterConfigs (API 44)."""
 
     def __init__(self, broker: Broker, api: AlterApi) -> None:
         self._broker = broker

@@ -23,7 +23,7 @@ NO_PRODUCER = -1
 
 
 class CreateTopicsHandler:
-    """API 19."""
+    """Handler of CreateTopics (API 19), which the controller decides."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

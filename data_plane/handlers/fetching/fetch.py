@@ -26,7 +26,7 @@ since."""
 
 
 class FetchHandler:
-    """API 1."""
+    """Handler of Fetch (API 1): reads at once, parks, or has a worker warm cold pages."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -27,7 +27,7 @@ Told = dict[tuple[str, int], PartitionResponse]
 
 
 class DescribeProducersHandler:
-    """API 61."""
+    """Handler of DescribeProducers (API 61)."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

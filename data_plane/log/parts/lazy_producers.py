@@ -14,7 +14,7 @@ _NONE = -1
 
 
 class LazyProducers:
-    """The producers of one log."""
+    """The producer state of one log, read from its snapshot and its batches at first need."""
 
     __slots__ = ("_unread_offset", "state")
 

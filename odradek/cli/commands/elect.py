@@ -143,7 +143,7 @@ def _carry_out(args: argparse.Namespace, client: Client, choices: Sequence[_Choi
 def _elected(
     args: argparse.Namespace, client: Client, choices: Sequence[_Choice]
 ) -> dict[TopicPartition, Any]:
-    """The errors of an election."""
+    """Elect leaders; the errors by partition, those left out that needed no election."""
     from odradek.client.admin import ElectionType
     from wire.errors import ErrorCode
 

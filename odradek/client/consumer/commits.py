@@ -58,7 +58,7 @@ class Commits:
         self.last_error: Exception | None = None
 
     def are_due(self, now: float) -> bool:
-        """True if an automatic commit is due."""
+        """True if the next automatic commit's time has come; `now` in seconds."""
         return now >= self.due_at
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], *, timeout: float) -> Operation[None]:
@@ -124,7 +124,7 @@ class Commits:
     def committed(
         self, keys: Iterable[TopicPartition], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """The group's commits."""
+        """Ask the coordinator for the offsets that the group has committed; None for a partition without one."""
         found = yield from self._the_coordinator().committed(keys, deadline=self._core.now + timeout)
         return found
 

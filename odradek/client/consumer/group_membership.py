@@ -160,7 +160,7 @@ class GroupMembership:
 
     @property
     def member(self) -> Member:
-        """The member that commits."""
+        """The member id, generation and instance id that a commit carries."""
         return Member(self.member_id, self.generation, self._settings.group_instance_id)
 
     def polled(self) -> None:

@@ -138,7 +138,7 @@ class Shape:
         return count if min(first) >= 0x80 and max(second) < 0x80 else 0
 
     def timestamps(self, data: bytes, position: int, count: int, base: int) -> list[int]:
-        """The timestamps of a proved run."""
+        """The timestamps (ms) of a run that `run_length` has proved; `base` is the batch's base timestamp."""
         end = position + count * self.size
         first = data[position + self.timestamp : end : self.size]
         if self.offset - self.timestamp == 1:
@@ -152,7 +152,7 @@ class Shape:
     def keys_and_values(
         self, data: bytes, position: int, count: int
     ) -> tuple[Iterator[bytes | None], Iterator[bytes | None]]:
-        """The keys and the values of a proved run."""
+        """The keys and the values of a run of records that `run_length` has proved; None for null."""
         run = memoryview(data)[position : position + count * self.size]
         keys, values = self.key_rows, self.value_rows
         return (

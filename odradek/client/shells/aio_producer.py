@@ -22,7 +22,7 @@ __all__ = ["AsyncProducer", "SentRecord"]
 
 
 class SentRecord:
-    """A record on its way."""
+    """A record that was handed to the producer; its outcome can be awaited."""
 
     __slots__ = ("_batch", "_env", "_index", "_timestamp_ms")
 
@@ -33,7 +33,7 @@ class SentRecord:
         self._timestamp_ms = timestamp_ms
 
     def done(self) -> bool:
-        """True if the record has its outcome."""
+        """True if the record is acknowledged, or has failed for good."""
         return self._batch.done
 
     async def result(self) -> RecordMetadata:

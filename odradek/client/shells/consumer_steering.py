@@ -42,7 +42,7 @@ class ConsumerSteering(ABC):
         self._change(lambda: self._machine.assign_manually(keys_of(partitions)))
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions of this consumer."""
+        """The partitions that this consumer reads: assigned by its group, or by hand."""
         return self._look(lambda: set(self._machine.subscription.partitions))
 
     def subscription(self) -> set[str]:

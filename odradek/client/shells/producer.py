@@ -48,19 +48,19 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
         self._timestamp_ms = timestamp_ms
 
     def cancel(self) -> bool:
-        """Never possible."""
+        """Always false: a record that was handed to the producer cannot be taken back."""
         return False
 
     def cancelled(self) -> bool:
-        """Never."""
+        """Always false, because `cancel` is impossible."""
         return False
 
     def running(self) -> bool:
-        """True if the record has no outcome yet."""
+        """True until the record is acknowledged, or fails for good."""
         return not self._batch.done
 
     def done(self) -> bool:
-        """True if the record has its outcome."""
+        """True if the record is acknowledged, or has failed for good."""
         return self._batch.done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:

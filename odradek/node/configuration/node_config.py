@@ -214,7 +214,7 @@ class NodeConfig:
         return BrokerConfigLayers({"broker.id": str(self.node_id), **self.explicit})
 
     def controller_settings(self) -> ControllerSettings:
-        """The settings of this node's controller."""
+        """The controller's settings, typed, by the properties file and the defaults."""
         return settings_of(
             ControllerSettings, self.config_layers, static_config=self.explicit, release=self.release
         )

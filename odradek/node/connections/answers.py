@@ -85,7 +85,7 @@ class Slot:
         self.response: Any = None
         """The response of the first slot alone, until it is encoded."""
         self.chunks: list[Chunk] | None = None
-        """The encoded answer."""
+        """The encoded answer, in pieces to be sent; None until then."""
         self.held_bytes = 0
         """The bytes that are counted for it now."""
         self.parks = False

@@ -40,7 +40,7 @@ EVICTED_AT_ONCE_MAX = 100
 
 
 class Holder(Protocol):
-    """The holder of a buffer: a connection."""
+    """The connection that holds a buffer while a frame comes in."""
 
     have: int
     """The number of bytes of a frame that it holds."""

@@ -66,4 +66,4 @@ class ConnectionServices:
         self.answered: list[ApiEntry] = []
         """The entries of the APIs that this turn has answered so far (one may stand twice), empty between two."""
         self.answered_last: ApiEntry | None = None
-        """The last of them."""
+        """The entry that was added last to `answered`."""
