@@ -132,7 +132,7 @@ def takes_long(service: Service, request: Message) -> bool:
 
 
 def _describes_too_much(request: Message) -> bool:
-    """There is one partition that DescribeQuorum tells of: who names many is refused, whatever the quorum does."""
+    """True if a DescribeQuorum names very many partitions: it is refused, since the quorum has only one."""
     return isinstance(request, DescribeQuorumRequest) and _is_long(request)
 
 

@@ -119,7 +119,7 @@ class QuorumStateStore(Protocol):
         """Load the state; None on the very first start. Raises `MetadataLogCorrupt` when it cannot be understood."""
 
     def save(self, state: QuorumState) -> None:
-        """Durable when it returns. Raises `DiskError`."""
+        """Store the state; it is durable when this returns. Raises `DiskError`."""
 
 
 class SnapshotDraft(Protocol):

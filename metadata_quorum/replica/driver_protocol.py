@@ -113,7 +113,7 @@ class QuorumDriver(Protocol):
         """Tell the core what happened, now, and do what it wants."""
 
     def wake(self) -> None:
-        """There may be something to write."""
+        """Wake the driver's task: there may be something to write."""
 
     def perform_later(self, effect: SnapshotEffect) -> None:
         """Do this to the log when all that the core wants now is done."""

@@ -73,11 +73,11 @@ class LifecycleSettings:
 
     heartbeat_interval_ms: int = setting("broker.heartbeat.interval.ms")
     session_timeout_ms: int = setting("broker.session.timeout.ms")
-    """After so long without a heartbeat the controller fences a broker."""
+    """The milliseconds without a heartbeat after which the controller fences a broker."""
     hands_over: bool = setting("controlled.shutdown.enable")
     """True if a stopping broker has its leaderships moved away first."""
     initial_registration_ms: int = setting("initial.broker.registration.timeout.ms")
-    """A broker that has never been registered ends after so long."""
+    """The milliseconds after which a broker ends that was never registered."""
     log_dir_failure_ms: int = setting("log.dir.failure.timeout.ms")
     """The milliseconds for which the broker tries to report a failed directory.
 

@@ -36,7 +36,7 @@ PARTITIONS = 2
 DEATHS = ("stop", "all", "all", "synced", "random", "cut", "error")
 VIRTUAL_SECONDS_MAX = 1800.0
 CLOCK_OFF_MS_MAX = 1_800_000
-"""Within what Kafka takes of a producer's timestamps ahead of the broker's clock: an hour."""
+"""The most that a clock is off: Kafka lets a producer's timestamps be an hour ahead of the broker's clock."""
 
 __all__ = ["SafetyViolation", "Scenario", "node_config"]
 

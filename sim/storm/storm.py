@@ -35,7 +35,7 @@ from sim.storm.storm_plan import StormPlan
 from wire.topic_partition import TopicPartition
 
 CLOCK_OFF_MS_MAX = 1_800_000
-"""Within what Kafka takes of a producer's timestamps ahead of the broker's clock: an hour."""
+"""The most that a clock is off: Kafka lets a producer's timestamps be an hour ahead of the broker's clock."""
 CUT_SECONDS_MAX = 5.0
 LONG_SECONDS_MAX = 15.0
 """The longest trouble: longer than a broker's session."""

@@ -56,7 +56,7 @@ HANG_UP = object()
 
 @attrs.define
 class FakeProducer:
-    """A producer as a partition knows it: epoch, sequence that is due, the last five as (base sequence, base offset)."""
+    """A producer as a partition knows it: epoch, next sequence, the last five batches (base sequence, base offset)."""
 
     epoch: int
     due: int = 0

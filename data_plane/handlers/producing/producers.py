@@ -23,7 +23,7 @@ from wire.messages.describe_producers import (
 
 PRODUCER_BYTES = 40
 Told = dict[tuple[str, int], PartitionResponse]
-"""By topic and partition. Plain tuples: a request may repeat a partition a million times, and each makes a key."""
+"""The answers told, by topic and partition. Plain tuples: a request may repeat a partition a million times."""
 
 
 class DescribeProducersHandler:

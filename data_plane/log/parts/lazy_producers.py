@@ -46,7 +46,7 @@ class LazyProducers:
         self._unread_offset = _NONE
 
     def read_at_need(self, offset: int) -> None:
-        """There is something to be read as of `offset`."""
+        """Forget the state; at its next need it is read anew, as of `offset`."""
         self.state = None
         self._unread_offset = offset
 

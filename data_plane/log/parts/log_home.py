@@ -132,7 +132,7 @@ class LogHome:
             self.owner.sync_entry()
 
     def log_rolled(self) -> None:
-        """There is a finished segment to flush."""
+        """Tell the owner of a finished segment, which is to be flushed."""
         if self.owner is not None:
             self.owner.log_rolled(self.topic, self.partition)
 

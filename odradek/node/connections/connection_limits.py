@@ -35,7 +35,7 @@ class ConnectionLimits:
 
     connections_max: int = setting("max.connections")
     room: int = INT_MAX
-    """The most connections of clients that the limit of descriptors allows (`client_room`), whatever `connections_max` is."""
+    """The most connections of clients that descriptors allow (`client_room`); `connections_max` yields to it."""
     per_ip_max: int = setting("max.connections.per.ip")
     per_ip_overrides: Mapping[str, int] = attrs.field(factory=dict)
     creation_rate_max: int = setting("max.connection.creation.rate")

@@ -1,4 +1,4 @@
-"""The services that a node's connections share: the table of handlers, memory, clock, log, scratch of a turn. PORTED."""
+"""The services that a node's connections share: handlers, memory, clock, log, and the scratch of a turn. PORTED."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ __all__ = ["CannotPlan", "Move", "Placement", "Site", "seconds_of", "traffic_of"
 
 
 class CannotPlan(ValueError):
-    """There is no allowed place for some replica; the text says which."""
+    """The plan has no allowed place for some replica; the text says which."""
 
 
 @attrs.frozen

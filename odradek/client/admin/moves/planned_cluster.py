@@ -129,7 +129,7 @@ class PlannedCluster:
         ]
 
     def may_move(self, key: TopicPartition, giver: int, taker: int) -> bool:
-        """True if the plan may make this move: it is new to `taker`, and the partition spans as many racks and hosts."""
+        """True if the plan may make this move: `taker` has none of it, and racks and hosts stay as many."""
         replicas = self._replicas[key]
         if taker in replicas or key in self._fixed:
             return False
