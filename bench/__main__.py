@@ -289,7 +289,7 @@ class Bench:
 
 
 def kafka_is_here(options: argparse.Namespace) -> bool:
-    """Whether Apache Kafka takes part; says aloud why not."""
+    """True if Apache Kafka takes part; if not, the reason is printed."""
     if options.no_kafka:
         print("Apache Kafka is left out, as asked: no ratios beside it.", file=sys.stderr)
         return False

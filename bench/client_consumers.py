@@ -1,4 +1,4 @@
-"""How each client of Python reads a topic: one function per client, for `bench.clients`.
+"""The readers of a topic in each client of Python: one function per client, for `bench.clients`.
 
 A pass reads the topic's `PARTITIONS` from the first record to the last, again and again until the time is up. It
 looks at the value of every record. Connecting and the first record are in no figure.

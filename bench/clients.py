@@ -139,7 +139,7 @@ def produce(bootstrap: str, size: int, passes: int, seconds: float, clients: lis
 
 
 def records_of(size: int) -> int:
-    """How many records of this size a consumer has to read."""
+    """The number of records of this size that a consumer has to read."""
     return TOPIC_BYTES // (size + 100)
 
 

@@ -54,7 +54,7 @@ CREATE_PARTITIONS = 500
 
 @attrs.frozen
 class Batching:
-    """How the producer batches, how many records a pass has, and what we want over Kafka."""
+    """The producer's batching, the number of records in a pass, and the ratios that we want over Kafka."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""How long an acknowledgement takes at a steady rate, through librdkafka in a process of its own.
+"""The latency of acknowledgements at a steady rate, through librdkafka in a process of its own.
 
     python -m bench.commit_latency '{"bootstrap": ..., "topic": ...}'
 

@@ -11,10 +11,10 @@ nobody asks, and taken off by the second.
 
 Two settings of the node's environment hold the count still. `PYTHONHASHSEED` fixes the order of sets. `GLIBC_TUNABLES`
 keeps the C library from copying by one repeated instruction, which callgrind counts once per byte. The library chooses
-that copy by the addresses of both buffers, so a Fetch of 16 KiB cost 249,000 in one process and 266,000 in the next.
+that copy by the addresses of both buffers. So a Fetch of 16 KiB cost 249,000 in one process and 266,000 in the next.
 
-One process of the same code still differs from the next by up to four percent: CPython specializes an instruction for the
-types that it happens to meet first. So each tree gets several processes, in turns, and a figure is the median of theirs.
+One process of the same code may still differ from the next by four percent, for a reason that is not known yet. So each
+tree gets several processes, in turns, and a figure is the median of theirs.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class KafkaUnavailable(Exception):
 
 
 def jar_directory() -> Path:
-    """Where Kafka's jars are, or will be."""
+    """The directory in which Kafka's jars are, or will be."""
     named = os.environ.get("ODRADEK_KAFKA_JARS")
     return Path(named) if named else Path.home() / ".cache" / "apache-kafka" / f"lib-{KAFKA_VERSION}"
 

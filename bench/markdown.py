@@ -65,7 +65,7 @@ def requests(found: dict[str, Any]) -> str:
 
 
 def stages(found: dict[str, Any]) -> str:
-    """Where they go."""
+    """The table of a request's CPU time by stage, in microseconds."""
     columns = ["wake", *STAGES]
     rows = [
         [

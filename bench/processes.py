@@ -208,7 +208,7 @@ def wait_until_serving(server: ServerProcess, timeout_seconds: float = 60.0) -> 
 
 
 def serves(bootstrap: str, timeout_seconds: float = 2.0) -> bool:
-    """Whether a Metadata request (version 1, no topics) is answered with at least one broker."""
+    """True if a Metadata request (version 1, no topics) is answered with at least one broker."""
     host, _, port = bootstrap.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=timeout_seconds) as connection:

@@ -1,4 +1,4 @@
-"""How many rows a second `spark.decode` makes of a fetch answer, and the wire's plain reader beside it.
+"""The rows a second that `spark.decode` makes of a fetch answer, and the wire's plain reader beside it.
 
     python -m bench.spark_decode [--seconds 1] [--records 16384]
 
@@ -24,7 +24,7 @@ _BYTES_MAX = 1 << 28
 
 @attrs.frozen
 class Case:
-    """What the records are like."""
+    """The make-up of the records."""
 
     name: str
     value_bytes: int

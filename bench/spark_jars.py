@@ -30,7 +30,7 @@ _ARTIFACTS = (
 
 
 def jar_directory() -> Path:
-    """Where the jars are, or will be."""
+    """The directory in which the jars are, or will be."""
     named = os.environ.get("ODRADEK_SPARK_JARS")
     return Path(named) if named else Path.home() / ".cache" / f"spark-kafka-{SPARK_VERSION}"
 

@@ -1,4 +1,4 @@
-"""How many rows a second Spark writes to a topic: our sink, Spark's own Kafka connector, and the ceiling of the Python way.
+"""The rows a second that Spark writes to a topic: our sink, Spark's own connector, and the ceiling of the Python way.
 
     python -m bench.spark_sink [--rows 1000000] [--rounds 3] [--server odradek|kafka]
 

@@ -1,4 +1,4 @@
-"""How many rows a second Spark reads from topics: our source, Spark's own Kafka connector, and the ceiling of the Python way.
+"""The rows a second that Spark reads from topics: our source, Spark's connector, and the ceiling of the Python way.
 
     python -m bench.spark_source [--rows 2000000] [--long-rows 8000000] [--rounds 3] [--warm 1]
         [--server odradek|kafka] [--only TEXT] [--latency-seconds 30]

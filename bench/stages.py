@@ -1,4 +1,4 @@
-"""Where a request's microseconds go: wake, receive, parse, dispatch, validate, append, read, encode, send.
+"""The stages of a request's microseconds: wake, receive, parse, dispatch, validate, append, read, encode, send.
 
 A node runs in a process whose functions on the request path are wrapped with clocks, from outside: the path itself
 holds no instrument. Each wrapper counts the time of its function without that of wrapped functions inside it. What a

@@ -19,7 +19,7 @@ from bench.processes import command_prefix
 
 
 class Measured(Protocol):
-    """What has a CPU clock: a server's process, or several."""
+    """A thing with a CPU clock: a server's process, or several."""
 
     @property
     def name(self) -> str: ...

@@ -168,8 +168,11 @@ class Broker:
         return partition
 
     def _is_follower(self, request: FetchRequest, by_id: bool) -> bool:
-        """Whether a fetch that names a replica may be that replica's: a registered broker, of this epoch where the request
-        tells one, that is to hold something of what is asked for. Without security nothing better can be known."""
+        """True if a fetch that names a replica may come from that replica.
+
+        It must be a registered broker, of this epoch where the request names one. It must be a replica of something
+        that is asked for. Without security a stricter check is impossible.
+        """
         replica_id = replica_of(request)
         broker = self.image.brokers.get(replica_id)
         if broker is None or replica_id == self.node_id:

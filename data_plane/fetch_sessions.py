@@ -142,7 +142,7 @@ class FetchSession:
     replica_id: int = NO_REPLICA
     """The follower whose session this is, if any."""
     unknown: int = 0
-    """How many of the partitions were not hosted here when they were named first."""
+    """The number of partitions that were not hosted here when they were named first."""
 
     def to_read(self) -> tuple[FetchedPartition, ...]:
         """The partitions to look at for the present request."""
@@ -331,7 +331,7 @@ class FetchSessions:
                     gone.end()
 
     def _has_room_for(self, request: FetchRequest, by_id: bool, named: NamedPartitions | None) -> bool:
-        """Whether sessions may keep the partitions that a consumer names and that are not hosted here."""
+        """True if sessions may keep the partitions that a consumer names and that are not hosted here."""
         if named is not None:
             return self._unknown + named.unknown <= UNKNOWN_MAX
         unknown = sum(
@@ -347,7 +347,7 @@ class FetchSessions:
             self._unknown -= session.unknown
 
     def _make_room(self, size: int, now_ms: int, privileged: bool, replica_id: int) -> bool:
-        """Whether a new session of `size` partitions may be kept, after evicting one if need be."""
+        """True if a new session of `size` partitions may be kept, perhaps after an old one is evicted."""
         if privileged:
             own = [each for each in self._sessions.values() if each.replica_id == replica_id]
             if len(own) >= SESSIONS_PER_REPLICA_MAX:
@@ -385,7 +385,7 @@ class FetchSessions:
 
     @property
     def sessions(self) -> Iterable[FetchSession]:
-        """The sessions that are kept."""
+        """All incremental fetch sessions of clients and followers (KIP-227)."""
         return self._sessions.values()
 
     def statistics(self) -> dict[str, int]:

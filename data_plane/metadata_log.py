@@ -68,7 +68,7 @@ class MetadataRetention:
 
 @attrs.frozen
 class MetadataLogSettings:
-    """What the metadata log goes by. Without a `retention` all that the newest snapshot covers goes at once."""
+    """The settings of the metadata log. Without a `retention` all that the newest snapshot covers goes at once."""
 
     segment_bytes: int = setting("metadata.log.segment.bytes")
     retention: MetadataRetention | None = None
@@ -94,7 +94,7 @@ class MetadataLog:
         self._synced_offset_due = clock.monotonic()
         self._is_begun = root.exists(BEGUN_FILE)
         self._tells_of_first = not self._is_begun
-        """Whether the checkpoint has to be written as soon as the first records are synced, ahead of its period."""
+        """True while the checkpoint is to be written as soon as the first records are synced, ahead of its period."""
 
     @classmethod
     def open(
@@ -387,7 +387,7 @@ def verify_segments(directory: Dir, synced: int = 0, write_end: int = 0) -> None
 
 
 def _holds_sound_batch(directory: Dir, name: str, offset_min: int) -> bool:
-    """Whether a segment that should not be there holds a batch at `offset_min` or behind; it need not be sound."""
+    """True if a surplus segment begins at `offset_min` or behind, or holds a sound batch there."""
     if directory.file_size(name) == 0:
         return False
     if int(name[:20]) >= offset_min:

@@ -101,7 +101,7 @@ class FileSnapshotStore:
 
 
 class FileSnapshotDraft:
-    """Implements `SnapshotDraft`."""
+    """A snapshot being written, in a file that gets its final name once it is whole."""
 
     def __init__(self, directory: Dir, end: OffsetAndEpoch, number: int) -> None:
         self._directory = directory

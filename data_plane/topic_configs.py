@@ -49,7 +49,7 @@ class TopicConfigs:
         return config
 
     def concerns_broker(self, delta: MetadataDelta) -> bool:
-        """Whether this change of metadata tells the broker other values, below those of all topics."""
+        """True if this change of metadata may give the broker other values, below those of all topics."""
         return delta.features_changed or any(each in delta.changed_configs for each in self._broker_resources)
 
     def broker_changed(self) -> None:

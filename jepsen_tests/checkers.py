@@ -1,4 +1,4 @@
-"""What a history proves against the log that it was recorded on: Jepsen's Kafka anomalies, and three of our own.
+"""The checkers of a history against the log that it was recorded on: Jepsen's Kafka anomalies, and three of our own.
 
 Theory of operation. Every offset that a client saw is evidence for the order of its key, from an acknowledgement or a
 poll of any outcome. `VersionOrder` numbers the offsets of a key that hold something, one by one. Offsets without
@@ -58,7 +58,7 @@ def check(history: History) -> list[Anomaly]:
 
 
 def observe(history: History) -> list[Anomaly]:
-    """What `ALLOWED` finds: legal, but worth a look."""
+    """The anomalies that `ALLOWED` finds: legal, but worth a look."""
     orders = version_orders(history)
     return [found for checker in ALLOWED for found in checker(history, orders)]
 
@@ -98,7 +98,7 @@ def duplicate(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def excused_duplicates(history: History) -> int:
-    """How many values are stored twice because their producer restarted its sequence and sent them again."""
+    """The number of values stored twice because their producer restarted its sequence and sent them again."""
     return sum(excused for *_, excused in _stored_twice(history, version_orders(history)))
 
 
@@ -119,7 +119,7 @@ def _stored_twice(history: History, orders: Orders) -> Iterator[tuple[str, int, 
 
 
 def _under_way(send: Send, moments: Sequence[float]) -> bool:
-    """Whether one of the moments lies between a send's begin and its answer."""
+    """True if one of the moments lies between a send's begin and its answer."""
     return any(
         send.invoked <= moment and (send.completed is None or moment <= send.completed) for moment in moments
     )

@@ -1,4 +1,4 @@
-"""What the clients of a run did and saw: sends, polls, assignments, commits, and how each of them ended.
+"""The history of a run's clients: sends, polls, assignments, commits, and how each of them ended.
 
 An operation begins with outcome `info` ("maybe it happened") and is completed once, by the client that began it. An
 operation that stays incomplete stays `info`, as an operation of a client that crashed does. Times are seconds since

@@ -1,4 +1,4 @@
-"""Where the nodes live: a network namespace each, on a bridge of their own, or loopback where that is not allowed.
+"""The network of the nodes: a namespace each, on a bridge of their own, or loopback where that is not allowed.
 
 `enter_own_network` moves the calling process into a namespace that nobody else sees: the bridge is in there, and the
 clients of the run. Each node gets a namespace (held open by a sleeping process) with one end of a veth pair, the
@@ -35,7 +35,7 @@ class Network(Protocol):
 
     @property
     def can_partition(self) -> bool:
-        """Whether links can be cut."""
+        """True if links can be cut."""
         ...
 
     def address(self, node: int) -> str:

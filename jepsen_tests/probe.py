@@ -53,7 +53,7 @@ def active_controller(host: str, port: int, timeout_seconds: float = 1.0) -> tup
 
 
 def answers(host: str, port: int, timeout_seconds: float = 1.0) -> bool:
-    """Whether the node answers a DescribeQuorum at all: a controller that does not lead says only that."""
+    """True if the node answers a DescribeQuorum at all: a controller that does not lead says only that."""
     return _ask(host, port, _DESCRIBE_QUORUM_V0, timeout_seconds) is not None
 
 

@@ -1,4 +1,4 @@
-"""Which faults befall a cluster, when and for how long: drawn from a seed before the run begins. PURE.
+"""The schedule of a cluster's faults, when and for how long: drawn from a seed before the run begins. PURE.
 
 Targets are chosen as words (`one`, `leader`, `controller`, `majority`, `all`); who that is, the nemesis finds out
 when the moment has come. What the fault model permits: any number of nodes may be killed or paused at once. Each
@@ -17,7 +17,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "pause": ("one", "leader", "leader", "controller", "majority"),
     "partition": ("isolate", "isolate-leader", "isolate-controller", "one-way", "bridge", "all"),
 }
-"""What may be drawn for each kind of fault; what stands twice comes twice as often.
+"""The targets that may be drawn for each kind of fault; what stands twice comes twice as often.
 
 isolate: a node is cut off from the others, both ways. one-way: it hears nobody, or stays unheard. bridge:
 one link is cut, and the third node still sees both. all: nobody sees anybody.

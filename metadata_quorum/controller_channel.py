@@ -1,4 +1,4 @@
-"""How a node asks the active controller, wherever that is. PORTED.
+"""The channel from a node to the active controller, on whichever node that is. PORTED.
 
 Theory of operation
 -------------------
@@ -127,12 +127,12 @@ def answer_request(service: Service, request: Message, version: int, respond: Ca
 
 
 def takes_long(service: Service, request: Message) -> bool:
-    """Whether `answer_in_turns` is to be asked rather than `answer_request`."""
+    """True if the caller has to ask `answer_in_turns` rather than `answer_request`."""
     return service.long_request(request) is not None or _describes_too_much(request)
 
 
 def _describes_too_much(request: Message) -> bool:
-    """There is one partition that DescribeQuorum tells of: who names many is refused, whatever the quorum does."""
+    """True if a DescribeQuorum names very many partitions: it is refused, since the quorum has only one."""
     return isinstance(request, DescribeQuorumRequest) and _is_long(request)
 
 

@@ -82,16 +82,16 @@ class Described(Protocol):
 
 
 class _Told:
-    """What one answer shows already, by whose it is and the keys that are wanted."""
+    """The entries that one answer shows already, by their owner and the keys that are wanted."""
 
     __slots__ = ("each", "entries", "repeated", "shown")
 
     def __init__(self) -> None:
         self.entries: dict[Owner, list[ConfigEntry]] = {}
         self.each: dict[tuple[int, str], tuple[ConfigEntry, DescribeConfigsResourceResult]] = {}
-        """What was shown last of a key, by the kind of its resources: most have it from the same place."""
+        """The last result of a key, by the kind of its resources: most have it from the same place."""
         self.shown: dict[tuple[Owner, frozenset[str]], tuple[list[DescribeConfigsResourceResult], int]] = {}
-        """And about how many bytes that takes."""
+        """The results that were shown already, and about how many bytes they take."""
         self.repeated = RepeatedSize()
 
 
@@ -104,7 +104,7 @@ class DescribeConfigsHandler:
         self._broker = broker
         self._troubles = troubles
         self._inherited: dict[str, ConfigEntry] = {}
-        """What every topic inherits, by key, as long as what this broker is told stays the same."""
+        """The entries that every topic inherits, by key, as long as this broker's configuration stays the same."""
         self._inherited_from: BrokerConfigLayers | None = None
 
     def handle(self, context: Context, request: DescribeConfigsRequest) -> Result:
@@ -134,7 +134,8 @@ class DescribeConfigsHandler:
     def _describe(
         self, resource: DescribeConfigsResource, request: DescribeConfigsRequest, told: _Told
     ) -> tuple[list[DescribeConfigsResourceResult] | None, int]:
-        """What is shown of a resource, one list for all that show the same; None for a repetition too many; and the units.
+        """The results for a resource, shared by all that show the same, and the units; None for a repetition too
+        many.
 
         Raises `KafkaError`.
         """

@@ -114,7 +114,7 @@ def open_response(envelope: EnvelopeResponse, api_key: int, version: int) -> Any
 
 
 def tells_of(response: Message, version: int, code: ErrorCode) -> bool:
-    """Whether an error code is anywhere in a response."""
+    """True if an error code is anywhere in a response."""
     errors: ErrorCounts = {}
     counting_encoder(type(response), version)(bytearray(), response, None, errors)
     return code in errors

@@ -113,13 +113,13 @@ class QuorumState:
 
 
 class QuorumStateStore(Protocol):
-    """Where a voter keeps its `QuorumState`."""
+    """The durable store of a voter's `QuorumState`."""
 
     def load(self) -> QuorumState | None:
         """Load the state; None on the very first start. Raises `MetadataLogCorrupt` when it cannot be understood."""
 
     def save(self, state: QuorumState) -> None:
-        """Durable when it returns. Raises `DiskError`."""
+        """Store the state; it is durable when this returns. Raises `DiskError`."""
 
 
 class SnapshotDraft(Protocol):
@@ -180,7 +180,7 @@ class DecisionLog(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether decisions may be appended, or too many wait for the disk already."""
+        """True if decisions may be appended; false while too many wait for the disk."""
 
     def append_batch(self, records: Sequence[Any]) -> int:
         """Append the records of one decision, all or none of them; return the offset of the last."""
@@ -200,7 +200,7 @@ class PeerChannel(Protocol):
 
 
 class ControllerPort(PeerChannel, Protocol):
-    """How a broker asks the active controller: in its own name by `request`, in that of a client by `forward`."""
+    """The broker's way to the active controller: `request` in its own name, `forward` in that of a client."""
 
     async def forward(self, sender: Sender, message: Any, version: int, deadline: float) -> Any:
         """Send a request as `request` does, in an Envelope that says who asks (KIP-590)."""

@@ -183,7 +183,7 @@ class MetadataService:
 
     @property
     def is_active(self) -> bool:
-        """Whether this node is the active controller, which decides."""
+        """True while this node is the active controller, which decides."""
         return self._is_active
 
     @property

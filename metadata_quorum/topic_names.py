@@ -1,4 +1,4 @@
-"""Which names a topic may have (Kafka's rules)."""
+"""The rules for a topic's name (Kafka's)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark finds by its name: `spark.read.format("odradek")` needs neither import nor registration.
+"""The data source that Spark finds by its name: `spark.read.format("odradek")` needs neither import nor registration.
 
 Spark imports every top-level module called `pyspark_*` whenever it looks for Python data sources, in processes of its
 own. So this one imports only Spark's base class until a reader or a writer is asked for.

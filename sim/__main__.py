@@ -31,7 +31,7 @@ USAGE = 64
 ALONE: Mapping[str, Callable[[int], object]] = {"raft": raft_alone.run, "replication": replication_alone.run}
 PROGRESS_VIRTUAL_SECONDS = 10.0
 LAST_EVENTS = 12
-"""How much of what a human wants to read is printed of the end of a failing run."""
+"""The number of events, readable to people, that are printed of the end of a failing run."""
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,4 +1,4 @@
-"""What clients were told during a run, and whether what is there afterwards agrees with it. PURE.
+"""The history of what clients were told in a run, and the check that what is there afterwards agrees. PURE.
 
 It also keeps the operations in the form that the tests of real processes use. Their checkers of Jepsen's anomalies
 read it (`jepsen_tests.checkers`): `check_anomalies`.

@@ -1,4 +1,4 @@
-"""What a run is made of: everything that may be chosen about it, drawn from a seed, as one value.
+"""The options of a run: everything that may be chosen about it, drawn from a seed, as one value.
 
 Swarm testing (Groce et al., 2012): most runs lack most kinds of trouble. A run that has everything hides what only
 shows when something is missing. `RunOptions.draw` decides what a run has; `run(seed, options)` repeats it, and a
@@ -41,7 +41,7 @@ PERF_CLIENTS = 4
 PERF_KINDS = ("deaths", "links", "pauses", "slow")
 BROKEN_SECONDS = 12.0
 OLDER_PROBABILITY = 0.3
-"""How many runs begin with nodes that are one release behind."""
+"""The share of runs that begin with nodes one release behind."""
 _CALM = Weather()
 
 __all__ = ["PROFILES", "WORKLOADS", "RunOptions"]
@@ -164,7 +164,7 @@ class RunOptions:
 
     @classmethod
     def from_json(cls, text: str) -> RunOptions:
-        """What `to_json` wrote. Raises `ValueError` for anything else."""
+        """The options that `to_json` wrote. Raises `ValueError` for anything else."""
         try:
             given: Any = json.loads(text)
             return cls(

@@ -1,4 +1,4 @@
-"""How a run is told so that it can be run again: the command, and the options in it that the seed does not draw. PURE.
+"""The replay of a run: the command for it, and the options in it that the seed does not draw. PURE.
 
 `options_with(RunOptions.draw(seed, profile), given)` are the options that the command line gets from `--options`;
 `difference` finds the smallest `given` that leads to the options of a run.
@@ -31,7 +31,7 @@ def options_with(options: RunOptions, given: Mapping[str, Any]) -> RunOptions:
 
 
 def difference(base: RunOptions, options: RunOptions) -> dict[str, Any]:
-    """What must be given to come from `base` to `options`."""
+    """The values to give so that `base` becomes `options`."""
     before: dict[str, Any] = json.loads(base.to_json())
     after: dict[str, Any] = json.loads(options.to_json())
     found: dict[str, Any] = {}

@@ -103,7 +103,7 @@ def check_log_matching(logs: Mapping[str, Sequence[StoredBatch]]) -> None:
 
 @attrs.define
 class Committed:
-    """What was seen committed in the metadata log: batches by their base offset."""
+    """The batches seen committed in the metadata log, by their base offset."""
 
     batches: dict[int, StoredBatch] = attrs.Factory(dict)
     high_watermark: int = 0

@@ -44,7 +44,10 @@ class Event:
 
 @attrs.frozen
 class RunResult:
-    """How a run ended. `message` is for a human (of a crash the whole traceback), `signature` for grouping."""
+    """The verdict of a run, with its figures.
+
+    `message` is for a human (of a crash the whole traceback), `signature` for grouping.
+    """
 
     seed: int
     options: RunOptions
@@ -115,7 +118,7 @@ def run(
 
 
 def is_event(word: str) -> bool:
-    """Whether a word of the trace is for humans."""
+    """True if a word of the trace is for humans."""
     return word in EVENT_WORDS or word.startswith("crash")
 
 

@@ -57,7 +57,7 @@ _COLUMNS = [
 _HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 SCHEMA = pa.schema(_COLUMNS)
-"""What `spark.read.format("kafka")` gives; timestampType is 0 (CreateTime) or 1 (LogAppendTime)."""
+"""The columns that `spark.read.format("kafka")` gives; timestampType is 0 (CreateTime) or 1 (LogAppendTime)."""
 SCHEMA_WITH_HEADERS = pa.schema([*_COLUMNS, ("headers", pa.list_(_HEADER_TYPE))])
 """The same with `includeHeaders`; a record without headers has null there."""
 
@@ -86,7 +86,7 @@ class DecodedRows:
     rows: pa.RecordBatch
     """Possibly none, where all batches were control batches, compacted away or outside of the wanted offsets."""
     next_offset: int
-    """Where to go on: behind the last batch looked at, its compacted end included, or the wanted end if that is less."""
+    """The offset to go on at: behind the last batch looked at (compacted end included), at most the wanted end."""
 
 
 def decode_batches(
@@ -158,7 +158,7 @@ class _Aborted:
     producers: set[int] = attrs.field(factory=set)
 
     def visible(self, buf: Buffer, position: int, header: BatchHeader) -> bool:
-        """Whether the batch, the next in order, is none of an aborted transaction."""
+        """True if the batch, the next in order, belongs to no aborted transaction."""
         while self.coming and self.coming[0][0] <= header.last_offset:
             self.producers.add(self.coming.pop(0)[1])
         if header.is_control:
@@ -258,7 +258,7 @@ def _walk(body: Buffer, count: int, base: int, places: array[int]) -> int:
 
 
 def _run(body: Buffer, place: int, count: int) -> tuple[int, int]:
-    """How many records from `place` on have the length of the first, `count` at most, and their size with it.
+    """The number of records from `place` on that are as long as the first, `count` at most, and their size in bytes.
 
     Zero where the second's differs already, and where the length has more than two bytes.
 
@@ -311,7 +311,7 @@ def _varints(data: _Bytes, places: _Int64s) -> tuple[_Int64s, _Int64s]:
 
 
 def _part(data: _Bytes, places: _Int64s, ends: _Int64s, what: str) -> tuple[_Int64s, _Int64s, _Int64s]:
-    """Where a part with a length (-1: null) begins in each record, its length, and the place behind it."""
+    """The begin of a part with a length (-1: null) in each record, its length, and the place behind it."""
     length, start = _varints(data, places)
     if ((length < -1) | (length > ends - start)).any():
         raise InvalidRecord(f"a {what} of an impossible length")
@@ -329,7 +329,7 @@ class _Fields:
     value: _Int64s
     value_length: _Int64s
     headers: _Int64s
-    """Where the number of headers stands."""
+    """The position of each record's number of headers."""
     end: _Int64s
 
 
@@ -449,7 +449,7 @@ class _Headers:
     values: list[int] = attrs.field(factory=list)
     value_lengths: list[int] = attrs.field(factory=list)
     counts: list[int] = attrs.field(factory=list)
-    """How many each record has."""
+    """The number of headers of each record."""
 
     def walk(self, data: bytes, place: int, end: int) -> None:
         """Note the headers of one record, whose number stands at `place`.

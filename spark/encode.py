@@ -217,7 +217,7 @@ def _batch(
 
 
 def _batch_starts(lanes: _Int32s, sizes: _Int64s, bytes_max: int) -> _Int64s:
-    """Where batches begin: at every new lane, and where the next record would be one too many for `bytes_max`."""
+    """The first rows of batches: one at every new lane, and one where the next record would exceed `bytes_max`."""
     sums = np.cumsum(sizes)
     bounds = np.concatenate(([0], np.flatnonzero(np.diff(lanes)) + 1, [len(lanes)])).tolist()
     starts: list[int] = []
@@ -234,7 +234,7 @@ def _batch_starts(lanes: _Int32s, sizes: _Int64s, bytes_max: int) -> _Int64s:
 
 
 def _places(strings: pa.Array) -> _Int64s:
-    """Where each string begins in the array's data, and where the last one ends."""
+    """The position at which each string begins in the array's data, and the end of the last one."""
     offsets = np.frombuffer(strings.buffers()[1], np.int32, len(strings) + 1, strings.offset * 4)
     return offsets.astype(np.int64)
 
@@ -249,7 +249,10 @@ def _sizes_and_bytes(strings: pa.Array) -> tuple[_Int64s, pa.Array]:
 
 
 def _header_tails(headers: pa.Array | None, count: int) -> tuple[_Int64s, pa.Array | bytes]:
-    """What follows the value: the number of headers, and the headers. Without any, one byte for all rows."""
+    """The bytes behind the value: the number of headers, and the headers.
+
+    For rows without headers, one byte for all.
+    """
     if headers is None or headers.null_count == len(headers):
         return np.ones(count, np.int64), b"\0"
     headers = pc.fill_null(headers, [])
@@ -275,7 +278,7 @@ def _list_bounds(lists: pa.Array) -> _Int64s:
 
 
 def _varint_sizes(numbers: _Int64s) -> _Int64s:
-    """How many bytes each number takes as a zigzag varint."""
+    """The number of bytes that each number takes as a zigzag varint."""
     zigzag = (numbers << 1) ^ (numbers >> 63)
     sizes = np.ones(len(numbers), np.int64)
     for shift in range(7, 7 * _VARINT_BYTES_MAX, 7):

@@ -72,7 +72,7 @@ _LOGGER = logging.getLogger("odradek.spark")
 
 @attrs.define
 class Written:
-    """What went to one partition: rows, and the first and the last offset (-1 where the broker does not say)."""
+    """The rows written to one partition: their number, first and last offset (-1 where the broker does not say)."""
 
     rows: int = 0
     first_offset: int = -1
@@ -81,13 +81,13 @@ class Written:
 
 @attrs.define
 class TaskReport(WriterCommitMessage):
-    """What one task wrote; every row of it is acknowledged."""
+    """The result of one task that wrote; every row of it is acknowledged."""
 
     rows: int = 0
     record_bytes: int = 0
     """Keys and values alone."""
     batch_bytes: int = 0
-    """What went over the network: whole batches, compressed, each counted once."""
+    """The bytes sent over the network: whole batches, compressed, each counted once."""
     batches: int = 0
     batches_repeated: int = 0
     seconds: float = 0.0
@@ -114,7 +114,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """The writer of a batch query."""
+    """The sink's writer of a batch query, pickled to the tasks; it notes the figures at commit or abort."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
@@ -133,7 +133,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer of a streaming query."""
+    """The sink's writer of a streaming query, pickled to the tasks; it notes the figures of each batch."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
@@ -364,7 +364,7 @@ class _Task:
         return pa.nulls(batch.num_rows, pa.binary()) if column is None else column.cast(pa.binary())
 
     def _partitions_of(self, topic: str) -> int:
-        """How many partitions the topic has."""
+        """The number of partitions of the topic. Raises `ValueError` with one sentence."""
         count = self._partitions.get(topic)
         if count is None:
             try:

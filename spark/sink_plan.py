@@ -1,4 +1,4 @@
-"""What a write needs to know, settled and checked on the driver before a task runs: columns, topic, producer.
+"""The plan of a write, settled and checked on the driver before a task runs: columns, topic, producer.
 
 The columns, their types and their meaning are those of Spark's own Kafka connector. Every complaint is one sentence.
 """
@@ -36,7 +36,7 @@ _DEFAULTS: Mapping[str, str] = {
 
 @attrs.frozen
 class SinkPlan:
-    """What every task of a write is told. `columns` names the place of each column that there is."""
+    """The plan that every task of a write gets. `columns` names the place of each column that there is."""
 
     columns: Mapping[str, int]
     topic: str | None
@@ -136,7 +136,7 @@ _COLUMNS = {
     "topic": (_is_text, "string"),
     "partition": (lambda kind: isinstance(kind, IntegerType), "int"),
 }
-"""What each column must be; others are not written, as with Spark's own connector."""
+"""The type that each column must have; others are not written, as with Spark's own connector."""
 
 
 def _columns(schema: StructType, *, has_topic: bool) -> dict[str, int]:

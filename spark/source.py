@@ -93,7 +93,7 @@ def _check_columns(options: SourceOptions, columns: StructType) -> None:
 
 
 def _session_pushes() -> bool:
-    """Whether `spark.sql.python.filterPushdown.enabled` is on: Spark then plans in a process made for it.
+    """True if `spark.sql.python.filterPushdown.enabled` is on: Spark then plans in a process made for it.
 
     A reader that has `pushFilters` is refused where it is off, and nobody tells a reader which it is.
     """

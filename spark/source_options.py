@@ -79,7 +79,7 @@ class OptionError(ValueError):
 
 
 class Query(Enum):
-    """What is about to read."""
+    """The kind of query that is about to read."""
 
     BATCH = "batch"
     STREAM = "stream"
@@ -89,7 +89,10 @@ class Query(Enum):
 
 @attrs.frozen
 class Bound:
-    """Where to start, or to end: for all partitions, or for each by itself. Exactly one field but `what` is set."""
+    """The offsets to start or end at: for all partitions, or for each by itself.
+
+    Exactly one field but `what` is set.
+    """
 
     what: str
     """The option, for errors."""
@@ -110,7 +113,7 @@ class Bound:
 
 @attrs.frozen
 class SourceOptions:
-    """What a reader needs to know. Picklable: executors get it."""
+    """The options of a reader, typed. Picklable: executors get it."""
 
     properties: dict[str, str]
     """Kafka's keys of a consumer, `bootstrap.servers` among them."""

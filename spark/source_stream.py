@@ -59,17 +59,17 @@ __all__ = ["OdradekStreamReader"]
 
 _LOGGER = logging.getLogger("odradek.spark")
 _NEWS_WAIT_MS = 100
-"""How long a source may hold up a query that has others."""
+"""Milliseconds that a source may hold up a query that has others."""
 _METADATA_SECONDS = 1.0
 _LAG_SECONDS = 1.0
 
 
 @attrs.frozen
 class _Seen:
-    """What the cluster had at one moment."""
+    """The state of the cluster's logs at one moment."""
 
     offsets: dict[TopicPartition, int]
-    """Where the logs end."""
+    """The end offset of each log."""
     epochs: dict[TopicPartition, int]
     topic_ids: dict[str, bytes]
 
@@ -137,7 +137,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Whatever comes from now on is left to a later run."""
+        """Note where the logs end now: records that come later are left to a later run."""
         self._target = self._view.patiently(lambda: self._look(()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -227,7 +227,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _delays(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], least: int
     ) -> bool:
-        """Whether so little has come that the next batch waits for more, or for `maxTriggerDelay` to pass."""
+        """True if so little has come that the next batch waits for more, or for `maxTriggerDelay` to pass."""
         now = time.monotonic()
         overdue = (
             self._triggered_at is None
@@ -268,7 +268,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What was lost
 
     def _starts(self, begun: StreamOffset, seen: _Seen, limit: ReadLimit) -> dict[TopicPartition, int]:
-        """Where the batch begins in each partition that there is now."""
+        """The offset at which the batch begins in each partition that there is now."""
         for key in begun.offsets.keys() - seen.offsets.keys():
             self._lost(f"{key} does not exist any more; it was read to offset {begun.offsets[key]}")
         others = {
@@ -362,7 +362,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What is reported
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Where the logs end, and how far behind that the batch that is planned ends: `@lag` in records and seconds."""
+        """The end offsets of the logs, and `@lag`: records and seconds by which the planned batch falls short of
+        them.
+        """
         if self._seen is None:
             return None
         behind = {

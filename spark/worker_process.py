@@ -1,4 +1,4 @@
-"""Which of Spark's Python processes this is, and what one that runs tasks does once in its life. SHELL.
+"""The role of this process among Spark's Python processes, and the one-time step of those that run tasks. SHELL.
 
 Spark's daemon forks the processes that run tasks, keeps them for later tasks, and has each collect garbage between
 two of them. By then pyspark, pyarrow and this package have made 80,000 objects that live as long as the process. A
@@ -21,7 +21,7 @@ _spared = False
 
 
 def runs_as(module: str) -> bool:
-    """Whether this process was started to run `module`, or a process was forked from one that was."""
+    """True if this process was started to run `module`, or forked from one that was."""
     return module in sys.modules or getattr(sys.modules["__main__"].__spec__, "name", None) == module
 
 
@@ -37,5 +37,5 @@ def spare_collector() -> None:
 
 
 def worker_python() -> str:
-    """What to set PYSPARK_PYTHON to: the launcher that is installed beside this Python, or this Python itself."""
+    """The program to set PYSPARK_PYTHON to: the launcher installed beside this Python, or this Python itself."""
     return shutil.which(_LAUNCHER, path=str(Path(sys.executable).parent)) or sys.executable

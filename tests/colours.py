@@ -1,4 +1,4 @@
-"""What a module may do by its colour, found in its syntax tree. See ARCHITECTURE.md and `test_architecture`."""
+"""The limits on a module by its colour, checked in its syntax tree. See ARCHITECTURE.md and `test_architecture`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Finding:
 
 
 def is_async(tree: ast.AST) -> bool:
-    """Whether the module has any async code (so it is PORTED, or SHELL)."""
+    """True if the module has any async code (so it is PORTED, or SHELL)."""
     kinds = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
     return any(isinstance(node, kinds) for node in ast.walk(tree))
 
@@ -74,7 +74,7 @@ _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def findings(tree: ast.Module) -> list[Finding]:
-    """What only SHELL may do, and this module does."""
+    """The uses in this module of what only SHELL may do."""
     nodes: list[ast.AST] = []
     scopes: list[tuple[ast.AST, int, int]] = []
     _flatten(tree, nodes, scopes)

@@ -57,13 +57,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def rewrite(request: pytest.FixtureRequest) -> bool:
-    """Whether to write what the scripts print into them; review the difference."""
+    """True if scripts are to be written anew with what they print; review the difference."""
     return bool(request.config.getoption("--rewrite"))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What asks for a server is long. On a worker of xdist the longest scopes come first, so that all end together."""
+    """Mark tests that use a server as long.
+
+    On a worker of xdist the longest scopes come first, so that all end together.
+    """
     for item in items:
         if SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.long)

@@ -21,7 +21,7 @@ from tests.kafka_jars import NO_RETENTION
 
 @attrs.frozen
 class RunningNode:
-    """What a client test needs to know about the server."""
+    """The facts about the server that a client test needs."""
 
     bootstrap: str
     process: ServerProcess | None

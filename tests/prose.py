@@ -206,7 +206,7 @@ def sentences(text: str) -> list[str]:
 
 
 def reasons(sentence: str) -> list[str]:
-    """What is wrong with a sentence, in a few words each."""
+    """The faults of a sentence, in a few words each."""
     words = len(_WORD.findall(sentence)) if len(sentence) > 2 * WORDS_MAX else 0
     denials = [word.lower() for word in NEGATION.findall(sentence)]
     negations = len(denials) - (denials.count("nor") if "neither" in denials else 0)
@@ -257,7 +257,7 @@ def all_faults(root: Path = ROOT) -> dict[str, list[Fault]]:
 
 
 def read_exceptions(root: Path = ROOT) -> dict[str, int]:
-    """How many faults each file may have."""
+    """The number of faults that each file may have."""
     text = (root / EXCEPTIONS).read_text()
     rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
     return {path: int(count) for count, path in rows}

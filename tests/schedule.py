@@ -1,4 +1,4 @@
-"""Which tests stay together on one worker of xdist, which of them begin first, and what `make quick` leaves to `make test`.
+"""The order of tests on xdist's workers: those that stay together, that begin first, or that `make quick` leaves out.
 
 A scope is a file, or several files that share a costly server. The longest begin first, so that the workers end at about the
 same time. The seconds are measured (`--durations=0`) and only need to be right in their order.
@@ -62,11 +62,11 @@ SECONDS = {
     "tests/cli/test_cli_admin.py": 7,
     "tests/quorum/test_lost_logs.py": 6,
 }
-"""How long a scope takes, for those of more than five seconds."""
+"""The seconds that a scope takes, for those of more than five."""
 
 
 def scope_of(nodeid: str) -> str:
-    """What stays together with this test: its file, one Spark and one Apache Kafka, or the syntax trees."""
+    """The scope that stays together with this test: its file, one Spark and one Apache Kafka, or the syntax trees."""
     path = nodeid.partition("::")[0]
     if path in APACHE_KAFKA or (path.startswith("tests/spark/") and path != OWN_SPARK):
         return JAVA
@@ -76,7 +76,7 @@ def scope_of(nodeid: str) -> str:
 
 
 def seconds_of(scope: str) -> int:
-    """How long the scope takes; 0 where it is short."""
+    """The seconds that the scope takes; 0 where it is short."""
     return SECONDS.get(scope, 0)
 
 
@@ -86,5 +86,5 @@ def seeds(count: int, quick: int = 2) -> list[Any]:
 
 
 def examples(count: int) -> int:
-    """How many examples Hypothesis makes where `make test` makes `count`: the profile `quick` makes a fifth."""
+    """The number of examples that Hypothesis makes for `count` of `make test`: the profile `quick` makes a fifth."""
     return max(1, count * settings().max_examples // 100)

@@ -47,7 +47,7 @@ def tree_of(module: str) -> ast.Module:
 
 @attrs.frozen
 class Function:
-    """Where a function stands, and how large it is."""
+    """The place of a function, and its size."""
 
     module: str
     name: str
@@ -94,7 +94,7 @@ def _by_dotted_name() -> dict[str, str]:
 
 @cache
 def imports() -> Mapping[str, frozenset[str]]:
-    """What each module imports of ours, wherever in it the import stands; those for type checkers alone included."""
+    """The modules of ours that each module imports, at any place in it; imports for type checkers alone included."""
     names = _by_dotted_name()
     found: dict[str, frozenset[str]] = {}
     for module in modules():
@@ -181,7 +181,7 @@ def circles_through_parents() -> list[tuple[str, str]]:
 
 
 def widths() -> dict[str, int]:
-    """How many names a reader sees in each folder: modules, data and folders, without what every folder has."""
+    """The number of names that a reader sees in each folder: modules, data and folders, less those that all have."""
     folders = sorted({_folder(module) for module in modules()})
     return {
         folder: sum(1 for path in (ROOT / folder).iterdir() if path.name not in NOT_COUNTED)

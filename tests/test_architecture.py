@@ -67,7 +67,7 @@ ALLOWED = {
     ("wire/batches/compression.py", "import io"): "BytesIO is memory",
     ("wire/batches/compression.py", "import threading"): "a decompressor per thread",
 }
-"""What single modules may do, and why."""
+"""The exceptions for single modules, each with its reason."""
 
 
 def modules(packages: tuple[str, ...] = PACKAGES) -> list[str]:
@@ -76,7 +76,7 @@ def modules(packages: tuple[str, ...] = PACKAGES) -> list[str]:
 
 
 def is_shell(module: str) -> bool:
-    """Whether the module may touch the world."""
+    """True if the module may touch the world."""
     return any(module == entry or (entry.endswith("/") and module.startswith(entry)) for entry in SHELL)
 
 

@@ -10,7 +10,7 @@ from tests import prose
 
 
 def reasons(text: str) -> list[str]:
-    """What is wrong with the sentences of a page's paragraph."""
+    """The faults of the sentences of a page's paragraph."""
     return [fault.reason for fault in prose.faults_of_page("page", text)]
 
 
@@ -123,7 +123,7 @@ def test_counts_are_never_raised(tmp_path: Path) -> None:
 
 
 def test_a_moved_file_takes_its_count_along() -> None:
-    """What a file that is gone, or was cut in two, has less may be had by new ones; all together never have more."""
+    """A new file may have as many faults as gone or divided files have less; all together never have more."""
     before = {"gone.py": 3, "kept.py": 2}
     assert prose.raised(before, {"rooms/new.py": 3, "kept.py": 2}) == {}
     assert prose.raised(before, {"gone.py": 1, "part.py": 2, "kept.py": 2}) == {}

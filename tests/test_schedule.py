@@ -1,4 +1,4 @@
-"""Which tests stay together, and which begin first: the lists name files that exist."""
+"""The order of tests, and those that stay together: the lists name files that exist."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def api_versions(key: int, *, unstable: bool = False) -> tuple[int, int]:
 def advertised_versions(
     listener: Literal["broker", "controller"], *, unstable: bool = False
 ) -> list[tuple[int, int, int]]:
-    """What a node's ApiVersions response lists: (API key, first version, last version) in order of keys."""
+    """The entries of a node's ApiVersions response: (API key, first version, last version), ordered by key."""
     result = []
     for key, api in APIS.items():
         if api.on_broker if listener == "broker" else api.on_controller:
@@ -70,7 +70,7 @@ def _message_class(key: int, suffix: str) -> type[Message]:
 
 
 def request_class(key: int) -> type[Message]:
-    """The class of an API's requests."""
+    """The message class of an API's requests, by its key; imported at first use."""
     found = _requests.get(key)
     if found is None:
         found = _requests[key] = _message_class(key, "Request")
@@ -78,7 +78,7 @@ def request_class(key: int) -> type[Message]:
 
 
 def response_class(key: int) -> type[Message]:
-    """The class of an API's responses."""
+    """The message class of an API's responses, by its key; imported at first use."""
     found = _responses.get(key)
     if found is None:
         found = _responses[key] = _message_class(key, "Response")

@@ -81,7 +81,7 @@ class ApiKey(IntEnum):
 
 
 class Api(NamedTuple):
-    """What Kafka 4.3 says of one API."""
+    """One API of Kafka 4.3: its versions, the listeners that serve it, and who answers it."""
 
     module: str
     first_version: int

@@ -58,7 +58,7 @@ def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]
 def bounded_decoder(
     cls: type[M], version: int, elements_max: int = ELEMENTS_MAX
 ) -> Callable[[Buffer, int], tuple[M, int]]:
-    """Like `decoder`, for what strangers send: it raises TooManyElements (a MalformedMessage) beyond `elements_max`.
+    """A `decoder` for strangers' bytes: it raises TooManyElements (a MalformedMessage) beyond `elements_max`.
 
     A message of at most `elements_max` bytes has no more elements: there `decoder` is as safe, and faster.
     """
@@ -69,7 +69,7 @@ def bounded_decoder(
 
 
 def measuring_decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
-    """Like `bounded_decoder` with `ELEMENTS_MAX`; in the place of the offset it returns how many elements the message has."""
+    """A `bounded_decoder` with `ELEMENTS_MAX`; in the place of the offset it returns the number of elements."""
     function = _measuring_decoders.get((cls, version))
     if function is None:
         function = make_decoder(cls, version, ELEMENTS_MAX, counts=True)
@@ -93,7 +93,7 @@ def encoder(cls: type[M], version: int) -> Callable[[bytearray, M, Spills | None
 def counting_encoder(
     cls: type[M], version: int
 ) -> Callable[[bytearray, M, Spills | None, ErrorCounts], None]:
-    """Like `encoder`, and its function adds to a dictionary how often it wrote each error code."""
+    """An `encoder` whose function also adds to a dictionary how often it wrote each error code."""
     function = _counting_encoders.get((cls, version))
     if function is None:
         function = _counting_encoders[cls, version] = make_encoder(cls, version, counts_errors=True)

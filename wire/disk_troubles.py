@@ -1,4 +1,4 @@
-"""What a broker says of its disks that take no records now: full ones, and ones that hang. PURE.
+"""The list of disks that take no records now, full or hung, as a broker tells it to the controllers. PURE.
 
 KRaft's messages have no word for such a directory: one in `offline_log_dirs` is gone for good, a cordoned one still
 leads. So a broker keeps a list in a configuration of its own BROKER resource (`TROUBLED_LOG_DIRS`). Every controller
@@ -23,7 +23,7 @@ TROUBLED_LOG_DIRS = "odradek.troubled.log.dirs"
 
 
 class Trouble(Enum):
-    """Why a directory takes no records now."""
+    """The reason for which a directory takes no records now."""
 
     HUNG = "hung"
     FULL = "full"
@@ -48,7 +48,7 @@ def troubles_text(troubled: Iterable[TroubledDirectory]) -> str:
 
 
 def parse_troubles(text: str) -> list[TroubledDirectory]:
-    """What `troubles_text` has written."""
+    """The entries of a text that `troubles_text` has written; those that make no sense are left out."""
     found = []
     for entry in text.split(","):
         parts = entry.strip().split(":", 3)

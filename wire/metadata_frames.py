@@ -89,7 +89,7 @@ _prefixes: dict[tuple[type[Message], int], bytes] = {}
 
 
 def _metadata_prefix(cls: type[Message], version: int) -> bytes:
-    """What is before the message in a metadata record of this type and version."""
+    """The bytes before the message in a metadata record: frame version, type and version."""
     from wire.messages.metadata_records import RECORDS
 
     if cls.API_KEY is None or RECORDS.get(cls.API_KEY) is not cls:

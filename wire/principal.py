@@ -1,4 +1,4 @@
-"""How a principal travels inside an Envelope: Kafka's DefaultPrincipalData, version 0, behind its version number.
+"""The encoding of a principal inside an Envelope: Kafka's DefaultPrincipalData, version 0, behind its version number.
 
 Kafka's brokers and controllers read what each other's principal builder wrote; this is the default one's format.
 """

@@ -1,4 +1,4 @@
-"""What a message is: attrs classes whose fields carry the versions in which they travel.
+"""The base of all messages: attrs classes whose fields carry the versions in which they travel.
 
 Every class in `wire.messages` is a `Structure`; the top-level ones (a request, a response, a header, a record) are
 also a `Message`. A field's wire type and versions stand in its attrs metadata, put there by `kafka(...)`. They stand

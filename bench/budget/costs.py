@@ -145,7 +145,7 @@ def attacked(
     seconds: float,
     pause_seconds: float,
 ) -> tuple[Window, Attack, float]:
-    """What they get beside four connections that send `data`; what those met, and in how many seconds.
+    """The clients' rates beside four connections that send `data`; what those met, and in how many seconds.
 
     Back to back, the window lasts until each connection has had an answer, if that is longer (`LONG_WINDOW_SECONDS`
     at most).
@@ -176,7 +176,7 @@ class Rates:
     frames_per_second: float
     unanswered: bool
     unsteady: bool
-    """Whether the rates without attackers differ by more than a fifth."""
+    """True if the rates without attackers differ by more than a fifth."""
 
     @property
     def holds(self) -> bool:

@@ -23,7 +23,7 @@ WAIT_MS_MAX = 500
 
 @attrs.frozen
 class Frame:
-    """Which frame, and where it is sent."""
+    """The request that a frame holds, and the listener that it is sent to."""
 
     listener: str
     api_key: ApiKey
@@ -56,9 +56,9 @@ class Cost:
     wait_ms: float | None = None
     """The longest wait of an ordinary client while the frames came back to back."""
     frames_per_second: float | None = None
-    """How many frames the node answered, or refused, a second while they came back to back."""
+    """The frames that the node answered, or refused, a second while they came back to back."""
     unsteady: bool = False
-    """Whether the undisturbed rates before and after differed by more than the measurement allows."""
+    """True if the undisturbed rates before and after differed by more than the measurement allows."""
 
     @property
     def is_answered(self) -> bool:

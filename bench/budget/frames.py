@@ -65,7 +65,7 @@ class Costly:
     body: Callable[[Stage, int], bytes] | None = None
     """Gives the bytes of the last field of `grow`, about as many as asked for, where they mean something."""
     count: int = 0
-    """How many elements at most, where a larger number is no more expensive, or does what lasts."""
+    """The most elements, where a larger number is no more expensive, or does what lasts."""
 
 
 def _wire_field(attribute: attrs.Attribute[Any]) -> WireField:
@@ -101,7 +101,7 @@ def _plan(cls: type[Structure], version: int) -> _Plan:
 
 
 def _element(facts: WireField) -> tuple[bool, str | type[Structure]]:
-    """Whether a field is an array, and the type of it or of its elements."""
+    """True if a field is an array; and the type of it or of its elements."""
     if isinstance(facts.type, (str, type)):
         return False, facts.type
     return True, facts.type[0]

@@ -1,4 +1,4 @@
-"""Which work makes a request of each API expensive: one line or several for every API that a node serves.
+"""The work that makes a request of each API expensive: one line or several for every API that a node serves.
 
 A new API needs its line (a test asks a node what it serves), in `broker_lines.py` or `controller_lines.py`. Think of
 what a handler does for each element of a request. Think of existing things that are named again and again, and of

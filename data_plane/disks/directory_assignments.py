@@ -72,7 +72,7 @@ class DirectoryAssignments:
                 await self._clock.sleep_until(self._clock.monotonic() + RETRY_SECONDS)
 
     async def _tell(self) -> bool:
-        """Whether the controller took a request."""
+        """Send one AssignReplicasToDirs request; true if the controller took it."""
         told = dict(list(self.pending.items())[:ASSIGNMENTS_PER_REQUEST])
         own = self._newest.image.brokers.get(self._node_id)
         request = AssignReplicasToDirsRequest(self._node_id, -1 if own is None else own.epoch, _grouped(told))

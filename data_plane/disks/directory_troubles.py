@@ -46,7 +46,7 @@ from wire.messages.incremental_alter_configs import (
 
 RETRY_SECONDS = 1.0
 SHOWN_SECONDS_MAX = 60.0
-"""How long the metadata may take to show what the controller has stored, before it is told again."""
+"""Seconds that the metadata may take to show the list that the controller has stored; then the list is sent again."""
 _SET, _DELETE = 0, 1
 
 
@@ -118,7 +118,7 @@ class DirectoryTroubles:
         return next(each.path for each in self._broker.log_dirs if each.directory_id == directory)
 
     def _may_go(self, directory: bytes) -> bool:
-        """Whether every partition has another replica in sync that can lead it."""
+        """True if every partition of the directory has another replica in sync that can lead it."""
         broker = self._broker
         me = broker.node_id
         image = broker.newest.image
@@ -178,7 +178,7 @@ class DirectoryTroubles:
         return broker.newest.image.broker_configs(broker.node_id).get(TROUBLED_LOG_DIRS, "")
 
     async def _tell(self) -> bool:
-        """Whether the controller has stored it."""
+        """Send the list of troubled directories; true if the controller has stored it."""
         broker = self._broker
         wanted = self.text()
         config = AlterableConfig(TROUBLED_LOG_DIRS, _SET if wanted else _DELETE, wanted or None)

@@ -87,7 +87,7 @@ class LogMaker:
         self._inline_left = INLINE_LOGS_MAX
 
     def may_make_now(self, topic: str, index: int) -> bool:
-        """Whether the log may be made on the loop, now. If so, it counts."""
+        """True if the log may be made on the loop, now; a log that may is counted at once."""
         if self._inline_left <= 0 or TopicPartition(topic, index) in self._making:
             return False
         self._inline_left -= 1
@@ -107,7 +107,7 @@ class LogMaker:
         queue[replica] = None
 
     def is_new(self, replica: TopicIdPartition) -> bool:
-        """Whether this process has seen the replica come into being, of those that wait or have just waited."""
+        """True if a replica that waits, or has just waited, came into being while this process looked on."""
         return self._hosting.get(replica, False) or self._waiting.get(replica, False)
 
     def stop(self) -> None:

@@ -33,7 +33,7 @@ NEVER = float("inf")
 
 
 class Reply(Protocol):
-    """Where the answer to one request goes."""
+    """The receiver of the answer to one request."""
 
     def complete(self, response: Any) -> None: ...
 
@@ -59,7 +59,7 @@ _FROM = {
     GroupPhase.STABLE: (GroupPhase.COMPLETING_REBALANCE,),
     GroupPhase.DEAD: tuple(GroupPhase)[:-1],
 }
-"""Which phases a phase may follow."""
+"""The phases that may come before each phase."""
 
 Protocols = tuple[tuple[str, bytes], ...]
 """(name, metadata) in the order of a member's preference."""
@@ -280,7 +280,7 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def supports_protocols(self, protocol_type: str, names: Sequence[str]) -> bool:
-        """Whether a member with these protocols may join: one of them is every member's, of the group's type."""
+        """True if a member may join with these protocols: of the group's type, one of them known to every member."""
         if self.phase is GroupPhase.EMPTY:
             return bool(protocol_type) and bool(names)
         if protocol_type != self.protocol_type:
@@ -311,7 +311,7 @@ class ClassicGroup:
         return max(votes, key=lambda name: votes[name])
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether members read the topic, as far as anybody can tell."""
+        """True if a member may read the topic; a consumer group whose subscriptions are unreadable may read any."""
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER_PROTOCOL
         return topic in self.subscribed_topics

@@ -46,7 +46,7 @@ class CoordinatorLog:
 
     @property
     def has_room(self) -> bool:
-        """Always: a full disk shows at the append."""
+        """True, always: a full disk shows at the append."""
         return True
 
     def subscribe(self, listener: CommitListener) -> None:

@@ -20,7 +20,7 @@ class GroupSettings:
     offsets_retention_check_interval_ms: int = setting("offsets.retention.check.interval.ms")
     offsets_commit_timeout_ms: int = setting("offsets.commit.timeout.ms")
     new_member_join_timeout_ms: int = 5 * 60_000
-    """How long a new member may wait for its first rebalance to end (a constant of Kafka's)."""
+    """Milliseconds that a new member may wait for its first rebalance to end (a constant of Kafka's)."""
     append_bytes_max: int = setting("message.max.bytes")
     """The largest batch of coordinator records (Kafka: `max.message.bytes` of the topic)."""
     topic_partitions: int = setting("offsets.topic.num.partitions")

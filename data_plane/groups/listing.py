@@ -22,14 +22,14 @@ class ListGroups:
 
 @attrs.frozen
 class DescribeGroup:
-    """One group. Answered by a `DescribedGroup`."""
+    """A coordinator's request to describe one group. Answered by a `DescribedGroup`."""
 
     group_id: str
 
 
 @attrs.frozen
 class DeleteGroup:
-    """One group. Answered by an error code."""
+    """A coordinator's request to delete one group. Answered by an error code."""
 
     group_id: str
 

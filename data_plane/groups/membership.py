@@ -151,8 +151,9 @@ class Membership:
             self._join_known(turn, group, ask, request)
 
     def _has_too_large_protocols(self, request: JoinGroupRequest) -> bool:
-        """Whether a member's protocols are too large to be stored. They are kept for as long as the member lives, and
-        go into the group's record.
+        """True if a member's protocols are too large to be stored.
+
+        They are kept for as long as the member lives, and go into the group's record.
 
         Kafka finds out when it writes that record, and has this error for it.
         """
@@ -432,7 +433,7 @@ class Membership:
             self._take_assignment(turn, group, request)
 
     def _is_too_large(self, group: ClassicGroup, more_bytes: int, given: Mapping[str, bytes]) -> bool:
-        """Whether the group's record would be larger than a batch may be, with these assignments instead of its own."""
+        """True if the group's record, with these assignments instead of its own, would exceed the size of a batch."""
         protocol = group.protocol or ""
         size = more_bytes + sum(
             len(given.get(member.member_id, b"") if given else member.assignment)

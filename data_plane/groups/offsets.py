@@ -57,7 +57,7 @@ class CommitOffsets:
 
 
 def record_bytes(group_bytes: int, commit: PartitionCommit) -> int:
-    """About what a committed offset takes in the log, and never less."""
+    """An upper bound of the bytes that a committed offset takes in the log, and a close one."""
     return group_bytes + len(commit.topic) + 3 * len(commit.metadata) + RECORD_OVERHEAD_BYTES
 
 

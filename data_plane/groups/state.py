@@ -51,7 +51,7 @@ class GroupsState:
         return len(self.metadata) + sum(group not in self.metadata for group in self.offsets)
 
     def group_ids(self) -> list[str]:
-        """Sorted."""
+        """The groups that have metadata or committed offsets, sorted."""
         return sorted({**dict.fromkeys(self.metadata), **dict.fromkeys(self.offsets)})
 
     def offsets_of(self, group_id: str) -> Offsets:

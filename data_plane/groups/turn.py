@@ -70,7 +70,7 @@ class Deadlines:
 
     @property
     def next_ms(self) -> float:
-        """When something is due; infinity for never."""
+        """The earliest deadline, in milliseconds; infinity if there is none."""
         return self._heap[0][0] if self._heap else float("inf")
 
     def at(self, deadline_ms: float, action: TimerAction) -> object:

@@ -1,4 +1,4 @@
-"""Whether clients find a partition's leader, and which of its replicas they would not find. PURE."""
+"""Availability as clients see it: an error while the leader is away, and the replicas that are offline. PURE."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wire.errors import ErrorCode
 
 
 def _is_offline(node_id: int, partition: PartitionImage, brokers: Mapping[int, BrokerImage]) -> bool:
-    """Whether a replica's broker is away, or the directory that it lies in."""
+    """True if a replica's broker is unregistered or fenced, or the replica's directory is offline."""
     broker = brokers.get(node_id)
     return broker is None or broker.fenced or not partition.is_online(node_id, broker)
 
@@ -17,7 +17,7 @@ def _is_offline(node_id: int, partition: PartitionImage, brokers: Mapping[int, B
 def availability(
     partition: PartitionImage, brokers: Mapping[int, BrokerImage]
 ) -> tuple[ErrorCode, list[int]]:
-    """Whether clients find a leader, and the replicas that they would not find."""
+    """LEADER_NOT_AVAILABLE while the leader is away, and the ids of the brokers whose replicas are offline."""
     offline = [node_id for node_id in partition.replicas if _is_offline(node_id, partition, brokers)]
     led = partition.leader >= 0 and partition.leader not in offline
     return ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE, offline

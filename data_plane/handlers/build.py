@@ -1,4 +1,4 @@
-"""Which handlers a broker has. What stands here is advertised; nothing else is."""
+"""The handlers of a broker. An API that stands here is advertised; no other is."""
 
 from __future__ import annotations
 

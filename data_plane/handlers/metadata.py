@@ -41,13 +41,13 @@ from wire.structure import ZERO_UUID
 
 QUERY_BY_ID_SINCE = 12
 CREATED_PER_REQUEST_MAX = 100
-"""How many topics one Metadata request creates; the next requests create the others."""
+"""The most topics that one Metadata request creates; the next requests create the others."""
 CREATED_AT_ONCE_MAX = 500
-"""How many topics may be under way to the controller for all clients together."""
+"""The most topics that may be under way to the controller for all clients together."""
 
 
 class MetadataHandler:
-    """API 3."""
+    """Handler of Metadata (API 3): describes topics, and has missing ones created where that is allowed."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -88,7 +88,7 @@ class MetadataHandler:
         request: MetadataRequest,
         listener: str,
     ) -> Work[MetadataResponse]:
-        """What is `wanted`: topics to describe, answers about missing ones, and `None` for what was asked for before."""
+        """Describe each topic in `wanted`; a ready answer is passed on, and `None` (named before) adds nothing."""
         topics: list[MetadataResponseTopic] = []
         for found in wanted:
             yield 1
@@ -136,7 +136,10 @@ class MetadataHandler:
         version: int,
         sender: Sender,
     ) -> Iterator[TopicImage | MetadataResponseTopic | None]:
-        """What is found of each; `None` for one found before, by name or by id. Those that may be created are."""
+        """Find each topic that is asked for; `None` stands for one found before, by name or by id.
+
+        Unknown topics are created where the request allows it.
+        """
         told: set[tuple[str | None, bytes]] = set()
         unknown: dict[str, None] = {}
         for asked in asked_topics:

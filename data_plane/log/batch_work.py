@@ -41,11 +41,11 @@ CODEC_COSTS: dict[int, int] = {
     CompressionType.LZ4: 1,
     CompressionType.ZSTD: 1,
 }
-"""How much of the ration a decompressed byte takes."""
+"""The bytes of the ration that one decompressed byte uses up, by codec."""
 RATIO_MAX = 16.0
 """A higher ratio is remembered as this one: otherwise bombs would make small batches of other clients look large."""
 RECORD_COST = 1024
-"""How much of it a parsed record takes (about 1.2 us)."""
+"""The bytes of the ration that one parsed record uses up (about 1.2 us)."""
 REQUEST_BYTES_MIN = 128 << 20
 REQUEST_RATIO = 16
 """The batches of one request may decompress to so many bytes, and to so many times their size besides."""
@@ -159,7 +159,10 @@ class LoopWork:
 
 
 class RequestBudget:
-    """What workers may still do for one request of `size` bytes of batches. `inflated` counts for the node."""
+    """The work that workers may still do for one request of `size` bytes of batches.
+
+    `inflated` counts for the node.
+    """
 
     __slots__ = (
         "_of_node",
@@ -180,7 +183,7 @@ class RequestBudget:
 
     @property
     def is_unusual(self) -> bool:
-        """Whether its batches have become more than batches do."""
+        """True if the request's batches have decompressed to more than batches usually do."""
         return self.bytes_inflated > self.bytes_usual
 
     def inflate(self, compression_type: int, data: memoryview, size_max: int, at_once_max: int) -> int:
@@ -285,19 +288,21 @@ class HandedOff:
 
     @property
     def is_small(self) -> bool:
-        """Whether what is known to be in it needs little room."""
+        """True if the batch's decompressed size, as far as it is known, needs little room."""
         return not isinstance(self.size, int) or self.size <= SMALL_BYTES_MAX
 
     @property
     def wants_check(self) -> bool:
-        """Whether an append has asked for a look at each record."""
+        """True if an append has asked for a check of each record."""
         return self._check is not None
 
     # -- in a worker
 
     @property
     def may_be_appended(self) -> bool:
-        """Whether it is worth the work before an append has asked."""
+        """True if the batch is worth decompressing before an append asks: of unknown size, but small enough to be
+        appended.
+        """
         is_asked = self.is_compressed and self.size is None
         return is_asked and len(self.records) <= self.config.max_message_bytes
 

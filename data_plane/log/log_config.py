@@ -61,7 +61,7 @@ class LogConfig:
     deletes_by_retention: bool = attrs.field(init=False)
     uses_append_time: bool = attrs.field(init=False)
     checks_records: bool = attrs.field(init=False)
-    """Whether a rule needs every record: a header tells the largest timestamp, but neither keys nor the smallest."""
+    """True if a rule needs every record: a header tells the largest timestamp, but neither keys nor the smallest."""
     codec: int = attrs.field(init=False)
     """The codec (`wire.batches.compression.CompressionType`) that all batches get; KEEP_CODEC: the one they came with."""
     codec_level: int | None = attrs.field(init=False)

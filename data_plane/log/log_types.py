@@ -103,7 +103,7 @@ class LogOwner(Protocol):
         """Records were deleted on request: a restart should not bring them back."""
 
     def log_rolled(self, topic: str, partition: int) -> None:
-        """There is a finished segment to flush."""
+        """Tell of a finished segment, which is to be flushed."""
 
     def sync_entry(self) -> None:
         """Make the log's directory itself durable (blocking)."""

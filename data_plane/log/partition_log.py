@@ -139,7 +139,7 @@ class PartitionLog(LogOffsets):
 
     @property
     def truncations(self) -> int:
-        """How often the log was cut. What a worker has read before a cut may be gone."""
+        """The number of times that the log was cut. What a worker has read before a cut may be gone."""
         return self.durability.truncations
 
     @property
@@ -160,13 +160,13 @@ class PartitionLog(LogOffsets):
 
     @property
     def needs_flush(self) -> bool:
-        """Whether `flush.messages` asks for a flush."""
+        """True if `flush.messages` asks for a flush."""
         flush_messages = self.config.flush_messages
         return flush_messages < LONG_MAX and self.log_end_offset - self.recovery_point >= flush_messages
 
     @property
     def has_unsynced(self) -> bool:
-        """Whether a flush would make something durable."""
+        """True if a flush would make something durable."""
         return not self.home.offline and (
             self.log_end_offset > self.recovery_point
             or self.segment_list.entry_is_dirty
@@ -411,8 +411,9 @@ class PartitionLog(LogOffsets):
                 file.unpin()
 
     def passes_segment_end(self, offset: int, upper_bound: int) -> bool:
-        """Whether a segment ends between the two. Then a read from `offset` stops at that end, however long it
-        waits.
+        """True if a segment ends between the two offsets.
+
+        Then a read from `offset` stops at that end, however long it waits.
         """
         return self.segment_list.passes_segment_end(offset, upper_bound)
 
@@ -511,8 +512,9 @@ class PartitionLog(LogOffsets):
         retention.set_log_start_offset(self, self.segment_list, self.epochs, offset)
 
     def prepare_retention(self, now_ms: int) -> bool:
-        """Whether `delete_old_segments` has something to do. A flush in a worker between the two calls spares the
-        loop the sync.
+        """True if `delete_old_segments` has something to do.
+
+        A flush in a worker between the two calls spares the loop the sync.
 
         When all of a log has expired, a new segment is rolled, so that the log keeps its end offset. Raises
         `DiskError` as `truncate_to`.

@@ -44,7 +44,7 @@ class LoadOptions:
     buffer: bytearray | None = None
     """Scratch memory for recovery, shared by the logs of a directory."""
     is_stopping: Callable[[], bool] = lambda: False
-    """Whether nobody wants the log any more; recovery asks for every batch."""
+    """True once the log is unwanted; recovery asks at every batch."""
 
     def warn(self, event: str, segments: SegmentList, **fields: object) -> None:
         """Tell of something that had to be repaired."""
@@ -78,7 +78,7 @@ class Recovery:
         self._options = options
         self._buffer = bytearray()
         self._has_gaps = config.is_compacted
-        """Whether offsets are missing, as compaction leaves them."""
+        """True if offsets may be missing, as compaction leaves them."""
         self.log_end_offset = 0
         self.producers = ProducerState()
 
@@ -131,7 +131,7 @@ class Recovery:
             self._buffer = bytearray(min(RECOVERY_CHUNK_BYTES, longest))
 
     def _joins(self, at: int) -> bool:
-        """Whether this segment goes on where the one before ends; else it is dropped with all behind it."""
+        """True if this segment goes on where the one before ends; else it is dropped with all behind it."""
         gap = self._segments.segments[at].base_offset - self.log_end_offset
         is_synced = self.log_end_offset < self._options.recovery_point
         if gap < 0 or (0 < gap <= RELATIVE_OFFSET_MAX and not is_synced and not self._has_gaps):

@@ -1,4 +1,4 @@
-"""What of a log may be deleted: by size and age, and by request (DeleteRecords, KIP-107).
+"""The deletion of a log's old records: by size and age, and by request (DeleteRecords, KIP-107).
 
 Whole segments go, the oldest first, never one that reaches over the high watermark. What stays must be on the device before
 what goes: the file that tells the log's end, and the snapshot that remembers the producers.
@@ -48,7 +48,7 @@ def delete_old_segments(
 
 
 def deletable(offsets: LogOffsets, segments: SegmentList, config: LogConfig, now_ms: int) -> int:
-    """How many of the oldest segments may go: perhaps all, then a new one must be begun before. Raises `DiskError`."""
+    """The number of oldest segments that may go; before all may, a new one must be begun. Raises `DiskError`."""
     listed = segments.segments
     excess = -1
     if config.deletes_by_retention and config.retention_bytes >= 0:

@@ -1,5 +1,4 @@
-"""Whether the bytes of a log are still what was written: its batches checked against their checksums (PURE but for
-reads).
+"""The search for rot in a log: batches read anew and checked against their checksums (PURE but for reads).
 
 Only a suspected log is checked: appends have checked each batch, and reading everything again would cost what the
 page cache saves. The caller that suspects a place names the offset at which something went wrong.
@@ -17,7 +16,7 @@ from wire.errors import ErrorCode, KafkaError
 
 @attrs.frozen
 class Rot:
-    """Where a log stops being sound: `position` in `file`, where the batch that holds `offset` should begin."""
+    """The place where a log stops being sound: `position` in `file`; the batch with `offset` should begin there."""
 
     file: str
     position: int
@@ -36,7 +35,7 @@ class Suspected:
     position: int
     end: int
     base_offset: int
-    """Where the segment begins."""
+    """The base offset of the segment."""
     offset: int
     truncations: int
 

@@ -85,7 +85,7 @@ class Followed:
         self.leader_epoch = partition.leader_epoch
         self.failures = 0
         self.is_in_sync = False
-        """Whether it has all that the leader said to be committed. Only the throttle reads it."""
+        """True if it has all that the leader said to be committed. Only the throttle reads it."""
         self.retry_at = 0.0
         self.lag = 0
         """The number of committed records that this replica lacked at the leader's last answer."""
@@ -524,7 +524,7 @@ class LeaderFetcher:
         return max((followed.lag for followed in self.followed.values()), default=0)
 
     def statistics(self) -> dict[str, Any]:
-        """Figures of this leader's fetcher."""
+        """The leader's id, partitions followed here, those that back off; rounds and bytes since the start."""
         return {
             "leader": self.leader_id,
             "partitions": len(self.followed),

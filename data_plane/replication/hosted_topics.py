@@ -1,4 +1,4 @@
-"""Which topics and partitions are hosted on this broker, by name and by id. PURE.
+"""The topics and partitions that are hosted on this broker, by name and by id. PURE.
 
 `HostedPartitions` alone changes it, as the metadata says; all other parts of a broker look things up in it.
 """
@@ -40,7 +40,7 @@ class HostedTopics:
         return None if found is None else found.partitions.get(index)
 
     def holds(self, partition: Partition) -> bool:
-        """Whether this very partition is hosted. Another may have its topic and number by now."""
+        """True if this very partition is hosted. Another may have its topic and number by now."""
         return self.partition(partition.log.topic_id, partition.log.partition) is partition
 
     def partitions(self) -> Iterator[Partition]:

@@ -103,7 +103,7 @@ class AlterPartitionSender:
         self._is_running = False
 
     def _drop_outdated(self) -> bool:
-        """Whether anything is left to send."""
+        """Drop changes that are decided, replaced, or no longer ours to propose; true if any is left to send."""
         for replica, change in list(self._pending.items()):
             partition = change.partition
             if partition.isr_state is not change.proposal or not partition.is_leader:
@@ -111,7 +111,7 @@ class AlterPartitionSender:
         return bool(self._pending)
 
     async def _send(self) -> bool:
-        """One request. Whether the controller decided all that was asked."""
+        """Send one AlterPartition request; true if the controller decided all that was asked."""
         asked = dict(list(self._pending.items())[:PARTITIONS_PER_REQUEST])
         request = AlterPartitionRequest(self._node_id, self._broker_epoch(), self._topics(asked))
         self.requests += 1
@@ -155,7 +155,7 @@ class AlterPartitionSender:
         return list(topics.values())
 
     def _take(self, change: _Change, answer: Any) -> bool:
-        """Whether the proposal needs no other request."""
+        """Apply the controller's answer to a proposal; true if the proposal needs no other request."""
         partition, proposal = change.partition, change.proposal
         log = partition.log
         before = proposal.isr

@@ -75,12 +75,12 @@ class LeaderConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection to send on."""
+        """True if there is a connection to send on."""
         return self._conn is not None
 
     @property
     def is_astray(self) -> bool:
-        """Whether the leader's address is another than the one that was connected to."""
+        """True if the leader's address differs from the one that was connected to."""
         return self._connected_to is not None and self._address() != self._connected_to
 
     async def open(self) -> None:

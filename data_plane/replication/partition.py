@@ -77,20 +77,20 @@ class Cluster(Protocol):
         """Monotonic milliseconds."""
 
     def is_eligible(self, broker_id: int, broker_epoch: int, directory: bytes) -> bool:
-        """Whether a fetch with this epoch shows that the broker may be in sync.
+        """True if a fetch with this epoch shows that the broker may be in sync.
 
         True if the metadata knows the broker with this epoch, and the broker is neither fenced nor leaving. Besides,
         the replica's directory must be online.
         """
 
     def is_troubled(self, directory: bytes) -> bool:
-        """Whether its broker lists this directory as one that takes no records now."""
+        """True if the directory's broker lists it as one that takes no records now."""
 
     def registered_epoch(self, broker_id: int) -> int:
         """The epoch of this broker's registration; -1 for one that is not registered."""
 
     def is_alive(self, broker_id: int) -> bool:
-        """Whether this broker is registered and not fenced."""
+        """True if this broker is registered and not fenced."""
 
     def alter_isr(self, partition: Partition) -> None:
         """Tell the controller what `partition.isr_state` proposes."""
@@ -173,14 +173,14 @@ class Partition:
         self.partition_epoch = -1
         """The newest partition epoch heard of, in metadata or in an answer to AlterPartition."""
         self.has_min_isr = True
-        """Whether enough replicas are in sync for an acks=all write. Stored, because the hot path reads it."""
+        """True if enough replicas are in sync for an acks=all write. Stored, because the hot path reads it."""
         self.advances_alone = False
-        """Whether this is the leader and the only replica, so that an append moves the high watermark by itself."""
+        """True if this is the leader and the only replica, so that an append moves the high watermark by itself."""
         self.isr_state: IsrState = CommittedIsr(())
         self.followers: dict[int, RemoteReplica] | None = None
         """The other replicas while this one leads. None on a follower, and with replication factor 1."""
         self.knows_high_watermark = False
-        """Whether the high watermark is newer than the checkpoint's: this process has led, or has agreed with a
+        """True once the high watermark is newer than the checkpoint's: this process has led, or has agreed with a
         leader.
         """
         self.epoch_start_offset = 0
@@ -295,7 +295,7 @@ class Partition:
         return min(self.log.config.min_insync_replicas, replicas)
 
     def is_adding(self, broker_id: int) -> bool:
-        """Whether this replica is being added by a reassignment."""
+        """True if a reassignment is adding this replica."""
         return self.image is not None and broker_id in self.image.adding_replicas
 
     def _weigh_isr(self) -> None:
@@ -364,7 +364,7 @@ class Partition:
         )
 
     def _lag_ms_max(self, replica: RemoteReplica) -> int:
-        """How long this replica may be behind, in milliseconds.
+        """The time for which this replica may be behind and stay in sync, in milliseconds.
 
         A replica on a disk that takes no records cannot catch up, so the leader waits only briefly for it.
         """
@@ -513,7 +513,9 @@ class Partition:
             self._tell_high_watermark()
 
     def isr_refused(self, proposal: PendingIsr, code: ErrorCode) -> bool:
-        """Whether the proposal should be made again (Kafka's `handleAlterPartitionError`)."""
+        """Take in the controller's refusal; true if the proposal should be made again (Kafka's
+        `handleAlterPartitionError`).
+        """
         if self.isr_state is not proposal:
             return False
         if code in _NOT_APPLIED:
@@ -641,7 +643,7 @@ class Partition:
         return ErrorCode.NONE
 
     def reader_error(self, current_leader_epoch: int) -> ErrorCode:
-        """Why a consumer cannot read here, be this the leader or a follower (KIP-392).
+        """The error for a consumer that cannot read here, from the leader or a follower (KIP-392); NONE if it can.
 
         After a start a follower has a log and a checkpoint of the high watermark. Its machine may have lost power
         after a truncation that was not synced. Then both may speak of records that were never committed. So it

@@ -91,7 +91,7 @@ class RemoteReplica:
         self.last_fetch_ms = now_ms
 
     def is_stuck(self, offset: int) -> bool:
-        """Whether it is time to wonder why it fetches at this offset again, although there is something behind it.
+        """Count a fetch that repeats this offset, though records lie behind it; true when its cause is to be found.
 
         Once may be chance: it asked before the leader had anything. From the second time on, and then at every
         doubling, it may be that it cannot take what it gets.
@@ -103,5 +103,5 @@ class RemoteReplica:
         return self.stuck_count & (self.stuck_count - 1) == 0
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_ms_max: int) -> bool:
-        """Whether it has all of the log, or had it not longer than `lag_ms_max` ago."""
+        """True if the replica has all of the log, or had it at most `lag_ms_max` ago."""
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_ms_max

@@ -18,17 +18,17 @@ class ReplicationSettings:
     """Kafka's keys; see docs/configuration.md."""
 
     listener: str
-    """Where brokers reach each other (`inter.broker.listener.name`)."""
+    """The listener at which brokers reach each other (`inter.broker.listener.name`)."""
     lag_ms_max: int = setting("replica.lag.time.max.ms")
     fetch_wait_ms_max: int = setting("replica.fetch.wait.max.ms")
     fetch_bytes_min: int = setting("replica.fetch.min.bytes")
     fetch_bytes_max: int = setting("replica.fetch.max.bytes")
-    """The bytes of one partition."""
+    """The most bytes of one partition in a fetch, unless its first batch is larger."""
     response_bytes_max: int = setting("replica.fetch.response.max.bytes")
     backoff_ms_max: int = setting("replica.fetch.backoff.ms")
     socket_timeout_ms: int = setting("replica.socket.timeout.ms")
     selects_by_rack: bool = setting("replica.selector.class", RACK_AWARE_SELECTORS.__contains__)
-    """Whether consumers are sent to a replica in their rack (KIP-392)."""
+    """True if consumers are sent to a replica in their rack (KIP-392)."""
 
     @classmethod
     def of(cls, layers: BrokerConfigLayers) -> ReplicationSettings:

@@ -62,7 +62,7 @@ class Fate(Enum):
 
 @attrs.define(eq=False)
 class _Case:
-    """A replica that was found rotten."""
+    """The rot that was found in a replica, until the replica is replaced."""
 
     partition: Partition
     rot: Rot
@@ -99,7 +99,7 @@ class RotHost(BrokerHost, Protocol):
 
 
 class RottenReplicas:
-    """The rotten replicas of one broker."""
+    """The finding and the renewal of one broker's rotten replicas."""
 
     def __init__(self, broker: RotHost, fetch_bytes_max: int) -> None:
         """`fetch_bytes_max` is how much of a partition a follower fetches at once."""
@@ -240,7 +240,7 @@ class RottenReplicas:
         return Fate.BEGIN_ANEW if image.leader >= 0 else Fate.WAIT
 
     def holds_promises(self, image: PartitionImage) -> bool:
-        """Whether this broker's replica may be needed to keep what was acknowledged."""
+        """True if this broker's replica may be needed to keep what was acknowledged."""
         node_id = self._node_id
         return node_id in (image.leader, *image.isr, *image.elr, *image.last_known_elr)
 

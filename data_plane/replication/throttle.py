@@ -1,4 +1,4 @@
-"""How fast replicas that are not in sync are served, and fetch: `*.replication.throttled.*` (KIP-73). PURE.
+"""Rate limits for replication outside of the ISR: `*.replication.throttled.*` (KIP-73). PURE.
 
 Only partitions that their topic's configuration names are slowed. The leader slows followers outside of the ISR. A
 follower slows itself while it lacks what it knows to be committed. So a move leaves clients what they need, and
@@ -20,12 +20,12 @@ NEVER_MS = 1000
 
 
 def rate_key(side: str) -> str:
-    """The broker's key: bytes a second."""
+    """The broker's key: the rate in bytes a second."""
     return f"{side}.replication.throttled.rate"
 
 
 def replicas_key(side: str) -> str:
-    """The topic's key."""
+    """The topic's key: the replicas that are throttled."""
     return f"{side}.replication.throttled.replicas"
 
 
@@ -75,7 +75,7 @@ class ReplicationThrottle:
 
     @property
     def is_set(self) -> bool:
-        """Whether anything may be slowed at all."""
+        """True if there is a rate, and a topic that it applies to."""
         return self._rate is not None and bool(self._topics)
 
     def applies_to(self, topic_id: bytes, index: int) -> bool:
@@ -85,7 +85,7 @@ class ReplicationThrottle:
         return partitions is None or index in partitions
 
     def has_room(self, now_ms: int) -> bool:
-        """Whether something may be served now."""
+        """True if something may be served now: the bucket has bytes left, or there is no rate."""
         rate = self._rate
         if rate is None:
             return True

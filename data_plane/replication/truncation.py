@@ -1,4 +1,4 @@
-"""Where a follower cuts its log when its leader says that they diverge (KIP-101, KIP-279, KIP-595). PURE.
+"""The offset at which a follower cuts its log when it diverges from the leader's (KIP-101, KIP-279, KIP-595). PURE.
 
 A fetch names the epoch of the follower's last record. The leader answers with the largest epoch not above it that the
 leader knows, and where that epoch ends in the leader's log. The follower's log agrees with the leader's at least up

@@ -19,7 +19,10 @@ from data_plane.log.partition_log import PartitionLog
 
 
 class Until(IntEnum):
-    """What a fetch waits for. The marks of `HIGH_WATERMARK` and `LOG_END` are (offset, 0): it is reached, or passed.
+    """The value that a fetch waits for.
+
+    The marks of `HIGH_WATERMARK` and `LOG_END` are (offset, 0): it is reached, or passed. The mark of `SIZE` is (base
+    offset of a segment, its size): the last segment is as large, or a later one.
 
     The mark of `SIZE` is (base offset of a segment, its size): the last segment is as large, or a later one.
     """

@@ -22,7 +22,7 @@ ConfigValue: TypeAlias = bool | int | float | str | list[str] | None
 REQUIRED = "(required)"
 
 _BLANKS = "".join(map(chr, range(33)))
-"""What Java's trim takes away."""
+"""The characters that Java's `String.trim` takes away: all up to the space."""
 _INTEGER_BITS = {"short": 16, "int": 32, "long": 64}
 _INTEGER_TEXT = re.compile(r"[+-]?[0-9]+\Z")
 _DOUBLE_TEXT = re.compile(r"[+-]?(NaN|Infinity|([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)\Z")
@@ -96,7 +96,7 @@ class ConfigDef:
         return self.text_of(_PARSERS[self.type](self.name, text.strip(_BLANKS)))
 
     def text_of(self, value: ConfigValue) -> str | None:
-        """What `parse` would read as `value`; the form in which configurations are described."""
+        """The text that `parse` would read as `value`; the form in which configurations are described."""
         if value is None:
             return None
         if isinstance(value, bool):

@@ -13,7 +13,7 @@ RESOURCE_GROUP = 32
 
 
 class Operation(IntEnum):
-    """What IncrementalAlterConfigs does to one key; the last two are for lists."""
+    """The operation of IncrementalAlterConfigs on one key; the last two are for lists."""
 
     SET = 0
     DELETE = 1

@@ -1,4 +1,4 @@
-"""Which value a configuration has, and why: overrides, broker values and defaults, with Kafka's sources.
+"""The effective value of a configuration, and its source in Kafka's terms: overrides, broker values, defaults.
 
 A topic's key is looked up in the topic's overrides, then in the broker keys that are its synonyms, then in the
 defaults. The broker keys have three layers: dynamic values of this broker, dynamic values of all brokers, and the
@@ -32,7 +32,7 @@ MIN_ISR = "min.insync.replicas"
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, as DescribeConfigs numbers it."""
+    """The source of a value, as DescribeConfigs numbers it."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -90,7 +90,7 @@ class BrokerConfigLayers:
     dynamic_default: Mapping[str, str] = attrs.field(factory=dict)
 
     one_min_isr: bool = False
-    """Whether all brokers have one `min.insync.replicas`, which the metadata log alone tells (KIP-966)."""
+    """True if all brokers have one `min.insync.replicas`, taken from the metadata log alone (KIP-966)."""
 
     def layers(self) -> Iterator[tuple[ConfigSource, Mapping[str, str]]]:
         """The layers, the strongest first, without the defaults."""

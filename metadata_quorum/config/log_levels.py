@@ -18,11 +18,11 @@ class LogLevels:
         self._level = level
 
     def described(self) -> dict[str, str]:
-        """Level by logger."""
+        """The level of each logger, as DescribeConfigs lists them."""
         return {ROOT: self._level}
 
     def shows(self, severity: int) -> bool:
-        """Whether lines of a severity (10 debug, 20 info, 30 warning, ...) are wanted."""
+        """True if lines of a severity (10 debug, 20 info, 30 warning, ...) are wanted."""
         return severity >= LEVELS[self._level]
 
     def alter(self, changes: Iterable[tuple[str, int, str | None]], validate_only: bool) -> None:

@@ -1,4 +1,4 @@
-"""Where the layers of configuration meet: a class of settings names its keys and gets typed values. PURE.
+"""Typed settings from the layers of configuration: a class names its keys and gets typed values. PURE.
 
 A class of settings is an attrs class. Each field that follows a key of Kafka's is made by `setting` or `topic_setting`,
 so its default stands in `config_defs.tsv` alone. `settings_of` fills the class by the layers, the strongest first
@@ -48,7 +48,7 @@ class Setting:
         return tuple(value) if isinstance(value, list) else value
 
     def value(self, layers: BrokerConfigLayers, overrides: Mapping[str, str]) -> Any:
-        """The value that holds."""
+        """The typed value in force: a topic's overrides count for topic keys alone."""
         name = self.definition.name
         if self.definition.scope == "topic":
             return self.of(topic_value(name, overrides, layers))

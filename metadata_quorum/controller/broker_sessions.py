@@ -44,7 +44,7 @@ class BrokerSessions:
         self._contacts[broker_id] = _Contact(now_ms)
 
     def touch(self, broker_id: int, now_ms: int, metadata_offset: int) -> None:
-        """A heartbeat."""
+        """Note a broker's heartbeat: its session begins again, and it has read the metadata to `metadata_offset`."""
         contact = self._contacts.setdefault(broker_id, _Contact(now_ms))
         contact.heard_ms = now_ms
         contact.was_prolonged = False
@@ -85,7 +85,7 @@ class BrokerSessions:
             contact.shutdown_offset = end_offset
 
     def others_know(self, image: MetadataImage, broker_id: int) -> bool:
-        """Whether all active brokers have read the metadata that moved this broker's leaderships."""
+        """True if all active brokers have read the metadata that moved this broker's leaderships."""
         contact = self._contacts.get(broker_id)
         if contact is None or contact.shutdown_offset is None:
             return False

@@ -241,7 +241,9 @@ def _unreadable(image: MetadataImage, kind: int, name: str) -> Mapping[str, str]
 
 
 def _check_min_isr(name: str, value: str | None) -> None:
-    """Which replicas are eligible leaders (KIP-966) depends on one number for the whole cluster."""
+    """Refuse a broker's own `min.insync.replicas`, or the removal of the cluster's: ELR needs one value for all
+    (KIP-966).
+    """
     if name:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled."

@@ -143,7 +143,7 @@ class Controller:
 
 
 def session_check_ms(settings: ControllerSettings) -> int:
-    """How often `FenceExpiredBrokers` is due."""
+    """The interval at which `FenceExpiredBrokers` is due, in milliseconds."""
     return max(1, settings.broker_session_timeout_ms // SESSION_CHECKS_PER_TIMEOUT)
 
 

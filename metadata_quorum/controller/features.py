@@ -127,7 +127,7 @@ def _invalid(update: FeatureUpdateKey, reason: str) -> KafkaError:
 
 
 def enables_eligible_replicas(records: Iterable[Message]) -> bool:
-    """Whether the records finalize eligible leader replicas."""
+    """True if the records finalize eligible leader replicas."""
     return any(
         isinstance(record, FeatureLevelRecord)
         and record.name == ELIGIBLE_LEADER_REPLICAS

@@ -1,4 +1,4 @@
-"""How much one request may write, and name."""
+"""Limits of one request: the records that it may write, and the things that it may name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMED_PER_REQUEST_MAX = 2 * RECORDS_PER_REQUEST_MAX
 _OF_ONE_THING = frozenset(("broker_ids", "replicas"))
 
 ELECTIONS_PER_TURN_MAX = 1_000
-"""How many leaderships a turn of the balancer moves, so that requests come in between (Kafka's number)."""
+"""The most leaderships that a turn of the balancer moves, so that requests come in between (Kafka's number)."""
 
 
 def check_batch(records: Sized) -> None:
@@ -41,7 +41,7 @@ def check_named(request: Structure) -> None:
 
 
 def names_more_than(message: Structure, things_max: int) -> bool:
-    """Whether so many things are listed in a message; nothing beyond them is looked at."""
+    """True if more things than `things_max` are listed in a message; the count stops there."""
     left = things_max
     structures = [message]
     while structures:

@@ -166,7 +166,7 @@ def _divided(things: Sequence[_Thing], weight_max: int) -> list[list[int]]:
 
 
 class _Kind(ABC):
-    """How requests of one kind are taken apart, and their responses put together."""
+    """The division of one kind of request into parts, and the joining of their responses."""
 
     @abstractmethod
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
@@ -221,7 +221,7 @@ class _Topics(_Kind):
 
 
 class _NewTopics(_Topics):
-    """CreateTopics."""
+    """The division of CreateTopics by the topics that it makes."""
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
         return (_new_topic_weight(each, settings) for each in request.topics)

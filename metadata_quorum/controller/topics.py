@@ -77,7 +77,7 @@ def check_partitions_asked(request: CreateTopicsRequest, settings: ControllerSet
 
 
 def partitions_asked(topic: CreatableTopic, settings: ControllerSettings) -> int:
-    """How many partitions a new topic gets."""
+    """The number of partitions that a new topic gets."""
     if topic.assignments:
         return len(topic.assignments)
     return settings.num_partitions if topic.num_partitions == -1 else max(0, topic.num_partitions)

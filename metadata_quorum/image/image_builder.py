@@ -1,4 +1,4 @@
-"""How the records of the metadata log change an image.
+"""The replay of the metadata log's records on an image.
 
 * **Replay is total and strict.** The same records give the same image on the leader, on followers, on brokers and
   after a restart, in whatever batches they come. A record that cannot apply (a partition of an unknown topic) means
@@ -147,7 +147,7 @@ class ImageBuilder:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a BeginTransactionRecord still waits for its end."""
+        """True while a BeginTransactionRecord waits for its end."""
         return self._before_transaction is not None
 
     def replay(self, offset: int, record: Message, epoch: int = -1) -> None:

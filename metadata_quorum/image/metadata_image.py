@@ -37,7 +37,7 @@ RESERVED_DIRECTORIES = frozenset(bytes(15) + bytes([number]) for number in range
 
 
 def is_subset(replicas: Sequence[int], of: Sequence[int]) -> bool:
-    """Whether all of `replicas` are among those. Mostly both are the same, which costs least."""
+    """True if all of `replicas` are in `of`. Mostly both are the same, which costs least."""
     return replicas == of or set(of).issuperset(replicas)
 
 
@@ -71,7 +71,7 @@ class PartitionImage:
         return UNASSIGNED_DIRECTORY
 
     def is_online(self, broker_id: int, broker: BrokerImage) -> bool:
-        """Whether the directory of a broker's replica is online, as far as the broker has said where it is."""
+        """True if the directory of a broker's replica is online; one that is not assigned yet counts as online."""
         return broker.holds_online(self.directory_of(broker_id))
 
 
@@ -120,15 +120,15 @@ class BrokerImage:
 
     @property
     def is_active(self) -> bool:
-        """Whether it may lead and be in sync: neither fenced nor shutting down."""
+        """True if it may lead and be in sync: neither fenced nor shutting down."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def holds_online(self, directory: bytes) -> bool:
-        """Whether a replica in this directory is online, as far as the broker has said where it is."""
+        """True if a replica in this directory is online; a directory that is still unassigned counts as online."""
         return directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY) or directory in self.log_dirs
 
     def endpoint(self, listener: str) -> ListenerImage | None:
-        """Where clients of that listener reach the broker."""
+        """The address at which clients of that listener reach the broker; None if the broker lacks the listener."""
         return next((endpoint for endpoint in self.listeners if endpoint.name == listener), None)
 
 

@@ -56,7 +56,7 @@ class RaftConfig:
     fetch_timeout_seconds: float = setting("controller.quorum.fetch.timeout.ms", milliseconds_as_seconds)
     retry_backoff_seconds: float = setting("controller.quorum.retry.backoff.ms", milliseconds_as_seconds)
     fetch_wait_seconds_max: float = 0.5
-    """How long a fetch may wait at the leader (a constant of Kafka's)."""
+    """Seconds that a fetch may wait at the leader (a constant of Kafka's)."""
     request_timeout_seconds: float = setting("controller.quorum.request.timeout.ms", milliseconds_as_seconds)
     fetch_bytes_max: int = setting("controller.quorum.fetch.max.bytes")
 
@@ -135,7 +135,7 @@ class CoreState:
 
     @property
     def may_stand(self) -> bool:
-        """Whether this replica may ask for votes: a voter, or one whose removal is not known to be committed.
+        """True if this replica may ask for votes: a voter, or one whose removal is not known to be committed.
 
         This is the thesis, 4.2.2, on a server that its newest set leaves out. It "should still start new elections,
         as it might still be needed until" that set is committed. Its log may be the only one that is long enough.
@@ -149,7 +149,7 @@ class CoreState:
 
     @property
     def has_committed_in_epoch(self) -> bool:
-        """Whether the leader has seen a record of its own epoch committed: it knows all that is committed."""
+        """True once the leader has seen a record of its own epoch committed: it knows all that is committed."""
         return isinstance(self.role, Leader) and self.high_watermark > self.role.epoch_start
 
     def effects(self) -> list[Effect]:
@@ -249,7 +249,7 @@ class CoreState:
     # -- asking others --------------------------------------------------------------------------------------------
 
     def _is_over(self, node_id: int, request: Request) -> bool:
-        """Whether this request was under way; it is no more."""
+        """Take a request off those under way; true if it was among them."""
         if self._under_way.get((node_id, type(request))) is not request:
             return False
         del self._under_way[node_id, type(request)]

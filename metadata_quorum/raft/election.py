@@ -1,4 +1,4 @@
-"""How a leader comes about, and how it goes: votes, pre-votes, epochs that begin and end. PURE.
+"""Leader election: votes, pre-votes, epochs that begin and end. PURE.
 
 See `core.py` for how this is used. The rules are those of the Raft paper, section 5.2 and 5.4.1. Pre-votes come from
 the thesis (9.6) and KIP-996; messages about epochs that begin and end from KIP-595.
@@ -31,7 +31,7 @@ BROKEN_CONNECTION_JITTER = 0.1
 
 
 def deadline(core: CoreState) -> float:
-    """When the present role has something to do about elections."""
+    """The time at which the present role next acts on an election; infinity for never."""
     role = core.role
     match role:
         case Follower():

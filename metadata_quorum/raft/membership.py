@@ -1,4 +1,4 @@
-"""When voters may change: one at a time, and not before the leader knows what is committed (KIP-853). PURE.
+"""Conditions for a change of voters: one at a time, and only once all that is committed is known (KIP-853). PURE.
 
 The leader appends a VotersRecord, and the new set counts from then on (thesis, 4.1). Two sets that differ by one
 voter have overlapping majorities only if the older one is settled, which is what `refusal` makes sure of.
@@ -12,11 +12,11 @@ from metadata_quorum.raft.voters import ReplicaKey, Voter
 from wire.errors import ErrorCode
 
 CAUGHT_UP_SECONDS = 3600.0
-"""How long ago a new voter must have held the whole log at the latest (Kafka's limit)."""
+"""The longest time since a new voter held the whole log (Kafka's limit)."""
 
 
 def refusal(core: CoreState) -> ErrorCode:
-    """Why no voter may be added, removed or updated now; NONE if one may.
+    """The error for any change of the voters now; NONE if one may be made.
 
     This is the 2015 correction to the thesis, section 4.1. It says: "a leader must not append a new configuration
     entry until it has committed an entry from its current term".
@@ -29,7 +29,7 @@ def refusal(core: CoreState) -> ErrorCode:
 
 
 def refusal_to_add(core: CoreState, voter: Voter) -> ErrorCode:
-    """Whether `voter` may join: not twice, and only with (nearly) the whole log."""
+    """The error for the addition of `voter`: it is one already, or lacks too much of the log; NONE if it may join."""
     code = refusal(core)
     if code is not ErrorCode.NONE:
         return code
@@ -44,7 +44,7 @@ def refusal_to_add(core: CoreState, voter: Voter) -> ErrorCode:
 
 
 def refusal_to_remove(core: CoreState, voter: ReplicaKey) -> ErrorCode:
-    """Whether `voter` may go: it must be one, and not the last."""
+    """The error for the removal of `voter`: it is none, or the last one; NONE if it may go."""
     code = refusal(core)
     if code is not ErrorCode.NONE:
         return code

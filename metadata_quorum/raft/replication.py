@@ -1,4 +1,4 @@
-"""How the log gets to the others: fetches, promises, the high watermark. PURE.
+"""Log replication: fetches, promises, the high watermark. PURE.
 
 See `core.py` for how this is used. Followers ask, so the leader keeps no queues of what to send. A Fetch that finds
 no new records is parked until there are some.
@@ -16,7 +16,7 @@ from metadata_quorum.raft.roles import Follower, Leader, Progress, Unattached
 from wire.errors import ErrorCode
 
 REPLICAS_MAX = 2000
-"""How many replicas a leader remembers; for each it keeps one fetch waiting."""
+"""The most replicas that a leader remembers; for each it keeps one fetch waiting."""
 WAIT_MS_MAX = 30_000
 """The longest time for which a fetch is parked, whatever it asks for: its connection may be gone."""
 

@@ -23,8 +23,9 @@ class ReplicaKey:
     directory_id: bytes = ZERO_UUID
 
     def matches(self, other: ReplicaKey) -> bool:
-        """Whether `other` is the replica that this key names. If the key has a directory id, `other` must have the
-        same one; an unknown one does not match.
+        """True if `other` is the replica that this key names.
+
+        If the key has a directory id, `other` must have the same one; an unknown one does not match.
         """
         if self.node_id != other.node_id:
             return False
@@ -75,7 +76,7 @@ class VoterSet:
         return next((voter for voter in self.voters if voter.key.node_id == node_id), None)
 
     def has(self, replica: ReplicaKey) -> bool:
-        """Whether this replica, with this disk, votes."""
+        """True if this replica, with this directory id, is a voter."""
         voter = self.get(replica.node_id)
         return voter is not None and voter.key.matches(replica)
 

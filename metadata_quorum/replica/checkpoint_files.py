@@ -29,7 +29,7 @@ from wire.structure import Message
 
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
 SNAPSHOT_BATCH_RECORDS_MAX = 256
-"""What one step of writing encodes: about 3 ms."""
+"""The most records that one step of writing encodes: about 3 ms."""
 _FILE_NAME = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint\Z")
 
 

@@ -46,7 +46,7 @@ class QuorumSettings:
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
     """(host, port) of nodes to ask for the leader."""
     endpoints: tuple[Endpoint, ...] = ()
-    """Where this node listens as a controller."""
+    """The addresses at which this node listens as a controller."""
 
 
 @attrs.frozen
@@ -103,17 +103,17 @@ class QuorumDriver(Protocol):
 
     @property
     def is_running(self) -> bool:
-        """Whether requests are taken."""
+        """True if the quorum takes requests."""
 
     @property
     def has_dynamic_voters(self) -> bool:
-        """Whether the log (or the snapshot before it) names the voters: kraft.version 1."""
+        """True if the log (or the snapshot before it) names the voters: kraft.version 1."""
 
     def report(self, report: Callable[..., None], *args: Any, **options: Any) -> None:
         """Tell the core what happened, now, and do what it wants."""
 
     def wake(self) -> None:
-        """There may be something to write."""
+        """Wake the driver's task: there may be something to write."""
 
     def perform_later(self, effect: SnapshotEffect) -> None:
         """Do this to the log when all that the core wants now is done."""

@@ -58,7 +58,7 @@ def batch_of_values(values: Sequence[bytes], base_offset: int, epoch: int, times
 def batch_of_control_records(
     messages: Sequence[Message], base_offset: int, epoch: int, timestamp_ms: int
 ) -> bytearray:
-    """One control batch."""
+    """Encode control records (voters, a new leader, a snapshot's header or footer) as one batch of the metadata log."""
     builder = RecordBatchBuilder(base_offset=base_offset, leader_epoch=epoch, is_control=True)
     for message in messages:
         key, value = encode_control_record(message)

@@ -54,7 +54,7 @@ class MetadataPublisher:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether the log that was replayed ends within a transaction."""
+        """True if the log that was replayed ends within a transaction."""
         return self._builder.in_transaction
 
     def subscribe(self, observer: Observer) -> None:
@@ -134,7 +134,7 @@ class MetadataPublisher:
 
 
 def difference(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-    """What an observer of `before` has to look at when it gets `after`, whatever lies between."""
+    """The changes from `before` to `after`, whatever lies between, for an observer that has seen `before`."""
     deleted = {
         topic_id: topic
         for topic_id, topic in _sorted_items(before.topics_by_id)

@@ -96,12 +96,12 @@ class QuorumLeader:
 
     @property
     def is_beginning_or_leading(self) -> bool:
-        """Whether this node's decisions are taken: it leads, and its first batch is in the log."""
+        """True if this node's decisions are taken: it leads, and its first batch is in the log."""
         return self.epoch >= 0 and self.epoch == self._driver.core.epoch
 
     @property
     def is_leading(self) -> bool:
-        """Whether this node leads and knows all that is committed."""
+        """True if this node leads and knows all that is committed."""
         return self.epoch >= 0 and self._driver.core.has_committed_in_epoch
 
     def read_committed(self, offset: int, bytes_max: int) -> bytes:
@@ -160,7 +160,7 @@ class QuorumLeader:
     # -- writing ----------------------------------------------------------------------------------------------------------
 
     def may_write(self) -> bool:
-        """Whether this node leads and has something to write."""
+        """True if this node leads, has something to write, and has room for it."""
         core = self._driver.core
         if not isinstance(core.role, Leader) or self._driver.clock.monotonic() < self.no_room_until:
             return False

@@ -46,7 +46,7 @@ class QuorumPeers:
         self.leader_high_watermark = -1
         """The largest high watermark that a leader has told this node, -1 before."""
         self.is_told_to_lead = False
-        """Whether the last answer named this very node as the leader: one that led before, or one with its id."""
+        """True if the last answer named this very node as the leader: one that led before, or one with its id."""
         self._failures: dict[int, int] = {}
         """Failed requests in a row, by node."""
         self._update_at = float("-inf")

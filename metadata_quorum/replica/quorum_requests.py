@@ -78,7 +78,7 @@ class QuorumRequests:
         self._changes: list[tuple[int, Message, Respond]] = []
         """Changes of the voters that are not committed yet: offset, request, and the callback for the answer."""
         self._is_asking_voter = False
-        """Whether a future voter is being asked for the versions that it supports."""
+        """True while a future voter is being asked for the versions that it supports."""
         self._advanced = driver.env.event()
         self._readers = 0
         decisions.subscribe(self._on_high_watermark)

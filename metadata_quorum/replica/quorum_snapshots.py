@@ -104,7 +104,7 @@ class QuorumSnapshots:
         return isinstance(role, Follower) and role.loading_snapshot and role.epoch == epoch
 
     async def perform(self, effect: SnapshotEffect) -> None:
-        """Within a turn at the log. Raises `DiskError`."""
+        """Install a snapshot, or drop the log's beginning, within a turn at the log. Raises `DiskError`."""
         driver = self._driver
         core = driver.core
         if isinstance(effect, InstallSnapshot):

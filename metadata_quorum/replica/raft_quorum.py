@@ -151,7 +151,7 @@ class RaftQuorum:
 
     @property
     def is_running(self) -> bool:
-        """Whether the quorum takes requests."""
+        """True while the quorum takes requests: it has started, and has neither stopped nor failed."""
         return self._core is not None and not self._is_stopped and self._failure is None
 
     @property
@@ -160,7 +160,7 @@ class RaftQuorum:
 
     @property
     def has_dynamic_voters(self) -> bool:
-        """Whether the log (or the snapshot before it) names the voters: kraft.version 1."""
+        """True if the log (or the snapshot before it) names the voters: kraft.version 1."""
         return self.core.log.voters is not self.settings.static_voters
 
     @property

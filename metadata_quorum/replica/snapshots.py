@@ -1,4 +1,4 @@
-"""When a node writes a snapshot of its metadata log, and how. PORTED.
+"""Snapshots of a node's metadata log: the moment at which one is due, and the way it is written. PORTED.
 
 Theory of operation
 -------------------
@@ -37,7 +37,7 @@ DISK_FULL_RETRY_SECONDS = 60.0
 
 @attrs.frozen
 class SnapshotSettings:
-    """When a snapshot is due; an interval of 0 is none."""
+    """The bounds at which a snapshot is due; an interval of 0 is none."""
 
     bytes_between_max: int = setting("metadata.log.max.record.bytes.between.snapshots")
     interval_ms_max: int = setting("metadata.log.max.snapshot.interval.ms")

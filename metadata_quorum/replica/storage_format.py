@@ -1,4 +1,4 @@
-"""What `odradek storage format` writes and `odradek storage info` reads.
+"""The files that `odradek storage format` writes and `odradek storage info` reads.
 
 A formatted node has `meta.properties` in every log directory, and in its metadata directory also
 `bootstrap.checkpoint` (the cluster's first records). Who votes first is told in one of three ways, as by Kafka 4.3's
@@ -59,7 +59,7 @@ class StorageError(Exception):
 
 @attrs.frozen
 class VoterEndpoint:
-    """Where a node is reached as a controller."""
+    """The endpoint at which a node is reached as a controller."""
 
     listener: str
     host: str
@@ -272,7 +272,7 @@ def _format_metadata_log(
 
 
 def storage_info(directory: Dir) -> StorageInfo:
-    """What a log directory says about itself; damage becomes `problem`."""
+    """The facts that a log directory tells about itself; damage becomes `problem`."""
     try:
         meta = find_meta_properties(directory)
         problem = None if meta is not None else "not formatted"

@@ -57,7 +57,7 @@ Endpoint = tuple[str, str, int]
 
 @attrs.frozen
 class Leader:
-    """How to reach the leader that an answer names, as far as the answering node knows."""
+    """The id and address of the leader that an answer names, as far as the answering node knows."""
 
     node_id: int
     host: str
@@ -69,7 +69,7 @@ class Leader:
 
 @attrs.frozen
 class Sender:
-    """What requests say of the node that sends them. `endpoints` are where it listens as a controller."""
+    """The facts about the sending node that requests carry. `endpoints` are where it listens as a controller."""
 
     cluster_id: str
     endpoints: Sequence[Endpoint]

@@ -105,8 +105,10 @@ def say_if_past(survey: ClusterSurvey) -> None:
 
 
 def call_failure(error: Exception, *, changes: bool = False) -> CliError:
-    """Why a call, or one item of it, failed, and what to do, for people. `changes`: whether it would have changed
-    something."""
+    """The failure of a call, or of one item of it, as a line for people: cause and remedy.
+
+    `changes`: true if the call would have changed something.
+    """
     from odradek.client.errors import (
         BrokerUnavailable,
         ConnectionBroken,

@@ -1,4 +1,4 @@
-"""What commands print: aligned tables and named values for people, one JSON document per line for scripts.
+"""The output of commands: aligned tables and named values for people, one JSON document per line for scripts.
 
 On a terminal headers are bold and troubles red. All is as wide as the terminal at most (80 columns where that is
 unknown). Columns that matter less are left out, long cells are cut with an ellipsis, named values go on below. Into a

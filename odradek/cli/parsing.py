@@ -101,7 +101,7 @@ def replicas(text: str) -> int:
 
 
 def port(text: str) -> int:
-    """A TCP port."""
+    """Parse a TCP port, 1 to 65535."""
     return _number(text, 1, (1 << 16) - 1)
 
 
@@ -129,7 +129,7 @@ def seconds(text: str) -> float:
 
 
 def key_value(text: str) -> tuple[str, str]:
-    """KEY=VALUE."""
+    """Parse KEY=VALUE; the value may be empty."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")

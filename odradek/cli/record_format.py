@@ -1,4 +1,4 @@
-r"""How a record becomes text: its value on a line, a template, or a JSON document.
+r"""The text of a record: its value on a line, a template, or a JSON document.
 
 Templates are those of kcat: %k key, %v value, %h headers, %t topic, %p partition, %o offset. %T is the timestamp in
 milliseconds since 1970, %d the timestamp in ISO 8601 (UTC), and %% a percent sign. \n, \t and \\ have their usual

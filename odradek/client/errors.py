@@ -63,7 +63,7 @@ class ClientClosed(ClientError):
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Whether the operation may be tried again as it is."""
+    """True if the operation may be tried again as it is."""
     if isinstance(error, KafkaError):
         return error.code.retriable
     return isinstance(error, ClientError) and error.retriable

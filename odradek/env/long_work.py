@@ -108,15 +108,15 @@ class LongWork:
         self.turns = 0
         """Turns of connections: each adds one."""
         self.seconds = 0.0
-        """How long all pieces took."""
+        """The seconds that all pieces took."""
         self.in_progress = 0
         """Requests that wait for a turn or have one."""
         self.described = 0
-        """How many partitions have been looked up and described by handlers that work in slices."""
+        """The number of partitions that handlers which work in slices have looked up and described."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether a piece is under way, or a request waits for its turn."""
+        """True if a piece is under way, or a request waits for its turn."""
         return self._is_taken
 
     def beside(self, worker: _Worker) -> LongWork:
@@ -193,7 +193,7 @@ class LongWork:
 
 
 class Share:
-    """The long work of one request."""
+    """One request's share of the long work: its pieces take turns with those of other requests."""
 
     __slots__ = ("_work", "taken")
 

@@ -97,7 +97,7 @@ class ConnectionLost(Exception):
 
 
 class Scope(Protocol):
-    """What `Clock.timeout_at` yields: `expired` tells whether the deadline cut the body short."""
+    """The context that `Clock.timeout_at` yields: `expired` tells whether the deadline cut the body short."""
 
     @property
     def expired(self) -> bool: ...
@@ -164,8 +164,10 @@ class File(Protocol):
         """Fill `buffer` from `offset`; the number of bytes read, fewer only at the end of the file."""
 
     def is_warm(self, offset: int, count: int) -> bool:
-        """Whether the page cache probably holds this range, so a read need not wait for the device. The probe is
-        cheap."""
+        """True if the page cache probably holds this range, so a read need not wait for the device.
+
+        The probe is cheap.
+        """
 
     def read_warm(self, count: int, offset: int) -> bytes | bytearray | None:
         """All `count` bytes at `offset`; None if that would wait for the device, or if the file ends before."""
@@ -377,11 +379,14 @@ class Env(Protocol):
 
     @property
     def provokes(self) -> bool:
-        """Whether `buggify` may ever be true, for hot loops that ask once. False in production."""
+        """True if `buggify` may ever be true, for hot loops that ask once. False in production."""
 
     def buggify(self, point: str) -> bool:
-        """Whether to provoke trouble at this point. It is trouble that a node must survive at any time: a short
-        answer, a lost connection, work that is done early or late. Always false in production."""
+        """True if the caller is to provoke trouble at this point.
+
+        It is trouble that a node must survive at any time: a short answer, a lost connection, work that is done early
+        or late. Always false in production.
+        """
 
 
 def never(point: str) -> bool:

@@ -42,15 +42,15 @@ ATTEMPT_SECONDS_MIN = 1.0
 UNANSWERED_MAX = 2
 """A broker that shuts down stops waiting after so many heartbeats in a row without an answer."""
 DUPLICATE_SESSIONS = 2.5
-"""How many session timeouts another incarnation must last before this one counts it as another live broker.
+"""The number of session timeouts that another incarnation must last before it counts as another live broker.
 
 It must be more than two. A new controller gives every broker a new session, even a dead incarnation of this one. And
 a broker whose disks were replaced holds none of that incarnation's directories.
 """
 RIVAL_TIMES = 3
-"""How often another incarnation must have taken this one's registration, over at least as long as `DUPLICATE_SESSIONS`."""
+"""The times that another incarnation must have taken this one's registration, over at least `DUPLICATE_SESSIONS`."""
 RIVAL_SEEN_SECONDS_MAX = 1.0
-"""How long a broker whose heartbeat was refused waits for the metadata that explain it, before it registers again."""
+"""The seconds that a broker whose heartbeat was refused waits for metadata that explain it."""
 FINAL_REFUSALS = (
     ErrorCode.INCONSISTENT_CLUSTER_ID,
     ErrorCode.INVALID_REGISTRATION,
@@ -69,18 +69,20 @@ class ControllerOutOfReach(Exception):
 
 @attrs.frozen
 class LifecycleSettings:
-    """How long a broker tries, how often it tells the controller that it lives, and how it stops."""
+    """The timing of a broker's life: its registration, its heartbeats to the controller, and its stop."""
 
     heartbeat_interval_ms: int = setting("broker.heartbeat.interval.ms")
     session_timeout_ms: int = setting("broker.session.timeout.ms")
-    """After so long without a heartbeat the controller fences a broker."""
+    """The milliseconds without a heartbeat after which the controller fences a broker."""
     hands_over: bool = setting("controlled.shutdown.enable")
-    """Whether a stopping broker has its leaderships moved away first."""
+    """True if a stopping broker has its leaderships moved away first."""
     initial_registration_ms: int = setting("initial.broker.registration.timeout.ms")
-    """A broker that has never been registered ends after so long."""
+    """The milliseconds after which a broker ends that was never registered."""
     log_dir_failure_ms: int = setting("log.dir.failure.timeout.ms")
-    """How long the broker tries to report a failed directory. After that it ends, so that the controllers elect other
-    leaders for the partitions in that directory."""
+    """The milliseconds for which the broker tries to report a failed directory.
+
+    After that it ends, so that the controllers elect other leaders for the partitions in that directory.
+    """
     shutdown_retries_max: int | None = None
     """`controlled.shutdown.max.retries`: how many heartbeats may go unanswered after the first one of a stop; None: 1."""
     shutdown_backoff_ms: int | None = None
@@ -223,7 +225,7 @@ class BrokerLifecycle:
             )
 
     def _was_unregistered(self) -> bool:
-        """Whether the metadata show that this broker's registration was removed after it was made."""
+        """True if the metadata show that this broker's registration was removed after it was made."""
         return self._registration() is None and self._broker.image.offset >= self.broker_epoch >= 0
 
     async def _stay_away(self) -> None:
@@ -242,7 +244,7 @@ class BrokerLifecycle:
         return self._broker.image.brokers.get(self._broker.settings.node_id)
 
     def _sees_itself(self) -> bool:
-        """Whether the metadata that this broker serves shows it unfenced, so that its clients learn of it."""
+        """True if the metadata that this broker serves shows it unfenced, so that its clients learn of it."""
         own = self._registration()
         return own is not None and own.epoch == self.broker_epoch and not own.fenced
 
@@ -335,7 +337,7 @@ class BrokerLifecycle:
         return answering or online
 
     def _misses_directory(self) -> bool:
-        """Whether a directory that was reported as offline answers again."""
+        """True if a directory that was reported as offline answers again."""
         failed = [each.directory_id for each in self._broker.log_dirs if each.offline_reason is not None]
         hung = self._broker.troubles.given_up()
         return any(each not in hung and each not in failed for each in self._reported)

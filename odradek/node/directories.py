@@ -43,7 +43,7 @@ class Directories:
         self.unavailable: dict[str, str] = {}
         """Log directories that could not be opened at the start: path and reason."""
         self.metadata_root: Dir
-        """Where the metadata log is."""
+        """The directory that holds the metadata log."""
         self._loading: list[Event] = []
         """One for each directory whose logs are being opened, set when that has ended."""
         self.metadata_directory_id: bytes

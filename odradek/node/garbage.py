@@ -1,4 +1,4 @@
-"""When Python's collector looks for garbage in reference cycles. SHELL: there is one collector for the whole process.
+"""The schedule of Python's garbage collector. SHELL: there is one collector for the whole process.
 
 A full collection stops everything, and looks at all objects but the frozen ones: about 100 ms for 400,000 of them.
 Most objects of a node live for days. So those that survive a full collection are frozen, and the next collection

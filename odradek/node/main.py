@@ -27,9 +27,11 @@ from odradek.node.run_node import run_node
 from odradek.node.signals import StopSignals
 
 SWITCH_SECONDS = 0.0005
-"""How long a worker in pure Python keeps the interpreter when the event loop wants it. CPython's 5 ms would delay
-each request beside a busy worker by that time. A tenth of a millisecond would halve what workers get done (figures in
-bench/README.md)."""
+"""The seconds that a worker in pure Python keeps the interpreter when the event loop wants it.
+
+CPython's 5 ms would delay each request beside a busy worker by that time. A tenth of a millisecond would halve what
+workers get done (figures in bench/README.md).
+"""
 
 STOPPING_ERRORS = (
     ConfigError,
@@ -41,7 +43,7 @@ STOPPING_ERRORS = (
     NotALogDirectory,
     RegistrationRefused,
 )
-"""What ends a node with one line; anything else is a bug and shows its traceback."""
+"""The errors that end a node with one line; any other is a bug and shows its traceback."""
 
 
 def serve(config_path: str, *, started: Callable[[Mapping[str, Any]], None] | None = None) -> int:

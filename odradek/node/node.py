@@ -58,7 +58,7 @@ __all__ = ["HostProcess", "Node", "NodeCannotStart", "NodeFailed"]
 LOCALHOST = "localhost"
 """Advertised for a listener on every interface without an advertised host."""
 OTHERS_SECONDS_MAX = 3.5
-"""How long a stopping node waits for other nodes at most."""
+"""The most seconds that a stopping node waits for other nodes."""
 PATIENCE_SECONDS = 1.0
 """Time without a controller after which a starting node logs what it waits for."""
 
@@ -70,12 +70,12 @@ class NodeFailed(Exception):
 
 @attrs.frozen
 class HostProcess:
-    """What a node needs from the process that it runs in."""
+    """The facts that a node needs of the process that it runs in."""
 
     log_levels: LogLevels = attrs.field(factory=LogLevels)
     """The levels of the node's log, for clients to change."""
     descriptors_max: int = -1
-    """How many files and sockets the process may have open; -1: any number."""
+    """The number of files and sockets that the process may have open; -1: any number."""
 
 
 class Node:
@@ -120,7 +120,7 @@ class Node:
         self._listening: list[OpenListener] = []
         self._is_starting = True
         self._has_joined = False
-        """Whether the quorum's tasks are running."""
+        """True once the quorum's tasks are running."""
 
     # -- start ----------------------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class Node:
 
     @property
     def is_starting(self) -> bool:
-        """Whether the node has still to serve."""
+        """True while the node has still to serve."""
         return self._is_starting
 
     def stop_starting(self) -> None:
@@ -180,7 +180,7 @@ class Node:
 
     @property
     def services(self) -> Sequence[ConnectionServices]:
-        """What the connections of its listeners share."""
+        """The services that the connections of its listeners share."""
         return self._services
 
     @property
@@ -266,7 +266,7 @@ class Node:
             )
 
     def _controller_endpoints(self) -> tuple[tuple[str, str, int], ...]:
-        """Where this node's controller is reached; with port 0 in the file, the port that the system chose."""
+        """The endpoints of this node's controller; with port 0 in the file, the port that the system chose."""
         voter = self._config.voter
         if voter is None:
             return ()

@@ -1,4 +1,4 @@
-"""What a starting node says about the quorum: what it waits for, why it cannot take part, whether it votes. PURE."""
+"""A starting node's lines about the quorum: what it waits for, why it cannot take part, whether it votes. PURE."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_refusals", "tell_role", "what_is_missing"]
 
 
 def what_is_missing(quorum: RaftQuorum, config: NodeConfig) -> str:
-    """Why there is no newest image yet, as one line."""
+    """The reason why there is no newest image yet, as one line."""
     if quorum.leader_id is not None:
         return f"catching up with the metadata log of controller {quorum.leader_id}"
     voters = quorum.voters.voters

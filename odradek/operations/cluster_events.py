@@ -236,7 +236,7 @@ class Narrator:
                 yield "broker", f"broker {node}", f"has lost {lost}"
 
     def _state_of(self, node: int) -> str | None:
-        """Why a broker does not lead or follow."""
+        """The reason why a broker does not lead or follow; None if it is up."""
         broker = self._brokers.get(node)
         if broker is None:
             return f"{node} is gone"

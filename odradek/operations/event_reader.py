@@ -24,7 +24,7 @@ __all__ = ["EventReader"]
 
 _RETRY_SECONDS = 0.3
 _ANSWER_SECONDS_MAX = 2.0
-"""If the leader is silent for longer, the reader looks for another."""
+"""The seconds that a leader may be silent beyond its long poll; then the reader looks for another."""
 
 
 class EventReader:

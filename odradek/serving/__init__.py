@@ -1,1 +1,1 @@
-"""What brokers and controllers need to serve requests: the contract of handlers, the API table, slices, timers."""
+"""The parts with which brokers and controllers serve requests: contract of handlers, API table, slices, timers."""

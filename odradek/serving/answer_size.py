@@ -11,7 +11,7 @@ from __future__ import annotations
 from wire.errors import ErrorCode
 
 REPEATED_BYTES_MAX = 2 << 20
-"""About 90,000 partitions of the smallest size, encoded in some 50 ms. Clients ask for nothing twice."""
+"""The bytes of about 90,000 partitions of the smallest size, encoded in some 50 ms. Clients ask for nothing twice."""
 TOO_LARGE = ErrorCode.INVALID_REQUEST
 TOO_LARGE_MESSAGE = "The answer would become too large; ask for less in one request."
 

@@ -30,7 +30,7 @@ LATENCY_BOUNDS_SECONDS = (
 
 
 class ApiEntry:
-    """How to serve one version of one API. `prefix` is the empty response frame: size, correlation id, tags."""
+    """The means to serve one version of one API. `prefix` is the empty response frame: size, correlation id, tags."""
 
     __slots__ = (
         "answered_in_turn",

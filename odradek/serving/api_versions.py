@@ -23,7 +23,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class AgreedFeatures(Protocol):
-    """What a cluster has finalized, as of an offset of its metadata log: the image of the cluster has it."""
+    """The feature levels that a cluster has finalized, as of an offset of its metadata log; an image has them."""
 
     @property
     def features(self) -> Mapping[str, int]: ...

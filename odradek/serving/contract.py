@@ -28,7 +28,7 @@ from wire.structure import Message
 
 
 class Answer(Protocol):
-    """Where a delayed response goes: the connection's slot for it."""
+    """The receiver of a delayed response: the connection's slot for it."""
 
     def complete(self, response: Any) -> None: ...
 
@@ -43,9 +43,9 @@ class Delayed:
     __slots__ = ("answer", "response")
 
     parks: ClassVar[bool] = False
-    """Whether it may wait long, as a Fetch does: a connection may have only a few of these at once."""
+    """True if it may wait long, as a Fetch does: a connection may have only a few of these at once."""
     keeps_request: ClassVar[bool] = True
-    """Whether it keeps its request, or about as many bytes, until it is answered."""
+    """True if it keeps its request, or about as many bytes, until it is answered."""
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
@@ -69,7 +69,7 @@ class Suspend:
 
     run: Callable[[], Awaitable[Any]]
     is_long: bool = False
-    """Whether the answer may be so large that it is encoded beside the loop."""
+    """True if the answer may be so large that it is encoded beside the loop."""
 
 
 class Outcome(Enum):
@@ -145,7 +145,7 @@ class Context:
         return connection
 
     def authorize(self, operation: str, resource_type: str, resource: str) -> bool:
-        """Whether the principal may do this. Always true, because this version does not enforce ACLs."""
+        """True if the principal may do this. Always true, because this version does not enforce ACLs."""
         return True
 
     def charge(self, api_key: int, request_bytes: int) -> int:

@@ -31,7 +31,7 @@ __all__ = ["RaftPlan", "run"]
 
 @attrs.frozen
 class RaftPlan:
-    """What a schedule is made of: weights of the steps, and how often a node dies between two effects."""
+    """The make-up of a schedule: weights of the steps, and the probability that a node dies between two effects."""
 
     voters: int = 3
     observers: int = 0

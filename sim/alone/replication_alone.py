@@ -37,7 +37,7 @@ __all__ = ["ReplicationPlan", "run"]
 
 @attrs.frozen
 class ReplicationPlan:
-    """What a schedule is made of: weights of its steps. `min_isr` is the topic's `min.insync.replicas`."""
+    """The make-up of a schedule: weights of its steps. `min_isr` is the topic's `min.insync.replicas`."""
 
     steps: int = STEPS_DEFAULT
     min_isr: int = 2
@@ -216,7 +216,7 @@ class _Run:
             self._controller.fence(node.node_id)
 
     def _has_lost_power(self, node: Broker) -> bool:
-        """Whether some in-sync replica other than this one's is dead: its page cache may be all that is left."""
+        """True if some in-sync replica other than this one's is dead: its page cache may be all that is left."""
         return any(not self.nodes[each].lives for each in self._controller.state.isr if each != node.node_id)
 
     def _start(self) -> None:

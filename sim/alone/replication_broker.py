@@ -49,7 +49,7 @@ class Surroundings(Protocol):
     now_ms: int
     min_isr: int
     images: list[Image]
-    """What the controller has said, oldest first."""
+    """The images that the controller has published, oldest first."""
     nodes: dict[int, Broker]
 
     def propose(self, node: Broker) -> None:
@@ -94,7 +94,7 @@ class Broker:
         self.broker_epoch = -1
         self.images_seen = 0
         self.synced = 0
-        """Where the log ends at least that a loss of power has left."""
+        """The least log end offset that a loss of power has left."""
         self.high_watermark_kept = 0
         """The high watermark in the checkpoint; older than the truth."""
         self.fetching: Fetching | None = None
@@ -166,7 +166,7 @@ class Broker:
     # --- the follower's side
 
     def next_fetch(self) -> Fetching | None:
-        """What it asks of its leader now; None while it has nothing to ask, or waits."""
+        """The next Fetch to its leader; None while it has nothing to ask, or waits."""
         image = self.partition.image
         if self.fetching is not None or image is None or self.partition.is_leader or image.leader < 0:
             return None
@@ -196,7 +196,7 @@ class Broker:
         self.fetching = None
 
     def take(self, fetching: Fetching, answer: Answer | None, session_id: int, code: ErrorCode) -> None:
-        """What `LeaderFetcher` does with an answer."""
+        """Take the answer to a Fetch as `LeaderFetcher` does."""
         self.fetching = None
         if code:
             self.session.begin()
@@ -241,7 +241,7 @@ class Broker:
         return ErrorCode.NONE, None, plan.session_id
 
     def _read(self, fetched: FetchedPartition, replica: ReplicaState) -> Answer:
-        """What the handler of Fetch does for a follower, in its order."""
+        """Answer a follower's fetch of the partition as the handler of Fetch does, in its order of checks."""
         partition, log = self.partition, self.log
         code = partition.leader_error(fetched.current_leader_epoch)
         if code:

@@ -1,4 +1,4 @@
-"""What must hold of a partition's replicas at every moment of a schedule, and at its end. PURE."""
+"""Rules for a partition's replicas, at every moment of a schedule and at its end. PURE."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ __all__ = ["Promises", "contents"]
 
 
 class Promises:
-    """What was acknowledged and what was seen committed, and that it stays. All methods raise `SafetyViolation`."""
+    """The records that were acknowledged or seen committed, and the check that they stay.
+
+    All methods raise `SafetyViolation`.
+    """
 
     def __init__(self, min_isr: int) -> None:
         self._min_isr = min_isr

@@ -33,7 +33,7 @@ class Proposal:
 
     @classmethod
     def of(cls, node: Broker) -> Proposal:
-        """What this leader proposes now."""
+        """The proposal that this leader makes now."""
         partition = node.partition
         proposal = partition.isr_state
         assert not isinstance(proposal, CommittedIsr)

@@ -17,7 +17,7 @@ __all__ = ["Producers"]
 
 @attrs.define(eq=False)
 class _Batch:
-    """What a producer waits for."""
+    """A batch that a producer waits for."""
 
     producer: int
     sequence: int
@@ -70,7 +70,7 @@ class Producers:
             self._append(self._random.choice(leading), batch, now_ms)
 
     def _append(self, node: Broker, batch: _Batch, now_ms: int) -> None:
-        """What the handler of Produce does with acks=all."""
+        """Append a batch as the handler of Produce does with acks=all."""
         partition = node.partition
         if not partition.has_min_isr:
             return

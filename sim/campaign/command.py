@@ -71,7 +71,7 @@ def _read(path: Path) -> Results:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """What a campaign that was killed had begun to write would be a part of the next line."""
+    """Cut off an unfinished last line, which a killed campaign has left and the next line would continue."""
     if path.exists():
         data = path.read_bytes()
         whole = data.rfind(b"\n") + 1
@@ -166,7 +166,7 @@ class Campaign:
         return True
 
     def _note(self, outcome: Outcome) -> bool:
-        """Whether it is the first of a group, to be explained."""
+        """Take in a run's outcome; true if it is the first of a group, to be explained."""
         self._session.append(outcome)
         if outcome.verdict == "ok":
             return False

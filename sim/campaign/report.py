@@ -17,7 +17,7 @@ __all__ = ["report"]
 def report(
     results: Results, commit: str, workers: int, real_seconds: float, session: Sequence[Outcome]
 ) -> str:
-    """What all seeds have shown so far, and how fast the last session (`session`, so long) was."""
+    """The page on all seeds so far, and on the speed of the last session (`session`, `real_seconds` long)."""
     outcomes = list(results.outcomes.values())
     failures = results.failures()
     failed = sum(map(len, failures.values()))

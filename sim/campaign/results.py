@@ -1,4 +1,4 @@
-"""What a campaign remembers: JSON lines, one for each run and each failure that was made smaller. PURE.
+"""The file of a campaign's results: JSON lines, one for each run and each failure that was made smaller. PURE.
 
 A line is written when its run has ended. So a campaign that is killed loses only what was under way. A last line that
 is torn is passed over. Of two lines with one seed the later one counts.
@@ -22,7 +22,10 @@ __all__ = ["Outcome", "Results", "Shrunk", "line_of"]
 
 @attrs.frozen
 class Outcome:
-    """How a seed ended. `commit` is that of the code; `message`, and the options it ran with, only of failures."""
+    """The end of a seed's run.
+
+    `commit` is that of the code; `message`, and the options it ran with, only of failures.
+    """
 
     seed: int
     profile: str
@@ -40,7 +43,7 @@ class Outcome:
 
     @classmethod
     def of(cls, result: RunResult, commit: str) -> Outcome:
-        """What is kept of a run."""
+        """The facts that are kept of a run."""
         options = result.options
         return cls(
             result.seed,
@@ -115,7 +118,7 @@ class Results:
         return results
 
     def add(self, found: Outcome | Shrunk) -> None:
-        """One more."""
+        """Add a result; a later one of the same seed or group replaces the earlier."""
         if isinstance(found, Outcome):
             self.outcomes.pop(found.seed, None)
             self.outcomes[found.seed] = found

@@ -1,4 +1,4 @@
-"""What happened in a run, as one self-contained HTML file: a lane for each machine, time from left to right. PURE.
+"""The events of a run as one self-contained HTML file: a lane for each machine, time from left to right. PURE.
 
 The page (`timeline.html`) draws what is in view on a canvas; the data is one JSON object in it. Times are in
 microseconds there, lanes and names are indexes.

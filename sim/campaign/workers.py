@@ -22,7 +22,7 @@ from sim.options import RunOptions
 JOBS_MAX = 50
 """Jobs of one process: what leaks, leaks no further."""
 REAL_SECONDS_MAX = 600.0
-"""How long a run may take; most take some seconds."""
+"""The real seconds that a run may take; most take some seconds."""
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 __all__ = ["Worker"]

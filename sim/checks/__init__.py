@@ -1,1 +1,1 @@
-"""What must hold during a run and after it."""
+"""The checks of a run: at every moment, and at its end."""

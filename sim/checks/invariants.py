@@ -1,4 +1,4 @@
-"""What must hold at every moment of a run, as ledgers that are shown what is and say what cannot be. PURE.
+"""Invariants of a run, at every moment: ledgers that are shown the present state, and refuse an impossible one. PURE.
 
 Partitions:
 
@@ -86,7 +86,7 @@ class EqualAtOffsets:
 
 @attrs.frozen
 class StoredHeader:
-    """What tells a batch of a log from another at its place: everything but the bytes that `crc` stands for."""
+    """The identity of a batch at its place in a log: everything but the bytes that `crc` stands for."""
 
     base_offset: int
     next_offset: int

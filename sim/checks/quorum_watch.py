@@ -1,4 +1,4 @@
-"""What the quorum says is committed, asked again and again and held against what was committed before. PORTED."""
+"""The watch over the quorum: what it says is committed is asked again and again, and compared with before. PORTED."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.05
 WAITING_TASKS_MAX = 10_000
-"""How many tasks of one node may wait for something."""
+"""The most tasks of one node that may wait for something."""
 ANSWER_BYTES_MAX = 16 << 20
 """The largest answer that the clients of a run ask for, beside what may wait."""
 _METADATA = TopicIdPartition(b"metadata", 0)
@@ -62,7 +62,7 @@ __all__ = ["Watch"]
 
 @attrs.define
 class _Cursor:
-    """How far a log has been read: a position in the segment that begins at `base`."""
+    """The place up to which a log has been read: a position in the segment that begins at `base`."""
 
     base: int = -1
     position: int = 0
@@ -70,7 +70,7 @@ class _Cursor:
 
 @attrs.define
 class _Seen:
-    """What is known of one process."""
+    """The last observations of one process."""
 
     node: Node
     number: int

@@ -133,7 +133,7 @@ class GroupReading:
                 )
 
     async def check_commits(self, name: str) -> None:
-        """What the group was told to have committed is committed still. Raises `SafetyViolation`."""
+        """Check that offsets the group was told to have committed are committed still. Raises `SafetyViolation`."""
         consumer = _consumer(self._load, name, **{"group.id": GROUP})
         found = await consumer.committed(self._load.partitions, 10 * REQUEST_SECONDS)
         for key, offset in self._committed.items():

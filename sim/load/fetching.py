@@ -46,7 +46,7 @@ class FetchConfig:
     isolation_level: int = 0
     decompressed_bytes_max: int = 256 << 20
     reset_to: int | None = None
-    """Where to go on when the position is out of range: `offsets.EARLIEST`, `offsets.LATEST`; None: raise."""
+    """The offset to go on at when the position is out of range: `offsets.EARLIEST`, `offsets.LATEST`; None: raise."""
     unavailable_timeout: float = 30.0
     """Seconds to bear with partitions that cannot be read before the error is raised."""
 
@@ -94,7 +94,7 @@ class Fetcher:
         self.positions[TopicPartition(topic, partition)] = offset
 
     def poll(self, *, timeout: float) -> Operation[list[FetchedPartition]]:
-        """What one or more leaders have from the positions on, which move on; nothing after `timeout` seconds.
+        """Fetch from one or more leaders at the positions, which move on; nothing after `timeout` seconds.
 
         May return nothing earlier, when a broker's long poll ended. Raises `KafkaError` (say OFFSET_OUT_OF_RANGE
         without `reset_to`) and `ClientError`.

@@ -30,7 +30,7 @@ from wire.topic_partition import TopicPartition
 CALL_SECONDS = 5.0
 LOOK_AGAIN_SECONDS = 1.0
 LEADERLESS_SECONDS = 20.0
-"""How long an operator waits for a leader: longer than a session, and than a start."""
+"""The seconds that an operator waits for a leader: longer than a session, and than a start."""
 OFFSETS_TOPIC = "__consumer_offsets"
 SCRATCH_TOPICS = 3
 VOTERS_MIN = 2
@@ -117,7 +117,10 @@ class Operator:
     # --- partitions that wait for an operator
 
     async def recover(self) -> None:
-        """Where nobody leads for long though all brokers are up, let the replica lead that holds most. For ever."""
+        """Let the fullest replica lead where a partition lacks a leader for long though all brokers are up.
+
+        For ever.
+        """
         cluster, client = self._cluster, self._cluster.observer
         since: dict[TopicPartition, float] = {}
         while True:
@@ -158,11 +161,11 @@ class Operator:
 
     @property
     def may_change_voters(self) -> bool:
-        """Whether voters are told by the metadata log (KIP-853), and are enough for one to go."""
+        """True if the metadata log names the voters (KIP-853), and there are enough for one to go."""
         return self._cluster.shape.dynamic_voters and len(self._cluster.controllers) > VOTERS_MIN
 
     def may_replace_voters(self, kinds: Sequence[str]) -> bool:
-        """Whether a voter may lose its disk in a storm of these kinds: two others must be left that have theirs."""
+        """True if a voter may lose its disk in a storm of these kinds: two others must be left that have theirs."""
         return self.may_change_voters and "voters" not in kinds
 
     def is_voter(self, member: Member) -> bool:
@@ -224,7 +227,7 @@ class Operator:
             await self._cluster.world.sleep(LOOK_AGAIN_SECONDS)
 
     def _is_current(self, member: Member, replica: QuorumReplica) -> bool:
-        """Whether this is the replica that is on the node's disk now."""
+        """True if this is the replica that is on the node's disk now."""
         env = self._cluster.world.node_env(member.name)
         meta = find_meta_properties(env.open_dir(member.config.metadata_log_dir))
         return meta is not None and meta.directory_id == replica.directory_id

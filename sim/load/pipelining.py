@@ -35,7 +35,7 @@ TOPIC_CODECS = ("producer", "gzip", "snappy", "lz4", "zstd", "uncompressed")
 VALUE_BYTES = (0, 100, 3000)
 """The largest makes a batch that a broker compresses beside its loop."""
 CUT_PROBABILITY = 0.02
-"""How often a connection ends within a request."""
+"""The probability that a connection ends within a request."""
 WAIT_SECONDS_MAX = 10.0
 RECEIVE_BYTES = 1 << 14
 

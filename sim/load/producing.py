@@ -53,7 +53,7 @@ class RecordToSend:
 
 @attrs.frozen
 class Delivery:
-    """What became of one batch: `indexes` are the places of its records in the list that was passed.
+    """The outcome of one batch: `indexes` are the places of its records in the list that was passed.
 
     `base_offset` is the first record's offset, -1 where the broker does not say (acks=0, or a repetition whose
     original was acknowledged long ago). `error` is None when it was acknowledged.

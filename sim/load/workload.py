@@ -29,13 +29,13 @@ from wire.topic_partition import TopicPartition
 
 REQUEST_SECONDS = 20.0
 UNAVAILABLE_SECONDS = 300.0
-"""How long a reader bears with partitions that have no leader: longer than any storm."""
+"""The seconds that a reader bears with partitions that have no leader: longer than any storm."""
 FETCH_BYTES_MAX = 1 << 18
 """The bytes that the slowest line of the weather carries well within `REQUEST_SECONDS`."""
 _EXISTS = ErrorCode.TOPIC_ALREADY_EXISTS
 ROT_SECONDS = 0.5
 END_SECONDS_MAX = 90.0
-"""How long a new leader may lack knowledge of where its partition ends.
+"""The seconds that a new leader may lack knowledge of where its partition ends.
 
 A follower may wait for an answer on a connection that the network has forgotten (`replica.socket.timeout.ms`, 30 s)
 and is still in the ISR (`replica.lag.time.max.ms`).
@@ -54,13 +54,13 @@ class Workload:
     bootstrap: Sequence[tuple[str, int]]
     request_seconds: float = REQUEST_SECONDS
     delivery_seconds: float = 60.0
-    """How long producers try; what they give up may be there or not."""
+    """The seconds that producers try; what they give up may be there or not."""
     is_over: bool = False
     """Set: producers and readers end."""
     ends: Mapping[TopicPartition, int] | None = None
     """Set after the last record: where readers end that are to read everything."""
     positions: dict[str, dict[TopicPartition, int]] = attrs.Factory(dict)
-    """How far each of those has come."""
+    """The positions of those readers, by the reader's name."""
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -235,7 +235,7 @@ class Workload:
         await self.world.sleep(ROT_SECONDS)
 
     def reader_is_done(self, positions: Mapping[TopicPartition, int]) -> bool:
-        """Whether a reader at these positions has read everything that there will be in its partitions."""
+        """True if a reader at these positions has read everything that there will be in its partitions."""
         ends = self.ends
         return ends is not None and all(position >= ends[key] for key, position in positions.items())
 

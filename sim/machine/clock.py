@@ -37,9 +37,9 @@ class VirtualClock(trio.abc.Clock):
         self._agenda = agenda
         self._on_stall = on_stall
         self.now = 0.0
-        """When trio asked last."""
+        """The time at which trio asked last."""
         self.rounds = 0
-        """How often trio has asked since time went on: once in each round of its loop."""
+        """The number of times that trio has asked since time went on: once in each round of its loop."""
         self.stopped = False
         """Set at the end of a run: trio ends by real wake-ups, for which virtual time must not go on."""
 
@@ -121,7 +121,7 @@ class NodeClock:
 
     @property
     def wall_drift(self) -> float:
-        """How much faster than its oscillator the wall clock runs: 0.01 is a second in a hundred."""
+        """The fraction by which the wall clock runs faster than its oscillator: 0.01 is a second in a hundred."""
         return self._drift
 
     @wall_drift.setter

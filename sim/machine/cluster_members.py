@@ -38,14 +38,14 @@ FIRST_CONTROLLER_ID = 101
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 DATA = ("/data", "/more")
 VIEW_SECONDS = 2.0
-"""How long a broker may take to say what it knows."""
+"""The seconds that a broker may take to tell its metadata."""
 LOOK_AGAIN_SECONDS = 0.25
 OBSERVER_CONFIG = ClientConfig(client_id="observer", request_timeout=VIEW_SECONDS, fail_fast=False)
 
 
 @attrs.frozen
 class Shape:
-    """How many nodes there are, of which kind. `log_dirs` is the number of data directories of each."""
+    """The number of nodes of each kind, and their settings. `log_dirs` is the number of data directories of each."""
 
     nodes: int = 3
     controllers: int = 0
@@ -53,7 +53,7 @@ class Shape:
     dynamic_voters: bool = False
     settings: Mapping[str, str] = attrs.Factory(dict)
     older: int = 0
-    """How many nodes begin one release behind (`sim.storm.upgrade`)."""
+    """The number of nodes that begin one release behind (`sim.storm.upgrade`)."""
     segment_bytes: int = 0
     """`internal.segment.bytes` of the topics; 0 leaves Kafka's default, which no run fills."""
 
@@ -91,7 +91,7 @@ class Shape:
 
     @property
     def topic_configs(self) -> Mapping[str, str]:
-        """What topics of the run are made with."""
+        """The configuration that topics of the run are made with."""
         return {"internal.segment.bytes": str(self.segment_bytes)} if self.segment_bytes else {}
 
 
@@ -131,7 +131,7 @@ TUNED = (
     "replica.selector.class",
     "metadata.log.max.record.bytes.between.snapshots",
 )
-"""What an older file of a node does not have."""
+"""The keys that an older file of a node lacks."""
 
 
 class Cluster:
@@ -262,7 +262,7 @@ class Cluster:
         return self._observer
 
     async def trouble(self) -> str | None:
-        """Why the cluster is not whole; None if every broker says of every partition that all replicas are in sync.
+        """The reason why the cluster is not whole; None if every broker says that all replicas are in sync.
 
         All brokers must say the same.
         """
@@ -280,7 +280,7 @@ class Cluster:
         return None
 
     async def _view(self, member: Member) -> str | list[object]:
-        """What a broker knows, comparable; or what is wrong there."""
+        """The metadata of one broker in a form that can be compared; or the text of what is wrong there."""
         message = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         try:
             answer: MetadataResponse = await self.observer.request(

@@ -101,7 +101,7 @@ class SimDisk:
         self.capacity_bytes = capacity_bytes
         self.operation_count = 0
         self.cold_probability = 0.0
-        """How often `File.is_warm` says no."""
+        """The probability that `File.is_warm` says no."""
         self.broken_errno: int | None = None
         """Set: every operation fails with it (a dead disk)."""
         self.dead_paths: dict[str, int] = {}

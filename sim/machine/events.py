@@ -10,7 +10,7 @@ import attrs
 
 
 class Owner(Protocol):
-    """Whom an event happens to. While an owner is paused its events are held back."""
+    """The owner of an event, to whom it happens. While an owner is paused its events are held back."""
 
     @property
     def paused(self) -> bool: ...
@@ -18,7 +18,7 @@ class Owner(Protocol):
 
 @attrs.define(eq=False)
 class Timer:
-    """One event to come."""
+    """An event that is due at a virtual time, unless it is cancelled."""
 
     owner: Owner | None
     action: Callable[[], None] | None

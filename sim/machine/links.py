@@ -46,7 +46,7 @@ class _Link:
     """One direction between two hosts."""
 
     held: list[Callable[[], None]] | None = None
-    """What waits for the link to be healed; None: it is not cut."""
+    """The arrivals that wait until the link is healed; None while it is whole."""
     slow_seconds: float = 0.0
     bytes_per_second: float = math.inf
     busy_until: float = 0.0
@@ -95,7 +95,7 @@ class Links:
         self._link(source, target).closed = how
 
     def closed(self, source: str, target: str) -> Closed | None:
-        """Whether new connections are refused or swallowed."""
+        """The way in which new connections are refused or swallowed; None if they are let through."""
         link = self._links.get((source, target))
         return None if link is None else link.closed
 

@@ -28,7 +28,7 @@ from sim.machine.disk import Keep
 from sim.machine.world import Running, World
 
 CUT_SECONDS_MAX = 30.0
-"""How long to wait for the disk operation in which the power fails."""
+"""The seconds to wait for the disk operation in which the power fails."""
 
 __all__ = ["Member", "TraceLog"]
 
@@ -44,7 +44,7 @@ class TraceLog:
         self._on_offline = on_offline
         self.directory_is_offline = False
         self.errors = 0
-        """What it has told at this level."""
+        """The number of lines at level error."""
 
     def _note(self, event: str, /, **fields: object) -> None:
         self._world.trace.record(self._world.now, self._who, "log", event, sorted(fields.items()))
@@ -72,17 +72,17 @@ class Member:
         self.older_config = config if older_config is None else older_config
         """The contents of its file before an operator tuned it."""
         self.release: Release = THIS_RELEASE
-        """What is installed on the machine."""
+        """The release that is installed on the machine."""
         self.speaks: Release = THIS_RELEASE
-        """What its process was started with, or the last one that it had."""
+        """The release that its process was started with, or its last process."""
         self.disk_is_bad = False
         self.log = TraceLog(world, name)
         self.may_be_damaged = False
-        """Whether the fault model was broken on purpose: then it may fail for whatever reason it says."""
+        """True if the fault model was broken on purpose: then it may fail for whatever reason it says."""
         self.failures: list[str] = []
         self._errors = 0
         self.node: Node | None = None
-        """What runs in its process, for those who watch it; of a dead one whatever is left."""
+        """The node of its process, for those who watch it; of a dead process, the remains."""
         self._stop: Event | None = None
         self._started: Event | None = None
         self._serves = False
@@ -93,12 +93,12 @@ class Member:
         return self.world.machine(self.name).running
 
     def is_up(self) -> bool:
-        """Whether its process lives."""
+        """True while its process lives."""
         running = self.running
         return running is not None and not running.ended.is_set()
 
     def serves(self) -> bool:
-        """Whether it lives and has come up to the point where clients are served."""
+        """True if it lives and has come up to the point where clients are served."""
         return self.is_up() and self._serves
 
     def launch(self) -> Event:
@@ -160,7 +160,7 @@ class Member:
 
     @property
     def errors(self) -> int:
-        """How often a process of this node has told of an error."""
+        """The number of errors that this node's processes have logged."""
         return self._errors + self.log.errors
 
     # --- ways to die

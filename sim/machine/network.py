@@ -87,7 +87,7 @@ class Fabric(Links):
         self._connections: dict[SimConn, None] = {}
         self.connection_count = 0
         self.may_close_late = True
-        """Whether the news of a closed connection may be late, as the weather says; not once a storm is over."""
+        """True while the news of a closed connection may be late, as the weather says: until a storm is over."""
 
     # --- hosts
 
@@ -320,7 +320,7 @@ class SimConn:
             agenda.at(agenda.now + wait, lambda: self._answer_for_the_dead(2 * wait), peer.node)
 
     def _is_late(self, arrive: Callable[[], None]) -> bool:
-        """Whether what arrives is held up; then it arrives later, in its order."""
+        """Hold up an arrival while the connection is late, in its order; true if it was held up."""
         agenda = self._fabric.agenda
         if agenda.now >= self._late_until:
             return False

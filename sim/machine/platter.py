@@ -1,4 +1,4 @@
-"""What a disk holds: files and directories, in the page cache and on the platter.
+"""The contents of a disk: files and directories, in the page cache and on the platter.
 
 Files become durable by a sync, all of their bytes; entries of a directory by a sync of that directory. The rules
 of what a power loss leaves are in `sim.machine.disk`.
@@ -21,7 +21,7 @@ class Inode:
     durable_size: int = 0
     """`data[:durable_size]` is on the platter."""
     durable_rest: bytes = b""
-    """What follows on the platter, cut off in the cache by an unsynced truncation."""
+    """The bytes that follow on the platter, cut off in the cache by an unsynced truncation."""
     lost: list[tuple[int, int]] = attrs.Factory(list)
     """Ranges that a failed sync has dropped: zeros after a power loss."""
     modified_ms: int = 0

@@ -6,4 +6,4 @@ from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS, SUPPORTED_FEATURE
 
 OLDER_RELEASE = Release({**SUPPORTED_FEATURES, ELIGIBLE_LEADER_REPLICAS: (0, 0)}, versions_behind=1)
 OLDER_LEVELS = {ELIGIBLE_LEADER_REPLICAS: 0}
-"""What a cluster begins with as long as it has nodes of the release before."""
+"""The feature levels of a cluster that begins with nodes of the release before."""

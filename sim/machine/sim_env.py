@@ -31,7 +31,7 @@ RARITY: Mapping[str, float] = {
     "quorum.resign": 0.02,
     "replication.drop_connection": 0.02,
 }
-"""How much less often than others a point fires that costs what is under way; `Env.buggify` says yes by chance."""
+"""The factor for points that cost work under way: they fire less often. `Env.buggify` says yes by chance."""
 CPU_SECONDS_PER_OPERATION = 1e-6
 UUID_BYTES = 16
 
@@ -61,7 +61,7 @@ class SimEnv:
         self.weather: Weather = fabric.weather
         self.operation_count = 0
         self.work_factor = 1.0
-        """How much longer than by the weather off-loop work takes."""
+        """The factor by which off-loop work takes longer than by the weather."""
         self.hangs_until = 0.0
         """Virtual time before which no off-loop work ends."""
         self._trace = trace

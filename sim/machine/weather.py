@@ -13,32 +13,32 @@ class Weather:
 
     latency_seconds: tuple[float, float] = (0.0001, 0.0001)
     spike_probability: float = 0.0
-    """How often a segment takes up to `spike_seconds` longer."""
+    """The probability that a segment takes up to `spike_seconds` longer."""
     spike_seconds: float = 0.5
     split_probability: float = 0.0
-    """How often what is sent arrives in pieces, cut anywhere."""
+    """The probability that sent bytes arrive in pieces, cut anywhere."""
     short_send_probability: float = 0.0
-    """How often `send` takes only a part."""
+    """The probability that `send` takes only a part."""
     short_recv_probability: float = 0.0
-    """How often `recv_into` gives only a part."""
+    """The probability that `recv_into` gives only a part."""
     spurious_wake_probability: float = 0.0
-    """How often `readable` returns though there is nothing to read."""
+    """The probability that `readable` returns though there is nothing to read."""
     loss_probability: float = 0.0
-    """How often a segment is lost, and arrives when it has been sent again."""
+    """The probability that a segment is lost, and arrives when it has been sent again."""
     reset_probability: float = 0.0
-    """How often a segment's connection is reset on its way."""
+    """The probability that a segment's connection is reset on its way."""
     late_probability: float = 0.0
-    """How often what is under way on a connection that is closed arrives up to `late_seconds` later."""
+    """The probability that bytes under way on a closed connection arrive up to `late_seconds` later."""
     late_seconds: float = 5.0
     socket_buffer_bytes: int = 1 << 18
     worker_seconds: tuple[float, float] = (0.0005, 0.0005)
     worker_spike_probability: float = 0.0
-    """How often off-loop work takes up to `worker_spike_seconds` longer (a disk that hangs)."""
+    """The probability that off-loop work takes up to `worker_spike_seconds` longer (a disk that hangs)."""
     worker_spike_seconds: float = 2.0
     cold_probability: float = 0.0
-    """How often `File.is_warm` says no."""
+    """The probability that `File.is_warm` says no."""
     buggify_active_probability: float = 0.0
-    """How many of the points in the code that invite trouble are live in this run."""
+    """The share of the points in the code that invite trouble which are live in this run."""
     buggify_fire_probability: float = 0.25
 
     @classmethod

@@ -52,7 +52,7 @@ class Liveness(Exception):
 
 @attrs.define(eq=False)
 class Machine:
-    """What outlives a process. What it says of clocks and work holds for the next start."""
+    """The part of a computer that outlives a process. Its clocks' and work's settings hold for the next start."""
 
     host: Host
     disk: SimDisk

@@ -1,1 +1,1 @@
-"""What a run is about: one node or a cluster, its clients, and what must be true afterwards."""
+"""The scenarios of a run: one node or a cluster, its clients, and what must be true afterwards."""

@@ -58,7 +58,7 @@ START_SECONDS_MAX = 120.0
 HEAL_SECONDS_MAX = 180.0
 """Time from the end of the storm until all is well: elections, sessions, connections that nobody answers, recovery."""
 BROKEN_HEAL_SECONDS = 30.0
-"""Where the model was broken: who has stopped for good is not waited for."""
+"""Seconds to heal where the model was broken: a node that has stopped for good is not waited for."""
 QUIET_SECONDS_MAX = 60.0
 """Time from the last acknowledgement until all replicas are equal."""
 READ_SECONDS_MAX = 120.0
@@ -213,7 +213,7 @@ class ClusterScenario:
         return {**summary, **self._figures()}
 
     def _figures(self) -> dict[str, int]:
-        """What the run was besides its load."""
+        """The figures of the run besides its load."""
         world, cluster = self.world, self.cluster
         return {
             "starts": sum(world.machine(member.name).starts for member in cluster.members),

@@ -36,7 +36,7 @@ PARTITIONS = 2
 DEATHS = ("stop", "all", "all", "synced", "random", "cut", "error")
 VIRTUAL_SECONDS_MAX = 1800.0
 CLOCK_OFF_MS_MAX = 1_800_000
-"""Within what Kafka takes of a producer's timestamps ahead of the broker's clock: an hour."""
+"""The most that a clock is off: Kafka lets a producer's timestamps be an hour ahead of the broker's clock."""
 
 __all__ = ["SafetyViolation", "Scenario", "node_config"]
 
@@ -87,7 +87,7 @@ class Scenario:
         deaths: Sequence[str] = DEATHS,
         weather: Weather | None = None,
     ) -> None:
-        """What is given is not drawn from the seed.
+        """Draw from the seed each value that is not given.
 
         `churners` are clients whose topics come and go (`sim.load.churning`); of `shape` its settings count alone.
         """

@@ -26,7 +26,7 @@ __all__ = ["BREAKAGES", "lose_end", "misdirect"]
 
 
 async def _break(storm: Storm, random: Random, *, how: str) -> None:
-    """Break the model once."""
+    """Break the fault model once: kill a node, and damage a log or wipe a voter's disk (`how`)."""
     if not await storm.calm(random, CALM_SECONDS_MAX):
         return
     for member in storm.cluster.members:

@@ -31,11 +31,11 @@ class Flip:
     position: int
     mask: int
     value: int
-    """What the byte is now."""
+    """The byte's value after the damage."""
 
     @property
     def is_there(self) -> bool:
-        """Whether the flipped byte is still in the file: it may have been cut off, or written anew."""
+        """True if the flipped byte is still in the file: it may have been cut off, or written anew."""
         return self.position < len(self.file) and self.file[self.position] == self.value
 
 
@@ -68,7 +68,7 @@ class FaultAtlas:
 
     @property
     def is_clear(self) -> bool:
-        """Whether no damage is known to be left."""
+        """True if no damage is known to be left."""
         return not self.flips
 
 

@@ -35,16 +35,16 @@ from sim.storm.storm_plan import StormPlan
 from wire.topic_partition import TopicPartition
 
 CLOCK_OFF_MS_MAX = 1_800_000
-"""Within what Kafka takes of a producer's timestamps ahead of the broker's clock: an hour."""
+"""The most that a clock is off: Kafka lets a producer's timestamps be an hour ahead of the broker's clock."""
 CUT_SECONDS_MAX = 5.0
 LONG_SECONDS_MAX = 15.0
 """The longest trouble: longer than a broker's session."""
 REPLICAS = 3
 """The replication factor of everything in the storm."""
 FOLLOWS_PROBABILITY = 0.4
-"""How often all other brokers' processes die after one broker's disk was replaced."""
+"""The probability that all other brokers' processes die after one broker's disk was replaced."""
 FULL_BYTES_MAX = 5000
-"""What still fits on a disk that is filling up."""
+"""The most bytes that still fit on a disk that is filling up."""
 
 
 Trouble = Callable[["Storm", Random], Awaitable[None]]
@@ -82,7 +82,7 @@ class Storm:
         self.lost_power: Member | None = None
         """The broker whose page cache is gone, and whose replicas may not be in sync again."""
         self.may_wait_for_operator = False
-        """Whether partitions may be left whose last leader has lost its disk, and nobody else was in sync."""
+        """True once partitions may be left whose last leader lost its disk while it alone was in sync."""
         self.died_since: tuple[str, ...] = ()
         """The brokers that have died since, that one among them."""
 
@@ -130,7 +130,7 @@ class Storm:
         return self.world.now < self._ends_at
 
     async def last(self, random: Random, seconds: float | None = None) -> None:
-        """How long a trouble lasts, unless it is said: a moment, some seconds, or longer than a session."""
+        """Wait out a trouble: a moment, some seconds, or longer than a session, unless `seconds` says it."""
         if seconds is None:
             seconds = random.uniform(0.0, random.choice((0.1, 3.0, LONG_SECONDS_MAX)))
         await self.world.sleep(max(0.0, min(seconds, self._ends_at - self.world.now)))
@@ -224,13 +224,13 @@ class Storm:
             self.died_since = tuple(dict.fromkeys((*self.died_since, member.name)))
 
     def may_die(self, member: Member) -> bool:
-        """Whether one broker is left that was up when another one lost its power."""
+        """True if, without this member, one broker is left that was up when another one lost its power."""
         if self.lost_power is None or member not in self.cluster.brokers:
             return True
         return len({*self.died_since, member.name}) < REPLICAS
 
     async def may_lose_power(self, member: Member) -> bool:
-        """Whether the cluster is whole and nothing else goes on."""
+        """True if the cluster is whole and nothing else goes on."""
         if self._under_way or not self.atlas.is_clear:
             return False
         begun = self._begun
@@ -240,7 +240,7 @@ class Storm:
         return True
 
     async def may_damage(self, member: Member) -> bool:
-        """Whether a node's disk may be damaged now; then a broker counts as one that has lost its page cache."""
+        """True if a node's disk may be damaged now; then a broker counts as one that has lost its page cache."""
         if not self.plan.power or not member.is_up() or member.disk_is_bad:
             return False
         if member in self.cluster.brokers:

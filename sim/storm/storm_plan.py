@@ -1,4 +1,4 @@
-"""What a storm is made of, drawn from a seed: how long it lasts, and which kinds of trouble it has. PURE."""
+"""The plan of a storm, drawn from a seed: its length, and the kinds of trouble that it has. PURE."""
 
 from __future__ import annotations
 

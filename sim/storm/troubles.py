@@ -19,7 +19,7 @@ SLOW_MACHINE_SECONDS = (0.02, 0.2)
 """The most by which each segment to and from a slow machine is late."""
 SLOW_WORK_FACTORS = (5.0, 50.0)
 DRIFT_MAX = 0.05
-"""How fast a wall clock may run away: an hour a day is more than any machine's, and less than an operator's hand."""
+"""The largest drift of a wall clock: an hour a day is beyond any machine's, and below an operator's hand."""
 RATE_OFF_MAX = 0.001
 
 

@@ -84,7 +84,7 @@ def start(
 
 
 def delays_by_hour(topics: Topics, target: str) -> dict[str, dict[int, float]]:
-    """What the feed says by airport and hour of the day (in New York): the mean of the windows, each by its flights."""
+    """The feed's mean delay by airport and hour of the day (in New York): its windows, weighted by their flights."""
     rows = (
         topics.read(target)
         .select(

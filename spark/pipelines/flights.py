@@ -26,7 +26,7 @@ JSON_COLUMNS = (
     "year int, month int, day int, hour int, minute int, carrier string, flight int, tailnum string, origin string,"
     " dest string, dep_delay double, arr_delay double, distance int, time_hour timestamp"
 )
-"""What the JSON of a flight holds, of what the jobs use."""
+"""The fields of a flight's JSON that the jobs use, as a Spark schema."""
 
 
 def flights_frame(spark: SparkSession, limit: int | None = None) -> DataFrame:

@@ -62,7 +62,7 @@ KINDS_OF_TROUBLE = {
     ),
     "never written": ("wrong-bytes", "G1a"),
 }
-"""What the names of anomalies mean for who wrote the records."""
+"""The names of anomalies, by the trouble that they mean for the writer of the records."""
 
 EVERYWHERE = ("assign", "restart")
 """Kinds of operations that belong to the part of every key."""

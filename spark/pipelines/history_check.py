@@ -32,12 +32,12 @@ __all__ = ["Verdict", "check_runs", "main"]
 
 _EXAMPLES = 3
 _PLACE = "file string, block long, number long"
-"""Where a line stands: together these sort the lines of a file as they are in it."""
+"""The columns of a line's place: together these sort the lines of a file as they are in it."""
 
 
 @attrs.frozen
 class Verdict:
-    """What was found in all runs."""
+    """The findings in all runs."""
 
     operations: int
     keys: int
@@ -120,7 +120,7 @@ def _split(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _judge_with(whole: dict[str, list[tuple[tuple[int, int], str]]]) -> Callable[[pa.Table], pa.Table]:
-    """What judges the part of one key of one run."""
+    """A function that judges the part of one key of one run."""
 
     def judge_part(table: pa.Table) -> pa.Table:
         file, key = table["file"][0].as_py(), table["key"][0].as_py()

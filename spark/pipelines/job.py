@@ -1,4 +1,4 @@
-"""What all jobs share: their arguments, a Spark session, and how they reach the cluster.
+"""The parts that all jobs share: their arguments, a Spark session, and access to the cluster.
 
 A job is a module with `add_arguments(parser)` and `run(spark, arguments) -> exit status`; `main_of` makes a command
 of it that `python -m spark NAME` and `spark-submit FILE` start alike.
@@ -28,7 +28,7 @@ class Failed(Exception):
 
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the topics are."""
+    """Add the arguments that name the cluster, the data source and its options."""
     parser.add_argument(
         "--bootstrap", default="127.0.0.1:9092", help="brokers as HOST:PORT,... (%(default)s)"
     )

@@ -55,7 +55,7 @@ class Landed:
     topic_id: str
     ranges: Ranges
     more: dict[str, Any] = attrs.field(factory=dict)
-    """What the job keeps beside the offsets."""
+    """The values that the job keeps beside the offsets."""
 
 
 class Landing:
@@ -80,7 +80,7 @@ class Landing:
             yield
 
     def landed(self) -> list[Landed]:
-        """What the table holds, the oldest first."""
+        """The batches that the table holds, the oldest first."""
         found = []
         for path in sorted(self.table.glob(f"{self.kind}=*")):
             content = json.loads((path / "_offsets.json").read_text())

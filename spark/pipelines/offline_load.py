@@ -35,7 +35,7 @@ __all__ = ["Wanted", "load", "main"]
 
 @attrs.frozen
 class Wanted:
-    """What to load, and in which shape."""
+    """The topic to load, and the shape of its table."""
 
     topic: str
     table: Path
@@ -83,7 +83,7 @@ def load(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -
 
 
 def _behind(bounds: Ranges, last: Landed | None) -> int:
-    """How many offsets the table is behind the topic."""
+    """The number of offsets that the table is behind the topic."""
     ranges = {} if last is None else last.ranges
     return sum(max(0, end - ranges.get(index, (0, begin))[1]) for index, (begin, end) in bounds.items())
 

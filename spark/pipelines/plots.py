@@ -18,7 +18,7 @@ _INK = "#333333"
 
 @attrs.frozen
 class LagPoint:
-    """How many records a job was behind, so many seconds after its start."""
+    """The records that a job was behind, `seconds` after its start."""
 
     seconds: float
     records: int

@@ -33,7 +33,7 @@ class ProgressLine:
         self._width = 0
 
     def show(self, text: str) -> None:
-        """What holds at the moment: shown on a terminal only."""
+        """Show the present state, on a terminal only."""
         if self._out.isatty():
             self._put(text, "\r", "")
 
@@ -106,7 +106,7 @@ def _figures(progress: Any) -> dict[str, Any]:
 
 
 def _lag(source: Any) -> int | None:
-    """How many records the source is behind; None where it does not say."""
+    """The number of records that the source is behind; None if it does not say."""
     text = source["latestOffset"]
     latest = json.loads(text) if isinstance(text, str) else text
     if isinstance(latest, dict) and "@lag" in latest:

@@ -1,1 +1,1 @@
-"""How the source plans and fetches: ranges of offsets, tasks, the cluster as the driver sees it."""
+"""The planning and fetching of the source: ranges of offsets, tasks, the cluster as the driver sees it."""

@@ -1,4 +1,4 @@
-"""What a batch query reads: its bounds resolved to offsets, checked against the logs, cut by filters, split for tasks. SHELL."""
+"""The plan of a batch query: bounds as offsets, checked against the logs, cut by filters, split for tasks. SHELL."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _plan(view: ClusterView, options: SourceOptions, pushed: Pushed) -> list[Off
 def _there(
     options: SourceOptions, key: TopicPartition, wanted: tuple[int, int], log: tuple[int, int]
 ) -> tuple[int, int]:
-    """What of the offsets is in the log, which may be less than was asked for."""
+    """The part of the wanted offsets that the log still has; warns of missing ones, or raises `DataLoss`."""
     start, end = wanted
     lost = []
     if start < log[0] and start < end:
@@ -75,7 +75,7 @@ def _there(
 
 
 def _cut(view: ClusterView, pushed: Pushed, ranges: list[OffsetRange]) -> list[OffsetRange]:
-    """What filters leave of the ranges."""
+    """The part of each range that the filters leave."""
     wanted = [pushed.cut(each) for each in ranges if pushed.wants(each.topic, each.partition)]
     if pushed.since is None:
         return wanted

@@ -1,4 +1,4 @@
-"""What the driver asks the cluster: which partitions there are, where they begin and end, which offsets times have.
+"""The driver's questions to the cluster: partitions, their first and end offsets, offsets of timestamps. SHELL.
 
 SHELL.
 
@@ -33,7 +33,7 @@ _UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 @attrs.frozen
 class Known:
-    """What is known of a partition that is to be read."""
+    """The id and leader epoch of a partition that is to be read."""
 
     topic_id: bytes
     leader_epoch: int
@@ -50,7 +50,7 @@ def new_client(options: SourceOptions) -> Client:
 
 
 class ClusterView:
-    """What the driver knows of the cluster. Not for several threads at a time."""
+    """The driver's view of the cluster. Not for several threads at a time."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -60,7 +60,7 @@ class ClusterView:
 
     @property
     def client(self) -> Client:
-        """The connections."""
+        """The blocking client, connected at its first use."""
         if self._client is None:
             self._client = new_client(self._options)
         return self._client
@@ -173,14 +173,14 @@ class ClusterView:
         return found | self.offsets(without, LATEST)
 
     def first_since(self, keys: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-        """Where records at or after `timestamp` (ms) begin: none before has such a time. The end where there are none."""
+        """The first offset at or after `timestamp` (ms) in each log; the log's end if there is none."""
         found = {key: each.offset for key, each in self.listed(dict.fromkeys(keys, timestamp)).items()}
         return found | self.offsets([key for key, offset in found.items() if offset < 0], LATEST)
 
     def earliest(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the logs begin."""
+        """The log start offset of each partition."""
         return self.offsets(keys, EARLIEST)
 
     def latest(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the logs end, for a reader."""
+        """The end offset of each partition, for a reader at this isolation level."""
         return self.offsets(keys, LATEST)

@@ -50,7 +50,7 @@ _LOGGER = logging.getLogger("odradek.spark")
 _VERSION_MAX_WITHOUT_TOPIC_IDS = 12
 _DECOMPRESSED_BYTES_MAX = 256 << 20
 _PARTITION_BYTES = 4 << 20
-"""What a Fetch asks for, unless kafka.max.partition.fetch.bytes says so: twenty thousand rows of 100 B and more."""
+"""The bytes per partition that a Fetch asks for by default: more than 20,000 rows of 100 B."""
 _ROWS = 10_000
 _RANGES_AHEAD = 8
 """The number of a task's ranges that have a Fetch under way: several of them are small, and then it is the round trips
@@ -120,7 +120,7 @@ class _Answer:
 
 
 class _RangeReader:
-    """Reads one range."""
+    """Reads the batches of one range from the partition's leader, or from a replica in the reader's rack."""
 
     def __init__(self, wanted: OffsetRange, options: SourceOptions, client: Client) -> None:
         self._wanted = wanted

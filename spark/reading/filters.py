@@ -33,7 +33,7 @@ _NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestamp
 
 @attrs.define
 class Pushed:
-    """What is left to be read; everything, to begin with."""
+    """The bounds of the records left to read, after filters; everything, to begin with."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -48,7 +48,7 @@ class Pushed:
     """Milliseconds since 1970: older records are not wanted."""
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Whether anything of this partition may be wanted."""
+        """True if some record of this partition may be wanted."""
         return (
             (self.topics is None or topic in self.topics)
             and (self.partitions is None or partition in self.partitions)
@@ -56,14 +56,14 @@ class Pushed:
         )
 
     def cut(self, whole: OffsetRange) -> OffsetRange:
-        """What of a range is wanted; perhaps nothing."""
+        """The part of a range that is wanted; perhaps empty."""
         start = min(max(whole.start, self.offset_from), whole.end)
         end = max(min(whole.end, self.offset_to + 1), start)
         return attrs.evolve(whole, start=start, end=end)
 
 
 def push(filters: Sequence[Filter]) -> tuple[Pushed, list[Filter]]:
-    """What the filters (all of which must hold) leave to be read, and those that Spark has to look at again."""
+    """The bounds that the filters (all of which must hold) leave, and the filters that Spark has to look at again."""
     pushed = Pushed()
     left = [each for each in filters if not _take(pushed, each)]
     return pushed, left

@@ -1,4 +1,4 @@
-"""What a streaming query asks the leaders beside offsets: is there news, and was a log truncated. Operations, PURE."""
+"""Questions of a streaming query to the leaders: is there news, and was a log truncated. Operations, PURE."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class News:
 def epoch_ends(
     core: ClientCore, epochs: Mapping[TopicPartition, int], *, deadline: float
 ) -> Operation[dict[TopicPartition, int]]:
-    """Where the records of a leader epoch, and of all before it, end in the leaders' logs today (KIP-320).
+    """The end offset of a leader epoch, and of all before it, in the leaders' logs today (KIP-320).
 
     Left out: partitions whose leader is silent or lacks the answer.
     """

@@ -1,4 +1,4 @@
-"""Which offsets a query reads: ranges, how they are split among tasks, and how much of a backlog a batch takes. PURE."""
+"""The offsets that a query reads: ranges, their split among tasks, and the share of a backlog in a batch. PURE."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _pieces(whole: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def gathered(ranges: Sequence[OffsetRange], tasks_min: int | None = None) -> list[tuple[OffsetRange, ...]]:
-    """What each task reads: small ranges share one, `tasks_min` tasks or more stay if there are as many ranges.
+    """The ranges of each task: small ranges share one, `tasks_min` tasks or more stay if there are as many ranges.
 
     Neighbours are put together as long as they have no more than `_TASK_RECORDS` offsets in all.
     """

@@ -1,4 +1,4 @@
-"""What Spark carries from the driver to a task: the ranges that it reads."""
+"""The partition that Spark carries from the driver to a task: the ranges that it reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["RangePartition"]
 
 
 class RangePartition(InputPartition):
-    """What one task reads."""
+    """The ranges that one task reads."""
 
     def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
         super().__init__(ranges)

@@ -1,4 +1,4 @@
-"""Why a query cannot be planned or read. PURE."""
+"""The errors of a query that cannot be planned or read. PURE."""
 
 from __future__ import annotations
 

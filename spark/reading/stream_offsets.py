@@ -1,4 +1,4 @@
-"""Where a streaming query stands, as Spark writes it into the checkpoint. PURE.
+"""The position of a streaming query, as Spark writes it into the checkpoint. PURE.
 
 The offsets of each topic's partitions look as the JVM connector's (`{"flights": {"0": 23, "1": 5}}`), so that its
 checkpoints can be gone on with. Beside them stand, under names that no topic can have:
@@ -31,7 +31,7 @@ __all__ = ["StreamOffset"]
 
 @attrs.frozen
 class StreamOffset:
-    """Where a streaming query stands."""
+    """The position of a streaming query: offsets by partition, and the facts by which a changed log is told."""
 
     offsets: dict[TopicPartition, int]
     topic_ids: dict[str, bytes] = attrs.field(factory=dict)
@@ -39,14 +39,14 @@ class StreamOffset:
     group: str | None = None
     is_initial: bool = False
     begun: dict[TopicPartition, int] | None = None
-    """`@from`."""
+    """The offsets at which the first batch starts; `@from` in JSON."""
 
     def topic_id(self, topic: str) -> bytes:
         """Zero where it is not known."""
         return self.topic_ids.get(topic, NO_TOPIC_ID)
 
     def to_json(self) -> dict[str, Any]:
-        """What Spark gets; the same for equal offsets."""
+        """The JSON object that Spark gets; the same for equal offsets."""
         written: dict[str, Any] = _nested(self.offsets)
         if self.topic_ids:
             ids = {name: base64.b64encode(each).decode() for name, each in self.topic_ids.items()}

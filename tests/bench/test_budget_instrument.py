@@ -34,7 +34,7 @@ def test_every_frame_is_counted_with_its_whole_answer() -> None:
 
 
 def test_a_connection_that_is_closed_is_opened_anew_and_counted() -> None:
-    """Who is refused comes again, on a new connection for each frame."""
+    """A refused connection comes again: each frame is sent on a new one."""
     accepted = threading.Semaphore(0)
     with socket.create_server(("127.0.0.1", 0)) as listener, attackers() as attack:
 

@@ -1,4 +1,4 @@
-"""What a broker asks the active controller for a client goes in the client's name (KIP-590)."""
+"""A broker asks the active controller for a client in the client's name (KIP-590)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ TIMED_OUT, NOT_LEADER = ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOL
 
 
 class FakeBroker:
-    """What a waiting Produce asks of its broker; flushes end when the test says so."""
+    """The part of a broker that a waiting Produce uses; flushes end when the test says so."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

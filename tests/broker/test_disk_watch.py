@@ -19,7 +19,7 @@ from wire.errors import ErrorCode, KafkaError
 
 
 class Pending:
-    """What a thread is that has not come back."""
+    """A call in a thread that has not come back."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
@@ -63,7 +63,7 @@ class Case:
             self.call.send(None)
 
     def can_append(self, name: str) -> bool:
-        """Whether an append is taken; one that is not gets KAFKA_STORAGE_ERROR."""
+        """True if an append is taken; otherwise it must be refused with KAFKA_STORAGE_ERROR."""
         log = self.logs[name]
         if log.offline:
             with pytest.raises(KafkaError, match="offline") as caught:
@@ -97,7 +97,7 @@ def test_a_hang_is_told_then_refused_then_forgotten() -> None:
 
 
 def test_a_disk_that_comes_back_broken_stays_away() -> None:
-    """What failed or was closed meanwhile does not serve again."""
+    """A log that failed, or a directory that was closed meanwhile, does not serve again."""
     case = Case()
     case.look(HUNG_SECONDS)
     case.disks.disks["b"].fail_next(errno.EIO, operation="sync")

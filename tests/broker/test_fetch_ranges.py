@@ -1,4 +1,4 @@
-"""Which ranges of a fetch's answer are read at once, which are sent from the file, and which a worker warms first."""
+"""The ranges of a fetch's answer: some are read at once, some sent from the file, some warmed by a worker first."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Cache:
     """A cache of sessions, asked in few words; partitions are those of topic `t`."""
 
     in_pieces = False
-    """Whether what a request names is put together first, as of requests that name thousands."""
+    """True if the partitions of a request are collected first, as for requests that name thousands."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Cache:
         return plan.session_id
 
     def holds(self, session_id: int) -> bool:
-        """Whether the session is known, without touching it."""
+        """True if the session is known; the question leaves it untouched."""
         return self.ask(EPOCH_MAX, session_id=session_id).error != ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
@@ -91,7 +91,7 @@ def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 def offsets(plan: FetchPlan) -> dict[int, int]:
-    """What is fetched, in order."""
+    """The fetch offsets by partition, in the order of the plan."""
     return {fetched.key[1]: fetched.fetch_offset for fetched in plan.partitions}
 
 
@@ -267,7 +267,7 @@ def test_a_partition_new_to_a_session_has_been_told_nothing() -> None:
     )
 )
 def test_a_session_is_a_dict_of_partitions(steps: list[tuple[dict[int, int], set[int]]]) -> None:
-    """Whatever is named and forgotten, a session fetches what a plain dict would hold."""
+    """A session fetches what a plain dict would hold, whatever is named and forgotten."""
     cache = Cache()
     model = {9: 0}
     sid = cache.ask(INITIAL_EPOCH, model).session_id

@@ -71,7 +71,7 @@ def test_the_gate_opens_by_configuration() -> None:
 
 
 def test_the_high_watermark_never_falls() -> None:
-    """Whatever the controller says about leaders and replicas."""
+    """The high watermark never falls, whatever the controller says about leaders and replicas."""
     partition = led()
     produce(partition)
     for word in (image(isr=(1, 2)), image(2, 4, (2,)), image(1, 5, (1, 2)), image(1, 5, (1,))):

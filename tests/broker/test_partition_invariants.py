@@ -1,4 +1,4 @@
-"""What a partition asserts of who is in sync, who leads and how far records are committed: each check fires."""
+"""A partition's assertions on its ISR, its leader and its high watermark: each check fires."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_leader_epoch_has_one_leader() -> None:
 
 
 def test_a_leader_follows_nobody() -> None:
-    """What another leader says never moves this leader's high watermark."""
+    """A leader's high watermark never moves by the word of another leader."""
     partition = led()
     with pytest.raises(AssertionError, match="a leader follows nobody"):
         partition.follow(1, 0)

@@ -1,4 +1,4 @@
-"""What is logged of batches that are refused for their producer's sequence or epoch."""
+"""Log lines about batches that are refused for their producer's sequence or epoch."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_lines_are_bounded() -> None:
     refused = numbered(0, 7)
 
     def refuse(times: int) -> list[int]:
-        """How many had been held back before, by each line."""
+        """The numbers of lines that had been held back before each line that was written."""
         with capture_logs() as lines:
             for _ in range(times):
                 with pytest.raises(KafkaError) as error:

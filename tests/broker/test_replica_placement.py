@@ -1,4 +1,4 @@
-"""Where a replica goes, and when it must not be made: log directories on simulated disks."""
+"""The directory that a new replica is put in, and the cases in which none may be made: simulated disks."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_assigned_directory_is_kept_to() -> None:
 
 
 def test_nothing_is_made_twice() -> None:
-    """What may lie in a directory that is away is not made anew; what is new may be."""
+    """A replica that may lie in a directory that is away is not made anew; a new one may be made."""
     disks = Disks()
     disks.unavailable["d"] = "it was not mounted"
     for assigned in (UNASSIGNED_DIRECTORY, UNKNOWN_ID, LOST_DIRECTORY):

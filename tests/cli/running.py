@@ -18,7 +18,7 @@ TIMEOUT_SECONDS = 60.0
 
 @attrs.frozen
 class Outcome:
-    """What a command printed, and its exit code."""
+    """The output of a command, and its exit code."""
 
     code: int
     out: str

@@ -42,7 +42,7 @@ def topic(run: Run, fresh_topic: Callable[[str], str]) -> str:
 
 
 def test_a_group_reads_on_where_it_was(run: Run, topic: str, fresh_topic: Callable[[str], str]) -> None:
-    """What was printed is committed, no more, and printed once; lag counts the rest."""
+    """Records are committed once they are printed, and printed once; lag counts the rest."""
     group = fresh_topic("group")
     first = run("consume", topic, "--group", group, "--max-messages", "2")
     assert (first.code, len(first.out.splitlines())) == (0, 2), first.err

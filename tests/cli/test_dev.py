@@ -52,7 +52,7 @@ def line(stream: IO[bytes] | None) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Whether there is a process with this id."""
+    """True if there is a process with this id."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -61,7 +61,7 @@ def alive(pid: int) -> bool:
 
 
 def test_a_node_is_killed_stays_dead_and_is_brought_back(tmp_path: Path) -> None:
-    """What was acknowledged before kill -9 is there when `odradek server` brings the node back."""
+    """Records acknowledged before kill -9 are there when `odradek server` brings the node back."""
     port = base_port(1)
     address = f"127.0.0.1:{port}"
     with running("dev", "--port", str(port), "--data", tmp_path / "data", stop=signal.SIGINT) as dev:

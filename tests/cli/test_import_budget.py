@@ -26,7 +26,7 @@ FORBIDDEN = (
     "sim",
 )
 GROUPS = {"find_coordinator", "join_group", "sync_group", "heartbeat", "leave_group", "data_records"}
-"""What a consumer has at hand, with a group or without."""
+"""The modules that every consumer loads, in a group or outside of one."""
 LOOK = """
 import sys
 from odradek.cli.__main__ import main
@@ -37,7 +37,7 @@ sys.exit(code)
 
 
 def modules_after(*words: str, bootstrap: str = "127.0.0.1:1", stdin: str = "") -> set[str]:
-    """What a process has imported once it ran a command."""
+    """The modules that a process has imported once it ran a command."""
     done = subprocess.run(
         [sys.executable, "-c", LOOK, *words],
         input=stdin,

@@ -151,7 +151,7 @@ def test_templates(text: str, line: bytes) -> None:
 
 
 def test_a_record_in_json_comes_back() -> None:
-    """What `consume --json` prints, `produce --input json` reads: nothing is lost but the place."""
+    """A record that `consume --json` prints is read by `produce --input json`: nothing is lost but its place."""
     assert record_of_json(json_line(RECORD), 1) == (b"k", b"v:\xff", RECORD.headers, RECORD.timestamp)
     assert record_of_json(b'{"value":{"a":[1,"b"]}}', 1) == (None, b'{"a":[1,"b"]}', (), None)
     tombstone = RECORD._replace(value=None, headers=())

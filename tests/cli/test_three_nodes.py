@@ -99,7 +99,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 
 def test_a_plan_ends_with_its_timeout(nodes: Nodes) -> None:
-    """What is given with --timeout bounds the whole plan; moves that have begun go on, and the line says so."""
+    """The time given with --timeout bounds the whole plan; moves that have begun go on, and the line says so."""
     assert nodes.run("topic", "create", "slow", "--partitions", "1", "--replication-factor", "1").code == 0
     assert nodes.run("produce", "slow", stdin=(b"x" * 1000 + b"\n") * 4000).code == 0
     (before,) = nodes.partition("slow").replicas

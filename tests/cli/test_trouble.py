@@ -1,4 +1,4 @@
-"""What commands say when the cluster is in trouble: a quorum that lacks a leader, no answer, answers that refuse."""
+"""Messages of commands while a cluster is in trouble: a quorum that lacks a leader, silence, refusals."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_vote_for_a_node_whose_disk_was_replaced(run: Run, admin: Mock) -> Non
 
 
 def test_too_little_room(run: Run, admin: Mock) -> None:
-    """What would fill a broker's disks is refused before the first partition moves, with what to do."""
+    """A plan that would fill a broker's disks is refused before the first partition moves, with what to do."""
     brokers = tuple(Broker(node, "h", 9092, None) for node in (1, 2, 3))
     cluster = ClusterDescription("c", 1, brokers)
     sizes = {("words", index): 600 for index in (0, 1)}
@@ -154,7 +154,7 @@ def test_who_may_not_ask_hears_so(run: Run, admin: Mock) -> None:
 
 
 def test_no_answer_to_a_change(run: Run, admin: Mock) -> None:
-    """Whether it was made is not known: only where something would have been changed."""
+    """Doubt whether a change was made is told only for commands that change something."""
     admin.create_topics.side_effect = SILENCE
     assert PERHAPS in run("topic", "create", "words").refusal()
     assert PERHAPS not in run("topic", "create", "words", "--validate-only").refusal()
@@ -237,7 +237,7 @@ def test_sizes_are_asked_for_only_where_they_matter(run: Run, admin: Mock) -> No
 
 
 def test_what_a_partition_without_a_leader_waits_for(run: Run, admin: Mock) -> None:
-    """Who has all that was acknowledged is to come back; where nobody has, the log with most is named, and with what command."""
+    """A replica with all acknowledged records is waited for; else the longest log is named, and the command."""
     three = tuple(Broker(node, "h", 9092, None) for node in (1, 2, 3))
 
     def listed(

@@ -1,4 +1,4 @@
-"""What the command line says when it is used wrongly, or when nobody answers."""
+"""Messages of the command line to a user who made a mistake, or whom no node answers."""
 
 from __future__ import annotations
 

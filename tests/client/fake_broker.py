@@ -56,8 +56,7 @@ HANG_UP = object()
 
 @attrs.define
 class FakeProducer:
-    """What a partition knows of a producer: its epoch, the sequence that is due, and the last five batches as
-    (base sequence, base offset)."""
+    """A producer as a partition knows it: epoch, next sequence, the last five batches (base sequence, base offset)."""
 
     epoch: int
     due: int = 0
@@ -350,7 +349,7 @@ class BrokerEnd:
         self.silent = False
 
     def receive(self, data: bytes | bytearray) -> bytes | None:
-        """What the broker sends back; None when it ends the connection."""
+        """The bytes that the broker sends back; None when it ends the connection."""
         self.connection.receive_data(data)
         answer = bytearray()
         while isinstance(event := self.connection.next_event(), RequestReceived):

@@ -1,4 +1,4 @@
-"""Who gets which partition: Kafka's own examples for range and round robin, properties for cooperative-sticky."""
+"""The assignors' results: Kafka's own examples for range and round robin, properties for cooperative-sticky."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def settle(
 
 
 def other_keeps(key: TopicPartition, name: str, found: Assignment, new: Assignment) -> bool:
-    """Whether another living member had the partition when `name` got it."""
+    """True if another living member had the partition when `name` got it."""
     return any(other != name and key in owned and other in new for other, owned in found.items())
 
 

@@ -78,7 +78,7 @@ def test_a_balanced_cluster_is_left_alone() -> None:
 
 
 def test_one_large_partition_goes_to_the_empty_broker() -> None:
-    """Where one replica fits the lack, one move is enough."""
+    """One move is enough if one replica fits the lack."""
     sites = [Site(1, None, "a"), Site(2, None, "b")]
     placements = [Placement("t", 0, (1,), 500 * MIB), Placement("t", 1, (1,), 500 * MIB)]
     (move,) = balance(sites, placements)

@@ -1,4 +1,4 @@
-"""What the client believes about the cluster."""
+"""The client's knowledge of the cluster, from the answers of brokers that may lag."""
 
 from __future__ import annotations
 

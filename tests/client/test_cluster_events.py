@@ -93,7 +93,7 @@ def test_the_death_of_a_leader_is_the_reason_for_the_next_one() -> None:
 
 
 def test_a_partition_without_a_leader_and_an_unclean_election() -> None:
-    """Who is waited for, for how long, and what it cost."""
+    """The lines name the replica that is waited for, the time without a leader, and the loss."""
     log = Log()
     log.tell(changed(isr=[1]))
     assert log.tell(
@@ -163,7 +163,7 @@ def test_a_controlled_shutdown_and_a_move() -> None:
 
 
 def test_the_quorum_and_configurations() -> None:
-    """Who leads it by whose votes, how its voters change, what was configured."""
+    """The lines name the quorum's leader with its votes, changes of voters, and changes of configuration."""
     log = Log()
     one = LeaderChangeMessage(leader_id=1, granting_voters=[LeaderChangeMessageVoter(1)])
     assert log.tell(one) == ["controller 1 leads the quorum in epoch 5, by the votes of 1"]
@@ -190,7 +190,7 @@ def test_a_snapshot_is_known_but_not_told() -> None:
 
 
 def test_names_outlive_their_topics() -> None:
-    """Who asks about a topic wants to know whether it ever was."""
+    """A deleted topic's name stays known, so that a question about it finds its events."""
     named: set[str] = set()
     narrator = Narrator(named)
     narrator.load([TopicRecord("words", TOPIC_ID)])

@@ -574,7 +574,7 @@ def test_subscribe_needs_a_group() -> None:
 
 
 def test_produced_records_are_read_with_their_fields() -> None:
-    """What our producer wrote comes back: headers, keys, nulls, times; deserializers are applied."""
+    """Records of our producer come back whole: headers, keys, nulls, times; deserializers are applied."""
     found = consumer(
         key_deserializer=lambda key: key and key.decode(), value_deserializer="StringDeserializer"
     )

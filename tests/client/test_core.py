@@ -398,7 +398,7 @@ def test_answers_arrive_in_pieces_of_any_size(seed: int, count: int, pipeline: i
 @settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_no_trouble_loses_a_call_or_answers_it_twice(data: st.DataObject) -> None:
-    """Whatever the broker does, every call ends exactly once, in an answer or an error (`Call` asserts it)."""
+    """Every call ends exactly once, in an answer or an error (`Call` asserts it), whatever the broker does."""
     core, wire, broker = make(request_timeout=4.0)
     trouble = st.sampled_from([HANG_UP, SILENCE, 0, int(ErrorCode.UNKNOWN_SERVER_ERROR)])
     broker.trouble[ApiKey.DESCRIBE_CLUSTER].extend(data.draw(st.lists(trouble, max_size=6)))

@@ -13,7 +13,7 @@ KEYS = [TopicPartition(topic, index) for topic in "ab" for index in range(2)]
 
 
 class BrokerSide:
-    """What a broker keeps: 'the partitions which the fetcher is interested in' by the requests it got."""
+    """A broker's fetch session: 'the partitions which the fetcher is interested in' by the requests it got."""
 
     def __init__(self) -> None:
         self.session_id = 0

@@ -1,4 +1,4 @@
-"""What must not hold a client up: a slow resolver, a slow assignor, a silent coordinator, another thread."""
+"""Delays that must leave a client free: a slow resolver, a slow assignor, a silent coordinator, another thread."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_slow_resolver_keeps_no_call_beyond_its_time(
 
 
 class Requests(list[Any]):
-    """What a broker is asked; `beaten` is set by the second heartbeat."""
+    """The requests to a broker; `beaten` is set by the second heartbeat."""
 
     def __init__(self) -> None:
         super().__init__()

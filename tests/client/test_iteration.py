@@ -55,7 +55,7 @@ def committed(broker: LoopbackBroker) -> dict[TopicPartition, int]:
 
 
 class Failed(Exception):
-    """What an application did not expect."""
+    """The error that an application's code raises in these tests."""
 
 
 def test_an_exception_in_the_loop_commits_what_was_done_before_its_record(broker: LoopbackBroker) -> None:

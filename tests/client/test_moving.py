@@ -21,7 +21,7 @@ _KEY = ("orders", 6)
 
 
 def _outcome(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, ...]) -> tuple[dict[Any, KafkaError], int]:
-    """What `_checked` says of a move from 3, 2, 1 to 3, 1, 4 that has ended, and how many answers it took."""
+    """The result of `_checked` for a finished move from 3, 2, 1 to 3, 1, 4, and the number of answers it took."""
     asked = 0
 
     def describe_topics(core: ClientCore) -> Iterator[Wait]:

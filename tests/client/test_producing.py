@@ -145,7 +145,7 @@ def test_the_last_error_is_given_when_the_time_is_over() -> None:
 
 
 def test_a_refused_batch_fails_alone_and_leaves_no_gap() -> None:
-    """What was refused has used no sequence number; what is behind it goes on."""
+    """A refused batch has used no sequence number; the batches behind it go on."""
     wire, broker, producing = setup(batch_bytes_max=1)
     broker.trouble[ApiKey.PRODUCE].append(int(ErrorCode.INVALID_TIMESTAMP))
     deliveries = wire.run(producing.produce(values(3), timeout=5))

@@ -94,7 +94,7 @@ class TwoBrokers:
         )
 
     def answer(self, node: int, key: ApiKey, *answers: Any) -> None:
-        """What broker `node` will answer to requests of this kind, one after the other."""
+        """Set the answers of broker `node` to the next requests of this kind, one after the other."""
         self.brokers[node].trouble[key].extend(answers)
 
     def asked(self, node: int, key: ApiKey) -> list[Any]:
@@ -116,7 +116,7 @@ def listed(*offsets: tuple[int, int, int]) -> ListOffsetsResponse:
 
 
 def committed(group: str, code: int, offset: int) -> OffsetFetchResponseGroup:
-    """What a coordinator answers for a group."""
+    """The answer of a coordinator for one group."""
     partition = OffsetFetchResponsePartitions(partition_index=0, committed_offset=offset)
     topics = [OffsetFetchResponseTopics(name="t", partitions=[partition])]
     return OffsetFetchResponseGroup(group_id=group, error_code=code, topics=[] if code else topics)

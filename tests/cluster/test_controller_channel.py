@@ -53,7 +53,7 @@ NAMES = {1: "c1", 2: "c2", 3: "c3"}
 
 
 class Quorum:
-    """Who leads is what the script says."""
+    """A quorum whose leader is the one that the script says."""
 
     def __init__(self) -> None:
         self.leader_id: int | None = None

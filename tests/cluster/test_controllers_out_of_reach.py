@@ -1,4 +1,4 @@
-"""How long a broker that no controller hears goes on, by Kafka's keys: at its start, with a failed directory, when it stops."""
+"""Kafka's time limits for a broker that no controller hears: at its start, with a failed directory, when it stops."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Controller:
         self._clock = clock
         self.is_deaf = False
         self.heard_at: list[float] = []
-        """When a heartbeat came, heard or not."""
+        """The times of heartbeats, answered or not."""
         self.offline_dirs: list[bytes] = []
 
     async def request(self, message: Any, deadline: float) -> Any:
@@ -54,7 +54,7 @@ Script = Callable[[World, Any, BrokerLifecycle, Controller], Awaitable[None]]
 
 
 def play(script: Script, *, deaf: bool = False, **settings: str) -> tuple[str, float]:
-    """Why the broker ended ('' if the script let it go on), and after how many seconds."""
+    """The reason why the broker ended ('' if the script let it go on), and the seconds until then."""
     world = World(1, Weather())
     config = NodeConfig.from_properties(
         SETTINGS | {key.replace("_", "."): value for key, value in settings.items()}

@@ -1,4 +1,4 @@
-"""How long a broker waits for the incarnation that holds its id: long enough for a dead one, not for ever for a live one."""
+"""The wait of a broker for the incarnation that holds its id: long enough for a dead one, bounded for a live one."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_dead_incarnation_is_waited_for(answer: Callable[[float], ErrorCode | 
 
 
 def test_a_live_one_is_not_waited_for_for_ever() -> None:
-    """What answers in all that time is another broker."""
+    """An incarnation that answers in all that time is another live broker."""
     epoch, sessions, why = outcome(lambda at: TAKEN)
     assert epoch == -1
     assert "another broker with node.id 1 is running" in why

@@ -1,4 +1,4 @@
-"""What the metrics page tells of replication, in a simulated cluster."""
+"""Figures of replication on the metrics page, in a simulated cluster."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Troubled:
         return [each.trouble for each in parse_troubles(text)]
 
     def is_online(self, node_id: int, seen_by: int) -> bool:
-        """Whether the metadata holds the directory of the replica for online."""
+        """True if the metadata holds the directory of the replica for online."""
         known = self.broker(seen_by).image.brokers[node_id]
         return self.disk(node_id).directory_id in known.log_dirs
 

@@ -203,7 +203,7 @@ def test_of_two_live_copies_of_a_disk_one_ends() -> None:
 
 
 def former_registration(node_id: int, directory_id: bytes) -> BrokerRegistrationRequest:
-    """What an earlier process of the same disk asked."""
+    """The registration that an earlier process of the same disk sent."""
     return BrokerRegistrationRequest(
         node_id,
         CLUSTER_ID,
@@ -232,7 +232,7 @@ async def ask_controller(world: World, cluster: Cluster, request: Any) -> Any:
 
 
 def test_late_requests_of_a_former_process_end_nobody() -> None:
-    """What a process asked before it died may be decided after its successor registered: that one registers again."""
+    """Requests of a dead process may be decided after its successor registered: that one registers again."""
 
     async def script(world: World, cluster: Cluster) -> None:
         node = Newcomer(world, cluster, 7, role="broker")

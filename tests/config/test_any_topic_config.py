@@ -1,4 +1,4 @@
-"""Whatever a client sets that is accepted, a node can live with: the log gets it, DescribeConfigs shows it."""
+"""A node can live with every configuration that it accepts: the log gets it, DescribeConfigs shows it."""
 
 from __future__ import annotations
 

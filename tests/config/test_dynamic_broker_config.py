@@ -1,4 +1,4 @@
-"""What a running broker lets itself be told; refusals have the words that Apache Kafka 4.3 answered with."""
+"""Configuration changes that a running broker takes; refusals have the words that Apache Kafka 4.3 answered with."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def test_defaults_of_settings_are_the_tables(kind: type) -> None:
 @settings(max_examples=30, deadline=None)
 @given(LAYERS, st.sampled_from([each for each in CLASSES if each not in (LogConfig, TopicRules)]))
 def test_settings_have_the_values_that_hold(layers: BrokerConfigLayers, kind: type) -> None:
-    """Whatever the layers say, each field that follows a key has the value that is in force, in the field's unit."""
+    """Each field that follows a key has the value that is in force, in the field's unit, whatever the layers say."""
     others = {
         field.name: None
         for field in attrs.fields(kind)
@@ -230,7 +230,7 @@ def test_settings_have_the_values_that_hold(layers: BrokerConfigLayers, kind: ty
 @settings(max_examples=30, deadline=None)
 @given(BROKER_LAYER)
 def test_a_node_starts_with_what_its_layers_say(static: dict[str, str]) -> None:
-    """What a node reads by single keys is what its parts get by classes of settings."""
+    """A single key reads the same value as the classes of settings give to a node's parts."""
     try:
         config = NodeConfig.from_properties(static | SETTINGS)
     except ConfigError:

@@ -36,7 +36,7 @@ def config(**changes: str | None) -> NodeConfig:
 
 
 def test_a_minimal_node() -> None:
-    """What the issue's `odradek dev` writes is enough; the rest is Kafka's defaults."""
+    """The file that `odradek dev` writes is enough; the rest is Kafka's defaults."""
     node = config()
     assert (node.node_id, node.process_roles) == (1, ("broker", "controller"))
     assert [(each.name, each.host, each.port) for each in node.listeners] == [
@@ -301,7 +301,7 @@ def test_properties_are_javas(text: str, values: dict[str, str]) -> None:
 
 @given(st.text())
 def test_any_text_is_properties_or_malformed(text: str) -> None:
-    """Whatever a file holds: keys and values, or a message with the line."""
+    """A file of any text gives keys and values, or a message with the line."""
     try:
         values = parse_properties(text)
     except MalformedProperties as error:

@@ -11,7 +11,7 @@ RECORDING = Path(__file__).with_name("kafka_4.3")
 
 
 def load(api: str) -> dict[str, list[Any]]:
-    """What Apache Kafka answered in the cases of one API: name of the case -> its answers."""
+    """Apache Kafka's answers in the cases of one API, by the name of the case."""
     path = RECORDING / f"{api}.json"
     recorded: dict[str, list[Any]] = json.loads(path.read_text()) if path.exists() else {}
     return recorded

@@ -1,4 +1,4 @@
-"""What the cases about configurations share."""
+"""Requests and waits that the cases about configurations share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where we differ from Apache Kafka on purpose, and why: what docs/compatibility.md says, and what tests let pass.
+"""Deliberate differences from Apache Kafka, with reasons: docs/compatibility.md tells them, and tests let them pass.
 
 Each rule of `DELIBERATE` must still match something: see the test.
 """
@@ -17,12 +17,12 @@ class Deliberate:
     api: str
     pattern: str
     kafka: str
-    """What Kafka does."""
+    """Kafka's behaviour."""
     here: str
     reason: str
 
     def covers(self, difference: str) -> bool:
-        """Whether this rule is about the difference."""
+        """True if this rule is about the difference."""
         return re.search(self.pattern, difference) is not None
 
 
@@ -103,7 +103,7 @@ class Remark:
 
 @attrs.frozen
 class OverBudget:
-    """What a request gets that asks for more than its budget."""
+    """The answer to a request that asks for more than its budget."""
 
     apis: str
     limit: str
@@ -129,7 +129,7 @@ OVER_BUDGET = (
         "INVALID_COMMIT_OFFSET_SIZE for all of them, as in Kafka",
     ),
 )
-"""Where a request is longer than a node decodes or decides at once.
+"""Requests that are longer than a node decodes or decides at once.
 
 What is bounded otherwise stands in `NOT_SEEN`.
 """

@@ -30,7 +30,7 @@ SHARED = tuple(
         "talk",
     )
 )
-"""What all cases use; a change of their code breaks all seals."""
+"""The modules that all cases use; a change of their code breaks all seals."""
 
 
 def seal_of(api: str) -> str:

@@ -91,7 +91,7 @@ class Line:
         return response
 
     def is_answered(self) -> bool:
-        """Whether a response to the oldest request comes; which one does not matter."""
+        """True if a response to the oldest request comes, whichever it is."""
         self._sent.popleft()
         try:
             self._client.read_frame()
@@ -116,7 +116,7 @@ class Line:
 
 
 class Talk:
-    """What a case may do. `tag` makes names fresh; answers show it as `~`."""
+    """The actions of a case. `tag` makes names fresh; answers show it as `~`."""
 
     def __init__(self, bootstrap: str, tag: str) -> None:
         self.bootstrap = bootstrap
@@ -330,7 +330,7 @@ def wait_until_ready(bootstrap: str) -> None:
 
 @attrs.frozen
 class Held:
-    """What came of conversations with a server."""
+    """The record of conversations with a server."""
 
     answers: dict[str, list[Any]]
     """By the name of the case."""

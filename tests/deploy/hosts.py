@@ -74,7 +74,7 @@ class CannotBoot(Exception):
 
 @contextlib.contextmanager
 def refused_by_the_machine() -> Iterator[None]:
-    """What goes wrong here is for the machine: nothing of ours has been tried yet."""
+    """A block whose errors are the machine's fault: nothing of ours has been tried yet."""
     try:
         yield
     except (RuntimeError, OSError) as error:
@@ -213,7 +213,7 @@ class Hosts:
             time.sleep(0.1)
 
     def probe(self, name: str, disk: str) -> None:
-        """What the playbooks will need of this kernel, tried on a host: a file system on a disk, a service in a sandbox.
+        """Try on a host what the playbooks will need of this kernel: a file system on a disk, a service in a sandbox.
 
         Raises `RuntimeError` with what cannot be done.
         """
@@ -241,7 +241,7 @@ class Hosts:
         return None
 
     def ssh_options(self) -> list[str]:
-        """What ssh needs to know hosts that were made a moment ago."""
+        """The options with which ssh trusts hosts that were made a moment ago."""
         options = [
             "-o",
             "BatchMode=yes",
@@ -254,7 +254,7 @@ class Hosts:
 
     @property
     def control_path(self) -> str:
-        """Where ssh keeps connections for the next command, by address."""
+        """The path at which ssh keeps connections for the next command, by address."""
         return f"{self.work}/ssh-%h"
 
     def kill(self, name: str) -> None:
@@ -300,7 +300,7 @@ def _wait_until_unused(device: str) -> None:
 
 
 def _hierarchies() -> list[Path]:
-    """Where control groups are mounted: one place, or with the first version one for each controller."""
+    """The mount points of control groups: one, or with the first version one for each controller."""
     mounted = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     return [Path(words[1]) for words in mounted if words[2] in ("cgroup", "cgroup2")]
 

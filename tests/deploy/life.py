@@ -100,7 +100,7 @@ class Life:
             status = self.status()
 
     def versions(self) -> set[str]:
-        """What the nodes' processes say that they are."""
+        """The versions that the nodes' processes tell."""
         asked = "import urllib.request as r; print(r.urlopen('http://{}:9094/metrics').read().decode())"
         found = set()
         for name in self.told:
@@ -142,7 +142,7 @@ def is_whole(status: dict[str, Any]) -> bool:
 
 
 def host_entry(hosts: Hosts, name: str, *, voter: bool) -> dict[str, Any]:
-    """What an operator writes for a host."""
+    """The inventory entry that an operator writes for a host."""
     host = hosts[name]
     return {
         "ansible_host": host.address,
@@ -228,7 +228,7 @@ def refused(outcome: Outcome, *words: str) -> None:
 
 
 def bad_input(life: Life) -> None:
-    """What stops before anything is touched."""
+    """Bad input stops a deployment before anything is touched."""
     play, told = life.playbooks, life.told
     with life.step("bad input refused"):
         told["crane"]["odradek_node_id"] = 1
@@ -283,7 +283,7 @@ def birth(life: Life) -> None:
 
 
 def again(life: Life) -> None:
-    """What is as the inventory says is left alone."""
+    """A cluster that is as the inventory says is left alone."""
     with life.step("deploy again: no change"):
         outcome = life.playbooks.run("deploy", "--diff")
         assert outcome.changed == 0, outcome.output[-3000:]

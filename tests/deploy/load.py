@@ -24,7 +24,7 @@ _QUIET = {"log_level": 2, "log.connection.close": False}
 
 
 class RecordsLost(AssertionError):
-    """What was acknowledged is not what is there."""
+    """The records there differ from those that were acknowledged."""
 
 
 @attrs.define
@@ -35,7 +35,7 @@ class Load:
     replicas: int = 3
     producers: int = 2
     records_per_second: int = 100
-    """Of all producers together."""
+    """The rate of all producers together."""
     acknowledged: dict[tuple[int, int], str] = attrs.field(factory=dict)
     """Value by partition and offset."""
     seen: set[str] = attrs.field(factory=set)
@@ -126,7 +126,7 @@ class Load:
             self.errors[text] += 1
 
     def acknowledged_since(self, moment: float, seconds: float = 180.0) -> bool:
-        """Whether a record that was sent after `moment` is acknowledged within so many seconds."""
+        """True if a record that was sent after `moment` is acknowledged within so many seconds."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             with self._lock:

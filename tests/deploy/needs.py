@@ -1,4 +1,4 @@
-"""What booted hosts need of this machine, the words for what is missing, and how it gets there."""
+"""The needs of booted hosts on this machine, the words for what is missing, and the ways to get it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUITE = "bookworm"
 DEBIAN_PACKAGES = "systemd-container debootstrap xfsprogs openssh-client iproute2"
 _INSTALL_SECONDS_MAX = 600
 HOST_PYTHON = (3, 11)
-"""That of the suite: a release is built with the Python that runs it."""
+"""The version of the suite's Python: a release is built with the Python that runs it."""
 _COMMANDS = (
     "systemd-nspawn",
     "mkfs.xfs",
@@ -49,11 +49,11 @@ SANDBOX = (*_OWN_MOUNTS, "--net")
 
 
 class CannotPrepare(Exception):
-    """What hosts need cannot be brought here; the message says why."""
+    """A need of the hosts cannot be met here; the message says why."""
 
 
 def what_it_never_has() -> str | None:
-    """Why hosts can never be booted here, whatever is installed; None if they can."""
+    """The reason why hosts can never be booted here, whatever is installed; None if they can."""
     if os.geteuid() != 0:
         return "only root can boot hosts"
     if sys.version_info[:2] != HOST_PYTHON:
@@ -68,7 +68,7 @@ def what_it_never_has() -> str | None:
 
 
 def what_is_missing(*, with_tree: bool) -> str | None:
-    """Why hosts cannot be booted here, in words; None if they can. Takes less than a second."""
+    """The reason why hosts cannot be booted here now, in words; None if they can. Takes less than a second."""
     never = what_it_never_has()
     if never is not None:
         return never
@@ -178,7 +178,7 @@ def make_tree(deadline: float) -> None:
 
 
 def _mirror() -> list[str]:
-    """Where this machine gets its packages, if that has the suite's, too; else debootstrap's own choice."""
+    """The mirror of this machine's packages, if it has the suite's, too; else debootstrap's own choice."""
     asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", f"Codename: {SUITE}", "Component: main"]
     try:
         done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30)

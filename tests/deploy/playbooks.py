@@ -20,7 +20,7 @@ _RECAP = re.compile(r"^(\S+) +: ok=(\d+) +changed=(\d+) +unreachable=(\d+) +fail
 
 @attrs.frozen
 class Outcome:
-    """What a run of a playbook said."""
+    """The output of a playbook's run, its exit status and its time."""
 
     output: str
     status: int
@@ -28,7 +28,7 @@ class Outcome:
 
     @property
     def changed(self) -> int:
-        """How many tasks changed something, over all hosts."""
+        """The number of tasks that changed something, over all hosts."""
         return sum(int(found[3]) for found in _RECAP.finditer(self.output))
 
     @property
@@ -81,7 +81,7 @@ class Playbooks:
         return path
 
     def environment(self) -> dict[str, str]:
-        """Where Ansible finds the collection and its own things, and how it reaches hosts made a moment ago."""
+        """The environment in which Ansible finds the collection and its own files, and reaches new hosts."""
         home = self.hosts.work / "home"
         home.mkdir(exist_ok=True)
         ssh = [*self.hosts.ssh_options(), "-o ControlMaster=auto -o ControlPersist=30s"]

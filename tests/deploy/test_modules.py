@@ -1,4 +1,4 @@
-"""What the collection's modules decide: when a cluster is whole, which disks are empty, which files to put back."""
+"""Decisions of the collection's modules: a cluster that is whole, disks that are empty, files to put back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def status(**values: Any) -> dict[str, Any]:
-    """What `odradek cluster status --json` says of a whole cluster of two brokers, but for `values`."""
+    """The output of `odradek cluster status --json` for a whole cluster of two brokers, but for `values`."""
     return {
         "quorum": {"leader": 1, "voters": [1, 2], "silent_voters": []},
         "brokers": [{"broker": 1, "online": True}, {"broker": 2, "online": True}],

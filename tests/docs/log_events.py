@@ -19,7 +19,7 @@ import attrs
 from tests.docs.markdown import ROOT
 
 SOURCES = ("metadata_quorum", "data_plane", "odradek")
-"""What a node is made of; `wire` writes no log."""
+"""The packages that a node is made of; `wire` writes no log."""
 LEVELS = {
     "debug": "debug",
     "info": "info",

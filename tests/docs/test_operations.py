@@ -26,7 +26,7 @@ KEYS = ("log.dirs", "node.id")
 
 
 def _code(page: str) -> list[str]:
-    """What a page shows as code within its sentences."""
+    """The code that a page shows within its sentences."""
     return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose(page))]
 
 
@@ -85,7 +85,7 @@ def test_every_metric_and_event_that_it_names_is_there() -> None:
 
 
 def test_the_words_of_a_node_that_does_not_start_are_its_own() -> None:
-    """What the page quotes of a node's last line stands in the sources, in one piece."""
+    """The page's quotations of a node's last line stand in the sources, in one piece."""
     section = prose(PAGE).partition("\n## A node does not start\n")[2].partition("\n## ")[0]
     quoted = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
     assert len(quoted) > 5

@@ -92,7 +92,7 @@ class HeldLog:
                 listener(self.high_watermark)
 
     def state(self) -> GroupsState:
-        """What a coordinator reads that takes over: every record as it is on disk."""
+        """The state that a new coordinator reads: every record as it is on disk."""
         return state_of(
             {each.encoded_key(): each.encoded_value() for each in self.records[: self.high_watermark]}, []
         )

@@ -163,7 +163,7 @@ def test_a_deleted_topics_offsets_go_with_it(groups: Groups) -> None:
 
 
 def test_a_group_without_a_coordinator_is_refused(groups: Groups) -> None:
-    """Where `__consumer_offsets` has gone nobody coordinates: NOT_COORDINATOR, until somebody looks for one."""
+    """A group whose `__consumer_offsets` has gone is answered NOT_COORDINATOR, until a client looks for one."""
     assert groups.commit("t", 7) is ErrorCode.NONE
     groups.client.request(DeleteTopicsRequest([DeleteTopicState("__consumer_offsets")], [], 10_000), 6)
     until(lambda: groups.commit("t", 7), lambda code: code is ErrorCode.NOT_COORDINATOR)

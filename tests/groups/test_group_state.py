@@ -1,4 +1,4 @@
-"""What is replicated: records as Kafka writes them, replay, and the state that a new coordinator reads."""
+"""Replicated state of groups: records as Kafka writes them, replay, and the state that a new coordinator reads."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_values_that_cannot_be_read_are_left_out(value: bytes) -> None:
 
 
 def keys_and_values() -> st.SearchStrategy[dict[bytes, bytes | None]]:
-    """What may stand in the log after anybody has written to it: bytes, behind types and versions that there are."""
+    """Records that the log may hold, by any writer: bytes, behind types and versions that there are."""
     version = st.integers(-1, 5).map(lambda number: number.to_bytes(2, "big", signed=True))
     made = st.builds(bytes.__add__, version, st.binary(max_size=40))
     real = st.sampled_from(
@@ -105,7 +105,7 @@ def keys_and_values() -> st.SearchStrategy[dict[bytes, bytes | None]]:
 
 @given(keys_and_values())
 def test_no_record_keeps_a_coordinator_from_loading(latest: dict[bytes, bytes | None]) -> None:
-    """Whatever a client may write: the state is read, and the machine takes over from it."""
+    """A machine takes over from the state that is read, whatever a client may have written."""
     machine = GroupMachine(GroupSettings())
     machine.restore(state_of(latest, []), 0, lambda: bytes(16))
 

@@ -49,7 +49,7 @@ class Lost(Exception):
 
 @attrs.define
 class Seen:
-    """What members were told, and whether it fits together."""
+    """The answers to all members, and the check that they agree."""
 
     assigned: dict[tuple[int, str], bytes] = attrs.field(factory=dict)
     """(generation, member) -> the assignment."""
@@ -64,7 +64,7 @@ class Seen:
     over: bool = False
 
     def check(self, found: dict[int, int], acknowledged: dict[int, int]) -> None:
-        """What was acknowledged is there, or something later, or what was adrift."""
+        """Check that each acknowledged offset is there, or a later one, or one that was adrift."""
         for partition, offset in acknowledged.items():
             assert found[partition] >= offset or found[partition] in self.adrift.get(partition, ())
 
@@ -173,7 +173,7 @@ class Member:
             seen.committed[self._number] = self._serial
 
     async def committed(self) -> dict[int, int]:
-        """What an OffsetFetch tells once the coordinator is there."""
+        """The offsets that an OffsetFetch tells once the coordinator is there."""
         topics = [OffsetFetchRequestTopics("t", bytes(16), list(range(MEMBERS)))]
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", None, -1, topics)])
         while True:

@@ -1,4 +1,4 @@
-"""What a member's protocols cost its group: as much as their list is long, and of their metadata the topics, once."""
+"""The cost of a member's protocols to its group: their list once, and the topics of their metadata once."""
 
 from __future__ import annotations
 

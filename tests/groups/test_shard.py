@@ -76,7 +76,7 @@ class Tasks:
 
 
 class FakeBroker:
-    """What a shard asks of its broker."""
+    """The part of a broker that a shard uses."""
 
     def __init__(self) -> None:
         self.tasks = Tasks()

@@ -142,7 +142,7 @@ ILLEGAL = {
 
 @pytest.mark.parametrize("name", LEGAL)
 def test_legal_history_passes(name: str) -> None:
-    """What Kafka allows is no anomaly."""
+    """A history that Kafka allows has no anomaly."""
     assert check(LEGAL[name].history) == []
 
 
@@ -190,7 +190,7 @@ def test_a_seeded_loss_is_found_in_a_long_history() -> None:
 
 
 def test_history_survives_its_file() -> None:
-    """What is written as lines of JSON is read back equal."""
+    """A history that is written as lines of JSON is read back equal."""
     kept = ILLEGAL["lost-commit"].history
     kept.operations.append(Fault(3.5, "kill", "node 1"))
     assert History.from_lines(list(kept.to_lines())) == kept

@@ -1,4 +1,4 @@
-"""What the clients write can be told from what they did not write, and a producer's restart is heard."""
+"""Values of the clients can be told from foreign bytes, and a producer's restart is heard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jepsen_tests.workload import Recorder, RestartListener, parse_payload, payl
 
 @given(st.integers(0, 1 << 40), st.integers(0, 300))
 def test_payload_carries_its_value(value: int, size: int) -> None:
-    """Whatever its size."""
+    """A payload of any size carries its value."""
     assert parse_payload(payload(value, size)) == value
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the log share: batches, logs on a simulated disk, ports that never wait."""
+"""Helpers of the log's tests: batches, logs on a simulated disk, ports that never wait."""
 
 from __future__ import annotations
 
@@ -176,5 +176,5 @@ class Node:
         finish(self.log_dir.background.look(self.clock.now_ms))
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """What was logged under this name."""
+        """The lines that were logged under this name."""
         return [dict(entry) for entry in self.captured.entries if entry["event"] == name]

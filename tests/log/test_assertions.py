@@ -143,7 +143,7 @@ BROKEN: dict[str, tuple[Callable[[PartitionLog], object], Callable[[PartitionLog
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_log_panics(name: str) -> None:
-    """What builds on a state that no rule allows raises `AssertionError`, and says which rule."""
+    """A step on a state that no rule allows raises `AssertionError`, and says which rule."""
     break_it, step, words = BROKEN[name]
     log = _filled()
     log.check()
@@ -162,7 +162,7 @@ def test_a_broken_log_panics(name: str) -> None:
     )
 )
 def test_offsets_stay_in_their_order(steps: list[tuple[str, int]]) -> None:
-    """Whatever is asked of them: a step is a panic, or start, high watermark and end stand in their order behind it."""
+    """A step on the offsets is a panic, or start, high watermark and end stand in their order behind it."""
     offsets = LogOffsets(3)
     for step, offset in steps:
         before = offsets.high_watermark
@@ -189,7 +189,7 @@ def test_index_positions_ascend() -> None:
 
 
 def test_a_damaged_length_is_no_panic() -> None:
-    """What a disk has changed is weather: a batch that would reach behind its file is CORRUPT_MESSAGE."""
+    """A length that a disk has changed is weather: a batch that would reach behind its file is CORRUPT_MESSAGE."""
     disk = new_disk()
     log = new_log(disk=disk)
     fill(log, 3)

@@ -203,7 +203,7 @@ def test_a_start_waits_for_descriptors(tmp_path: Path) -> None:
 
 
 def test_a_failed_sync_stays_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a sync fails with, the kernel may have dropped the pages: that is no refusal."""
+    """A failed sync is no mere refusal, whatever its error: the kernel may have dropped the pages."""
     log = open_log(real_files.open_dir(str(tmp_path)))
     append(log, batch())
 

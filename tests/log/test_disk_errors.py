@@ -242,7 +242,7 @@ def test_a_log_that_could_not_be_made_leaves_nothing() -> None:
 
 
 def test_a_read_in_a_worker_leaves_the_failed_directory_to_the_loop() -> None:
-    """What a worker meets is remembered: the directory goes offline on the loop, at its next look, never in a thread."""
+    """An error that a worker meets takes the directory offline on the loop, at its next look, never in a thread."""
     node = Node()
     log = node.log()
     fill(log, 3)

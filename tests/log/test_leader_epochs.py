@@ -81,7 +81,7 @@ def test_truncation_forgets_epochs_at_both_ends() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 50)), max_size=12))
 def test_entries_always_ascend(assigned: list[tuple[int, int]]) -> None:
-    """Whatever is assigned, the file can be read again and lookups make sense."""
+    """The file of epochs can be read again and lookups make sense, whatever is assigned."""
     epochs = LeaderEpochs()
     for epoch, start in assigned:
         epochs.assign(epoch, start)

@@ -41,7 +41,7 @@ class LogMachine(RuleBasedStateMachine):
         super().__init__()
         self.model: list[Entry] = []
         self.past: list[list[Entry]] = []
-        """What the log was before each truncation that a power loss may undo."""
+        """The states of the log before each truncation that a power loss may undo."""
         self.durable = 0
         self.log_start = 0
         self.deleted = 0

@@ -177,7 +177,7 @@ producers = st.dictionaries(
 
 @given(producers)
 def test_a_snapshot_keeps_each_producers_last_batch(found: dict[int, tuple[int, int, int, bool]]) -> None:
-    """What is written is read back."""
+    """A snapshot that is written is read back."""
     state = ProducerState()
     for producer_id, (epoch, sequence, delta, transactional) in found.items():
         state.update(producer_id, epoch, sequence, delta + 5, delta, NOW_MS, transactional)

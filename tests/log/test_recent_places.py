@@ -1,4 +1,4 @@
-"""What is remembered of the last appends answers reads as the file does."""
+"""Remembered places of the last appends answer reads as the file does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ sizes = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 400)), min_size=1, 
 
 
 def ranges(log: PartitionLog, reads: list[tuple[int, int, int, bool]]) -> list[tuple[str, int, int, int]]:
-    """What each read (offset, bytes, upper bound, at least one) finds: file, position, count, next offset."""
+    """The finding of each read (offset, bytes, upper bound, at least one): file, position, count, next offset."""
     found = []
     for offset, max_bytes, upper_bound, min_one in reads:
         got = log.read(offset, max_bytes, upper_bound=upper_bound, min_one=min_one)
@@ -34,7 +34,7 @@ def forget(log: PartitionLog) -> None:
 
 @given(sizes, st.data())
 def test_reads_are_those_of_the_file(batches: list[tuple[int, int]], data: st.DataObject) -> None:
-    """Wherever a read begins and whatever bounds it: the same range with and without what is remembered."""
+    """A read finds the same range with and without remembered places, wherever it begins and whatever bounds it."""
     log = new_log(LogConfig(index_interval_bytes=600, segment_bytes=20_000))
     boundaries = [0]
     for count, value_bytes in batches:
@@ -85,7 +85,7 @@ def test_a_follower_that_is_batches_behind_costs_no_small_reads() -> None:
 
 
 def test_a_cut_forgets() -> None:
-    """What is appended behind a truncation lies elsewhere than what was there."""
+    """A batch appended behind a truncation lies elsewhere than the one that was there."""
     log = new_log()
     for _ in range(10):
         append(log, batch(2))

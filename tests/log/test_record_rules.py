@@ -1,4 +1,4 @@
-"""What a log asks of single records: keys, timestamps, the timestamp type; and who is told which one was refused."""
+"""A log's rules for single records: keys, timestamps, the timestamp type; a refusal names the records at fault."""
 
 from __future__ import annotations
 

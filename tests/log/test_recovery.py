@@ -278,7 +278,7 @@ def test_a_gap_in_what_was_synced_is_a_gap_of_the_log() -> None:
 
 
 def test_gaps_within_segments_vouch_for_those_between() -> None:
-    """Where offsets are missing within a segment, compaction has been at the log: nothing was lost between two either."""
+    """A gap within a segment shows that compaction was at the log: a gap between two segments is no loss either."""
     _, directory = _with_a_gap([0, 1, 4, 7], list(range(10, 20)), [20, 25])
     assert open_log(directory, clean=False).log_end_offset == 26
 
@@ -382,7 +382,7 @@ def test_an_empty_index_only_costs_time() -> None:
 
 
 def test_index_files_without_a_segment_are_removed() -> None:
-    """What a crash left of a removed segment."""
+    """Index files that a crash left of a removed segment are removed."""
     disk, _ = written()
     directory = disk.open_dir(ROOT)
     directory.open(file_name(999, ".index"), create=True)

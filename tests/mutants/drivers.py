@@ -1,4 +1,4 @@
-"""What seeds are run with: the quorum alone, a partition alone, whole clusters.
+"""Drivers that run seeds against a mutant: the quorum alone, a partition alone, whole clusters.
 
 An aimed driver uses fewer kinds of trouble than a seed would draw, or more of them; its docstring says so. The default
 profile can find such a mutant too, but needs more seeds.

@@ -31,7 +31,7 @@ class Mutant:
 
 @attrs.frozen
 class Search:
-    """What came of it. `seeds` were run, the last of them is `seed` when something was found."""
+    """The outcome of a search. `seeds` were run, the last of them is `seed` when something was found."""
 
     mutant: Mutant
     seed: int | None

@@ -63,7 +63,7 @@ class RawClient:
         return self.receive(message.API_KEY, version)
 
     def is_closed_by_node(self) -> bool:
-        """Whether the node ends the connection, rather than answer or wait."""
+        """True if the node ends the connection, rather than answer or wait."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:

@@ -24,7 +24,7 @@ async def made(client: Client) -> int:
 
 
 async def settled(world: World, client: Client) -> int:
-    """How many topics there are when no more come."""
+    """The number of topics once it no longer grows."""
     count, before = await made(client), -1
     while count != before:
         await world.sleep(5.0)

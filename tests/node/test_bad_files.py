@@ -129,7 +129,7 @@ def refusal(directory: Path) -> str:
 
 @pytest.mark.parametrize("cut", [1, 50_000, 100_070])
 def test_a_torn_tail_is_cut_off(take: Callable[[str], Path], cut: int) -> None:
-    """What a crash leaves behind the last whole batch is cut off, said in the log, and nothing else is lost."""
+    """A torn batch behind the last whole one is cut off and told in the log, and nothing else is lost."""
     directory = take("killed")
     last = segments(directory)[-1]
     os.truncate(last, last.stat().st_size - cut)

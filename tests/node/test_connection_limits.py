@@ -1,4 +1,4 @@
-"""How many connections a node takes."""
+"""Limits on the connections that a node takes."""
 
 from __future__ import annotations
 

@@ -402,8 +402,7 @@ def test_idle_connections_are_reaped() -> None:
 
 
 def test_half_frames_that_hold_memory_are_evicted() -> None:
-    """Where two large frames do not fit, the connection that has stopped sending is closed, even while it waits for
-    memory."""
+    """A connection that has stopped sending is closed if two large frames do not fit, even if it waits for memory."""
     large = framed(b"echo:" + b"x" * 900_000)
 
     async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:

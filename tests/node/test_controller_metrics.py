@@ -1,4 +1,4 @@
-"""What the metrics page tells of the quorum and the cluster."""
+"""Figures of the quorum and the cluster on the metrics page."""
 
 from __future__ import annotations
 

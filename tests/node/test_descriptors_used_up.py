@@ -78,7 +78,7 @@ def wait_for_closed(held: list[socket.socket], wanted: int) -> int:
 
 
 def brokers_told(port: int) -> int:
-    """How many brokers the node tells a new client, turned away or not while it still sees its old clients go."""
+    """The number of brokers that the node tells a new client, which may be turned away at first."""
     deadline = time.monotonic() + PATIENCE_MS / 1000
     while True:
         with RawClient(f"127.0.0.1:{port}") as client:

@@ -49,7 +49,7 @@ def test_the_bytes_behind_a_delayed_answer_are_bounded() -> None:
 
 
 def test_ranges_of_files_count_with_their_length() -> None:
-    """What waits to be sent pins that much of a log."""
+    """An answer that waits to be sent pins its range of a log, and counts with that length."""
 
     async def script(world: World, node: Node, connect: Connect) -> None:
         node.file.append(bytes(1 << 20))

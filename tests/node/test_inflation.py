@@ -220,7 +220,7 @@ def test_others_are_served_between_the_appends_of_one_request(
         assert broker is not None
         appended: list[int] = []
         turns = [0]
-        """How many were appended by the end of each turn that has appended any."""
+        """The number of batches appended by the end of each turn that has appended any."""
         run_woken = broker.run_woken
 
         def end_turn() -> None:

@@ -27,7 +27,7 @@ WAIT_SECONDS = 20.0
 
 
 def test_nothing_fits_once_something_did_not() -> None:
-    """What comes after the first refusal need not be built."""
+    """An answer behind the first refusal need not be built, however small."""
     size = RepeatedSize(10)
     assert [size.has_room(count) for count in (10, 1, 0)] == [True, False, False]
 

@@ -1,4 +1,4 @@
-"""What a request of tens of thousands of elements asks for is done in many pieces, and its answer is the same as ever."""
+"""A request of tens of thousands of elements is worked off in many pieces, and its answer is the same as ever."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ Ask = Callable[[Any, int], Awaitable[Any]]
 
 
 class Pieces:
-    """How many pieces of long work the loop did."""
+    """The number of pieces of long work that the loop did."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         self.node: Any = None
         self.then: dict[int, Callable[[], None]] = {}
-        """What happens behind a piece, by its number."""
+        """The actions behind a piece, by its number."""
         on_loop = Share.on_loop
 
         async def counted(share: Share, function: Callable[..., Any], *args: object) -> Any:
@@ -270,7 +270,7 @@ def test_a_commit_that_is_too_large_commits_nothing(pieces: Pieces) -> None:
 
 
 def test_many_who_leave_are_answered_each(pieces: Pieces) -> None:
-    """Who is not there is told so, by the names it was given."""
+    """A member that is not there is told so, by the names it was given."""
 
     async def script(world: World, ask: Ask, connect: Any) -> None:
         members = [MemberIdentity("", f"i{number}") for number in range(COUNT)]

@@ -107,7 +107,7 @@ def test_a_delayed_answer_to_a_long_request_is_encoded_beside_the_loop() -> None
 
 
 def test_bytes_that_are_no_request_close_their_connection_alone() -> None:
-    """What only the worker finds out has the same consequence as what the loop finds out."""
+    """A fault that only the worker finds has the same consequence as one that the loop finds."""
 
     async def script(world: World, node: Node, connect: Connect) -> None:
         bad, good = await connect(), await connect()

@@ -50,7 +50,7 @@ class Clients:
         return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
     async def hosted(self, topic: str = "t") -> dict[str, int]:
-        """How many partitions of a topic each directory holds."""
+        """The number of partitions of a topic that each directory holds."""
         results = (await request(self.client, DescribeLogDirsRequest(None), 4)).results
         return {
             result.log_dir: sum(len(found.partitions) for found in result.topics if found.name == topic)
@@ -127,7 +127,7 @@ def test_a_topic_deleted_while_its_logs_are_made_leaves_none() -> None:
 
 
 def test_a_full_disk_is_passed_over_by_many_logs() -> None:
-    """What a worker could not make there goes to the next directory."""
+    """A log that a worker could not make in one directory goes to the next."""
 
     async def script(world: World, clients: Clients) -> None:
         world.machine("server").disk.fail_next(

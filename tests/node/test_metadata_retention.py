@@ -1,4 +1,4 @@
-"""How long a node keeps old snapshots of its metadata log and the log below them: `metadata.max.retention.*`."""
+"""The retention of old snapshots, and of the metadata log below them: `metadata.max.retention.*`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOPICS = 30
 
 
 def ends(world: World) -> list[int]:
-    """Where the snapshots on the disk end."""
+    """The end offsets of the snapshots on the disk."""
     names = world.machine("server").disk.peek("/data/__cluster_metadata-0")
     return sorted(int(name[:20]) for name in names if name.endswith(".checkpoint"))
 

@@ -79,7 +79,7 @@ async def send(conn: Conn, data: bytes) -> None:
 
 
 async def http(world: World, data: bytes) -> bytes:
-    """What a connection answers to these bytes."""
+    """The answer to these bytes on a new connection."""
     conn = await world.node_env("client").network.connect("server", PORT)
     await send(conn, data)
     return await read_to_end(conn)

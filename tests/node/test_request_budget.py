@@ -49,7 +49,8 @@ ANSWER_BYTES_MAX = 16 << 20
 ANSWER_ELEMENTS_MAX = 400_000
 """Ten for each element of a request: a topic that is made is answered with all of its configuration."""
 TURN_INFLATED_BYTES_MAX = 2 * RATION + 2 * CHUNK_BYTES
-"""What the loop decompresses in one turn: it begins no batch after one ration, and each is bounded by another."""
+"""The most bytes that the loop decompresses in one turn: a ration before the last batch begins, and another for it.
+"""
 ZERO_SECONDS_MAX = 60.0
 
 DECODED = "odradek_request_elements_total"
@@ -66,7 +67,7 @@ WEIGHTS = {
     ApiKey.OFFSET_COMMIT: OFFSET_UNITS,
     ApiKey.OFFSET_DELETE: OFFSET_UNITS,
 }
-"""What looking up one element counts like, where it is dearer than a partition."""
+"""The units that looking up one element takes, where it is dearer than a partition."""
 HELD = (
     "odradek_receive_buffer_bytes",
     "odradek_answers_waiting_bytes",
@@ -74,7 +75,7 @@ HELD = (
     "odradek_requests_waiting",
     "odradek_long_work_waiting",
 )
-"""What requests and answers hold; nothing of it outlives them."""
+"""The gauges of what requests and answers hold, in bytes or requests; all are 0 at rest."""
 
 FRAMES = [(key, line) for key in LINES for line in LINES[key]]
 LISTENERS = ("broker", "controller")
@@ -100,7 +101,7 @@ def served(judged: Judged) -> dict[str, dict[int, tuple[int, int]]]:
 
 
 def test_every_api_that_a_node_serves_has_a_line(served: dict[str, dict[int, tuple[int, int]]]) -> None:
-    """Who adds an API says what makes it expensive."""
+    """A new API needs a line that says what makes it expensive."""
     keys = {key for of_listener in served.values() for key in of_listener}
     assert {ApiKey(key).name for key in keys} == {key.name for key in LINES}
 
@@ -154,7 +155,7 @@ def made(key: ApiKey, line: Costly, version: int, stage: Stage) -> tuple[bytes, 
 
 
 def body_at(key: ApiKey, version: int) -> int:
-    """Where the request begins in its frame: behind the size, the header's numbers, the client id and its tags."""
+    """The position of the request in its frame: behind the size, the header's numbers, the client id and its tags."""
     return 4 + 8 + 2 + len(CLIENT_ID) + (request_header_version(key, version) >= 2)
 
 
@@ -180,7 +181,7 @@ def different_versions(key: ApiKey, served: list[int]) -> list[int]:
 
 
 class Ledger:
-    """How much the counters have grown since the last look, which is always at a node at rest."""
+    """The growth of the counters since the last look, which is always at a node at rest."""
 
     def __init__(self, node: Judged) -> None:
         self._node = node
@@ -230,7 +231,7 @@ def test_the_most_expensive_frame_stays_within_the_budget(
     served: dict[str, dict[int, tuple[int, int]]],
     frame: tuple[ApiKey, Costly],
 ) -> None:
-    """What is decoded, looked up, decompressed on the loop and held for it has its bound; others are served behind it."""
+    """The work for a frame has its bound: decoding, lookups, decompression on the loop, memory. Others go on."""
     key, line = frame
     pid = judged.process.pid
     bugs_before = judged.process.log_path.read_text().count("connection.bug")

@@ -49,7 +49,7 @@ def prepare(directory: Path, **settings: str) -> Path:
 
 
 def rules_in(directory: Path) -> AccessImage:
-    """What the log of Kafka says, from its first record on."""
+    """The ACLs in Kafka's own metadata log, from its first record on."""
     builder = ImageBuilder(MetadataImage.empty("c"))
     for batch in read_batches((directory / METADATA / f"{0:020}.log").read_bytes(), source="Kafka's log"):
         for offset, record in enumerate(batch.records, batch.base_offset):

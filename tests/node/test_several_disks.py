@@ -34,7 +34,7 @@ STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
 
 @attrs.define
 class Cluster:
-    """What the scripts ask of a node with the directories /one and /two."""
+    """The scripts' requests to a node with the directories /one and /two."""
 
     client: Client
 

@@ -18,7 +18,7 @@ from wire.messages.fetch import LeaderIdAndEpoch
 
 @pytest.fixture(autouse=True)
 def _no_longer_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test has broken is not watched in the next."""
+    """Forget after each test the parts that it has broken."""
     monkeypatch.setattr(shared_parts, "_SHARED", list(shared_parts._SHARED))
 
 
@@ -41,7 +41,7 @@ def test_a_structure_that_is_set_is_found() -> None:
 
 @pytest.mark.parametrize("module", [produce, fetch_job])
 def test_answers_of_produce_and_fetch_are_watched(module: object) -> None:
-    """Whatever these two handlers put into many answers is among what is watched."""
+    """The parts that these two handlers put into many answers are all watched."""
     watched = {id(part) for part, _ in shared_parts._SHARED}
     parts = [value for name, value in vars(module).items() if name.startswith(("_NO", "_NONE"))]
     assert len(parts) >= 3

@@ -280,7 +280,7 @@ def test_a_call_that_the_kernel_holds_is_left_behind(tmp_path: Path, where: str)
 
 
 def is_held(server: ServerProcess) -> bool:
-    """Whether a thread waits in the kernel until somebody opens the other end of a pipe."""
+    """True if a thread waits in the kernel until the other end of a pipe is opened."""
     with contextlib.suppress(OSError):
         tasks = Path(f"/proc/{server.pid}/task")
         return any("wait_for_partner" in (task / "wchan").read_text() for task in tasks.iterdir())

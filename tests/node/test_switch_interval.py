@@ -1,4 +1,4 @@
-"""How long a worker keeps the interpreter from the event loop of a running node."""
+"""The time for which a worker keeps the interpreter from the event loop of a running node."""
 
 from __future__ import annotations
 

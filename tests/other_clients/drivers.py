@@ -49,7 +49,7 @@ class Received:
 
 
 class Driver(Protocol):
-    """What every library can do."""
+    """The operations that every library offers."""
 
     name: str
 

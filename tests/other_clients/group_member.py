@@ -27,7 +27,7 @@ POLL_SECONDS = 0.1
 
 
 class GroupMember(Protocol):
-    """What every library can do."""
+    """The operations of a group's member that every library offers."""
 
     def poll(self) -> list[tuple[int, int, str]]:
         """Records that have come, as (partition, offset, value)."""

@@ -1,4 +1,4 @@
-"""What one of the client libraries produces, it reads back: every codec, idempotent or not, all acks."""
+"""Records that a client library produces, it reads back: every codec, idempotent or not, all acks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def samples(count: int) -> list[Sent]:
 
 
 def expected(records: list[Sent], places: list[tuple[int, int]]) -> list[Received]:
-    """What a consumer must give for the records at the places that the producer was told."""
+    """The records that a consumer must give, at the places that the producer was told."""
     return [
         Received(partition, offset, sent.timestamp_ms or 0, sent.key, sent.value, sent.headers)
         for sent, (partition, offset) in zip(records, places, strict=True)

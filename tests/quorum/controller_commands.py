@@ -36,7 +36,7 @@ from wire.structure import Message
 
 
 class _Script(Protocol):
-    """What the commands need of the script that they belong to."""
+    """The part of a script that its commands need."""
 
     @property
     def image(self) -> MetadataImage: ...

@@ -98,7 +98,7 @@ class Controllers:
         self.segment_bytes = segment_bytes
         self.controllers = {*voters, *more_controllers}
         self.more_endpoints: dict[int, tuple[tuple[str, str, int], ...]] = {}
-        """Where a node listens, too, as it says."""
+        """The further endpoints that a node registers."""
         self.voters = VoterSet.of(
             Voter(ReplicaKey(each, directory_of(each)), ((LISTENER, host_of(each), PORT),)) for each in voters
         )

@@ -88,7 +88,7 @@ class ControllerMachine(RuleBasedStateMachine):
         self.empty: dict[int, set[int]] = {}
         """The replicas of each partition on disks that took the place of others, which nobody has filled yet."""
         self.may_lose = False
-        """Whether this step may elect a replica that holds nothing."""
+        """True if this step may elect a replica that holds nothing."""
 
     def _lead(self, image: MetadataImage) -> ReplicatedStateMachine[Any, Any]:
         self.machine = ReplicatedStateMachine(

@@ -325,7 +325,7 @@ def group_timeouts(groups: Iterable[int], timeout_ms: int) -> IncrementalAlterCo
 
 
 def test_a_long_request_and_the_next_of_its_connection_keep_their_order() -> None:
-    """What comes behind a request that is decided in parts is decided behind all of them."""
+    """A request behind one that is decided in parts is decided behind all of them."""
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -348,7 +348,7 @@ def test_a_long_request_and_the_next_of_its_connection_keep_their_order() -> Non
 
 
 def test_a_leader_that_is_lost_halfway_says_so_for_all_that_is_not_committed() -> None:
-    """What it has decided is taken back; what comes behind that is decided no more. The answer is one, and complete."""
+    """A leader that is lost takes back what is uncommitted, and decides no more. The answer is one, and complete."""
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -464,7 +464,7 @@ def read(offset: int, wait_ms: int = 0) -> FetchRequest:
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_crashes_power_cuts_and_bad_weather_lose_no_answer(seed: int) -> None:
-    """Whatever was answered holds for ever after; in the end all logs agree."""
+    """An answer holds for ever after, whatever it was; in the end all logs agree."""
     storm(seed)
 
 
@@ -561,7 +561,7 @@ async def change_voters(controllers: Controllers, node_id: int) -> None:
 
 
 def logs_agree(controllers: Controllers) -> None:
-    """Where logs overlap they hold the same batches; all end at the same offset."""
+    """Check that logs hold the same batches as far as they overlap, and end at the same offset."""
     known: dict[int, Any] = {}
     ends = set()
     for node_id in controllers.node_ids:

@@ -1,4 +1,4 @@
-"""What anybody may send to a controller's listener: no packet ends a node, fills its memory or spoils an election for long."""
+"""Forged requests to a controller's listener: none ends a node, fills its memory or spoils an election for long."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_odd_numbers_are_answered() -> None:
 
 
 def test_a_leader_that_hears_of_the_next_one_stops_deciding() -> None:
-    """What comes between the loss of the lead and the first commit of the next leader is answered NOT_CONTROLLER."""
+    """Requests between the loss of the lead and the next leader's first commit are answered NOT_CONTROLLER."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))

@@ -1,4 +1,4 @@
-"""What one request of an administrator may name has a bound."""
+"""The bound on the things that one request of an administrator may name."""
 
 from __future__ import annotations
 

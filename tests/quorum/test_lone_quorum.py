@@ -47,7 +47,7 @@ LOG = f"{PATH}/__cluster_metadata-0/00000000000000000000.log"
 
 @attrs.define
 class Told:
-    """What a client has been told; it must hold for ever after."""
+    """The answers that a client has had; they must hold for ever after."""
 
     topics: dict[str, bytes] = attrs.Factory(dict)
     deleted: list[bytes] = attrs.Factory(list)

@@ -150,7 +150,7 @@ def test_a_torn_write_of_several_batches_is_cut_where_it_is_torn(at: int) -> Non
 
 @pytest.mark.parametrize("at", range(5))
 def test_rot_in_a_write_of_several_batches_is_found_when_it_was_synced(at: int) -> None:
-    """What is behind the write could only be written because the write was synced."""
+    """A damaged write is told as rot if records lie behind it: they could only be written once it was synced."""
     world = make_world()
     directory = world.machine(NODE).disk.open_dir(PATH).subdir("__cluster_metadata-0")
     log = open_log(world)
@@ -166,7 +166,7 @@ def test_rot_in_a_write_of_several_batches_is_found_when_it_was_synced(at: int) 
 
 
 def test_a_truncation_survives_a_power_cut_at_any_operation() -> None:
-    """What was taken back does not come back once `truncate_to` has returned; until then all of it may."""
+    """A truncation stays once `truncate_to` has returned; until then all that it cut may come back."""
     for number in range(1, 40):
         world = make_world(number)
         disk = world.machine(NODE).disk

@@ -1,4 +1,4 @@
-"""What happens to a partition when brokers come and go: properties over random histories of one partition.
+"""A partition's state as brokers come and go: properties over random histories of one partition.
 
 The rules are those of metadata_quorum/controller/README.md ("Eligible leader replicas"). A leader is always in sync and
 acceptable. The last in-sync replica is given up only after its unclean restart; then only its return elects it again.

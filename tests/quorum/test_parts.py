@@ -118,7 +118,7 @@ class Cluster:
 
     @property
     def contents(self) -> dict[str, Any]:
-        """What the metadata say, but for ids and offsets, and but for where new partitions are, which is chance."""
+        """The contents of the metadata, without ids, offsets, and the random places of new partitions."""
         image: MetadataImage = self.machine.state
         kept = {topic_id(number) for number in range(TOPICS)}
         return {
@@ -387,7 +387,7 @@ def test_a_topic_that_grows_beyond_the_limit_leaves_the_others_alone() -> None:
 
 
 def test_a_controller_that_is_lost_in_between_is_told_for_the_rest() -> None:
-    """What is committed by then is answered; what is not decided any more has Kafka's error for it."""
+    """Topics committed by then are answered; those that are decided no more have Kafka's error for it."""
     cluster = Cluster()
     request = new_topics_named([f"n{number}" for number in range(1000)])
     long = cluster.controller.long_request(cluster.machine.state, request)

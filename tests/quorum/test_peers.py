@@ -123,7 +123,7 @@ def test_who_is_not_there_has_not_seen_the_request() -> None:
 
 
 def test_a_crash_of_the_peer_breaks_what_is_under_way_and_nothing_later() -> None:
-    """What was sent may have been acted on: `ConnectionLost`, not `NeverSent`."""
+    """A request that was sent may have been acted on: `ConnectionLost`, not `NeverSent`."""
 
     async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
         assert await ask(world, peer, 1) == 1

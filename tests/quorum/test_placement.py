@@ -1,4 +1,4 @@
-"""Where replicas go: "spread over (rack, host); first replica round robin, others shifted"."""
+"""The placement of replicas: "spread over (rack, host); first replica round robin, others shifted"."""
 
 from __future__ import annotations
 

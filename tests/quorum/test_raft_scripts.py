@@ -13,7 +13,7 @@ SCRIPTS = sorted((Path(__file__).parent / "raft_scripts").glob("*.txt"))
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_script(path: Path, rewrite: bool) -> None:
-    """What a script says is what happens (`--rewrite` writes it anew: read the difference)."""
+    """A script's lines are what happens (`--rewrite` writes it anew: read the difference)."""
     happened = run_script(path)
     if rewrite:
         path.write_text(happened)

@@ -1,4 +1,4 @@
-"""What a registration may hold: it goes to every node's memory and disk as it comes, and to all who ask for metadata."""
+"""Bounds on a registration: it goes to every node's memory and disk as it comes, and to all who ask for metadata."""
 
 from __future__ import annotations
 

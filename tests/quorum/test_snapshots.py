@@ -100,7 +100,7 @@ def in_world(main: Callable[[Env], Any], seed: int = 1) -> None:
 @given(st.randoms(use_true_random=False), st.integers(1, 120))
 @settings(max_examples=examples(100), deadline=None)
 def test_the_records_of_an_image_give_it_back(random: Random, length: int) -> None:
-    """Whatever happened: a snapshot tells the state, and nothing of the way to it."""
+    """A snapshot of any history tells the state, and nothing of the way to it."""
     image = replay(*random_history(random, length))
     again = replay(*records_of(image))
     assert attrs.evolve(again, offset=image.offset, epoch=image.epoch) == image
@@ -109,7 +109,7 @@ def test_the_records_of_an_image_give_it_back(random: Random, length: int) -> No
 
 
 def test_every_field_of_brokers_controllers_and_partitions_is_kept() -> None:
-    """What the random histories leave at its default."""
+    """Fields that the random histories leave at their defaults are kept."""
     listener = records.BrokerEndpoint("PLAINTEXT", "b1", 9092, 0)
     image = replay(
         records.FeatureLevelRecord("group.version", 1),

@@ -1,4 +1,4 @@
-"""What formatting writes and refuses."""
+"""The files that formatting writes, and the cases that it refuses."""
 
 from __future__ import annotations
 

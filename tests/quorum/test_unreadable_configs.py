@@ -1,4 +1,4 @@
-"""What a controller does about values in the log that it cannot read: it leaves them, and a change takes them away."""
+"""A controller leaves values in the log that it cannot read, and a change takes them away."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_deleted_topic_leaves_nothing() -> None:
 
 
 def test_each_is_told_and_counted_once() -> None:
-    """Whether it comes in the log, at a start or with a leader's snapshot."""
+    """An unreadable value is told once, whether it comes in the log, at a start or with a leader's snapshot."""
 
     class Lines:
         def __init__(self) -> None:

@@ -80,7 +80,7 @@ def test_a_promise_is_the_voters_own(stranger: ReplicaKey) -> None:
 
 
 def test_voters_without_directories_are_their_nodes() -> None:
-    """Where the configuration names node ids alone, any replica of the node is the voter."""
+    """A voter of a configuration that names node ids alone is any replica of its node."""
     leader = Replica.leader(VoterSet.of_ids([1, 2, 3]))
     leader.fetch(key(2))
     assert leader.core.high_watermark == 2

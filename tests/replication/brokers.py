@@ -75,7 +75,7 @@ def host(node_id: int) -> str:
 
 
 class Controller:
-    """What the cluster's state is, and who is told of it."""
+    """The state of the cluster, and its delivery to the brokers."""
 
     def __init__(self, replicas: tuple[int, ...], partitions: int, min_isr: int) -> None:
         self.brokers: dict[int, BrokerImage] = {}
@@ -92,7 +92,7 @@ class Controller:
         self.changed = trio.Event()
         self.alterations: list[tuple[int, ...]] = []
         self.is_deaf = False
-        """Whether requests get no answer."""
+        """True while requests get no answer."""
 
     def image(self) -> MetadataImage:
         topic = TopicImage(TOPIC, TOPIC_ID, dict(self.partitions))
@@ -230,7 +230,7 @@ class Controller:
 
 
 class Channel:
-    """How one broker asks the controller: a message each way, each with a delay."""
+    """A broker's channel to the controller: a message each way, each with a delay."""
 
     def __init__(self, cluster: ReplicatedTopic, env: Env) -> None:
         self._cluster = cluster
@@ -285,7 +285,7 @@ class ReplicatedTopic:
         }
         self.members: dict[int, Member] = {}
         self.metadata_seconds = 0.02
-        """How long an image takes to a broker, at most."""
+        """The most seconds that an image takes to a broker."""
         self.answers_lost = 0.0
         self.racks: dict[int, str] = {}
         self._peers: PeerConnections | None = None
@@ -391,13 +391,13 @@ class ReplicatedTopic:
         disk.corrupt(f"/data/{TOPIC}-{index}/{0:020}.log", position, 0x10)
 
     def byte(self, node_id: int, position: int, *, index: int = 0) -> int | None:
-        """What is there on the disk."""
+        """The byte of a partition's first segment on a broker's disk; None behind its end."""
         files = self.world.machine(host(node_id)).disk.peek(f"/data/{TOPIC}-{index}")
         data = files.get(f"{0:020}.log", b"")
         return data[position] if position < len(data) else None
 
     def directories(self, node_id: int) -> list[str]:
-        """What there is on a broker's disk, of partitions."""
+        """The directories of partitions on a broker's disk."""
         names = self.members[node_id].broker.log_dirs[0].directory.list()
         return [name for name in names if name.startswith(f"{TOPIC}-")]
 

@@ -55,7 +55,7 @@ def test_a_made_up_broker_epoch_shuts_out_nobody(ahead: int, code: ErrorCode) ->
 
 
 def test_another_session_of_a_follower_does_not_silence_its_own() -> None:
-    """Which may also be its own from before: a request that a paused leader reads late, after the next session's first."""
+    """A session of a stranger, or an old one that is read late, leaves the follower's own session alone."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         assert await cluster.produce(1, b"first") == (0, 0)

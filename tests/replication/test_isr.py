@@ -16,7 +16,7 @@ ME, LAG_MS_MAX, BROKER_EPOCH = 1, 1000, 50
 
 
 class Cluster:
-    """What the leader asks about others."""
+    """The leader's view of other brokers, as the test sets it."""
 
     lag_ms_max = LAG_MS_MAX
 
@@ -167,7 +167,7 @@ def test_another_incarnation_promises_nothing(broker_epoch: int) -> None:
 
 
 def test_a_broker_that_is_not_registered_promises_nothing() -> None:
-    """Whatever it says that it is."""
+    """An unregistered broker promises nothing, whatever it claims to be."""
     leader = Leader(isr=(1, 2))
     leader.append()
     del leader.cluster.known[2]
@@ -276,7 +276,7 @@ def test_a_new_term_knows_nothing_of_the_last() -> None:
 
 
 def test_steady_load_is_not_lag() -> None:
-    """Who has at each fetch what the leader had at the one before was caught up then."""
+    """A follower that has at each fetch what the leader had at the one before was caught up then."""
     leader = Leader()
     for offset in range(5):
         leader.append()

@@ -1,4 +1,4 @@
-"""What a leader tells the controller of its in-sync replicas, and of which incarnations, however often it has to."""
+"""A leader's proposals to the controller: replicas in sync, with their incarnations, until they are decided."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "1 2 3 4").split()]
 INSIDE = HEADER_SIZE + 3
 """A place in the records of the first batch: its header stays sound."""
 SECOND_MAGIC = 16
-"""Where the magic lies in a header: damage there leaves no batch."""
+"""The place of the magic in a header: damage there leaves no batch."""
 
 
 async def write(cluster: ReplicatedTopic, first: int, end: int) -> None:
@@ -259,6 +259,6 @@ class Deaths:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_deaths_while_a_rotten_leader_is_replaced(seed: int) -> None:
-    """Whenever who dies: nothing acknowledged is lost, and all three are equal in the end."""
+    """Acknowledged records stay, and all three replicas are equal in the end, whichever dies at whatever time."""
     deaths = Deaths(seed)
     deaths.cluster.play(deaths.run)

@@ -93,7 +93,7 @@ class Storm:
             each.code = ErrorCode.REQUEST_TIMED_OUT
 
     async def _watch_high_watermarks(self) -> None:
-        """What is below any replica's high watermark stays as it is."""
+        """Check that records below any replica's high watermark stay as they are."""
         cluster = self.cluster
         while not self.is_over:
             await cluster.world.sleep(0.05)

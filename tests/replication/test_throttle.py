@@ -45,7 +45,7 @@ def test_without_a_rate_nothing_is_slowed() -> None:
 
 
 def test_the_rate_holds_over_time() -> None:
-    """What was served too much at once is waited for; a pause saves up one second, not more."""
+    """Bytes served beyond the rate are waited for; a pause saves up one second, not more."""
     made = throttle(1000, "*")
     made.note(3000)
     assert not made.has_room(0)
@@ -57,7 +57,7 @@ def test_the_rate_holds_over_time() -> None:
 
 
 def test_when_there_is_room_again() -> None:
-    """What is used up comes back at the rate; a rate of 0 is looked at again."""
+    """Bytes that are used up come back at the rate; a rate of 0 is looked at again."""
     made = throttle(1000, "*")
     assert made.room_at_ms(0) == 0
     made.note(3000)

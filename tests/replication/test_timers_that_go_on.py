@@ -1,4 +1,4 @@
-"""What a broker looks at again and again goes on, whatever one of the things looked at does."""
+"""A broker's repeated looks go on, although one of the things looked at fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where logs are cut: three replicas in memory that lead in turns, crash and follow; nothing committed is ever cut."""
+"""Truncation of logs: three replicas in memory lead in turns, crash and follow; nothing committed is ever cut."""
 
 from __future__ import annotations
 

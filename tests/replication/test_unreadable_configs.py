@@ -1,4 +1,4 @@
-"""Whatever any program has written into the metadata log, a broker applies it, and all nodes act by the same values."""
+"""A broker applies whatever any program wrote into the metadata log, and all nodes act by the same values."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ def applied(broker: Broker, changes: Sequence[ConfigRecord]) -> MetadataImage:
 
 
 def min_isr_of_controller(image: MetadataImage) -> int:
-    """Whose properties file says 2, and the brokers' 3: with eligible leaders the log alone tells."""
+    """The minimum on a controller whose file says 2, the brokers' 3: with eligible leaders the log alone tells."""
     return topic_rules(image, CONTROLLER, image.topics[TOPIC]).min_isr
 
 
 def in_force(broker: Broker, limits: ConnectionLimits) -> str:
-    """What a broker does by, as text: NaN is a value, too."""
+    """The values that a broker acts by, as text: NaN is a value, too."""
     throttles = [(each.is_set, each.applies_to(TOPIC_ID, 0)) for each in broker.replication.throttles]
     figures = (limits.connections_max, limits.per_ip_max, limits.creation_rate_max, limits.per_ip_overrides)
     return repr((broker.topics[TOPIC].config, throttles, figures))

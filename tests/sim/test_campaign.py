@@ -123,7 +123,7 @@ def test_a_campaign_finds_groups_shrinks_and_tells(
 
 @pytest.mark.usefixtures("seeds_that_fail")
 def test_a_campaign_that_was_killed_goes_on(tmp_path: Path) -> None:
-    """What it had begun to write is cut off, so that no later session stumbles over it."""
+    """A line that a killed campaign had begun to write is cut off, so that no later session stumbles over it."""
     arguments = ["--campaign", "--profile", "calm", "--workers", "1", "--out", str(tmp_path), "--seeds", "1"]
     path = tmp_path / "results.jsonl"
     path.write_text(line_of(outcome(0)) + line_of(outcome(1))[:30])

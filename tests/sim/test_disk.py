@@ -1,4 +1,4 @@
-"""What a crash leaves on the simulated disk, and how faults are injected into it."""
+"""The state that a crash leaves on the simulated disk, and the injection of faults into it."""
 
 from __future__ import annotations
 

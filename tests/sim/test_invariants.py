@@ -1,4 +1,4 @@
-"""What must hold at every moment: the ledgers by themselves, and the eyes of a run on a living cluster with one thing wrong."""
+"""Invariants at every moment: the ledgers by themselves, and the watch over a living cluster with one thing wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be wrong with links and connections, and that nothing of it is told to whom it befalls."""
+"""Faults of links and connections, of which the hosts at either end are told nothing."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_spurious_wakes_read_nothing() -> None:
 
 
 def test_close_is_the_end_of_the_stream_or_a_reset() -> None:
-    """What was sent before a close arrives; a close over unread bytes resets, as TCP does."""
+    """Bytes that were sent before a close arrive; a close over unread bytes resets, as TCP does."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -325,7 +325,7 @@ def test_the_death_of_a_process_resets_its_connections() -> None:
 
 
 def test_a_loss_of_power_is_silent_until_the_machine_is_back() -> None:
-    """What is sent to a machine without power vanishes; once it is up again, it answers with a reset."""
+    """Bytes sent to a machine without power vanish; once it is up again, it answers with a reset."""
 
     async def scenario(world: World) -> None:
         here, _ = await pair(world)

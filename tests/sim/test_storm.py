@@ -50,7 +50,7 @@ def run(made: Storm, cluster: QuietCluster) -> None:
 
 @pytest.fixture(autouse=True)
 def idle_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What dies here need not do anything else."""
+    """A node of these tests need not do anything but die."""
 
     async def idle(config: Any, env: Any, *, started: Any, stop: Any, **_: Any) -> None:
         started({})

@@ -134,7 +134,7 @@ def test_workers_take_virtual_time_and_finish_though_cancelled() -> None:
 
 
 def test_a_worker_acts_at_any_moment_and_the_loop_hears_of_it_later() -> None:
-    """What a worker saw may be past when the loop goes on, and what the loop saw when the worker begins."""
+    """A worker's knowledge may be past when the loop goes on, and the loop's when the worker begins."""
     world = World(1, Weather(worker_seconds=(2.0, 2.0)))
     moments: list[float] = []
 

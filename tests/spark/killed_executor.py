@@ -39,7 +39,7 @@ def executors() -> list[int]:
 
 
 def in_the_middle(spark: SparkSession, query: StreamingQuery) -> bool:
-    """Whether some tasks of a batch are done and others are not; or the query is over, and it is too late."""
+    """True if some tasks of a batch are done and others are not; or the query is over, and it is too late."""
     tracker = spark.sparkContext.statusTracker()
     infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     return not query.isActive or any(

@@ -17,7 +17,7 @@ __all__ = ["kill_workers", "patiently", "started", "wait_for"]
 
 WAIT_SECONDS = 120
 _TOO_SLOW = "failed to connect back"
-"""What Spark says of a Python process that took more than ten seconds to start."""
+"""Spark's words on a Python process that took more than ten seconds to start."""
 
 
 def wait_for(what: Callable[[], bool], query: StreamingQuery | None = None) -> None:

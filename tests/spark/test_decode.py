@@ -100,7 +100,7 @@ def arrow_rows(
 
 
 def outcome(function: Any, *arguments: Any, **named: Any) -> Any:
-    """What a reader returns, or the Kafka error that it raises; any other exception passes."""
+    """The value that a reader returns, or the Kafka error that it raises; any other exception passes."""
     try:
         return function(*arguments, **named)
     except KafkaError as error:

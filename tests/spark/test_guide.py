@@ -36,7 +36,7 @@ SOUND = """\
 {"kind": "send", "process": "p", "invoked": 0, "key": "t-0", "value": 1, "completed": 1, "outcome": "ok", "offset": 0, "error": ""}
 {"kind": "poll", "process": "c", "invoked": 2, "completed": 3, "outcome": "ok", "records": {"t-0": [[0, 1]]}, "rebalanced": [], "final": false}
 """
-"""What `jepsen_tests` keeps of two operations."""
+"""The lines that `jepsen_tests` keeps of two operations."""
 
 
 @pytest.fixture

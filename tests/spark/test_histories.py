@@ -83,7 +83,7 @@ def test_parts_are_judged_as_the_whole(seed: int) -> None:
 
 
 def test_every_name_of_an_anomaly_means_something() -> None:
-    """What the checkers find is told as lost, doubled, reordered or never written."""
+    """Each anomaly that the checkers find is told as lost, doubled, reordered or never written."""
     names = {name for names in KINDS_OF_TROUBLE.values() for name in names}
     found = set()
     for seed in range(30):

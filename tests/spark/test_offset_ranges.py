@@ -1,4 +1,4 @@
-"""How ranges are split among tasks, how limits are shared, what filters leave, what a checkpoint holds."""
+"""The split of ranges among tasks, the sharing of limits, the effect of filters, the contents of a checkpoint."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class TestFilters:
         ],
     )
     def test_the_rest_is_sparks(self, one: Filter) -> None:
-        """What saves no reading is handed back untouched."""
+        """A filter that saves no reading is handed back untouched."""
         pushed, left = push([one])
         assert left == [one]
         assert pushed.cut(range_of(0, 100)) == range_of(0, 100)
@@ -210,7 +210,7 @@ class TestCheckpoint:
         )
     )
     def test_round_trip(self, offset: StreamOffset) -> None:
-        """What is written is read again, and written again as the same JSON."""
+        """An offset that is written is read again, and written again as the same JSON."""
         again = StreamOffset.from_json(offset.to_json())
         assert again == offset
         assert again.to_json() == offset.to_json()

@@ -32,7 +32,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class Killed(BaseException):
-    """What ends a job where a test wants it."""
+    """The exception that ends a job where a test wants it."""
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ def test_records_are_those_of_the_jvm_connector(
 def test_a_failed_task_fails_the_write(
     spark: SparkSession, topics: Topics, fresh_topic: Callable[[str], str]
 ) -> None:
-    """What only the rows show is told in one sentence by the task, through Spark."""
+    """A fault that only the rows show is told in one sentence by the task, through Spark."""
     topic = topics.create(fresh_topic("sink"), partitions=2)
     rows = spark.range(0, 10, 1, 1).selectExpr("cast(id as string) as value", "cast(7 as int) as partition")
     with pytest.raises(Exception, match=r".") as caught:

@@ -1,4 +1,4 @@
-"""What a write refuses before anything runs: one sentence for each mistake."""
+"""A write's refusals before anything runs: one sentence for each mistake."""
 
 from __future__ import annotations
 

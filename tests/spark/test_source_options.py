@@ -148,7 +148,7 @@ REFUSED: list[tuple[Query, dict[str, str], str]] = [
 class TestRefused:
     @pytest.mark.parametrize(("query", "given", "sentence"), REFUSED)
     def test_one_sentence(self, query: Query, given: dict[str, str], sentence: str) -> None:
-        """What is missing, contradictory or unknown is named, in one line."""
+        """An option that is missing, contradictory or unknown is named, in one line."""
         with pytest.raises(OptionError) as caught:
             SourceOptions.parse(given, query)
         text = str(caught.value)

@@ -1,4 +1,4 @@
-"""What the source plans and reads, asked of its readers as Spark asks them, against a real node, without Java."""
+"""Plans and reads of the source, asked of its readers as Spark asks them, against a real node, without Java."""
 
 from __future__ import annotations
 
@@ -382,7 +382,7 @@ class TestStream:
     def test_available_now(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """What comes after the start is left to the next run, and the run ends (no more to read)."""
+        """Records that come after the start are left to the next run, and the run ends (no more to read)."""
         name = topics.create(fresh_topic("now"))
         topics.send(name, [b"1", b"2", b"3"])
         running = query(options(name, startingOffsets="earliest", maxOffsetsPerTrigger=2))
@@ -424,7 +424,7 @@ class TestStreamTold:
     def test_lag_in_records_and_seconds(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """What Spark shows as latestOffset says how far behind it the batch ends: records, and the age of the oldest."""
+        """The latestOffset in Spark says how far behind it the batch ends: records, and the age of the oldest."""
         name = topics.create(fresh_topic("lag"))
         topics.send(name, [b"x"] * 10, timestamp=1_000_000)
         running = query(options(name, startingOffsets="earliest", maxOffsetsPerTrigger=4))

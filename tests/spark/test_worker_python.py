@@ -40,7 +40,7 @@ def run(launcher: Path, spark_home: Path | None, path: list[str]) -> list[str]:
 
 
 def test_the_archives_of_an_installed_spark_leave_the_path(launcher: Path) -> None:
-    """What the user put on the path stays, in order; arguments are handed on as they are."""
+    """The user's own entries stay on the path, in order; arguments are handed on as they are."""
     home = launcher.parent.parent / "lib" / "python3.11" / "site-packages" / "pyspark"
     home.mkdir(parents=True)
     theirs = [f"{home}/python/lib/pyspark.zip", f"{home}/jars/spark-core.jar"]

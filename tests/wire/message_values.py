@@ -29,15 +29,15 @@ ERROR_CODES = [code for code in ErrorCode if code <= ErrorCode.REBOOTSTRAP_REQUI
 
 @attrs.frozen
 class Shape:
-    """What a message's values look like."""
+    """The make-up of a message's values."""
 
     name: str
     array_sizes: tuple[int, ...]
     string_sizes: tuple[int, ...]
     null: float
-    """How often a nullable field is null."""
+    """The probability that a nullable field is null."""
     tagged: float
-    """How often a tagged field has another value than its default."""
+    """The probability that a tagged field has another value than its default."""
 
 
 SHAPES = (

@@ -47,7 +47,7 @@ EXAMPLES = [
 
 
 def outcome(module: Any, example: Example, data: bytes) -> bytes | None:
-    """What a codec makes of bytes, as an encoding again; None when it refuses them."""
+    """The message that a codec reads from bytes, encoded again; None when it refuses them."""
     try:
         message = module.decode(example.cls, example.version, data)
     except MalformedMessage:

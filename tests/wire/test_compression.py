@@ -57,7 +57,7 @@ class TestRoundTrip:
     @settings(max_examples=examples(150))
     @given(st.sampled_from(CompressionType), st.binary(max_size=2000), st.integers(1, 80))
     def test_any_bytes(self, codec: CompressionType, data: bytes, repeats: int) -> None:
-        """What is compressed comes back, within exactly its own size and no less."""
+        """Compressed bytes come back, within exactly their own size and no less."""
         data *= repeats
         packed = compress(codec, data)
         assert both(codec, packed, len(data)) == data
@@ -105,7 +105,7 @@ class TestRoundTrip:
 
 
 class TestFramings:
-    """What Kafka 4.3.0 reads, we read: each of these was sent to it."""
+    """Framings that Kafka 4.3.0 reads, we read: each of these was sent to it."""
 
     HALF = len(TEXT) // 2
 

@@ -411,7 +411,7 @@ class TestStates:
         state: State,
         step: Step,
     ) -> None:
-        """What the owner may do is what the table says, in every state, and leads where it says."""
+        """The owner's steps are those of the table, in every state, and lead where it says."""
         connection = kind()
         request, version, response = CALLS[4]
         sent = ClientConnection().send(request, version)

@@ -1,4 +1,4 @@
-"""How many array elements a request may have: memory and time are bounded by more than its bytes."""
+"""The limit on the array elements of a request: memory and time are bounded by more than its bytes."""
 
 from __future__ import annotations
 

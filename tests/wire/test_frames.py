@@ -184,7 +184,7 @@ class TestFrameResponse:
         assert frame[4:] == expected
 
     def test_with_spills(self) -> None:
-        """What stands in a file is left out of the bytes, counted in the length, and put where it belongs."""
+        """Bytes that stand in a file are left out, counted in the length, and put where they belong."""
 
         def fetched(first: object, second: object) -> FetchResponse:
             partitions = [

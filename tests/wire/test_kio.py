@@ -114,7 +114,7 @@ def check(cls: type[Message], version: int, theirs: type[Any], shapes: tuple[Sha
 
 @pytest.mark.long
 def test_kio_holds_all_requests_and_responses() -> None:
-    """What this module does not compare: metadata and coordinator records, and two formats of files."""
+    """The messages not compared here are metadata and coordinator records, and two formats of files."""
     held = {cls.__name__ for cls, _, _ in held_by_kio()}
     lacking = {cls.__name__ for cls, version in all_versions() if kio_class(cls, version) is None}
     records = {fact.name for fact in messages() if fact.kind.startswith(("metadata", "coordinator"))}

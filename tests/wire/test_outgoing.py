@@ -1,4 +1,4 @@
-"""What a socket did not take at once goes out later, each byte once."""
+"""Bytes that a socket did not take at once go out later, each once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wire.framing.outgoing import drop_sent
 
 @given(st.lists(st.binary(min_size=1, max_size=8), max_size=6), st.data())
 def test_a_socket_that_takes_pieces_gets_each_byte_once(pieces: list[bytes], data: st.DataObject) -> None:
-    """Whatever a socket takes at a time, its peer reads the same bytes."""
+    """A peer reads the same bytes, however many a socket takes at a time."""
     outgoing = deque(map(memoryview, pieces))
     read = b""
     while outgoing:

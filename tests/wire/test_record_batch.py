@@ -57,7 +57,7 @@ def patched(batch: bytes | bytearray, **fields: int) -> bytearray:
 
 
 def produce_error(batch: bytes | bytearray, api_version: int = 9, size_max: int = 1 << 20) -> ErrorCode:
-    """What a broker answers to this records field: its checks in their order, then NONE."""
+    """The error of a broker for this records field: its checks in their order, then NONE."""
     try:
         header = parse_produced(batch, api_version)
         validate_for_append(batch, 0, header, size_max=size_max, decompressed_bytes_max=BOUND)
@@ -383,7 +383,7 @@ def damaged(draw: st.DrawFn) -> tuple[bytearray, bool]:
 @settings(max_examples=examples(250))
 @given(damaged())
 def test_damage_never_escapes(case: tuple[bytearray, bool]) -> None:
-    """Whatever the bytes, readers return or raise KafkaError; damage passes only with a new checksum."""
+    """Readers return or raise KafkaError, whatever the bytes; damage passes only with a new checksum."""
     batch, resealed = case
     code = produce_error(batch)
     try:

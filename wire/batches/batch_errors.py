@@ -1,4 +1,4 @@
-"""What can be wrong with a record batch, with Kafka's error code for each."""
+"""Errors that a record batch may raise, each with Kafka's error code."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ __all__ = [
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
-"""The fields of `BatchHeader`."""
+"""The layout of a batch's header (61 bytes, big-endian): the fields of `BatchHeader` in their order."""
 HEADER_SIZE: Final = 61
 assert HEADER.size == HEADER_SIZE
 HEAD: Final = Struct(">qiibIhi")
@@ -142,7 +142,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Whether `base_timestamp` is the time from which tombstones may go (KIP-534)."""
+        """True if `base_timestamp` is the time from which tombstones may go (KIP-534)."""
         return bool(self.attributes & DELETE_HORIZON_MASK)
 
 
@@ -177,7 +177,7 @@ def _not_a_header(buf: Buffer, offset: int) -> CorruptBatch | InvalidRecord:
 
 
 def check_crc(buf: Buffer, offset: int, size: int) -> bool:
-    """Whether the CRC32C of the batch of `size` bytes at `offset` is right; false if `buf` does not hold it all."""
+    """True if `buf` holds all of the batch of `size` bytes at `offset`, and its CRC32C is right."""
     end = offset + size
     if size < HEADER_SIZE or end > len(buf):
         return False

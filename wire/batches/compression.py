@@ -86,7 +86,7 @@ class Inflated:
 
 
 def _pieces_max(size: int) -> int:
-    """How many blocks `size` compressed bytes may consist of."""
+    """The largest number of blocks that `size` compressed bytes may consist of."""
     return 1024 + size // 64
 
 
@@ -335,7 +335,7 @@ def compress(compression_type: int, data: Buffer, level: int | None = None) -> b
 def decompressed_size(
     compression_type: int, data: Buffer, size_max: int, inflated: Inflated | None = None
 ) -> int:
-    """How many bytes `data` decompresses to, proved by decompressing it; holds one chunk at a time.
+    """The number of bytes that `data` decompresses to, found by decompressing it, one chunk in memory at a time.
 
     `inflated` counts what was made, also where that is refused.
 

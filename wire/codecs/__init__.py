@@ -1,1 +1,1 @@
-"""How codecs are generated; the front door is `wire.codec`."""
+"""The generator of encoders and decoders; the front door is `wire.codec`."""

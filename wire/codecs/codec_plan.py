@@ -1,4 +1,4 @@
-"""What travels at one version: the fields of a structure, resolved from the metadata on its class.
+"""The plan of a codec at one version: the fields that travel, resolved from the metadata on the structure's class.
 
 The code generators (`codec_decode`, `codec_encode`) walk plans. The reflective codec does not use them: a mistake
 made here shows up as a difference between the two.
@@ -95,7 +95,7 @@ def tagged(fields: list[PlannedField]) -> list[PlannedField]:
 
 
 def is_flexible(cls: type[Message], version: int) -> bool:
-    """Whether a version has compact lengths and tagged fields; raises LocalProtocolError for unknown versions."""
+    """True if a version has compact lengths and tagged fields; raises LocalProtocolError for unknown versions."""
     first, last = cls.VALID_VERSIONS
     if not first <= version <= last:
         raise LocalProtocolError(f"{cls.__name__} has versions {first} to {last}, not {version}")

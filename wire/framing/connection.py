@@ -247,7 +247,7 @@ class _Call(NamedTuple):
 
 @attrs.define
 class _Connection:
-    """What both ends share: the buffer, the frames in it, and the state."""
+    """The part that both ends share: the buffer, the frames in it, and the state."""
 
     begin: ClassVar[_Place]
 
@@ -535,7 +535,7 @@ class ClientConnection(_Connection):
         self._buffer += data
 
     def place_for_data(self) -> memoryview | None:
-        """Where the rest of a large response may be received to directly; then call `received_in_place`."""
+        """The memory that the rest of a large response may be received into; then call `received_in_place`."""
         if self._large is None or self._large_filled >= self._large_size:
             return None
         return self._large[self._large_filled : self._large_size]
@@ -567,7 +567,7 @@ class ClientConnection(_Connection):
 
     @property
     def bytes_expected(self) -> int:
-        """What is still to come of a large response that has begun; 0 otherwise."""
+        """The number of bytes still to come of a large response that has begun; 0 otherwise."""
         return self._large_size - self._large_filled if self._large is not None else 0
 
     def _expect_large(self) -> None:

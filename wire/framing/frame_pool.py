@@ -38,7 +38,7 @@ class FramePool:
 
 
 def _is_free(buffer: bytearray) -> bool:
-    """Whether no view of it lives: a resize by one byte and back, in place, is refused otherwise."""
+    """True if no memoryview of the buffer lives; Python refuses to resize a buffer that has one."""
     try:
         buffer.append(buffer.pop())
     except BufferError:

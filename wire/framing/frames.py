@@ -64,7 +64,7 @@ def frame_length(buf: Buffer, offset: int, max_frame_bytes: int) -> int:
 
 
 def is_supported(api_key: int, api_version: int) -> bool:
-    """Whether Kafka 4.3 serves this version of this API (unstable versions are left to the caller)."""
+    """True if Kafka 4.3 serves this version of this API (unstable versions are left to the caller)."""
     first, last = api_versions(api_key, unstable=True)
     return first <= api_version <= last
 

@@ -42,7 +42,7 @@ _STORED = (RESOURCE_TOPIC, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
 Judge: TypeAlias = Callable[[Broker, Any, bool], Outcome | None]
-"""What this broker says of one resource of a request that may only validate; None leaves it to the controller.
+"""This broker's outcome for one resource of a request that may only validate; None leaves it to the controller.
 
 Raises `KafkaError`.
 """
@@ -58,7 +58,7 @@ class AlterApi:
 
 
 class AlterConfigsHandler:
-    """API 33 or API 44."""
+    """Handler of AlterConfigs (API 33) or IncrementalAlterConfigs (API 44)."""
 
     def __init__(self, broker: Broker, api: AlterApi) -> None:
         self._broker = broker
@@ -136,7 +136,7 @@ def check_node_id(broker: Broker, name: str, otherwise: str) -> None:
 
 
 async def _judge_all(broker: Broker, judge: Judge, request: Any) -> list[Outcome | None]:
-    """What this broker has to say of each resource, some milliseconds at a time; None leaves it to the controller."""
+    """This broker's outcome for each resource, some milliseconds at a time; None leaves it to the controller."""
     counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
 
     def judge_some(resources: Sequence[Any]) -> list[Outcome | None]:
@@ -215,7 +215,7 @@ def _check_shape(configs: Sequence[Any], with_value: Sequence[str]) -> None:
 
 
 def _check_is_stored(kind: int) -> None:
-    """Whether the metadata log has configurations of such resources. Raises `KafkaError`."""
+    """Check that the metadata log stores configurations of this resource type. Raises `KafkaError`."""
     if kind not in _STORED:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
 

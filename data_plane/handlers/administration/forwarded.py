@@ -65,7 +65,7 @@ class ForwardingHandler:
 
 
 def _means_all(request: Any) -> bool:
-    """Whether it asks about all partitions of the cluster."""
+    """True if the request asks about all partitions of the cluster, by a null list."""
     lists = {ApiKey.ELECT_LEADERS: "topic_partitions", ApiKey.LIST_PARTITION_REASSIGNMENTS: "topics"}
     return request.API_KEY in lists and getattr(request, lists[request.API_KEY]) is None
 

@@ -30,7 +30,7 @@ from wire.messages.describe_topic_partitions import (
 
 
 class CreatePartitionsHandler:
-    """API 37."""
+    """Handler of CreatePartitions (API 37), which the controller decides."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -48,7 +48,7 @@ class CreatePartitionsHandler:
 
 
 class DescribeTopicPartitionsHandler:
-    """API 75."""
+    """Handler of DescribeTopicPartitions (API 75), in pages with a cursor."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -23,7 +23,7 @@ NO_PRODUCER = -1
 
 
 class CreateTopicsHandler:
-    """API 19."""
+    """Handler of CreateTopics (API 19), which the controller decides."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -59,7 +59,7 @@ class DeleteTopicsHandler:
 
 
 def names_many(request: Message) -> bool:
-    """Whether what is about all of a request's things takes more than a millisecond."""
+    """True if the request names so many things that work on all of them takes more than a millisecond."""
     return names_more_than(request, LONG_ELEMENTS)
 
 

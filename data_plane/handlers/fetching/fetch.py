@@ -26,7 +26,7 @@ since."""
 
 
 class FetchHandler:
-    """API 1."""
+    """Handler of Fetch (API 1): reads at once, parks, or has a worker warm cold pages."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -53,7 +53,7 @@ class FetchHandler:
         return job.respond(attempt)
 
     def _wait(self, job: FetchJob, attempt: FetchRound, wait_ms: int) -> Delayed | None:
-        """What waits until there is more, or until cold pages are there; None for what can be answered now."""
+        """The waiting answer of a fetch that needs more bytes or cold pages; None if it can be answered now."""
         plan = job.plan
         if wait_ms > 0 and not job.has_enough(attempt) and (plan.partitions or plan.session is not None):
             waits_for = what_to_wait_for(job, attempt)

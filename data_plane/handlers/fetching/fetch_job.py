@@ -339,7 +339,7 @@ class FetchJob:
         )
 
     def has_enough(self, attempt: FetchRound) -> bool:
-        """Whether this round has enough to be the answer."""
+        """True if this round may be the answer: it has `min_bytes`, or must not wait."""
         return attempt.must_answer or attempt.bytes_read + attempt.bytes_cut_off >= self.min_bytes
 
     def upper_bound(self, log: PartitionLog) -> int:
@@ -429,7 +429,7 @@ class FetchJob:
             fetched.settle()
 
     def _note_told(self, fetched: FetchedPartition, answer: PartitionData) -> bool:
-        """Whether this partition's answer holds news for the session (KIP-227); remembers the answer."""
+        """Remember this partition's answer; true if it holds news for the session (KIP-227)."""
         news = bool(
             answer.records
             or answer.error_code

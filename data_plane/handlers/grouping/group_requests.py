@@ -108,7 +108,7 @@ class ListGroupsHandler:
 
 
 class DescribeGroupsHandler:
-    """API 15."""
+    """Handler of DescribeGroups (API 15)."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -147,7 +147,7 @@ def _described_bytes(group: DescribedGroup) -> int:
 
 
 class DeleteGroupsHandler:
-    """API 42."""
+    """Handler of DeleteGroups (API 42)."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -171,8 +171,11 @@ class ProduceHandler:
         return delayed
 
     def _is_kept_out(self, context: Context) -> bool:
-        """Whether internal topics are closed to this client. Kafka goes by the client's id alone; where brokers have a
-        listener of their own, that id opens them on that listener only."""
+        """True if internal topics are closed to this client.
+
+        Kafka goes by the client's id alone; where brokers have a listener of their own, that id opens them on that
+        listener only.
+        """
         listener = self._broker.settings.listener_of_brokers
         return context.client_id != ADMIN_CLIENT_ID or listener not in (None, context.listener)
 

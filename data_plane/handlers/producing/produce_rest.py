@@ -54,7 +54,10 @@ Turn: TypeAlias = "Result | GoOn"
 
 
 class ProduceRest:
-    """How far a request has come, and the batches that are left. `ProduceHandler` keeps its variables here between two turns."""
+    """The progress of one Produce request: its answers so far, and the batches that are left.
+
+    `ProduceHandler` keeps its variables here between two turns.
+    """
 
     __slots__ = (
         "_batches",
@@ -110,7 +113,7 @@ class ProduceRest:
         self.budget = RequestBudget(size, broker.produce_workers.inflated)
 
     def work_at(self, topic: int, partition: int) -> HandedOff:
-        """The work on this batch."""
+        """The work on one batch, by the places of its topic and its partition in the request."""
         return self._batch(self._starts[topic] + partition)
 
     def _batch(self, index: int) -> HandedOff:

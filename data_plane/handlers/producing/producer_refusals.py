@@ -1,4 +1,4 @@
-"""What an operator needs to know of batches that were refused for their producer's sequence or epoch. PURE.
+"""Log lines for operators about batches that were refused for their producer's sequence or epoch. PURE.
 
 Such a refusal has one of three causes: a client's bug, a second writer with the same producer id, or records that
 were lost here. Only both sides' numbers and the client's address tell which. Lines are bounded

@@ -23,11 +23,11 @@ from wire.messages.describe_producers import (
 
 PRODUCER_BYTES = 40
 Told = dict[tuple[str, int], PartitionResponse]
-"""By topic and partition. Plain tuples: a request may repeat a partition a million times, and each makes a key."""
+"""The answers told, by topic and partition. Plain tuples: a request may repeat a partition a million times."""
 
 
 class DescribeProducersHandler:
-    """API 61."""
+    """Handler of DescribeProducers (API 61)."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

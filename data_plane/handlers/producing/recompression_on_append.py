@@ -82,7 +82,7 @@ class _Within:
 
 
 def are_quick(batches: list[Batch]) -> bool:
-    """Whether the loop may do them all."""
+    """True if all batches are small and uncompressed, so that the loop may do them at once."""
     return sum(batch.size for batch in batches) <= QUICK_BYTES_MAX and not any(
         codec_of(batch.data.records or b"") for batch in batches
     )

@@ -121,7 +121,7 @@ class LogDir:
         """
         self.workers = WatchedWorkers(lambda: self.context.workers, context.clock)
         self.trouble: Trouble | None = None
-        """Why its replicas should not lead, as `data_plane.disks.disk_watch` judges it."""
+        """The reason for which its replicas should not lead, as `data_plane.disks.disk_watch` judges it."""
         self.trouble_since_ms = 0
         """The beginning of the trouble, by the wall clock."""
         self.full_since: float | None = None
@@ -129,7 +129,7 @@ class LogDir:
         self.refused_at = 0.0
         """Monotonic seconds of the last write that found no room."""
         self.is_stalled = False
-        """Whether the logs refuse appends and reads until a call to the device comes back
+        """True while the logs refuse appends and reads, until a call to the device comes back
         (`data_plane.disks.disk_watch`).
         """
         self._stalled: list[PartitionLog] = []
@@ -452,7 +452,7 @@ class LogDir:
 
     @property
     def is_served(self) -> bool:
-        """Whether the directory is in service: neither offline nor being closed."""
+        """True while the directory is in service: neither offline nor being closed."""
         return self.offline_reason is None and not self._is_closed
 
     async def run_background(self) -> None:

@@ -112,7 +112,7 @@ class Background:
         theirs.
         """
         self._told_postponed = False
-        """Whether this look has said that a flush was refused."""
+        """True once this look has logged that a flush was refused."""
         self.flush_count = 0
         self.segments_removed = 0
 

@@ -16,7 +16,7 @@ from data_plane.log.segments.segment import SNAPSHOT_SUFFIX, file_name
 
 
 class Durability:
-    """How far a log is on the device."""
+    """The record of how much of a log is on the device: recovery point, last flush, truncations."""
 
     __slots__ = ("_durable", "_home", "_truncated_to", "last_flush_ms", "truncations")
 

@@ -14,7 +14,7 @@ _NONE = -1
 
 
 class LazyProducers:
-    """The producers of one log."""
+    """The producer state of one log, read from its snapshot and its batches at first need."""
 
     __slots__ = ("_unread_offset", "state")
 
@@ -37,7 +37,7 @@ class LazyProducers:
         return self.state
 
     def is_unread_at(self, offset: int) -> bool:
-        """Whether the state is to be read as of this offset."""
+        """True if the producer state is still to be read from the disk, as of this offset."""
         return self._unread_offset == offset
 
     def take(self, state: ProducerState) -> None:
@@ -46,7 +46,7 @@ class LazyProducers:
         self._unread_offset = _NONE
 
     def read_at_need(self, offset: int) -> None:
-        """There is something to be read as of `offset`."""
+        """Forget the state; at its next need it is read anew, as of `offset`."""
         self.state = None
         self._unread_offset = offset
 

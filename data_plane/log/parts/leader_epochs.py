@@ -1,4 +1,4 @@
-"""Which leader epoch wrote which part of a log (KIP-101, KIP-279): the `leader-epoch-checkpoint` file.
+"""The leader epochs of a log, each with its start offset (KIP-101, KIP-279): the `leader-epoch-checkpoint` file.
 
 Each entry (epoch, start offset) says where the first record of that epoch is, or would be. Entries are an immutable
 tuple that is replaced as a whole: epochs change rarely, and readers in other threads always see one state.

@@ -1,4 +1,4 @@
-"""Where a log lies, who owns it, and whether it works: what all parts of a log know of their surroundings.
+"""The surroundings that all parts of a log know: its directory, its owner, and whether it works.
 
 A failed operation takes the log, and its directory, offline. Some failures do not:
 
@@ -90,11 +90,11 @@ class LogHome:
             self.owner.disk_failed(error)
 
     def is_overtaken(self, error: DiskError) -> bool:
-        """Whether a worker met files that the loop has closed, removed or renamed since it was sent."""
+        """True if a worker met files that the loop has closed, removed or renamed since it was sent."""
         return isinstance(error, FileClosed) or (self.is_closed and isinstance(error, FileMissing))
 
     def _is_harmless(self, error: DiskError) -> bool:
-        """Whether the device works in spite of the error: room or descriptors were short, or the log was closed
+        """True if the device works in spite of the error: room or descriptors were short, or the log was closed
         meanwhile.
         """
         if isinstance(error, ResourcesShort) and self.owner is not None:
@@ -132,7 +132,7 @@ class LogHome:
             self.owner.sync_entry()
 
     def log_rolled(self) -> None:
-        """There is a finished segment to flush."""
+        """Tell the owner of a finished segment, which is to be flushed."""
         if self.owner is not None:
             self.owner.log_rolled(self.topic, self.partition)
 
@@ -144,7 +144,7 @@ class LogHome:
 
 @contextmanager
 def half_done() -> Iterator[None]:
-    """What fails within has changed a part, so a refusal is as final there as any other failure."""
+    """A block that changes a part halfway, so a refusal within is as final as any other failure."""
     try:
         yield
     except DiskRefused as error:

@@ -185,7 +185,7 @@ class ProducerState:
         return entry
 
     def reaches(self, offset: int) -> bool:
-        """Whether anything known comes from `offset` or later, so that a truncation there would undo it."""
+        """True if anything known comes from `offset` or later, so that a truncation there would undo it."""
         return any(
             entry.last_offset >= offset or entry.coordinator_epoch >= 0 for entry in self.entries.values()
         )

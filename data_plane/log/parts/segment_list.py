@@ -1,4 +1,4 @@
-"""Which segments a log has: add, roll, cut, drop, replace.
+"""The list of a log's segments: add, roll, cut, drop, replace.
 
 The list is replaced as a whole, so a reader in a worker goes on with the one that it took. Its last segment is the active
 one. Segments join: each begins behind the one before, where that one ends. Only a gap in the offsets that the
@@ -79,11 +79,11 @@ class SegmentList:
         return sum(segment.size for segment in self.segments)
 
     def index_of(self, offset: int) -> int:
-        """Which segment holds `offset`, if any does; -1 below the first one."""
+        """The index in the list of the segment that holds `offset`; -1 below the first one."""
         return bisect_right(self.segments, offset, key=_base_offset) - 1
 
     def passes_segment_end(self, offset: int, upper_bound: int) -> bool:
-        """Whether a segment ends between the two."""
+        """True if a segment that begins behind `offset` begins at `upper_bound` or below."""
         if offset >= self.active.base_offset:
             return False
         segments = self.segments

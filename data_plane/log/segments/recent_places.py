@@ -1,4 +1,4 @@
-"""Where the last batches of an active segment end, so that reads at its tail need not look into the file. PURE.
+"""The boundaries of an active segment's last batches, so that reads at its tail need no look into the file. PURE.
 
 Followers and consumers that keep up ask for the offset behind a batch that came a moment ago. Each goes at a pace of
 its own, and asks for a bounded number of bytes. The places here give both the beginning and the end of such a read.
@@ -41,7 +41,9 @@ class RecentPlaces:
         return RecentPlaces(self.offsets[-PLACES_KEPT:], self.positions[-PLACES_KEPT:])
 
     def position_of(self, offset: int) -> int:
-        """Where the batch begins that holds `offset`, or follows it; -1 if `offset` is no boundary that is known here."""
+        """The position of the batch that begins at `offset` or next after it; -1 if `offset` is no boundary known
+        here.
+        """
         offsets = self.offsets
         at = bisect_left(offsets, offset)
         return self.positions[at] if at < len(offsets) and offsets[at] == offset else -1

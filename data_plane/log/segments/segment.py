@@ -79,7 +79,7 @@ class Segment:
         self.is_active = is_active
         self.index: SegmentIndex | None = None
         self.index_is_written = (0, 0)
-        """How many entries of the offset and the time index are in their files."""
+        """The numbers of entries of both indexes that are in their files: (offset index, time index)."""
         self.bytes_since_index = 0
         self.first_timestamp_ms = NO_TIMESTAMP
         """The newest timestamp of the first batch: what `segment.ms` counts from."""
@@ -335,7 +335,7 @@ class Segment:
 
     @property
     def needs_index(self) -> bool:
-        """Whether `newest_timestamp_ms` has to read the index, or more."""
+        """True if `newest_timestamp_ms` has to read the index, or more."""
         return self.max_timestamp_ms == UNKNOWN
 
     # --- finding places
@@ -539,7 +539,7 @@ def sync_file(directory: Dir, name: str) -> None:
 
 
 def remove_if_present(directory: Dir, name: str) -> bool:
-    """Whether there was such a file. Raises `DiskError` for any other reason."""
+    """Remove a file; false if there was none. Raises `DiskError` for any other reason."""
     try:
         directory.remove(name)
     except FileMissing:

@@ -65,7 +65,7 @@ class FenceExpiredBrokers:
     """Asked by the controller's own timer: fence the silent brokers. Its response is a list of ids."""
 
     slept_ms: int = 0
-    """How late the timer was: the controller itself stood still for so long, and could not hear the brokers."""
+    """The milliseconds that the timer was late: the controller itself stood still, and could not hear the brokers."""
 
 
 def register_broker(

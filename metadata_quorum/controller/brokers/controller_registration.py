@@ -1,4 +1,4 @@
-"""How a controller tells where it is and what it speaks: ControllerRegistration (KIP-919)."""
+"""The registration of a controller: its endpoints and the feature levels that it supports (KIP-919)."""
 
 from __future__ import annotations
 

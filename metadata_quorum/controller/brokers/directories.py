@@ -1,4 +1,4 @@
-"""Which log directory holds which replica (KIP-858): what brokers tell, and what follows for the partitions.
+"""The log directory of each replica (KIP-858): the brokers' reports, and their effect on the partitions.
 
 A broker with one directory has no choice, so its replicas are assigned at creation. A broker with several chooses,
 and tells with AssignReplicasToDirs; until then the replica is UNASSIGNED, which counts as online. A replica that is
@@ -129,7 +129,7 @@ def _assign(
 
 
 def begins_anew(partition: PartitionImage, broker: BrokerImage, directory: bytes) -> bool:
-    """Whether the replica that a broker has in `directory` is another one than the metadata knows, and thus empty.
+    """True if the replica that a broker has in `directory` is another one than the metadata knows, and thus empty.
 
     The directory that held it is not registered any more: the disk was replaced. A disk that moved keeps its id, and an
     id that is reserved never held anything.

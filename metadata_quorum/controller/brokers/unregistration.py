@@ -1,4 +1,4 @@
-"""How a broker leaves the cluster for good: UnregisterBroker."""
+"""The removal of a broker from the cluster for good: UnregisterBroker."""
 
 from __future__ import annotations
 

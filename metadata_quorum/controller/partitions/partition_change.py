@@ -55,7 +55,7 @@ class Election(Enum):
 def acceptable_leaders(
     image: MetadataImage, *, also: int | None = None, without: int | None = None
 ) -> Acceptable:
-    """Whether a broker may lead a partition, as `image` has it; `also` counts as active, `without` as not."""
+    """A test whether a broker may lead a partition, as `image` has it; `also` counts as active, `without` as not."""
     brokers = image.brokers
 
     def acceptable(partition: PartitionImage, broker_id: int) -> bool:
@@ -171,7 +171,7 @@ def _keep_eligible(
 
 
 def _is_sufficient(target: _Target, rules: TopicRules) -> bool:
-    """Whether this ISR commits records that others may miss."""
+    """True if this ISR commits records that replicas outside of it may miss."""
     min_isr = min(rules.min_isr, len(target.replicas)) if rules.eligible_replicas else 1
     return len(target.isr) >= min_isr
 

@@ -1,4 +1,4 @@
-"""Where the replicas of new partitions go.
+"""The placement of new partitions' replicas on brokers.
 
 Brokers are laid out on a ring. Neighbours are in different racks and, within a rack, on different hosts (a host may
 run one node per disk). Partition p is led by the p-th broker of the ring, from a random start. Its other replicas are

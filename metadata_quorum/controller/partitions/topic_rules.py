@@ -21,9 +21,9 @@ class TopicRules:
     min_isr: int = topic_setting(MIN_ISR)
     """The configured minimum; a partition of fewer replicas needs all that it has."""
     unclean_election: bool = topic_setting(UNCLEAN_ELECTION)
-    """Whether a replica that may lack committed records may lead when no better one is left."""
+    """True if a replica that may lack committed records may lead when no better one is left."""
     eligible_replicas: bool = False
-    """Whether replicas that leave an ISR below `min_isr` are kept as eligible leaders (KIP-966)."""
+    """True if replicas that leave an ISR below `min_isr` are kept as eligible leaders (KIP-966)."""
     troubled_directories: frozenset[bytes] = frozenset()
     """A replica on one of these leads only where no other can that holds everything."""
 

@@ -54,7 +54,7 @@ def register(groups: Groups) -> None:
 
 
 def _is_down(client: Client, survey: ClusterSurvey, node: int, deadline: float) -> bool:
-    """Whether the broker has left, or leaves until `deadline`: a script may stop a broker and remove it at once."""
+    """Wait for the broker to leave, until `deadline`; true if it has. A script may stop and remove it at once."""
     while node not in survey.cluster.fenced:
         if time.monotonic() >= deadline:
             return False
@@ -216,8 +216,10 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _votes(args: argparse.Namespace, client: Client, node: int) -> bool | None:
-    """Whether the node is a voter; None where the quorum does not say. The broker is removed already, so errors are
-    ignored."""
+    """True if the node is a voter; None where the quorum does not say.
+
+    The broker is removed already, so errors are ignored.
+    """
     from odradek.client.errors import ClientError
     from wire.errors import KafkaError
 

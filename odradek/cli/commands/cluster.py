@@ -159,7 +159,7 @@ def _document(
 
 
 def _is_silent(quorum: QuorumDescription, voter: QuorumReplica) -> bool:
-    """Whether the leader has not heard of the voter for long, by the leader's own clock."""
+    """True if the leader has not heard of the voter for long, by the leader's own clock."""
     leader = quorum.leader
     if leader is None or voter.node_id == quorum.leader_id:
         return False
@@ -167,7 +167,7 @@ def _is_silent(quorum: QuorumDescription, voter: QuorumReplica) -> bool:
 
 
 def _is_current(quorum: QuorumDescription | None) -> bool:
-    """Whether there is an active controller. Without one, all other figures are from the time of the last one."""
+    """True if there is an active controller. Without one, all other figures are from the time of the last one."""
     return quorum is not None and quorum.leader is not None
 
 
@@ -248,7 +248,7 @@ def _vote(quorum: QuorumDescription | None, node: int) -> str | None:
 
 
 def _some(names: list[str], colour: str, most: int = 3) -> str | int:
-    """How many, and the first of them."""
+    """The number of names and the first of them, in a colour; 0 for none."""
     if not names:
         return 0
     return paint(colour, f"{len(names)}: " + ", ".join(names[:most]) + (", ..." if len(names) > most else ""))

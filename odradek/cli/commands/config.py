@@ -188,7 +188,7 @@ def _explain(entries: list[ConfigEntry]) -> None:
 
 
 def _source(entry: ConfigEntry) -> str:
-    """Where a value was set, in a word or two."""
+    """The source of a value, in a word or two."""
     return _SOURCES.get(entry.source.name, entry.source.name.lower())
 
 

@@ -270,7 +270,7 @@ def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord],
 
 
 class _Member:
-    """How far a member has come: the ends of what it is assigned, and what it has committed."""
+    """The progress of a group's member: the end offsets of its assigned partitions, and its committed offsets."""
 
     def __init__(self, args: argparse.Namespace, consumer: Consumer, printer: _Printer) -> None:
         self._args = args

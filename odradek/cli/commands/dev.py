@@ -88,7 +88,7 @@ def _dev(args: argparse.Namespace) -> int:
 
 
 class _Place(NamedTuple):
-    """Where a node's files are, and its ports."""
+    """The files and ports of one node of a local cluster."""
 
     data: Path
     node_id: int
@@ -378,7 +378,7 @@ def _report_death(node: _Node, as_json: bool) -> None:
 
 
 def _command() -> list[str]:
-    """How a shell in the current directory starts the `odradek` that this is, whatever its PATH has."""
+    """The words of a command that starts this very `odradek` from the current directory, whatever PATH has."""
     script = Path(sys.executable).parent / "odradek"
     if not script.exists():
         return [sys.executable, "-m", "odradek"]

@@ -70,7 +70,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _is_silent(broker: BrokerLogDirs) -> bool:
-    """Whether it has not answered: one that has just died is not fenced before its session ends."""
+    """True if the broker has not answered: it may have just died, and is fenced when its session ends."""
     from odradek.client.errors import ClientError
 
     return isinstance(broker.error, ClientError)

@@ -46,7 +46,7 @@ def elect_preferred(
 
 
 def _obstacle(survey: ClusterSurvey, each: Partition) -> str | None:
-    """Why the preferred replica cannot lead now."""
+    """The reason why the preferred replica cannot lead now; None if it can."""
     node = each.replicas[0]
     if node in survey.cluster.fenced or node not in {broker.node_id for broker in survey.cluster.brokers}:
         return f"broker {node} is down"
@@ -143,7 +143,7 @@ def _carry_out(args: argparse.Namespace, client: Client, choices: Sequence[_Choi
 def _elected(
     args: argparse.Namespace, client: Client, choices: Sequence[_Choice]
 ) -> dict[TopicPartition, Any]:
-    """The errors of an election."""
+    """Elect leaders; the errors by partition, those left out that needed no election."""
     from odradek.client.admin import ElectionType
     from wire.errors import ErrorCode
 

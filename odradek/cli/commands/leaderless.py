@@ -174,7 +174,7 @@ def _row(each: Leaderless, replica: Replica) -> tuple[Any, ...]:
 
 
 def _has_all(each: Leaderless, node: int) -> str | None:
-    """Whether a replica holds all that was acknowledged, as far as the cluster knows."""
+    """`yes`, `led last` or `no`: the cluster's knowledge of whether a replica holds all that was acknowledged."""
     if each.complete is None:
         return None
     if node in each.complete:
@@ -215,7 +215,7 @@ def _waits_text(each: Leaderless) -> str:
 
 
 def _choice_text(each: Leaderless) -> str:
-    """What to do when the broker that is waited for cannot come back."""
+    """The advice for the case that the broker that is waited for cannot come back."""
     best = each.best
     waits = each.complete is None or each.complete or each.last
     when = "if that is impossible" if waits else "an operator has to choose"

@@ -77,7 +77,7 @@ def _file_name(path: Path) -> str:
 
 
 def _items(directory: Dir, name: str | None, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What the named file holds; without a name, all segments or, to verify, all files."""
+    """The contents of the named file; without a name, of all segments or, to verify, of all files."""
     from data_plane.log.dump import dump_segment, verify_partition
 
     if name is not None:

@@ -1,4 +1,4 @@
-"""What commands that move partitions share: their options, the plan for people, carrying it out."""
+"""The parts that commands share when they move partitions: options, the plan for people, carrying it out."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def _separator(text: str) -> bytes:
 
 
 class _Written:
-    """What is under way (line number, bytes, future) and what was acknowledged so far."""
+    """The records under way (line number, bytes, future), and the count of those acknowledged so far."""
 
     def __init__(self) -> None:
         self.pending: deque[tuple[int, int, RecordFuture]] = deque()

@@ -68,7 +68,7 @@ def _feature(text: str) -> tuple[str, int]:
 
 
 class Formatted(NamedTuple):
-    """What `format_storage_of` did."""
+    """The ids and directories of a node that `format_storage_of` has formatted."""
 
     cluster_id: str
     node_id: int
@@ -226,8 +226,10 @@ def format_storage_of(
 
 
 def _is_alone(config: NodeConfig) -> bool:
-    """Whether this node's controller is the only one that the file names. Then it is the only voter, without an
-    option."""
+    """True if this node's controller is the only one that the file names.
+
+    Then it is the only voter, without an option.
+    """
     if config.voter is None:
         return False
     if config.static_voters:

@@ -44,7 +44,7 @@ _STATES = {"hung": "does not answer", "full": "is full"}
 
 
 def trouble_document(broker: int, troubled: TroubledDirectory) -> dict[str, Any]:
-    """The document for `--json`."""
+    """The JSON object of a full or hung directory."""
     return {
         "broker": broker,
         "path": troubled.path,

@@ -34,7 +34,7 @@ __all__ = [
 
 
 class ResourceType(IntEnum):
-    """What a configuration belongs to (Kafka's ConfigResource.Type)."""
+    """The kind of resource that a configuration belongs to (Kafka's ConfigResource.Type)."""
 
     UNKNOWN = 0
     TOPIC = 2
@@ -45,7 +45,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from (KIP-226)."""
+    """The source of a configuration value (KIP-226)."""
 
     UNKNOWN = 0
     TOPIC_CONFIG = 1
@@ -74,7 +74,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigOperation(IntEnum):
-    """How to change a value (KIP-339); APPEND and SUBTRACT are for keys that hold lists."""
+    """The operation that changes a value (KIP-339); APPEND and SUBTRACT are for keys that hold lists."""
 
     SET = 0
     DELETE = 1
@@ -84,7 +84,7 @@ class ConfigOperation(IntEnum):
 
 @attrs.frozen
 class ConfigResource:
-    """What a configuration belongs to; the empty name of a broker is the default for all of them."""
+    """The resource that a configuration belongs to; the empty name of a broker is the default for all of them."""
 
     type: ResourceType
     name: str
@@ -247,7 +247,10 @@ def incremental_alter_configs(
 def list_config_resources(
     core: ClientCore, types: Sequence[ResourceType] = (), *, timeout: float | None = None
 ) -> Operation[list[ConfigResource]]:
-    """What there is to configure, of these types or of all (KIP-1142). Raises `KafkaError` and `ClientError`."""
+    """The resources that have a configuration, of these types or of all (KIP-1142).
+
+    Raises `KafkaError` and `ClientError`.
+    """
     from wire.messages.list_config_resources import ListConfigResourcesRequest
 
     deadline = deadline_of(core, timeout)

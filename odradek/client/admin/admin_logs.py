@@ -1,4 +1,4 @@
-"""What brokers keep on their disks: directories, producers' state, deleting records. Operations, PURE."""
+"""Brokers' disks: log directories, producers' state, the deletion of records. Operations, PURE."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class BrokerLogDirs:
 
 @attrs.frozen
 class ActiveProducer:
-    """What a partition remembers of an idempotent producer (KIP-664); -1 for what it does not have."""
+    """The state that a partition remembers of an idempotent producer (KIP-664); -1 for what it does not have."""
 
     producer_id: int
     producer_epoch: int

@@ -52,7 +52,7 @@ _DECOMPRESSED_BYTES_MAX = 256 << 20
 
 @attrs.frozen
 class CommittedOffset:
-    """What a group committed for a partition: `offset` is the next to be read."""
+    """The offset that a group committed for a partition: `offset` is the next to be read."""
 
     offset: int
     leader_epoch: int = -1
@@ -79,7 +79,7 @@ class OffsetSpan:
 
 @attrs.frozen
 class PartitionLag:
-    """Where a group stands in a partition.
+    """The progress of a group in a partition.
 
     `committed` and `lag` are None where it committed nothing. `behind_ms` is the age in milliseconds of the first
     record that it has not read. It is 0 at the end of the partition, and None when it is not known. `error` says why
@@ -107,7 +107,7 @@ class PartitionLag:
 
 
 class ResetTo(Enum):
-    """Where the offsets of a group can be put."""
+    """The targets that a group's offsets can be reset to."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -397,7 +397,7 @@ def describe_lag(
     now_ms: int,
     timeout: float | None = None,
 ) -> Operation[list[PartitionLag]]:
-    """Where a group stands in partitions, given what it committed there (None: nothing), in order of partitions.
+    """The progress of a group in partitions, given what it committed there (None: nothing), in order of partitions.
 
     `now_ms` is the present in milliseconds since 1970. Raises `ClientError`.
     """
@@ -507,7 +507,7 @@ def plan_offset_reset(
     *,
     timeout: float | None = None,
 ) -> Operation[list[OffsetReset]]:
-    """Where the offsets of these partitions would go, in order of partitions; nothing is changed.
+    """The offsets that a reset would give these partitions, in order of partitions; nothing is changed.
 
     As in Kafka's own tool, an offset below the first becomes the first, and one above the end becomes the end. A time
     after the last record gives the end. A shift starts at the committed offset; without one, at the end. Raises the
@@ -547,7 +547,7 @@ def plan_offset_reset(
 def describe_group_lag(
     core: ClientCore, group_id: str, *, now_ms: int, timeout: float | None = None
 ) -> Operation[list[PartitionLag]]:
-    """Where a group stands in every partition that it committed an offset for or that a member is assigned.
+    """The progress of a group in every partition that it committed an offset for or that a member is assigned.
 
     `now_ms` is the present in milliseconds since 1970. Raises the `KafkaError` of the group, and `ClientError`.
     """

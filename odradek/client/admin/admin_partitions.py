@@ -147,7 +147,7 @@ def list_partition_reassignments(
     *,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, Reassignment]]:
-    """What is under way, of these partitions or of all. Raises `KafkaError` and `ClientError`."""
+    """The reassignments under way, of these partitions or of all. Raises `KafkaError` and `ClientError`."""
     from wire.messages.list_partition_reassignments import (
         ListPartitionReassignmentsRequest,
         ListPartitionReassignmentsTopics,

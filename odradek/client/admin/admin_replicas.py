@@ -1,4 +1,4 @@
-"""What each replica's broker says of its own log: operations. PURE.
+"""The logs of replicas, as each replica's own broker describes them: operations. PURE.
 
 Each replica answers a debugger's ListOffsets (replica id -2) for itself, also a follower or a replica without a
 leader. Other ListOffsets requests are answered by leaders alone.
@@ -118,6 +118,6 @@ def _ask(
 
 @attrs.frozen
 class _Told:
-    """What a broker has said, which is final."""
+    """The answer of a broker, which is final."""
 
     answer: _Answer

@@ -50,7 +50,7 @@ class NewTopic:
 
 @attrs.frozen
 class CreatedTopic:
-    """What became of a `NewTopic`: `error` is None when it was created (or would be, with `validate_only`)."""
+    """The outcome of a `NewTopic`: `error` is None when it was created (or would be, with `validate_only`)."""
 
     name: str
     topic_id: bytes
@@ -61,7 +61,7 @@ class CreatedTopic:
 
 @attrs.frozen
 class NewPartitions:
-    """How many partitions a topic shall have in all; `assignments` gives the brokers of each new one, or nothing."""
+    """The total number of partitions of a topic; `assignments` gives the brokers of each new one, or nothing."""
 
     count: int
     assignments: Sequence[Sequence[int]] | None = None

@@ -1,4 +1,4 @@
-"""Which member of a group reads which partition: range, round robin, cooperative-sticky, and one's own. PURE.
+"""The assignors of a group's partitions to its members: range, round robin, cooperative-sticky, and one's own. PURE.
 
 The group's leader runs an assignor over all members' subscriptions; the other members get the outcome. The leader may
 be another client (Java's, librdkafka's), and members of one group may be mixed. So the outcome of range and round
@@ -51,8 +51,10 @@ _PROTOCOL_VERSION_MAX = 3
 
 @attrs.frozen
 class MemberSubscription:
-    """What a member sends when it joins. `generation` is the one in which it got the partitions that it claims, or
-    -1."""
+    """The subscription that a member sends when it joins.
+
+    `generation` is the one in which it got the partitions that it claims, or -1.
+    """
 
     member_id: str
     topics: tuple[str, ...]
@@ -80,7 +82,7 @@ class Assignor(Protocol):
         """Partitions by member. `partition_counts` has every subscribed topic that exists."""
 
     def user_data(self, generation: int) -> bytes | None:
-        """What a member tells the leader's assignor with its subscription."""
+        """The bytes that a member sends to the leader's assignor with its subscription."""
 
 
 @attrs.frozen

@@ -26,7 +26,7 @@ _NEVER = float("inf")
 
 
 class Commits:
-    """When commits are due, and what came of those that ended."""
+    """The commits of a consumer: when automatic ones are due, and the outcomes of those that ended."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Commits:
         self._arrived = arrived
         self._positions = positions
         self.due_at = _NEVER
-        """When the next automatic commit is due, in seconds of the core's clock."""
+        """The time of the next automatic commit, in seconds of the core's clock."""
         if settings.enable_auto_commit:
             self.due_at = core.now + settings.auto_commit_interval_ms / 1000
         self.completed: deque[
@@ -58,7 +58,7 @@ class Commits:
         self.last_error: Exception | None = None
 
     def are_due(self, now: float) -> bool:
-        """Whether an automatic commit is due."""
+        """True if the next automatic commit's time has come; `now` in seconds."""
         return now >= self.due_at
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], *, timeout: float) -> Operation[None]:
@@ -124,7 +124,7 @@ class Commits:
     def committed(
         self, keys: Iterable[TopicPartition], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """The group's commits."""
+        """Ask the coordinator for the offsets that the group has committed; None for a partition without one."""
         found = yield from self._the_coordinator().committed(keys, deadline=self._core.now + timeout)
         return found
 

@@ -68,7 +68,7 @@ class ConsumerMachine:
         self.subscription = Subscription()
         self.woken = False
         self.stirred = False
-        """Whether there is news for the background operations, so that the shell must step the core."""
+        """True while there is news for the background operations, so that the shell must step the core."""
         self._news = core.signal()
         self._arrived = core.signal()
         self._errors: deque[Exception] = deque()
@@ -104,7 +104,7 @@ class ConsumerMachine:
         )
         self.delivery = Delivery(settings, self._fetching.ready)
         self.handout: Handout | None = None
-        """What an iterator is yielding."""
+        """The records that an iterator is yielding."""
         self.membership = self._new_membership()
         self.commits = Commits(
             core,
@@ -187,8 +187,7 @@ class ConsumerMachine:
     # Polls
 
     def take(self, now: float, what: Callable[[], list[T]], *, waited: bool = False) -> list[T]:
-        """What `what` takes for the application; empty when something else is due first, and then the shell
-        calls `wait`.
+        """The records that `what` takes; empty when something else is due first, and then the shell calls `wait`.
 
         `waited`: this poll has waited already, so a commit is not due again, even with a short interval. Raises the
         error of a partition whose turn has come.
@@ -252,7 +251,7 @@ class ConsumerMachine:
         return self.delivery.take_batches(self.settings.fetch_max_bytes)
 
     def _is_due(self, now: float, *, waited: bool) -> bool:
-        """Whether there is something to do before records may be taken."""
+        """True if there is something to do before records may be taken."""
         return bool(
             self.woken
             or self._errors
@@ -454,7 +453,7 @@ class ConsumerMachine:
     def positions(
         self, keys: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """How far the application has come, where that is known."""
+        """The next offset that the application reads in each partition, where that is known."""
         found = {}
         handout = self.handout
         unsettled = self._unsettled(handout, handout.yielded) if handout is not None else {}
@@ -490,7 +489,7 @@ class ConsumerMachine:
         return {key for key, state in self.subscription.partitions.items() if state.paused}
 
     def lag(self, key: TopicPartition) -> int | None:
-        """How many offsets the position is behind what this consumer may see, by the last fetch; None: not known."""
+        """The consumer's lag in offsets, behind the end that it may see, by the last fetch; None: not known."""
         state = self.subscription.state(key)
         read_committed = self.settings.isolation_level == "read_committed"
         end = state.last_stable_offset if read_committed else state.high_watermark
@@ -535,7 +534,7 @@ class ConsumerMachine:
     def offsets_at(
         self, keys: Iterable[TopicPartition], *, end: bool, timeout: float
     ) -> Operation[dict[TopicPartition, int]]:
-        """Where partitions begin or end."""
+        """The first or the end offset of each partition."""
         wanted = dict.fromkeys(keys, LATEST if end else EARLIEST)
         found = yield from self.list_offsets(wanted, timeout)
         return {key: listed.offset for key, listed in found.items()}

@@ -64,7 +64,7 @@ class BatchRecords:
         # timestamp delta is 0, whatever those of the others are: a new shape begins with the second.
         self._place = (0, 0, count, count, _LOOK_AGAIN_RECORDS)
         self.is_used_up = False
-        """Whether all records were taken, and nothing is wrong behind them."""
+        """True once all records were taken, and nothing is wrong behind them."""
 
     def take(self, count_max: int) -> list[ConsumerRecord]:
         """The next records, at most so many; less where one follows that cannot be decoded, which the next call raises."""

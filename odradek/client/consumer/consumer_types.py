@@ -76,7 +76,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """Where a time begins in a partition: the first record that is not older."""
+    """The offset of a time in a partition: that of the first record that is not older."""
 
     offset: int
     timestamp: int
@@ -103,7 +103,7 @@ class RebalanceListener:
 
 
 class RebalanceKind(Enum):
-    """Which of a listener's methods is due."""
+    """The listener's method that is due."""
 
     REVOKED = "revoked"
     ASSIGNED = "assigned"

@@ -52,7 +52,7 @@ class Delivery:
         self.positions_before: dict[PartitionState, tuple[int, int]] = {}
         """Position and epoch before the last `take_records`, of the partitions that it took from."""
         self.chunk_used_up = False
-        """Whether a chunk was used up since this was set to False, so that there is room for another fetch."""
+        """True once a chunk was used up since this was set to False, so that there is room for another fetch."""
 
     def take_records(self, count_max: int) -> list[ConsumerRecord]:
         """Take at most this many records. Raises the error of a partition whose turn has come, before it has data."""
@@ -280,7 +280,7 @@ class Delivery:
         return size
 
     def _is_visible(self, chunk: Chunk, header: BatchHeader) -> bool:
-        """Whether applications see the batch: control batches never, aborted ones not with read_committed.
+        """True if applications see the batch; control batches stay hidden, and aborted ones with read_committed.
 
         The broker names transactions that were aborted within the fetched range; each begins with its first offset
         and ends with its abort marker.

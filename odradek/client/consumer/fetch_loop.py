@@ -73,7 +73,7 @@ _Asked = dict[TopicPartition, tuple[PartitionState, int, int]]
 
 
 def needs_validation(core: ClientCore, state: PartitionState) -> bool:
-    """Whether the partition has a newer leader than the one that the position was checked with (KIP-320)."""
+    """True if the partition has a newer leader than the one that the position was checked with (KIP-320)."""
     topic = core.cluster.topics.get(state.key.topic)
     partition = topic.partitions.get(state.key.partition) if topic is not None else None
     return (
@@ -129,7 +129,7 @@ class Fetching:
                     self._take(node, call, asked)
 
     def buffered_bytes(self) -> int:
-        """What was fetched and not yet used."""
+        """The number of bytes that were fetched and not yet used."""
         return sum(state.buffered_bytes for state in self._subscription.partitions.values())
 
     def close_sessions(self, *, timeout: float) -> Operation[None]:

@@ -41,7 +41,7 @@ class Member:
 
 
 class Coordinator:
-    """The coordinator of one group."""
+    """The broker that coordinates one group: it is found, asked, and looked for again when it is lost."""
 
     def __init__(self, core: ClientCore, group_id: str) -> None:
         self.group_id = group_id

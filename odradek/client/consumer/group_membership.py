@@ -68,9 +68,11 @@ __all__ = ["GroupMembership", "MembershipState"]
 _PROTOCOL_TYPE = "consumer"
 _PROBES_MAX = 3
 _GRACE_SECONDS = 5.0
-"""How much longer than the rebalance timeout a JoinGroup may take."""
+"""The seconds that a JoinGroup may take longer than the rebalance timeout."""
 _SYNC_REQUEST_TIMEOUTS = 2
-"""How many request timeouts a SyncGroup may take: one for the metadata that the leader asks for, one for itself."""
+"""The number of request timeouts that a SyncGroup may take: one for the metadata that the leader needs, one for
+itself.
+"""
 
 
 class MembershipState(Enum):
@@ -127,7 +129,7 @@ class GroupMembership:
         self._turned = core.signal()
         self.assignors: list[Assignor] = [assignor_for(a) for a in settings.partition_assignment_strategy]
         self.cooperative = all(assignor.cooperative for assignor in self.assignors)
-        """Whether members keep their partitions in a rebalance: only when every assignor can do it."""
+        """True if members keep their partitions in a rebalance: only when every assignor can do it."""
         self.state = _IDLE
         self.member_id = ""
         self.generation = -1
@@ -135,7 +137,7 @@ class GroupMembership:
         self.lost = False
         """The partitions were lost, not given up, and the listener has yet to be called."""
         self.assignment: list[TopicPartition] = []
-        """What ADOPTING is to adopt."""
+        """The partitions that ADOPTING is to adopt."""
         self.assignor_name: str | None = None
         self.rejoin_reason = ""
         self.last_poll = core.now
@@ -153,12 +155,12 @@ class GroupMembership:
 
     @property
     def is_member(self) -> bool:
-        """Whether the consumer is a member of a generation, so that it may commit and must send heartbeats."""
+        """True if the consumer is a member of a generation, so that it may commit and must send heartbeats."""
         return self.generation >= 0
 
     @property
     def member(self) -> Member:
-        """The member that commits."""
+        """The member id, generation and instance id that a commit carries."""
         return Member(self.member_id, self.generation, self._settings.group_instance_id)
 
     def polled(self) -> None:
@@ -431,7 +433,7 @@ class GroupMembership:
         return call.result()
 
     def _check(self, code: ErrorCode) -> Operation[None]:
-        """What the answer to a JoinGroup or SyncGroup says."""
+        """Act on the error code of a JoinGroup or SyncGroup; raises `_Rejoin`, or the error if it is final."""
         if code is ErrorCode.NONE:
             return
         self._coordinator.noted(code)

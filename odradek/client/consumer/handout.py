@@ -1,4 +1,4 @@
-"""What an iterator over a consumer yields, and how far it has come. PURE."""
+"""The records that an iterator over a consumer yields, and its progress. PURE."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ class Handout:
     before: dict[TopicPartition, tuple[PartitionState, int, OffsetAndMetadata]]
     """State of each partition in it: its state, the state's serial, and the position before the poll."""
     done: int = 0
-    """How many the application has called done, by a commit of its own."""
+    """The number of records that the application has called done, by a commit of its own."""
     left: Iterator[ConsumerRecord] = attrs.field(
         init=False, default=attrs.Factory(lambda self: iter(self.records), takes_self=True)
     )
 
     @property
     def yielded(self) -> int:
-        """How many were yielded. A list's iterator knows how many are left, so yielding does not have to count."""
+        """The number of records yielded.
+
+        A list's iterator knows how many are left, so yielding does not have to count.
+        """
         return len(self.records) - length_hint(self.left)
 
     def positions(self, done: int) -> dict[TopicPartition, OffsetAndMetadata]:

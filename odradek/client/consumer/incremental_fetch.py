@@ -24,7 +24,7 @@ _INT32_MAX = (1 << 31) - 1
 
 
 class Wanted(NamedTuple):
-    """What a request asks for in one partition."""
+    """The values that a Fetch request names for one partition."""
 
     topic_id: bytes
     offset: int

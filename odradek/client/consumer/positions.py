@@ -1,4 +1,4 @@
-"""Where to read: positions from the group's commits, from the reset policy, and checked after a change of leader. PURE.
+"""The positions to read at: from commits, from the reset policy, and checked after a change of leader. PURE.
 
 `Positions.run` is an operation that runs as long as the consumer. On every signal it looks for partitions
 that lack a position, and for positions that a new leader may not have. It asks brokers about both. A
@@ -44,7 +44,7 @@ def duration_ms(policy: str) -> int:
 
 
 class Positions:
-    """Where a consumer reads on in each partition.
+    """The positions of a consumer: the offset at which it reads on in each partition.
 
     `failed(state, error)` keeps what the application must know; `wall_ms()` is the time.
     """

@@ -45,8 +45,10 @@ _DELTAS = _columns_of_deltas()
 
 @attrs.frozen
 class Shape:
-    """Where the parts of a record lie, counted from its first byte. A `key_size` or `value_size` of -1 stands
-    for null."""
+    """The layout of a record: the places of its parts, counted from its first byte.
+
+    A `key_size` or `value_size` of -1 stands for null.
+    """
 
     size: int
     timestamp: int
@@ -58,7 +60,7 @@ class Shape:
     fixed: tuple[int, ...]
     """Places of the bytes that are the same in every record: lengths and the number of headers."""
     fixed_bytes: tuple[int, ...]
-    """What stands there."""
+    """The bytes at these places."""
     offset_size: int
     """Bytes of the offset delta."""
     key_rows: Struct | None
@@ -101,7 +103,7 @@ class Shape:
         )
 
     def begins_at(self, data: bytes, position: int) -> bool:
-        """Whether the record that begins at `position` may be the first of a run of this shape: its lengths agree.
+        """True if the record that begins at `position` may be the first of a run of this shape: its lengths agree.
 
         `run_length` looks at all else. Raises `IndexError` where the data ends first.
         """
@@ -111,7 +113,7 @@ class Shape:
         return True
 
     def run_length(self, data: bytes, position: int, count_max: int, delta: int) -> int:
-        """How many of the next `count_max` records, the first of which has the offset delta `delta`, have this shape."""
+        """The number of the next `count_max` records that have this shape; the first has the offset delta `delta`."""
         size = self.size
         count = min(count_max, (len(data) - position) // size, _DELTAS_MAX - delta)
         if count < RUN_MIN:
@@ -136,7 +138,7 @@ class Shape:
         return count if min(first) >= 0x80 and max(second) < 0x80 else 0
 
     def timestamps(self, data: bytes, position: int, count: int, base: int) -> list[int]:
-        """The timestamps of a proved run."""
+        """The timestamps (ms) of a run that `run_length` has proved; `base` is the batch's base timestamp."""
         end = position + count * self.size
         first = data[position + self.timestamp : end : self.size]
         if self.offset - self.timestamp == 1:
@@ -150,7 +152,7 @@ class Shape:
     def keys_and_values(
         self, data: bytes, position: int, count: int
     ) -> tuple[Iterator[bytes | None], Iterator[bytes | None]]:
-        """The keys and the values of a proved run."""
+        """The keys and the values of a run of records that `run_length` has proved; None for null."""
         run = memoryview(data)[position : position + count * self.size]
         keys, values = self.key_rows, self.value_rows
         return (

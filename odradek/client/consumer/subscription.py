@@ -1,4 +1,4 @@
-"""What a consumer reads, and how far it is with each partition. PURE.
+"""The partitions that a consumer reads, and its progress in each. PURE.
 
 A partition has three offsets. `position` is the next that the application gets. `fetch_offset` is the next to
 be asked for; it is ahead of the position by what is fetched already (`chunks`). The third is the group's
@@ -26,11 +26,11 @@ __all__ = ["Chunk", "PartitionState", "Subscription"]
 
 @attrs.define(eq=False)
 class Chunk:
-    """What one fetch brought of one partition: whole batches, read up to `position` of `data`."""
+    """The records that one fetch brought of one partition: whole batches, read up to `position` of `data`."""
 
     data: memoryview
     end: int
-    """Where the last whole batch ends in `data`."""
+    """The end of the last whole batch in `data`."""
     position: int = 0
     aborted: deque[tuple[int, int]] = attrs.field(factory=deque)
     """(first offset, producer id) of aborted transactions, by offset; only with read_committed."""
@@ -65,7 +65,7 @@ class PartitionState:
     chunks: deque[Chunk] = attrs.field(factory=deque)
     buffered_bytes: int = 0
     batch: BatchRecords | None = None
-    """What is left of the batch at the first chunk's position."""
+    """The rest of the batch at the first chunk's position."""
     parsed: list[ConsumerRecord] = attrs.field(factory=list)
     """The next few of the batch's records, from `parsed_index` on."""
     parsed_index: int = 0
@@ -111,12 +111,12 @@ class PartitionState:
 
     @property
     def has_data(self) -> bool:
-        """Whether a poll would find something here."""
+        """True if a poll would find something here."""
         return bool(self.chunks or self.returned or self.error)
 
 
 class Subscription:
-    """What the application subscribed to (topics, a pattern, or single partitions), and the partitions that it reads.
+    """The topics, pattern or single partitions that the application subscribed to, and the partitions that it reads.
 
     Only one of the three kinds may be in use; the others raise `RuntimeError`.
     """
@@ -129,7 +129,7 @@ class Subscription:
 
     @property
     def grouped(self) -> bool:
-        """Whether the group assigns the partitions."""
+        """True if the group assigns the partitions."""
         return bool(self.topics) or self.pattern is not None
 
     def subscribe(self, topics: Iterable[str]) -> None:

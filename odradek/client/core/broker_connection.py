@@ -89,7 +89,7 @@ class BrokerConnection:
 
     @property
     def bytes_expected(self) -> int:
-        """How many bytes are still to come of a large answer that has begun."""
+        """The number of bytes still to come of a large answer that has begun."""
         return self._wire.bytes_expected
 
     def enqueue(self, call: Call) -> None:
@@ -154,7 +154,7 @@ class BrokerConnection:
         self._finish_calls(now)
 
     def place_for_data(self) -> memoryview | None:
-        """Where the rest of a large answer may be received to directly; then call `received_in_place`."""
+        """The memory that the rest of a large answer may be received into; then call `received_in_place`."""
         return self._wire.place_for_data()
 
     def received_in_place(self, count: int, now: float) -> None:
@@ -196,7 +196,7 @@ class BrokerConnection:
         self._step("negotiated")
 
     def next_deadline(self) -> float | None:
-        """When a call of this connection is overdue, or the connection may send again after a throttle."""
+        """The earliest deadline of this connection: of a call, of connecting, of a throttle, or of its idle time."""
         due = math.inf  # asked for after each receive: without a list of them all
         for call in self.in_flight:
             if call.deadline < due:
@@ -218,12 +218,12 @@ class BrokerConnection:
         return self._last_used + self._idle_max
 
     def is_idle(self, now: float) -> bool:
-        """Whether the connection has been idle for as long as it may."""
+        """True if the connection has been idle for as long as it may."""
         deadline = self._idle_deadline()
         return deadline is not None and deadline <= now
 
     def connect_overdue(self, now: float) -> bool:
-        """Whether connecting (with the negotiation) takes too long."""
+        """True if connecting (with the negotiation) takes too long."""
         return now >= self._connect_deadline and self.state in (
             ConnectionState.CONNECTING,
             ConnectionState.NEGOTIATING,

@@ -1,4 +1,4 @@
-"""How a client behaves, as numbers."""
+"""The settings of a client, as numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RECONNECT = RetryPolicy(backoff=0.05)
 
 @attrs.frozen
 class ClientConfig:
-    """How a client behaves. Times in seconds, sizes in bytes."""
+    """The settings of a client. Times in seconds, sizes in bytes."""
 
     client_id: str = "odradek"
     connect_timeout: float = 10.0
@@ -24,17 +24,16 @@ class ClientConfig:
     connection_idle_max: float | None = None
     """A connection that has been without calls for so long is closed. None keeps it open."""
     rebootstrap: bool = True
-    """Whether the bootstrap addresses are asked again when the known brokers cannot be reached (KIP-899)."""
+    """True if the bootstrap addresses are asked again when the known brokers cannot be reached (KIP-899)."""
     rebootstrap_trigger: float = 300.0
-    """How long metadata may be missing before known brokers are forgotten for the bootstrap addresses (KIP-1102)."""
+    """The seconds without metadata after which known brokers are forgotten for the bootstrap addresses (KIP-1102)."""
     request_timeout: float = 30.0
     api_timeout: float = 60.0
-    """How long an administrator's call may take with all its requests, unless the call has a timeout of its
-    own."""
+    """The seconds that an admin's call may take with all its requests, unless the call has a timeout of its own."""
     retry: RetryPolicy = _RETRY
     reconnect: RetryPolicy = _RECONNECT
     frame_bytes_max: int = 100 << 20
     in_flight_max: int = 5
     calls_waiting_max: int = 1000
     fail_fast: bool = True
-    """Whether calls fail at once if every bootstrap address fails and the client has never reached a broker."""
+    """True if calls fail at once when every bootstrap address fails and the client has never reached a broker."""

@@ -96,7 +96,7 @@ Effect: TypeAlias = Connect | Send | Close | Compute
 
 @attrs.define
 class _Trouble:
-    """What went wrong with an address lately."""
+    """The latest failures of an address."""
 
     failures: int
     """Attempts to connect that failed, in a row."""
@@ -216,12 +216,12 @@ class ClientCore:
         self._tasks.pop(task, None)
 
     def effects(self) -> list[Effect]:
-        """What the shell has to do now, in this order. Each is returned once."""
+        """The actions that the shell has to perform now, in this order. Each is returned once."""
         effects, self._effects = self._effects, []
         return effects
 
     def next_deadline(self) -> float | None:
-        """When `tick` is due, unless something is reported before; None: never."""
+        """The time at which `tick` is due, unless something is reported before; None: never."""
         while self._timers and self._timers[0][2].wait_number != self._timers[0][3]:
             heapq.heappop(self._timers)
         deadlines = [self._timers[0][0]] if self._timers else []
@@ -283,7 +283,7 @@ class ClientCore:
         self._run_ready()
 
     def place_for_data(self, connection_id: int) -> memoryview | None:
-        """Where the next bytes of this connection may be received to, instead of being copied there."""
+        """The memory that the next bytes of this connection may be received into, instead of being copied there."""
         connection = self._by_id.get(connection_id)
         return None if connection is None else connection.place_for_data()
 
@@ -308,7 +308,7 @@ class ClientCore:
             self._flush(connection)
 
     def bytes_expected(self, connection_id: int) -> int:
-        """How many bytes of a large answer are still to come on this connection; 0 when it has not begun."""
+        """The number of bytes still to come of a large answer on this connection; 0 when it has not begun."""
         connection = self._by_id.get(connection_id)
         return connection.bytes_expected if connection is not None else 0
 

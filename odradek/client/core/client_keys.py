@@ -298,7 +298,7 @@ class CommonSettings:
 
 @attrs.frozen(kw_only=True)
 class ProducerSettings(CommonSettings):
-    """A producer's keys."""
+    """The typed values of Kafka's producer keys, with underscores for dots."""
 
     acks: int = _key(-1, _acks)
     batch_size: int = _key(16_384, _AT_LEAST_0)
@@ -355,7 +355,7 @@ class ProducerSettings(CommonSettings):
 
 @attrs.frozen(kw_only=True)
 class ConsumerSettings(CommonSettings):
-    """A consumer's keys."""
+    """The typed values of Kafka's consumer keys, with underscores for dots."""
 
     allow_auto_create_topics: bool = _key(True, _boolean)
     auto_commit_interval_ms: int = _key(5_000, _AT_LEAST_0)
@@ -402,7 +402,7 @@ class ConsumerSettings(CommonSettings):
 
 @attrs.frozen(kw_only=True)
 class AdminSettings(CommonSettings):
-    """An administrator's keys."""
+    """The typed values of Kafka's admin client keys, with underscores for dots."""
 
     connections_max_idle_ms: int = _key(300_000, _ANY_LONG)
     default_api_timeout_ms: int = _key(60_000, _AT_LEAST_0)

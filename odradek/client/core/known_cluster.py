@@ -1,5 +1,4 @@
-"""What the client knows of the cluster: brokers, topics, leaders. It learns from Metadata answers and leader
-hints. PURE.
+"""The cluster as the client knows it: brokers, topics, leaders, learnt from Metadata answers and leader hints. PURE.
 
 Rules
 -----
@@ -124,7 +123,7 @@ class Cluster:
         self.topics[name] = Topic(name, bytes(answer.topic_id), answer.is_internal, partitions)
 
     def _is_present_id(self, name: str, topic_id: bytes) -> bool:
-        """Whether an answer with this id is news, and not of a topic that was deleted."""
+        """Take in the topic id of an answer; false if it is that of a topic that was deleted."""
         if topic_id == NO_TOPIC_ID:
             return True
         seen = self._ids.setdefault(name, deque(maxlen=_IDS_KEPT_MAX))

@@ -82,7 +82,7 @@ class Work:
             self.on_done()
 
     def result(self) -> Any:
-        """What the function returned. Raises what it raised."""
+        """The value that the function returned. Raises what it raised."""
         if self.error is not None:
             raise self.error
         return self.value
@@ -126,7 +126,7 @@ class Wait:
 
     @property
     def satisfied(self) -> bool:
-        """Whether the calls alone end this wait; a wait without calls is a sleep."""
+        """True if the calls alone end this wait; a wait without calls is a sleep."""
         if not self.calls:
             return False
         combine = any if self.first else all
@@ -178,7 +178,7 @@ class Task(Generic[T]):
             self.on_done()
 
     def result(self) -> T:
-        """What the operation returned. Raises what it raised."""
+        """The value that the operation returned. Raises what it raised."""
         if not self.done:
             raise AssertionError("the operation is not over")
         if self._error is not None:

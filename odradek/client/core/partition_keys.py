@@ -17,7 +17,7 @@ class ByPartition(Protocol[V_co]):
     """A mapping with a value for each partition, whichever its keys are. (To type checkers no `Mapping` is both.)"""
 
     def items(self) -> Iterable[tuple[tuple[str, int], V_co]]:
-        """As `Mapping.items`."""
+        """The pairs of (topic, partition) and value, as `Mapping.items` gives them."""
 
 
 def named(values: ByPartition[V]) -> dict[TopicPartition, V]:

@@ -1,4 +1,4 @@
-"""Where partitions begin and end, and which offset has a time (ListOffsets). Operations, PURE."""
+"""The first and end offsets of partitions, and the offset of a time (ListOffsets). Operations, PURE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When to try again: exponential backoff with jitter (KIP-580), ended by the operation's deadline."""
+"""The delays between attempts: exponential backoff with jitter (KIP-580), ended by the operation's deadline."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def scatter(
 
 
 def _may_change(outcome: object, final_codes: Collection[ErrorCode]) -> TypeGuard[KafkaError]:
-    """Whether the next attempt may hear something else."""
+    """True if the next attempt may have another outcome."""
     return isinstance(outcome, KafkaError) and outcome.code.retriable and outcome.code not in final_codes
 
 
@@ -148,7 +148,7 @@ def _as_call_error(error: Exception) -> CallError:
 
 
 def deadline_of(core: ClientCore, timeout: float | None) -> float:
-    """When a call must be over: `timeout` in seconds, None for `ClientConfig.api_timeout`."""
+    """The deadline of a call: `timeout` seconds from now, or `ClientConfig.api_timeout` for None."""
     return core.now + (core.config.api_timeout if timeout is None else timeout)
 
 

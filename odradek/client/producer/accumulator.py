@@ -43,16 +43,16 @@ from wire.topic_partition import TopicPartition
 __all__ = ["Accumulator", "Batch", "Lane"]
 
 _RECORD_OVERHEAD = 16
-"""What lengths, deltas and the header count of a record take at most, while it is smaller than a megabyte."""
+"""The most bytes that lengths, deltas and the header count of a record take, while it is smaller than a megabyte."""
 _HEADER_OVERHEAD = 10
 _ROW_MEMORY = 200
-"""What a row costs beside the bytes of its key and value: a tuple, a number, two objects, a place in a list (measured)."""
+"""The bytes that a row costs beside key and value: a tuple, a number, two objects, a place in a list (measured)."""
 _ROW_BYTES = 1024
 """The bytes of `batch.size` for which a batch has memory for one row from the start."""
 _ROWS_MORE = 64
 """The number of rows for which more memory is taken at once, or for as many as a batch has from the start."""
 _BATCH_MEMORY = 600
-"""What a batch costs beside its bytes (measured)."""
+"""The bytes of memory that a batch costs beside its data (measured)."""
 
 
 @attrs.define(eq=False)
@@ -141,18 +141,18 @@ class Lane:
     batches_sent: int = 0
     """Each once, however often it was repeated; what was split counts as one more."""
     established: bool = False
-    """Whether the broker has a batch under these numbers, so that it refuses gaps."""
+    """True if the broker has a batch under these numbers, so that it refuses gaps."""
     rebase: Exception | None = None
-    """Why the sequence numbers must start anew, under a new epoch, before anything more is sent (KIP-360)."""
+    """The error after which sequence numbers must start anew, under a new epoch, before any other batch (KIP-360)."""
     repeating: bool = False
-    """Whether a batch must be repeated. Then the lane sends nothing until every batch in flight has its answer."""
+    """True while a batch must be repeated. Then the lane sends nothing until every batch in flight has its answer."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
 
 class _TopicState:
-    """What `append` needs of a topic; good as long as the cluster knows it by the same `topic`."""
+    """The state of a topic that `append` needs; good as long as the cluster knows it by the same `topic`."""
 
     __slots__ = ("available", "lanes", "sticky", "sticky_bytes", "topic")
 
@@ -176,9 +176,9 @@ class Accumulator:
         self.on_room: Callable[[], None] | None = None
         """Called when memory was given back."""
         self.flushing = 0
-        """How many callers wait for everything to be sent. Batches linger only while it is 0."""
+        """The number of callers that wait for everything to be sent. Batches linger only while it is 0."""
         self.starving = 0
-        """How many callers wait for memory. Batches linger only while it is 0."""
+        """The number of callers that wait for memory. Batches linger only while it is 0."""
         self._settings = settings
         self._batch_bytes_max = settings.batch_size
         self._rows_first = max(1, settings.batch_size // _ROW_BYTES)
@@ -235,7 +235,7 @@ class Accumulator:
         return batch
 
     def has_filled(self, batch: Batch) -> bool:
-        """Whether this batch, opened just now, gives the sender something to send: it is full, or follows a full one."""
+        """True if this batch, opened just now, makes work for the sender: it is full, or follows a full one."""
         return len(batch.lane.batches) > 1 or batch.size >= self._batch_bytes_max
 
     def out_of_memory(self) -> BufferFull:
@@ -246,7 +246,7 @@ class Accumulator:
         )
 
     def knows(self, topic: str) -> bool:
-        """Whether the topic's partitions are known."""
+        """True if the topic's partitions are known."""
         return topic in self._cluster.topics
 
     def open_batch(

@@ -1,4 +1,4 @@
-"""Which partition a record goes to. PURE.
+"""The partition that a record's key goes to. PURE.
 
 A key always goes to the same partition, whichever client wrote it: Kafka's clients hash keys with murmur2, and so
 do we. Which partition takes records without a key is the accumulator's business (KIP-794).

@@ -1,4 +1,4 @@
-"""What a sender needs beside batches: a producer id, and metadata that is not too old. PURE.
+"""The needs of a sender beside batches: a producer id, and metadata that is not too old. PURE.
 
 Both are fetched by operations beside the sender's own, one of each kind at a time. `keep` starts one where it is due and
 says when to look again; when it is over, `news` is called.
@@ -23,7 +23,7 @@ __all__ = ["Identity", "IdentityKeeper", "TopicRefresher"]
 
 _NEVER = float("inf")
 _TRANSACTION_TIMEOUT_MS = (1 << 31) - 1
-"""What Kafka's clients send where there are no transactions."""
+"""The transaction timeout that Kafka's clients send where there are no transactions."""
 
 
 @attrs.frozen
@@ -91,7 +91,7 @@ class IdentityKeeper(_Beside):
 
     @property
     def missing(self) -> bool:
-        """Whether nothing may be sent before there is a producer id."""
+        """True if nothing may be sent before there is a producer id."""
         return self.needed and self.current is None
 
     def keep(self) -> float:

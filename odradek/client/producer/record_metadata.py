@@ -1,4 +1,4 @@
-"""Where a record went, as both producers report it. PURE."""
+"""The place of a record in its topic, as both producers report it. PURE."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ __all__ = ["RecordMetadata", "as_bytes"]
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record went. `offset` is -1 where the broker does not say: with acks=0, or for a repetition whose
-    original was acknowledged long ago. `timestamp_ms` is the record's own, or the broker's in topics with
-    LogAppendTime."""
+    """The place of a record that was sent.
+
+    `offset` is -1 where the broker does not say: with acks=0, or for a repetition whose original was acknowledged
+    long ago. `timestamp_ms` is the record's own, or the broker's in topics with LogAppendTime.
+    """
 
     topic: str
     partition: int

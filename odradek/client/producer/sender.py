@@ -79,7 +79,7 @@ _SEQUENCE_END = 1 << 31
 _EPOCH_MAX = (1 << 15) - 1
 _NEVER = float("inf")
 _BATCHES_KNOWN = 5
-"""How many batches of each producer a broker remembers, to know repetitions (Kafka's constant)."""
+"""The number of batches of each producer that a broker remembers, to know repetitions (Kafka's constant)."""
 _REQUEST_OVERHEAD = 128
 """Bytes of a request and of a partition in it besides the batch, about."""
 _REFUSED_BEFORE_APPEND = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
@@ -109,7 +109,7 @@ class Sender:
     ) -> None:
         self.signal = core.signal()
         self.wake_at = 0.0
-        """When the next step is due if nothing happens, in seconds of the core's clock."""
+        """The time at which the next step is due if nothing happens, in seconds of the core's clock."""
         self.closing = False
         self.counts: Counter[str] = Counter()
         self._core = core
@@ -156,7 +156,7 @@ class Sender:
                 yield Wait(until=None if until == _NEVER else until, signals=(self.signal,))
 
     def sleeps_too_long(self, now: float) -> bool:
-        """Whether the sender would wake only after the linger of a batch that was opened now."""
+        """True if the sender would wake only after the linger of a batch that was opened now."""
         return now + self._linger < self.wake_at
 
     def statistics(self) -> dict[str, int]:
@@ -227,7 +227,7 @@ class Sender:
         return min(until, self._next_expiry())
 
     def _ready_at(self, lane: Lane) -> float:
-        """When the lane's first batch may be sent: the past if now, `_NEVER` if that needs an answer first."""
+        """The time from which the lane's first batch may be sent; `_NEVER` if an answer must come first."""
         if not lane.batches or (lane.in_flight and (lane.repeating or lane.rebase is not None)):
             return _NEVER
         if lane.in_flight and not lane.established and self._identity.needed:
@@ -574,7 +574,7 @@ class Sender:
 
 
 def _older(batch: Batch, other: Batch) -> bool:
-    """Whether `batch` was first sent before `other`, by their numbers (which wrap) where they have some."""
+    """True if `batch` was first sent before `other`, by their numbers (which wrap) where they have some."""
     if batch.base_sequence < 0 or other.base_sequence < 0:
         return batch.opened_at < other.opened_at
     return (other.base_sequence - batch.base_sequence) % _SEQUENCE_END < _SEQUENCE_END // 2

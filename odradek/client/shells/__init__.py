@@ -1,1 +1,1 @@
-"""What users import: the blocking and the async clients, over the same core."""
+"""The clients that users import, blocking and async, over the same core."""

@@ -51,7 +51,7 @@ class Admin(BlockingAdminMethods):
     def describe_group_lag(
         self, group_id: str, *, now_ms: int | None = None, timeout: float | None = None
     ) -> list[PartitionLag]:
-        """Where a group stands in every partition that it committed an offset for or that a member is assigned.
+        """The progress of a group in every partition that it committed an offset for or that a member is assigned.
 
         `now_ms` is the present in milliseconds since 1970 (None: this machine's). Raises the `KafkaError` of the
         group, and `ClientError`.

@@ -22,7 +22,7 @@ __all__ = ["AsyncProducer", "SentRecord"]
 
 
 class SentRecord:
-    """A record on its way."""
+    """A record that was handed to the producer; its outcome can be awaited."""
 
     __slots__ = ("_batch", "_env", "_index", "_timestamp_ms")
 
@@ -33,11 +33,11 @@ class SentRecord:
         self._timestamp_ms = timestamp_ms
 
     def done(self) -> bool:
-        """Whether it has its outcome."""
+        """True if the record is acknowledged, or has failed for good."""
         return self._batch.done
 
     async def result(self) -> RecordMetadata:
-        """Where the record went. Raises its error."""
+        """The place of the record, once it is acknowledged. Raises its error."""
         await wait_done(self._env, self._batch)
         return RecordMetadata.of(self._batch, self._index, self._timestamp_ms)
 

@@ -42,7 +42,7 @@ class ConsumerSteering(ABC):
         self._change(lambda: self._machine.assign_manually(keys_of(partitions)))
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions of this consumer."""
+        """The partitions that this consumer reads: assigned by its group, or by hand."""
         return self._look(lambda: set(self._machine.subscription.partitions))
 
     def subscription(self) -> set[str]:
@@ -77,7 +77,7 @@ class ConsumerSteering(ABC):
         return self._look(self._machine.paused)
 
     def lag(self, partition: tuple[str, int]) -> int | None:
-        """How many offsets the position is behind the partition's end, by the last fetch; None: not known yet."""
+        """The lag of the position behind the partition's end, in offsets, by the last fetch; None: not known yet."""
         return self._look(lambda: self._machine.lag(TopicPartition(*partition)))
 
     # The group
@@ -101,7 +101,7 @@ class ConsumerSteering(ABC):
     def _offsets(
         self, offsets: ByPartition[OffsetAndMetadata | int] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is to be committed: these, or all positions."""
+        """The offsets to be committed: these, or all positions."""
         if offsets is None:
             return self._peek(self._all_positions)
         return {

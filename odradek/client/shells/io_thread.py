@@ -79,11 +79,11 @@ class IoThread:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called, or the thread failed."""
+        """True if `close` was called, or the thread failed."""
         return self._closing.is_set()
 
     def is_own_thread(self) -> bool:
-        """Whether the caller is a callback in the client's thread, which must not wait for it."""
+        """True if the caller is a callback in the client's thread, which must not wait for it."""
         return threading.current_thread() is self._thread
 
     def run(self, operation: Operation[T], timeout_seconds: float | None = None) -> T:

@@ -28,7 +28,7 @@ _TURN_BYTES = 64 << 10
 """Bytes of full batches after which `send` gives the sending thread a turn."""
 _TURN_SECONDS_MAX = 0.1
 _BATCH_BYTES_MIN = 1024
-"""What a batch costs at least, counted in bytes."""
+"""The least cost of a batch, counted in bytes."""
 
 
 class RecordFuture(concurrent.futures.Future[RecordMetadata]):
@@ -48,23 +48,26 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
         self._timestamp_ms = timestamp_ms
 
     def cancel(self) -> bool:
-        """Never possible."""
+        """Always false: a record that was handed to the producer cannot be taken back."""
         return False
 
     def cancelled(self) -> bool:
-        """Never."""
+        """Always false, because `cancel` is impossible."""
         return False
 
     def running(self) -> bool:
-        """Whether the record has no outcome yet."""
+        """True until the record is acknowledged, or fails for good."""
         return not self._batch.done
 
     def done(self) -> bool:
-        """Whether the record has its outcome."""
+        """True if the record is acknowledged, or has failed for good."""
         return self._batch.done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record went. Raises its error, or `TimeoutError` after `timeout` seconds."""
+        """The place of the record, once it is acknowledged.
+
+        Raises its error, or `TimeoutError` after `timeout` seconds.
+        """
         if not self._batch.done:
             self._producer.wait_for(self._batch, timeout)
         return RecordMetadata.of(self._batch, self._index, self._timestamp_ms)
@@ -80,7 +83,7 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
         self._producer.call_when_done(self._batch, lambda: function(self))
 
     def __getattr__(self, name: str) -> Any:
-        """What `concurrent.futures.wait`, `as_completed` and `repr` look at in a future."""
+        """The private attributes that `concurrent.futures.wait`, `as_completed` and `repr` look at in a future."""
         batch = self._batch
         if name == "_state":
             return "FINISHED" if batch.done else "RUNNING"

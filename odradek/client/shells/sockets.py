@@ -59,7 +59,7 @@ class Sockets:
         self._received = memoryview(bytearray(_RECEIVE_BYTES))
         self._unsent: dict[_Connection, None] = {}
         self._resolving: dict[tuple[str, int], list[_Connection]] = {}
-        """What waits for the addresses of a name."""
+        """The connections that wait for the addresses of a name."""
         self._finished: deque[Callable[[], None]] = deque()
         self._finished_receiver: socket.socket | None = None
         self._finished_sender: socket.socket | None = None
@@ -295,7 +295,7 @@ class Sockets:
 
 
 def _numeric(host: str, port: int) -> list[_Place]:
-    """Where to connect to, if the host is an address and not a name: then the resolver is not needed."""
+    """The address to connect to if the host is a numeric one, for which the resolver is not needed; else empty."""
     for family, address in ((socket.AF_INET, (host, port)), (socket.AF_INET6, (host, port, 0, 0))):
         try:
             socket.inet_pton(family, host)

@@ -115,7 +115,7 @@ class NodeConfig:
     node_id: int
     process_roles: tuple[str, ...]
     listeners: tuple[ListenerConfig, ...]
-    """Where to listen, controller listeners included."""
+    """The endpoints to listen on, controller listeners included."""
     advertised_listeners: tuple[ListenerConfig, ...]
     """The addresses for clients, which never include a controller listener. A missing host is that of the listener."""
     controller_listener_names: tuple[str, ...]
@@ -123,7 +123,7 @@ class NodeConfig:
     log_dirs: tuple[str, ...]
     metadata_log_dir: str
     voter: VoterEndpoint | None
-    """Where other nodes find this node's controller; None for a node that is only a broker."""
+    """The endpoint at which other nodes find this node's controller; None for a node that is only a broker."""
     static_voters: tuple[StaticVoter, ...]
     """`controller.quorum.voters`; empty where the voters stand in the metadata log (KIP-853)."""
     bootstrap_servers: tuple[tuple[str, int], ...]
@@ -133,7 +133,7 @@ class NodeConfig:
     disk_hung_seconds: float
     disk_full_seconds: float
     start_without_acls: bool = False
-    """Whether the operator knows that the ACLs in the metadata log are not enforced."""
+    """True if the operator knows that the ACLs in the metadata log are not enforced."""
     release: Release = THIS_RELEASE
     """The versions and feature levels that this node speaks. They come from the code, not from a file."""
 
@@ -214,7 +214,7 @@ class NodeConfig:
         return BrokerConfigLayers({"broker.id": str(self.node_id), **self.explicit})
 
     def controller_settings(self) -> ControllerSettings:
-        """The settings of this node's controller."""
+        """The controller's settings, typed, by the properties file and the defaults."""
         return settings_of(
             ControllerSettings, self.config_layers, static_config=self.explicit, release=self.release
         )

@@ -1,4 +1,4 @@
-"""What a properties file says about roles and the quorum: `process.roles`, `controller.quorum.voters` and its kin.
+"""The part of a properties file on roles and the quorum: `process.roles`, `controller.quorum.voters` and its kin.
 
 Kafka's rules, each with one line that names key, value and what is allowed (`ConfigError`).
 """

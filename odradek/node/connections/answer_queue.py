@@ -76,7 +76,7 @@ class AnswerQueue:
         self.parked = 0
         """The connection's parked fetches."""
         self.encoding = 0
-        """How many of its long answers are still objects. Nothing is dispatched until this is 0."""
+        """The number of its long answers that are still objects. Nothing is dispatched until this is 0."""
         self.suspended: tuple[Slot, Suspend] | None = None
         self.room: Event | None = None
         self.draining = False

@@ -30,7 +30,7 @@ HELD_IN_ALL_BYTES_MAX = 64 * 1024 * 1024
 HELD_SHARE_BYTES = 64 * 1024
 RESPONSE_PREFIX = struct.Struct(">ii")
 HELD_SECONDS_MAX = 10.0
-"""How long a connection may keep others waiting for this memory."""
+"""The seconds for which a connection may keep others waiting for this memory."""
 
 
 class Answering(Protocol):
@@ -85,12 +85,12 @@ class Slot:
         self.response: Any = None
         """The response of the first slot alone, until it is encoded."""
         self.chunks: list[Chunk] | None = None
-        """The encoded answer."""
+        """The encoded answer, in pieces to be sent; None until then."""
         self.held_bytes = 0
-        """What is counted for it now."""
+        """The bytes that are counted for it now."""
         self.parks = False
         self.is_long = False
-        """Whether its answer is encoded beside the loop."""
+        """True if its answer is encoded beside the loop."""
         self.delayed: Delayed | None = None
 
     @property

@@ -40,12 +40,12 @@ EVICTED_AT_ONCE_MAX = 100
 
 
 class Holder(Protocol):
-    """The holder of a buffer: a connection."""
+    """The connection that holds a buffer while a frame comes in."""
 
     have: int
-    """How many bytes of a frame it holds."""
+    """The number of bytes of a frame that it holds."""
     frame_began_at: float
-    """When the frame began, moved on by the time in which it waited for memory."""
+    """The time at which the frame began, moved on by the time for which it waited for memory."""
     closing: bool
 
     @property
@@ -66,7 +66,7 @@ class PooledBuffer:
         self.is_small = True
         self.holder: Holder | None = None
         self.waited_since: float | None = None
-        """When its holder first waited for more."""
+        """The time at which its holder first waited for more."""
 
 
 class _Waiter:
@@ -199,7 +199,7 @@ class ReceiveBuffers:
 
     @property
     def contended(self) -> bool:
-        """Whether a connection waits for memory."""
+        """True if a connection waits for memory."""
         return bool(self._waiters[0] or self._waiters[1])
 
     def to_evict(self, now: float) -> list[Holder]:

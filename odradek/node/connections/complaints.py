@@ -15,7 +15,7 @@ OTHERS = "others"
 
 
 class _Peer:
-    """When the last line about a peer was written, and how many were held back since."""
+    """The time of the last line about a peer, and the number of lines held back since."""
 
     __slots__ = ("error", "held_back", "said_at")
 

@@ -1,4 +1,4 @@
-"""How many connections a node takes: in all, from one address, in one second. PURE.
+"""The limits on a node's connections: in all, from one address, in one second. PURE.
 
 All listeners of a node share one `ConnectionLimits`. Limits may change at any time; open connections stay.
 
@@ -23,7 +23,7 @@ CLIENT_ROOM_MIN = 16
 
 
 def client_room(descriptors_max: int) -> int:
-    """How many connections of clients fit a limit of open files; -1 stands for no limit, as in `getrlimit`."""
+    """The number of clients' connections that fit a limit of open files; -1 stands for no limit, as in `getrlimit`."""
     if descriptors_max < 0:
         return INT_MAX
     return max(CLIENT_ROOM_MIN, descriptors_max - descriptors_max // LOGS_SHARE - OWN_DESCRIPTORS)
@@ -35,21 +35,20 @@ class ConnectionLimits:
 
     connections_max: int = setting("max.connections")
     room: int = INT_MAX
-    """How many connections the limit of descriptors leaves for clients (`client_room`); `connections_max` cannot
-    raise it."""
+    """The most connections of clients that descriptors allow (`client_room`); `connections_max` yields to it."""
     per_ip_max: int = setting("max.connections.per.ip")
     per_ip_overrides: Mapping[str, int] = attrs.field(factory=dict)
     creation_rate_max: int = setting("max.connection.creation.rate")
     """Connections per second; further ones wait to be accepted."""
     _open: int = attrs.field(init=False, default=0)
     _reserved: int = attrs.field(init=False, default=0)
-    """How many of the open ones are of peers."""
+    """The number of open connections that are peers'."""
     _by_host: dict[str, int] = attrs.field(init=False, factory=dict)
     _second_began_at: float = attrs.field(init=False, default=0.0)
     _accepted_in_second: int = attrs.field(init=False, default=0)
 
     def accept_at(self, now: float) -> float:
-        """When the next connection may be accepted, `now` at the earliest; monotonic seconds."""
+        """The time at which the next connection may be accepted, `now` at the earliest; monotonic seconds."""
         if self.creation_rate_max >= INT_MAX:
             return now
         if now >= self._second_began_at + 1.0:

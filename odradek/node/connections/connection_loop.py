@@ -70,7 +70,7 @@ class Connection(AnswerQueue):
         self.own: PooledBuffer | None = None
         self.have = 0
         self.frame_began_at = 0.0
-        """When the first bytes of what is in `own` came, moved on by the time in which it waited for memory."""
+        """The time at which the first bytes in `own` came, moved on by the time for which they waited for memory."""
         self.pending_frames = False
         self.memory: Event | None = None
         """Set while the connection waits for a larger buffer."""

@@ -1,4 +1,4 @@
-"""What the connections of a node share: the table of handlers, memory, clock, log, and the scratch of a turn. PORTED."""
+"""The services that a node's connections share: handlers, memory, clock, log, and the scratch of a turn. PORTED."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from odradek.serving.api_table import ApiEntry, ApiTable
 
 
 class ConnectionServices:
-    """What all connections of a listener share."""
+    """The services that all connections of a listener share."""
 
     __slots__ = (
         "after_turn",
@@ -64,6 +64,6 @@ class ConnectionServices:
         self.spills: list[tuple[int, Any]] = []
         """Scratch of one encoding, empty between two."""
         self.answered: list[ApiEntry] = []
-        """What this turn has answered so far (an entry may stand twice), empty between two."""
+        """The entries of the APIs that this turn has answered so far (one may stand twice), empty between two."""
         self.answered_last: ApiEntry | None = None
-        """The last of them."""
+        """The entry that was added last to `answered`."""

@@ -1,4 +1,4 @@
-"""What the listeners of a node and their connections go by: buffers, the largest request, idle time. PURE."""
+"""The settings of a node's listeners and their connections: buffers, the largest request, idle time. PURE."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from metadata_quorum.config.typed_settings import setting
 __all__ = ["SEND_BUFFER_BYTES", "ListenerSettings"]
 
 SEND_BUFFER_BYTES = 256 * 1024
-"""Unless `socket.send.buffer.bytes` is set. Left alone the kernel queues megabytes of a fetch, and both ends work on
-memory that has left the caches. That costs 0.52 CPU-seconds per GB consumed, against 0.28; Kafka's 100 KiB give 0.40."""
+"""The send buffer of a socket, unless `socket.send.buffer.bytes` is set.
+
+Left alone the kernel queues megabytes of a fetch, and both ends work on memory that has left the caches. That costs
+0.52 CPU-seconds per GB consumed, against 0.28; Kafka's 100 KiB give 0.40."""
 RECEIVE_BYTES_MAX = 256 * 1024 * 1024
 """All half-received frames together, unless `queued.max.request.bytes` says otherwise."""
 

@@ -1,4 +1,4 @@
-"""What a connection still has to send: bytes and file ranges, in order, pushed without blocking."""
+"""The queue of what a connection still has to send: bytes and file ranges, in order, pushed without blocking."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SendQueue:
         return sent
 
     def _send_bytes(self, conn: Conn) -> int:
-        """What there is before the next range, with one call."""
+        """Send the bytes before the next file range, with one call; the number that was sent."""
         run: list[bytes | bytearray | memoryview] = []
         size, more = 0, False
         for chunk in self.chunks[:GATHER_CHUNKS_MAX]:

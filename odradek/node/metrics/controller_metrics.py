@@ -20,7 +20,7 @@ __all__ = ["ClusterFigures", "Metadata", "cluster_figures", "controller_metrics"
 
 
 class Metadata(Protocol):
-    """What is asked of `MetadataService`."""
+    """The part of `MetadataService` that is used here."""
 
     @property
     def is_active(self) -> bool: ...
@@ -115,7 +115,7 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
 
 
 def _decided(page: MetricsText, decided: DecisionFigures) -> None:
-    """What this node has decided as the active controller."""
+    """The figures of the decisions that this node has made as the active controller."""
     for number, name, described in (
         (decided.decisions, "decisions", "Requests, parts of long requests, and timers that this node has decided as the active controller."),
         (decided.decision_seconds, "decision_seconds", "Time that the event loop has spent on these decisions."),

@@ -30,7 +30,7 @@ TOPICS_MAX = 200
 
 @attrs.define
 class LoopLateness:
-    """How late the event loop wakes a task that is due: a distribution over `LATENCY_BOUNDS_SECONDS`."""
+    """The delay with which the event loop wakes a task that is due: a distribution over `LATENCY_BOUNDS_SECONDS`."""
 
     counts: list[int] = attrs.field(factory=lambda: [0] * (len(LATENCY_BOUNDS_SECONDS) + 1))
     seconds: float = 0.0

@@ -60,7 +60,7 @@ class MetricsText:
         lines.append(f"{name}_sum{braces} {total!r}\n{name}_count{braces} {below}")
 
     def render(self) -> bytes:
-        """The page."""
+        """The page in Prometheus' text format, as UTF-8."""
         # A directory's name may hold what is no UTF-8.
         return ("\n".join(self._lines) + "\n").encode("utf-8", "replace")
 

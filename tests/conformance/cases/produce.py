@@ -234,7 +234,7 @@ for _codec in CODECS:
 
 
 def _refused_records(talk: Talk, *, codec: CompressionType, keys: tuple[bytes | None, ...]) -> None:
-    """Which records of a batch are refused, by their indexes."""
+    """Records of a batch are refused one by one, by their indexes."""
     stem = f"keys-{codec.name}-" + "".join("n" if key is None else f"k{len(key)}" for key in keys)
     name, _ = talk.topic(stem, cleanup_policy="compact")
     builder = RecordBatchBuilder(compression_type=codec)
@@ -269,7 +269,7 @@ for _codec in CODECS:
 
 
 def _sized(talk: Talk, *, codec: CompressionType, limit: int) -> None:
-    """Whether a batch is too large is asked of its bytes as they came, or as they are written."""
+    """The size limit of a batch is applied to its bytes as they came, or as they are written."""
     for kind in ("producer", "uncompressed", "zstd"):
         name, _ = talk.topic(
             f"sized-{codec.name}-{limit}-{kind}", compression_type=kind, max_message_bytes=str(limit)

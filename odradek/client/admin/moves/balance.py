@@ -1,4 +1,4 @@
-"""Which replicas should move where: plans that even the load of brokers, and that empty brokers. PURE.
+"""Plans of moves that even the load of brokers, or that empty brokers. PURE.
 
 Theory of operation
 -------------------

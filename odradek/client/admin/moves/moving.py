@@ -97,7 +97,7 @@ class ClusterSurvey:
         ]
 
     def load_of(self, node: int) -> tuple[int, int, int]:
-        """How many partitions a broker leads, how many replicas it has, and their bytes."""
+        """The number of partitions that a broker leads, the number of its replicas, and their bytes."""
         leads = replicas = size = 0
         for topic in self.topics:
             for index, each in topic.partitions.items():
@@ -124,7 +124,7 @@ class ClusterSurvey:
 
 @attrs.frozen
 class MoveProgress:
-    """How far a plan is: partitions done of all, bytes copied of all."""
+    """The progress of a plan: partitions done of all, bytes copied of all."""
 
     done: int
     partitions: int

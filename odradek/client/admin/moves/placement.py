@@ -1,4 +1,4 @@
-"""What plans of moves are made of: where brokers stand, where replicas are, where they shall go. PURE."""
+"""The terms of a plan of moves: the brokers' racks and hosts, the replicas' places, the moves. PURE."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["CannotPlan", "Move", "Placement", "Site", "seconds_of", "traffic_of"
 
 
 class CannotPlan(ValueError):
-    """There is no allowed place for some replica; the text says which."""
+    """The plan has no allowed place for some replica; the text says which."""
 
 
 @attrs.frozen
@@ -61,7 +61,7 @@ class Move:
 
     @property
     def bytes(self) -> int:
-        """What is copied in all."""
+        """The bytes that are copied in all."""
         return self.size * len(self.adding)
 
 
@@ -75,5 +75,5 @@ def traffic_of(moves: Iterable[Move]) -> dict[int, int]:
 
 
 def seconds_of(moves: Iterable[Move], bytes_per_second: float) -> float:
-    """How long the moves take when every broker takes in so much: as long as the one with the most to take."""
+    """The seconds that the moves take: those of the broker with the most bytes to take in."""
     return max(traffic_of(moves).values(), default=0) / bytes_per_second

@@ -17,27 +17,27 @@ __all__ = ["BrokerLoads", "PlannedCluster", "Spread"]
 
 
 class Spread:
-    """Which racks and hosts the brokers stand in, and how many of them some replicas span."""
+    """The racks and hosts of the brokers, and the number of them that some replicas span."""
 
     def __init__(self, sites: Collection[Site]) -> None:
         # A rack that only some brokers name says nothing about the others.
         knows_racks = all(site.rack is not None for site in sites)
         self.racks = len({site.rack for site in sites}) if knows_racks else 1
-        """How many racks there are; 1 when they are not known."""
+        """The number of racks; 1 when they are not known."""
         self._rack_of: dict[int, object] = {
             site.node_id: site.rack if knows_racks else None for site in sites
         }
         self._host_of: dict[int, object] = {site.node_id: site.host for site in sites}
 
     def span(self, replicas: Iterable[int]) -> tuple[int, int]:
-        """How many racks and how many hosts these brokers span; one that is not known stands alone."""
+        """The numbers of racks and of hosts that these brokers span; one that is not known stands alone."""
         nodes = list(replicas)
         racks = {self._rack_of.get(node, ("unknown", node)) for node in nodes}
         hosts = {self._host_of.get(node, ("unknown", node)) for node in nodes}
         return len(racks), len(hosts)
 
     def is_narrowed(self, others: Sequence[int], giver: int, taker: int) -> bool:
-        """Whether fewer racks or fewer hosts are spanned when a replica beside `others` moves."""
+        """True if a move from `giver` to `taker` narrows the partition's span of racks or hosts; `others` stay."""
         return any(
             places[giver] != places[taker] and _loses_a_place(places, others, giver, taker)
             for places in (self._rack_of, self._host_of)
@@ -45,13 +45,13 @@ class Spread:
 
 
 def _loses_a_place(places: dict[int, object], others: Sequence[int], giver: int, taker: int) -> bool:
-    """Whether the partition would span fewer places: one is lost, and none is gained."""
+    """True if the partition would span fewer places: one is lost, and none is gained."""
     spanned = [places.get(node) for node in others]
     return places[giver] not in spanned and places[taker] in spanned
 
 
 class BrokerLoads:
-    """What each broker holds: its replicas from the smallest to the largest, their bytes, how many of each topic."""
+    """The load of each broker: its replicas from the smallest to the largest, their bytes, their number by topic."""
 
     def __init__(self, nodes: Iterable[int]) -> None:
         self._size = dict.fromkeys(nodes, 0)
@@ -121,7 +121,7 @@ class PlannedCluster:
         return self._replicas[key]
 
     def moves(self) -> list[Move]:
-        """What has changed."""
+        """The moves of the partitions whose replicas have changed."""
         return [
             Move(each.topic, each.partition, each.replicas, tuple(self._replicas[key]), each.size)
             for key, each in self.partitions.items()
@@ -129,7 +129,7 @@ class PlannedCluster:
         ]
 
     def may_move(self, key: TopicPartition, giver: int, taker: int) -> bool:
-        """Whether the rules of a plan allow this move."""
+        """True if the plan may make this move: `taker` has none of it, and racks and hosts stay as many."""
         replicas = self._replicas[key]
         if taker in replicas or key in self._fixed:
             return False

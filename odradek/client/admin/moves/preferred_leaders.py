@@ -13,7 +13,7 @@ __all__ = ["PreferredLeaders"]
 
 
 class PreferredLeaders:
-    """How many partitions each broker leads, and which of them others could lead."""
+    """The number of partitions that each broker leads, and the partitions that others could lead."""
 
     def __init__(self, cluster: PlannedCluster, keys: Iterable[TopicPartition], tolerance: float) -> None:
         self._cluster = cluster
@@ -24,7 +24,7 @@ class PreferredLeaders:
                 leads[replicas[0]] += 1
         self._slack = max(1, int(sum(leads.values()) / max(1, len(leads)) * tolerance))
         self._between: dict[int, dict[int, dict[TopicPartition, None]]] = {node: {} for node in cluster.sites}
-        """For each pair of brokers, the partitions of `keys` that the one leads and the other could."""
+        """The partitions of `keys` that one broker leads and another could, for each pair of brokers."""
         for key in keys:
             self._offer(key)
 

@@ -180,7 +180,7 @@ def _shared_hosts(nodes: list[dict[str, Any]]) -> list[str]:
 
 
 class FilterModule:
-    """What Ansible looks for."""
+    """The filters of this file, in the class that Ansible looks for."""
 
     def filters(self) -> dict[str, Any]:
         return {"layout": layout}

@@ -115,7 +115,7 @@ def label_of(name: str) -> str:
 
 
 def _probe(device: str) -> dict[str, str]:
-    """What blkid reads from the device itself, never from its cache; empty for a device without a signature."""
+    """The signatures that blkid reads from the device itself, past its cache; empty for a device without one."""
     done = subprocess.run(
         ["blkid", "--probe", "--output", "export", device], capture_output=True, text=True, check=False
     )
@@ -128,7 +128,7 @@ def _size(device: str) -> int:
 
 
 def _holds_data(device: str, size: int) -> bool:
-    """Whether any byte is not zero at both edges or at places in between: junk without a signature is data, too."""
+    """True if a sampled byte differs from zero: junk without a signature is data, too."""
     with open(device, "rb") as file:
         places = [(0, _EDGE_BYTES), (max(0, size - _EDGE_BYTES), _EDGE_BYTES)]
         places += [(size * index // _SAMPLES, _SAMPLE_BYTES) for index in range(1, _SAMPLES)]

@@ -101,7 +101,7 @@ def _kept(keep: str, path: str) -> str:
 
 
 def _keep(keep: str, paths: list[str]) -> None:
-    """What is kept belongs to one change: that of the change before it goes."""
+    """Copy files aside before a change, or note their absence; copies of the change before are removed."""
     shutil.rmtree(keep, ignore_errors=True)
     os.makedirs(keep, mode=0o700)
     for path in paths:

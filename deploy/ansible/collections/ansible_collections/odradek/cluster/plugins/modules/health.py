@@ -97,7 +97,7 @@ def _asked(odradek: str, bootstrap: str) -> tuple[dict | None, str]:
 
 
 def missing_of(status: dict, want: str, online: list[int]) -> list[str]:
-    """What is missing, worst first; empty if the cluster is as wanted."""
+    """The conditions that the cluster misses, worst first; empty if the cluster is as wanted."""
     found = []
     quorum = status["quorum"]
     if quorum is None or quorum["leader"] is None or quorum["leader"] < 0:

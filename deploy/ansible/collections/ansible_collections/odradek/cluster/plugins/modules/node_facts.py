@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""What the nodes of a host are at the moment, by what lies on the host: no cluster is asked."""
+"""The state of the nodes of a host, read from the host's files and services: no cluster is asked."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _is_active(unit: str) -> bool:
 
 
 def _is_stale(node: int) -> bool:
-    """Whether a file that the process was started with has changed since."""
+    """True if a file that the process was started with has changed since, or their list is missing."""
     started = f"/run/odradek-{node}/started"
     if not os.path.exists(started):
         return True
