@@ -282,7 +282,8 @@ class RaftQuorum:
 
     async def _keep_time(self) -> None:
         clock = self.clock
-        while not self._is_stopped:
+        # After a failure nothing is reported any more, so a deadline that has passed would stay the next one.
+        while not self._is_stopped and self._failure is None:
             self._sleeping_until = self._next_deadline()
             self._earlier = self.env.event()
             with clock.timeout_at(self._sleeping_until):
