@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 
 from metadata_quorum.features import KRAFT_VERSION_LEVEL
 from metadata_quorum.ports import (
+    PeerChannels,
     QuorumStateStore,
     ReplicatedLog,
     SnapshotStore,
@@ -59,7 +60,6 @@ from metadata_quorum.replica.driver_protocol import (
     SnapshotEffect,
 )
 from metadata_quorum.replica.log_reading import read_log_state
-from metadata_quorum.replica.peers import PeerConnections
 from metadata_quorum.replica.quorum_leader import QuorumLeader
 from metadata_quorum.replica.quorum_peers import QuorumPeers
 from metadata_quorum.replica.quorum_requests import QuorumRequests
@@ -196,7 +196,7 @@ class RaftQuorum:
 
     # -- life -------------------------------------------------------------------------------------------------------
 
-    async def open(self, tasks: TaskGroup, peers: PeerConnections) -> StoredSnapshot | None:
+    async def open(self, tasks: TaskGroup, peers: PeerChannels) -> StoredSnapshot | None:
         """Read what the log says of epochs and voters; the newest snapshot. `tasks` and `peers` are for `run`.
 
         Raises `MetadataLogCorrupt`, `DiskError`.
