@@ -29,14 +29,14 @@ from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
-__all__ = ["Clients"]
+__all__ = ["LONERS_GROUP", "MEMBERS_GROUP", "SESSION_MS", "Clients"]
 
 TOPIC = "t"
 PARTITIONS = (0, 1, 2, 3)
 SUBSCRIPTION = b"\x00\x00" + b"\x00\x00\x00\x01" + b"\x00\x01t" + b"\xff\xff\xff\xff"
 """A `ConsumerProtocolSubscription`, version 0, of this one topic."""
-SESSION_MS = 6000
-REBALANCE_MS = 4000
+SESSION_MS = 2000
+REBALANCE_MS = 1500
 MEMBERS_GROUP = "members"
 LONERS_GROUP = "loners"
 JOIN_VERSION, NEWEST = 9, 9

@@ -18,7 +18,7 @@ import attrs
 
 from data_plane.groups.group_settings import GroupSettings
 from sim.alone.groups.group_checks import GroupPromises
-from sim.alone.groups.group_clients import LONERS_GROUP, MEMBERS_GROUP, Clients
+from sim.alone.groups.group_clients import LONERS_GROUP, MEMBERS_GROUP, SESSION_MS, Clients
 from sim.alone.groups.group_host import GroupHost
 from sim.alone.replication_alone import PartitionRun, ReplicationPlan
 from sim.alone.replication_broker import START_MS, Broker
@@ -34,7 +34,7 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
     "learn": (2.0, 6.0),
     "act": (12.0, 20.0),
     "deliver": (24.0, 40.0),
-    "work": (1.0, 4.0),
+    "work": (4.0, 12.0),
     "decide": (2.0, 4.0),
     "time": (1.0, 3.0),
     "forget": (0.0, 0.5, 1.0),
@@ -71,7 +71,7 @@ class GroupsPlan:
             random.choice((0, 4096)),
             random.random() < 0.5,
         )
-        return cls(partition, random.choice((0, 0, 1, 2)), random.choice((5000, 20_000, 1 << 40)))
+        return cls(partition, random.choice((0, 0, 1, 2)), random.choice((2000, 10_000, 1 << 40)))
 
 
 def run(seed: int, plan: GroupsPlan | None = None) -> Mapping[str, int]:
@@ -86,10 +86,11 @@ class _Run(PartitionRun):
     def __init__(self, plan: GroupsPlan, random: Random) -> None:
         self._groups_plan = plan
         self._settings = GroupSettings(
-            initial_rebalance_delay_ms=500,
-            new_member_join_timeout_ms=20_000,
+            session_timeout_ms_min=SESSION_MS,
+            initial_rebalance_delay_ms=300,
+            new_member_join_timeout_ms=10_000,
             offsets_retention_ms=plan.retention_ms,
-            offsets_retention_check_interval_ms=2000,
+            offsets_retention_check_interval_ms=1000,
         )
         self._hosts: dict[int, GroupHost] = {}
         super().__init__(plan.partition, random)
