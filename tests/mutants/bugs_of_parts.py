@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-RAFT = "metadata_quorum.raft."
 REPLICA = "metadata_quorum.replica."
 GROUPS = "data_plane.groups."
 
@@ -41,7 +40,7 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "voters-of-a-cut-record-in-force",
-        "Thesis 4.1: a server that cuts its log returns to the configuration before it (KAFKA-16518's family).",
+        "Thesis 4.1: a server that cuts its log returns to the configuration before it.",
         "metadata_quorum.raft.log_state:LogState.truncate",
         """        while len(self.voter_history) > 1 and self.voter_history[-1][0] >= end_offset:
             self.voter_history.pop()
@@ -58,15 +57,6 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
         "",
         "quorum",
         1000,
-    ),
-    Mutant(
-        "snapshot-behind-the-log-forgotten-at-start",
-        "KIP-630: a crash between the snapshot and the cut of the log leaves a log that does not lead to the snapshot.",
-        REPLICA + "log_reading:read_log_state",
-        "            log.install(snapshot.offset)\n",
-        "",
-        "quorum",
-        2000,
     ),
     Mutant(
         "snapshot-with-newer-voters",
@@ -105,17 +95,8 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
         1000,
     ),
     Mutant(
-        "own-epoch-by-one-too-early",
-        "Raft, figure 8, off by one: the records before the leader's own first one are committed by counting.",
-        RAFT + "replication:count_promises",
-        "offset > role.epoch_start and ",
-        "offset >= role.epoch_start and ",
-        "quorum",
-        2000,
-    ),
-    Mutant(
         "commit-answered-before-its-high-watermark",
-        "KAFKA-4682's neighbourhood: the coordinator takes what it has appended for committed.",
+        "A coordinator takes what it has appended for committed.",
         GROUPS + "decision_log:CoordinatorLog.high_watermark",
         "return self._partition.log.high_watermark",
         "return self._partition.log.log_end_offset",
@@ -142,7 +123,7 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "commit-of-an-old-generation",
-        "KAFKA-1335's family: a member that missed a rebalance commits, over what the new owner has committed.",
+        "A member that missed a rebalance commits, over what the new owner has committed.",
         GROUPS + "offsets:OffsetStore._may_commit",
         "if generation != group.generation:",
         "if generation > group.generation:",
@@ -151,7 +132,7 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "tombstones-forgotten-on-load",
-        "KAFKA-4432's family: offsets that had expired or were deleted come back with the next coordinator.",
+        "Offsets that had expired or were deleted come back with the next coordinator.",
         GROUPS + "decision_log:read_latest",
         "if record.key is not None:",
         "if record.key is not None and record.value is not None:",
