@@ -153,7 +153,9 @@ class _Run:
             node.on_send = self._promises.sends
             node.on_open = self._opened
             node.on_call = self._promises.look
-        self._network.on_answer = self._promises.answers
+        self._network.on_answer = lambda node_id, request, response: self._promises.answers(
+            self._nodes[node_id], request, response
+        )
         self._steps.before = self._may_die
         self._steps.after = self._look
         self._of_process: dict[Process, Node] = {}

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import attrs
 
@@ -22,12 +22,33 @@ from wire.api import api_versions
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse, SupportedFeatureKey
 
-if TYPE_CHECKING:
-    from sim.alone.quorum.quorum_node import Node
-
 __all__ = ["Channels", "Network", "NetworkPlan"]
 
 TINY_SECONDS = 1e-6
+
+
+class Machine(Protocol):
+    """A replica, as far as messages are concerned."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def life(self) -> int:
+        """The number of its process."""
+
+    @property
+    def lives(self) -> bool: ...
+
+    @property
+    def has_power(self) -> bool:
+        """Whether its kernel refuses what comes while no process does."""
+
+    @property
+    def is_listening(self) -> bool: ...
+
+    def receive(self, message: Any, version: int, respond: Callable[[Any], None]) -> None:
+        """A request arrives."""
 
 
 @attrs.frozen
@@ -45,9 +66,9 @@ class NetworkPlan:
 class _Connection:
     """From one life of a node to another node."""
 
-    sender: Node
+    sender: Machine
     life: int
-    receiver: Node
+    receiver: Machine
     questions: dict[_Question, None] = attrs.Factory(dict)
     there_at: float = 0.0
     """When the newest question arrives."""
@@ -73,16 +94,16 @@ class Network:
         self.steps = steps
         self._random = random
         self.plan = plan
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, Machine] = {}
         self.cut_off: tuple[int, ...] = ()
         """Nodes that hear only each other."""
         self._connections: dict[tuple[int, int], _Connection] = {}
-        self.on_answer: Callable[[Node, Any, Any], None] = lambda node, request, response: None
+        self.on_answer: Callable[[int, Any, Any], None] = lambda node_id, request, response: None
         """Called with the answer of a node as it leaves it."""
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
-    def ask(self, sender: Node, host: str, message: Any) -> _Question:
+    def ask(self, sender: Machine, host: str, message: Any) -> _Question:
         """Send a request."""
         receiver = self.nodes[host]
         key = (sender.node_id, receiver.node_id)
@@ -108,10 +129,10 @@ class Network:
             return random.random()
         return random.uniform(*plan.seconds)
 
-    def _is_cut(self, here: Node, there: Node) -> bool:
+    def _is_cut(self, here: Machine, there: Machine) -> bool:
         return (here.node_id in self.cut_off) != (there.node_id in self.cut_off)
 
-    def _is_lost(self, here: Node, there: Node) -> bool:
+    def _is_lost(self, here: Machine, there: Machine) -> bool:
         return self._is_cut(here, there) or self._random.random() < self.plan.lost_probability
 
     def end(self, connection: _Connection, error: type[ConnectionLost] = ConnectionLost) -> None:
@@ -127,7 +148,7 @@ class Network:
         if known:
             self.end(self._random.choice(known))
 
-    def node_died(self, node: Node, *, power: bool) -> None:
+    def node_died(self, node: Machine, *, power: bool) -> None:
         """The connections of a dead process end; a machine that has lost power is silent."""
         for connection in list(self._connections.values()):
             if connection.receiver is node and not power:
@@ -151,7 +172,7 @@ class Network:
         if receiver.is_listening and not self._is_cut(question.connection.sender, receiver):
             self._deliver(receiver, message, lambda response: None)
 
-    def _deliver(self, receiver: Node, message: Any, respond: Callable[[Any], None]) -> None:
+    def _deliver(self, receiver: Machine, message: Any, respond: Callable[[Any], None]) -> None:
         life = receiver.life
         if isinstance(message, ApiVersionsRequest):
             features = [SupportedFeatureKey(name, *levels) for name, levels in SUPPORTED_FEATURES.items()]
@@ -160,7 +181,7 @@ class Network:
 
         def answered(response: Any) -> None:
             if receiver.lives and receiver.life == life:
-                self.on_answer(receiver, message, response)
+                self.on_answer(receiver.node_id, message, response)
                 respond(response)
 
         receiver.receive(message, api_versions(message.API_KEY)[1], answered)
@@ -191,7 +212,7 @@ class Network:
 class Channels:
     """`metadata_quorum.ports.PeerChannels` of one life of a node."""
 
-    def __init__(self, network: Network, node: Node) -> None:
+    def __init__(self, network: Network, node: Machine) -> None:
         self._network = network
         self._node = node
 
@@ -206,7 +227,7 @@ class Channels:
 class _Channel:
     """`metadata_quorum.ports.PeerChannel`."""
 
-    def __init__(self, network: Network, node: Node, host: str) -> None:
+    def __init__(self, network: Network, node: Machine, host: str) -> None:
         self._network = network
         self._node = node
         self._host = host
