@@ -253,7 +253,7 @@ class Storm:
         self._without_cache |= {member.name}
 
     async def may_lose_power(self, member: Member) -> bool:
-        """True if the cluster is whole, nothing else goes on, and no partition is on this broker alone."""
+        """True if the cluster is whole, all other trouble is over, and this broker's partitions are on others too."""
         if self._under_way or not self.atlas.is_clear:
             return False
         begun = self._begun
