@@ -41,7 +41,7 @@ from sim.replicas import (
     first_difference,
 )
 from sim.storm.registry import ALL_TROUBLES
-from sim.storm.storm import REPLICAS, Storm
+from sim.storm.storm import Storm
 from sim.storm.storm_plan import StormPlan
 from sim.storm.upgrade import level_must_be_decided
 
@@ -114,7 +114,7 @@ class ClusterScenario:
         trimmed = [key for key in self.load.partitions if key[0] == TRIMMED]
         self._whole = [key for key in self.load.partitions if key[0] != TRIMMED]
         operator = self._operator = Operator(
-            self.cluster, self.load.partitions, REPLICAS, trimmed, self.history
+            self.cluster, self.load.partitions, self.shape.replicas, trimmed, self.history
         )
         self._churners = CHURNERS if "churn" in options.workloads else ()
         self._pipeliners = PIPELINERS if "pipeline" in options.workloads else ()
@@ -159,7 +159,8 @@ class ClusterScenario:
             member.launch()
         await self._must_be_whole("after the first start", START_SECONDS_MAX)
         admin = load.client("admin")
-        wanted = [NewTopic(name, count, REPLICAS, self._configs(name)) for name, count in load.topics.items()]
+        replicas = self.shape.replicas
+        wanted = [NewTopic(name, count, replicas, self._configs(name)) for name, count in load.topics.items()]
         await load.create_topics(admin, wanted, load.request_seconds)
         cluster.topics += load.topics
         for each in self.own:
@@ -176,7 +177,7 @@ class ClusterScenario:
         if self._has_group:
             readers |= {name: world.spawn(group.member, name) for name in MEMBERS}
         workers += [world.spawn(Pipelining(load, name).run) for name in self._pipeliners]
-        churning = [Churning(load, name, REPLICAS) for name in self._churners]
+        churning = [Churning(load, name, replicas) for name in self._churners]
         churned = [world.spawn(churner.run) for churner in churning]
         own = [world.spawn(each.run, load) for each in self.own]
         await self._storm.run()
@@ -226,7 +227,7 @@ class ClusterScenario:
         }
 
     def _configs(self, topic: str) -> dict[str, str]:
-        configs = {"min.insync.replicas": "2", **self.shape.topic_configs}
+        configs = {"min.insync.replicas": str(self.shape.in_sync_min), **self.shape.topic_configs}
         if topic == pipelining.TOPIC:
             configs |= pipelining.topic_configs(Random(f"{self.world.seed}/{topic}"))
         return configs
@@ -261,8 +262,8 @@ class ClusterScenario:
         """Hold what is on the disks against each other. Raises `SafetyViolation`."""
         for topic, partition in self.load.partitions:
             logs = self.cluster.replica_logs(topic, partition)
-            if len(logs) != REPLICAS:
-                raise SafetyViolation(f"{topic}-{partition}: only {', '.join(logs)} have it")
+            if len(logs) != self.shape.replicas:
+                raise SafetyViolation(f"{topic}-{partition}: {', '.join(logs)} have it")
             check_replicas_equal(f"{topic}-{partition}", logs, max(map(end_of, logs.values())))
         metadata = self.cluster.metadata_logs()
         check_log_matching(metadata)
