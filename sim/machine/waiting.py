@@ -50,10 +50,13 @@ class Signal:
 
     def wake(self) -> None:
         """Wake all who wait."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            del self._owner.waits[task]
-            reschedule(task)
+        tasks = self._tasks
+        if tasks:
+            self._tasks = []
+            waits = self._owner.waits
+            for task in tasks:
+                del waits[task]
+                reschedule(task)
 
 
 class SimEvent:

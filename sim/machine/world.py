@@ -86,7 +86,7 @@ class World:
         self.weather = Weather.draw(self._stream("weather")) if weather is None else weather
         self.agenda = Agenda()
         self.trace = Trace()
-        self.fabric = Fabric(self.agenda, self.weather, self._stream("network"))
+        self.fabric = Fabric(self.agenda, self.weather, self._stream("network"), self._stream("torn"))
         self.machines: dict[str, Machine] = {}
         self._live_points: dict[str, bool] = {}
         self._disk_capacity_bytes = disk_capacity_bytes
