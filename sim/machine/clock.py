@@ -88,7 +88,7 @@ class _Timeout:
 
     __slots__ = ("_agenda", "_deadline", "_owner", "_scope", "_timer")
 
-    def __init__(self, agenda: Agenda, owner: Owner, deadline: float) -> None:
+    def __init__(self, agenda: Agenda, owner: ClockOwner, deadline: float) -> None:
         self._agenda = agenda
         self._owner = owner
         self._deadline = deadline
@@ -104,8 +104,12 @@ class _Timeout:
         if self._deadline <= self._agenda.now:
             self._scope.cancel()
         elif self._deadline < math.inf:
-            self._timer = self._agenda.at(self._deadline, self._scope.cancel, self._owner)
+            self._timer = self._agenda.at(self._deadline, self._expire, self._owner)
         return self
+
+    def _expire(self) -> None:
+        self._owner.wakes += 1
+        self._scope.cancel()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -54,6 +54,7 @@ class SimEnv:
         self.host = host
         self.alive = True
         self.paused = False
+        self.wakes = 0
         self.waits: dict[Task, Signal] = {}
         self.random = random
         self.disk = disk

@@ -16,6 +16,8 @@ class Waiter(Protocol):
     """A node, as far as its waits are concerned."""
 
     alive: bool
+    wakes: int
+    """How often tasks have been woken: who looks into a node goes by it."""
     waits: dict[Task, Signal]
     """Waiting tasks and their signals, in the order of their coming."""
 
@@ -53,6 +55,7 @@ class Signal:
         tasks = self._tasks
         if tasks:
             self._tasks = []
+            self._owner.wakes += 1
             waits = self._owner.waits
             for task in tasks:
                 del waits[task]
