@@ -67,7 +67,7 @@ class Node(Waiter, Protocol):
     host: str
     paused: bool
 
-    def record(self, what: str, *details: object) -> None: ...
+    def record(self, what: str, *details: float | str) -> None: ...
 
 
 @attrs.define(eq=False)
@@ -140,6 +140,12 @@ class Fabric(Links):
                 severed += conn.is_heard
                 conn.is_heard = False
         return severed // 2
+
+    def reset_forgotten(self) -> None:
+        """Let both ends of each connection that the network has forgotten hear of it: a firewall that answers again."""
+        for conn in self._connections:
+            if not conn.is_heard:
+                self.agenda.at(self.agenda.now, partial(conn.reset, "reset on the way"), conn.node)
 
     def forget(self, conn: SimConn) -> None:
         self._connections.pop(conn, None)
@@ -273,8 +279,11 @@ class SimConn:
         self._window -= count
         self.node.record("send", self.name, count, zlib.crc32(data))
         peer = self.peer
-        for segment in self._segments(data):
-            self._transmit(partial(peer.deliver, segment), peer.node, self.line, len(segment))
+        if self.is_heard:
+            transmit, line = self._fabric.transmit, self.line
+            for segment in self._segments(data):
+                arrive = partial(peer.deliver, segment)
+                transmit(self.host_name, self.peer_name, arrive, peer.node, line, len(segment))
         if not self.is_heard and not self._gives_up:
             self._gives_up = True
             agenda = self._fabric.agenda
@@ -394,7 +403,7 @@ class SimConn:
         self, arrive: Callable[[], None], owner: Node, line: Line | None = None, size: int = 0
     ) -> None:
         if self.is_heard:
-            self._fabric.transmit(self.host_name, self.peer_name, arrive, owner=owner, line=line, size=size)
+            self._fabric.transmit(self.host_name, self.peer_name, arrive, owner, line, size)
 
     def _segments(self, data: bytes) -> list[bytes]:
         split = self._weather.split_probability

@@ -117,7 +117,8 @@ class World:
             disk = SimDisk(self._stream(f"disk {name}"), self._disk_capacity_bytes)
             disk.cold_probability = self.weather.cold_probability
             found = self.machines[name] = Machine(self.fabric.add_host(name), disk)
-            disk.on_operation = lambda *details: self.trace.record(self.now, name, "disk", *details)
+            agenda, add = self.agenda, self.trace.add
+            disk.on_operation = lambda *details: add((agenda.now, name, "disk", *details))
             disk.on_power_cut = lambda: self.crash(name, "random", disk_forgets=False)
             disk.wall_ms = lambda: found.env.clock.wall_ms() if found.env is not None else 0
         return found
