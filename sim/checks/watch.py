@@ -213,9 +213,7 @@ class Watch:
                 self._look_at_partition(key, there)
                 self._partitions[key] = state
 
-    def _look_at_partition(
-        self, key: TopicIdPartition, there: dict[int, tuple[Member, Partition]]
-    ) -> None:
+    def _look_at_partition(self, key: TopicIdPartition, there: dict[int, tuple[Member, Partition]]) -> None:
         newest = -1
         for _, partition in there.values():
             if partition.image is not None:
