@@ -8,8 +8,8 @@ once drew them. So both trees do the same work, whatever the seeds draw today. B
 other, in a process of their own that has run one before. What counts is user and system time of that process.
 
 A run is chaotic: when a step is left out, other records meet other troubles. So one seed decides little. `--rounds` runs
-the same options with more seeds (100, 1100, 2100, ...), and the sums decide. Beside the time stand the troubles that befell the
-nodes, the steps of clients (records that were sent, and that readers got) and the acknowledged records. They must agree within
+the same options with more seeds (100, 1100, 2100, ...), and the sums decide. Beside the time stand the troubles of the nodes, the
+acknowledged records and the steps of clients (a record that was sent, or that a reader got). They must agree within
 a tenth, or the work was another one.
 """
 

@@ -1,8 +1,8 @@
 """Virtual time (SHELL): trio's clock, which is the network, and the clock that each node sees.
 
-When no task can run, trio asks its clock how long to sleep until the next deadline. This clock never sleeps: it lets
-the next events of the agenda happen (a segment arrives, a timer fires, a disk answers) until one wakes a task, and says 0. Waits of the nodes
-use timers of the agenda, whose order is fixed. Trio's own deadlines are left to tests, since their ties fall by
+When no task can run, trio asks its clock how long to sleep until the next deadline. This clock never sleeps. It lets
+the next events of the agenda happen (a segment arrives, a timer fires, a disk answers) until one wakes a task. Then it
+says 0. Waits of the nodes use timers of the agenda, whose order is fixed. Trio's own deadlines are left to tests, since their ties fall by
 object identity.
 """
 
@@ -22,7 +22,7 @@ from sim.machine.events import Agenda, Owner, Timer
 from sim.machine.waiting import Signal, Waiter, checkpoint
 
 EVENTS_WITHOUT_A_TASK_MAX = 1000
-"""Events in a row that trio does not hear of, since they wake nobody."""
+"""The most events in a row that happen behind trio's back: they wake no task."""
 ROUNDS_WITHOUT_TIME_MAX = 200_000
 """Rounds of trio's loop in which virtual time may stand still."""
 EPOCH_MS = 1_750_000_000_000

@@ -64,7 +64,7 @@ QUIET_SECONDS_MAX = 60.0
 RESETS_PROBABILITY = 0.75
 """How often connections that the network has forgotten are reset when the storm is over.
 
-In the other runs whoever waits at one has to give it up by itself, which takes half a minute and more.
+In the other runs those who wait at one give it up by themselves, after half a minute and more.
 """
 READ_SECONDS_MAX = 120.0
 """Time from the end of all writing until every reader has read everything."""
@@ -188,15 +188,7 @@ class ClusterScenario:
         await self._storm.run()
         for churner in churning:
             churner.is_over = True
-        world.fabric.may_close_late = False
-        if Random(f"{world.seed}/after the storm").random() < RESETS_PROBABILITY:
-            world.fabric.reset_forgotten()
-        for member in cluster.members:
-            if not member.is_up():
-                member.launch()
-        if self._storm.may_wait_for_operator:
-            world.spawn(self._operator.recover)
-        await self._must_be_whole("after the storm", self._heal_seconds)
+        await self._heal()
         if self.shape.older:
             await level_must_be_decided(cluster)
         load.is_over = True
@@ -219,6 +211,19 @@ class ClusterScenario:
         admin.close()
         await self._stop()
         return {**summary, **self._figures()}
+
+    async def _heal(self) -> None:
+        """Undo what the storm has left, until the cluster is whole. Raises `Liveness`."""
+        world = self.world
+        world.fabric.may_close_late = False
+        if Random(f"{world.seed}/after the storm").random() < RESETS_PROBABILITY:
+            world.fabric.reset_forgotten()
+        for member in self.cluster.members:
+            if not member.is_up():
+                member.launch()
+        if self._storm.may_wait_for_operator:
+            world.spawn(self._operator.recover)
+        await self._must_be_whole("after the storm", self._heal_seconds)
 
     def _figures(self) -> dict[str, int]:
         """The figures of the run besides its load."""

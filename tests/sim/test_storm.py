@@ -149,7 +149,7 @@ def test_at_most_one_page_cache_is_lost_until_all_is_whole(monkeypatch: pytest.M
 
 
 def test_each_partition_of_a_broker_without_power_keeps_a_replica() -> None:
-    """Of each partition that lost a page cache one broker stays up; brokers of other partitions may all die."""
+    """A partition that lost a page cache has one broker that stays up; brokers of other partitions may all die."""
     made, cluster = storm(0, "deaths", nodes=5)
     one, two, three, four, five = cluster.brokers
     cluster.replica_sets = frozenset(
