@@ -9,7 +9,7 @@ other, in a process of their own that has run one before. What counts is user an
 
 A run is chaotic: when a step is left out, other records meet other troubles. So one seed decides little. `--rounds` runs
 the same options with more seeds (100, 1100, 2100, ...), and the sums decide. Beside the time stand the troubles of the nodes, the
-acknowledged records and the steps of clients (a record that was sent, or that a reader got). They must agree within
+steps of clients and the acknowledged records. A step is a record that was sent, or that a reader got. All three must agree within
 a tenth, or the work was another one.
 """
 
