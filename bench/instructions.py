@@ -13,8 +13,9 @@ Two settings of the node's environment hold the count still. `PYTHONHASHSEED` fi
 keeps the C library from copying by one repeated instruction, which callgrind counts once per byte. The library chooses
 that copy by the addresses of both buffers. So a Fetch of 16 KiB cost 249,000 in one process and 266,000 in the next.
 
-One process of the same code may still differ from the next by four percent, for a reason that is not known yet. So each
-tree gets several processes, in turns, and a figure is the median of theirs.
+One process of the same code may still differ from the next by a percent. So each tree gets several processes, in turns,
+and a figure is the median of theirs. Run it with nothing beside it. Where the processor is shared, too much is taken off
+for what the node does by itself: up to eight percent of a figure.
 """
 
 from __future__ import annotations

@@ -58,9 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(given)
     if options.alone is not None:
         return _run_alone(options.alone, options.seed)
-    if options.nodes is None:
-        options.nodes = 3 if options.crashes is None else 1
-    if options.nodes == 1:
+    if options.nodes == 1 or options.crashes is not None:
         return _run_one_node(options, given)
     try:
         chosen = RunOptions.draw(
@@ -95,7 +93,11 @@ def _parser() -> _Parser:
     parser.add_argument(
         "--workload", metavar="FILE", help="Python: a workload of your own (docs/simulation.md)"
     )
-    parser.add_argument("--nodes", type=int, help="brokers; 1: no cluster, a single node (default: 3)")
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        help="brokers, each with all partitions; 1: no cluster, a single node (default: drawn from the seed)",
+    )
     parser.add_argument(
         "--controllers", type=int, help="of a cluster: 0: each node is one too; else so many of their own"
     )

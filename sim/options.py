@@ -34,6 +34,8 @@ WORKLOADS = ("produce", "consume", "follow", "group", "trim", *MORE_WORKLOADS)
 """The workloads in this order: producers (lists and single records, half of the clients each), a plain reader, a
 follower's reader. Then a group, records that an operator deletes, topics that come and go (`sim.load.churning`), and
 bare connections (`sim.load.pipelining`)."""
+NODES = 3
+"""The brokers of a cluster whose shape is not drawn."""
 LITE_SECONDS = 8.0
 LITE_KINDS_MAX = 2
 PERF_SECONDS = 30.0
@@ -65,7 +67,7 @@ class RunOptions:
         seed: int,
         profile: str = "default",
         *,
-        nodes: int = 3,
+        nodes: int | None = None,
         controllers: int | None = None,
         seconds: float | None = None,
     ) -> RunOptions:
@@ -74,7 +76,7 @@ class RunOptions:
             raise ValueError(f"unknown profile {profile!r}: one of {', '.join(PROFILES)}")
         weather = Weather.draw(Random(f"{seed}/weather"))
         random = Random(f"{seed}/cluster")
-        shape = Shape.draw(random, nodes, controllers)
+        shape = Shape.draw(random, nodes or NODES, controllers)
         storm = StormPlan.draw(random, seconds).with_more(Random(f"{seed}/more trouble"))
         workloads = ["produce", "consume", "follow"]
         if random.random() >= 0.5:
@@ -85,6 +87,10 @@ class RunOptions:
         more = Random(f"{seed}/more workloads")
         workloads += [name for name, share in MORE_WORKLOADS.items() if more.random() < share]
         shape = shape.with_upkeep(Random(f"{seed}/upkeep"))
+        if nodes is None and controllers is None and profile in ("default", "lite", "calm"):
+            shape = shape.widened(Random(f"{seed}/shapes"))
+            if seconds is None:  # more machines in less time: a run costs about what it cost
+                storm = attrs.evolve(storm, seconds=storm.seconds * NODES / shape.nodes)
         releases = Random(f"{seed}/releases")
         if profile in ("default", "lite") and releases.random() < OLDER_PROBABILITY:
             shape = attrs.evolve(shape, older=releases.randint(1, shape.nodes + shape.controllers))
@@ -142,7 +148,10 @@ class RunOptions:
         plainer = (
             ("older", attrs.evolve(self.shape, older=0)),
             ("upkeep", self.shape.without_upkeep()),
-            ("log_dirs", attrs.evolve(self.shape, log_dirs=1)),
+            ("log_dirs", attrs.evolve(self.shape, log_dirs=1, broker_log_dirs=())),
+            ("brokers", self.shape.narrowed()),
+            ("racks", attrs.evolve(self.shape, racks=0)),
+            ("voters", attrs.evolve(self.shape, voters=0)),
             ("dynamic_voters", attrs.evolve(self.shape, dynamic_voters=False)),
             ("controllers", attrs.evolve(self.shape, controllers=0)),
         )
@@ -171,7 +180,7 @@ class RunOptions:
                 **(
                     given
                     | {
-                        "shape": Shape(**given["shape"]),
+                        "shape": Shape(**_tuples(given["shape"])),
                         "storm": StormPlan(**_tuples(given["storm"])),
                         "weather": Weather(**_tuples(given["weather"])),
                         "workloads": tuple(given["workloads"]),

@@ -45,6 +45,7 @@ SHELL = {
     "sim/campaign/workers.py": "processes that run seeds side by side",
     "sim/machine/clock.py": "trio's clock in the virtual world",
     "sim/machine/waiting.py": "waits in the virtual world",
+    "sim/machine/task_loop.py": "trio's run loop in the virtual world",
     "sim/machine/world.py": "the run of a virtual world",
     "spark/reading/cluster_view.py": "pauses between attempts of the driver's questions",
     "spark/reading/fetching.py": "an executor's connections, how long nothing has come",

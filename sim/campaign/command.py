@@ -51,12 +51,12 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--first-seed", type=int, default=0, help="where to begin (default: %(default)s)")
     parser.add_argument("--seeds", type=int, help="at most so many")
-    parser.add_argument("--nodes", type=int, default=3, help="brokers of each cluster (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, help="brokers of each cluster (default: drawn from the seed)")
     parser.add_argument(
         "--tries", type=int, default=TRIES_MAX, help="runs to make a failure smaller (default: %(default)s)"
     )
     given = parser.parse_args(arguments)
-    if given.workers < 1 or given.hours <= 0 or given.nodes < 3:
+    if given.workers < 1 or given.hours <= 0 or (given.nodes is not None and given.nodes < 3):
         parser.error("a campaign needs a worker, some time and clusters of three nodes")
     try:
         given.out.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ class Campaign:
     def __init__(self, given: argparse.Namespace, results: Results) -> None:
         self._out: Path = given.out
         self._profile: str = given.profile
-        self._nodes: int = given.nodes
+        self._nodes: int | None = given.nodes
         self._tries: int = given.tries
         self._commit = commit()
         self._results = results

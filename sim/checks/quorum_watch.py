@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["watch_quorum"]
 
-LOOK_AGAIN_SECONDS = 0.25
+LOOK_AGAIN_SECONDS = 1.0
+"""`sim.checks.watch` looks at what each voter holds for committed far more often; this is what clients are told."""
 ANSWER_MS_MAX = 2000
 
 

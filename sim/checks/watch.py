@@ -5,6 +5,9 @@ PORTED.
 It reads the nodes' own objects and the bytes on their disks. It uses neither messages nor disk operations nor
 randomness. So a run with it is the run without it. The first rule that is broken ends the run.
 
+It looks at what has moved. That is a node of which a task has run since the last look, and a partition of which a
+replica differs. What stands still was seen as it is.
+
 Which replicas count as in sync (rule 3): those that the leader counts, under two conditions. The leader knows the
 newest state of the partition that any node knows. The broker is registered as the process that it is now. A broker
 whose machine has just lost its page cache is still in the ISR until it registers. The promise is that the others have
@@ -75,6 +78,10 @@ class _Seen:
     node: Node
     number: int
     """The process's place among the processes of the run, in the order in which they were seen first."""
+    wakes: int = -1
+    """How often tasks of the process had been woken when it was looked at last."""
+    image: object = None
+    broker_epoch: int = -1
     follows_images: bool = False
     cursors: dict[TopicIdPartition, tuple[object, _Cursor]] = attrs.Factory(dict)
     quorum_state: bytes = b""
@@ -96,6 +103,8 @@ class Watch:
         self.producer_blocks = OneForEach("one broker per block of producer ids")
         self.producer_ids = NeverFalls("producer ids")
         self._processes = 0
+        self._partitions: dict[TopicIdPartition, list[object]] = {}
+        """Each partition as it was at the last look."""
         self.looks = 0
 
     def begin(self) -> None:
@@ -109,15 +118,22 @@ class Watch:
         except SafetyViolation as error:
             self._world.refute(error)
 
-    def look(self) -> None:
-        """Look at all nodes as they are now. Raises `SafetyViolation`."""
+    def look(self, *, also_unmoved: bool = False) -> None:
+        """Look at all nodes as they are now; at those that stood still only if asked. Raises `SafetyViolation`."""
         self.looks += 1
         living = [member for member in self._cluster.members if member.is_up() and member.node is not None]
+        have_moved = False
         for member in living:
             seen = self._of(member)
-            self._look_at_quorum(member, seen)
-            self._look_at_bounds(member, seen.node)
-        self._look_at_partitions([member for member in living if self._of(member).node.broker is not None])
+            wakes = self._world.node_env(member.name).wakes
+            if wakes != seen.wakes or also_unmoved:
+                seen.wakes = wakes
+                have_moved = True
+                self._look_at_quorum(member, seen)
+                self._look_at_bounds(member, seen.node)
+        if have_moved:
+            brokers = [member for member in living if self._of(member).node.broker is not None]
+            self._look_at_partitions(brokers)
 
     def _of(self, member: Member) -> _Seen:
         node = member.node
@@ -178,34 +194,44 @@ class Watch:
 
     def _look_at_partitions(self, brokers: Sequence[Member]) -> None:
         replicas: dict[TopicIdPartition, dict[int, tuple[Member, Partition]]] = {}
-        newest: dict[TopicIdPartition, int] = {}
         for member in brokers:
             seen = self._of(member)
             broker = seen.node.broker
             assert broker is not None
             self._look_at_producer_ids(member, seen, broker.producer_ids)
+            broker_epoch = broker.replication.broker_epoch
+            if seen.image is not broker.image or seen.broker_epoch != broker_epoch:
+                seen.image, seen.broker_epoch = broker.image, broker_epoch
+                self._partitions.clear()  # who is registered as what it is may be another one
             for topic_id, hosted in broker.topics_by_id.items():
                 for index, partition in hosted.partitions.items():
-                    key = TopicIdPartition(topic_id, index)
-                    replicas.setdefault(key, {})[member.config.node_id] = (member, partition)
-                    if partition.image is not None:
-                        epoch = max(partition.partition_epoch, partition.image.partition_epoch)
-                        newest[key] = max(newest.get(key, -1), epoch)
+                    there = replicas.setdefault(TopicIdPartition(topic_id, index), {})
+                    there[member.config.node_id] = (member, partition)
         for key, there in replicas.items():
-            limits = {broker_id: partition.log.high_watermark for broker_id, (_, partition) in there.items()}
-            for broker_id, (member, partition) in there.items():
-                log = partition.log
-                self.high_watermarks.see(
-                    (member.name, key), log, log.high_watermark, f"of {_name(partition)} on {member.name}"
-                )
-                if partition.is_leader:
-                    epoch = partition.leader_epoch
-                    told = f"epoch {epoch} of {_name(partition)}"
-                    self.leaders.see((key, epoch), member.name, told)
-                    if partition.partition_epoch >= newest.get(key, -1):
-                        self._look_at_isr(broker_id, partition, there, limits)
-            for broker_id, (member, partition) in there.items():
-                self._look_at_batches(member, key, partition, limits[broker_id])
+            state = _state(there)
+            if self._partitions.get(key) != state:
+                self._look_at_partition(key, there)
+                self._partitions[key] = state
+
+    def _look_at_partition(self, key: TopicIdPartition, there: dict[int, tuple[Member, Partition]]) -> None:
+        newest = -1
+        for _, partition in there.values():
+            if partition.image is not None:
+                newest = max(newest, partition.partition_epoch, partition.image.partition_epoch)
+        limits = {broker_id: partition.log.high_watermark for broker_id, (_, partition) in there.items()}
+        for broker_id, (member, partition) in there.items():
+            log = partition.log
+            self.high_watermarks.see(
+                (member.name, key), log, log.high_watermark, f"of {_name(partition)} on {member.name}"
+            )
+            if partition.is_leader:
+                epoch = partition.leader_epoch
+                told = f"epoch {epoch} of {_name(partition)}"
+                self.leaders.see((key, epoch), member.name, told)
+                if partition.partition_epoch >= newest:
+                    self._look_at_isr(broker_id, partition, there, limits)
+        for broker_id, (member, partition) in there.items():
+            self._look_at_batches(member, key, partition, limits[broker_id])
 
     def _look_at_producer_ids(self, member: Member, seen: _Seen, block: ProducerIdBlock) -> None:
         if block.end_id:
@@ -293,6 +319,28 @@ class Watch:
         if node.metadata is not None:
             waiting = node.metadata.quorum.decisions.waiting_bytes
             check_bound(name, "bytes of decisions that wait", waiting, WAITING_BYTES_MAX)
+
+
+def _state(there: dict[int, tuple[Member, Partition]]) -> list[object]:
+    """All of a partition that a look goes by."""
+    state: list[object] = []
+    for broker_id, (_, partition) in there.items():
+        log = partition.log
+        state += (
+            broker_id,
+            partition,
+            log,
+            log.high_watermark,
+            log.log_end_offset,
+            log.offline,
+            log.is_closed,
+            partition.is_leader,
+            partition.leader_epoch,
+            partition.partition_epoch,
+            partition.image,
+            partition.isr_state,
+        )
+    return state
 
 
 def _content(file: File) -> bytearray:

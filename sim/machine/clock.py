@@ -1,25 +1,28 @@
 """Virtual time (SHELL): trio's clock, which is the network, and the clock that each node sees.
 
-When no task can run, trio asks its clock how long to sleep until the next deadline. This clock never sleeps: it lets
-the next event of the agenda happen (a segment arrives, a timer fires, a disk answers) and says 0. Waits of the nodes
-use timers of the agenda, whose order is fixed. Trio's own deadlines are left to tests, since their ties fall by
+When no task can run, trio asks its clock how long to sleep until the next deadline. This clock never sleeps. It lets
+the next events of the agenda happen (a segment arrives, a timer fires, a disk answers) until one wakes a task. Then it
+says 0. Waits of the nodes use timers of the agenda, whose order is fixed. Trio's own deadlines are left to tests, since their ties fall by
 object identity.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol
 
 import trio
+from trio._core._run import GLOBAL_RUN_CONTEXT
 
 from odradek.env.ports import Scope
 from sim.machine.events import Agenda, Owner, Timer
 from sim.machine.waiting import Signal, Waiter, checkpoint
 
+EVENTS_WITHOUT_A_TASK_MAX = 1000
+"""The most events in a row that happen behind trio's back: they wake no task."""
 ROUNDS_WITHOUT_TIME_MAX = 200_000
 """Rounds of trio's loop in which virtual time may stand still."""
 EPOCH_MS = 1_750_000_000_000
@@ -42,6 +45,8 @@ class VirtualClock(trio.abc.Clock):
         """The number of times that trio has asked since time went on: once in each round of its loop."""
         self.stopped = False
         """Set at the end of a run: trio ends by real wake-ups, for which virtual time must not go on."""
+        self._runnable: Sized | None = None
+        """The tasks that trio is about to run."""
 
     def start_clock(self) -> None:
         """Virtual time stands where it stands."""
@@ -58,11 +63,19 @@ class VirtualClock(trio.abc.Clock):
     def deadline_to_sleep_time(self, deadline: float) -> float:
         if self.stopped:
             return 0.0
-        if not self._agenda.advance(deadline):
-            if deadline == math.inf:
-                self._on_stall("nothing can happen any more")
-            else:
-                self._agenda.now = max(self._agenda.now, deadline)
+        runnable = self._runnable
+        if runnable is None:
+            runnable = self._runnable = GLOBAL_RUN_CONTEXT.runner.runq
+        advance = self._agenda.advance
+        for _ in range(EVENTS_WITHOUT_A_TASK_MAX):
+            if not advance(deadline):
+                if deadline == math.inf:
+                    self._on_stall("nothing can happen any more")
+                else:
+                    self._agenda.now = max(self._agenda.now, deadline)
+                break
+            if runnable:
+                break
         return 0.0
 
 
@@ -75,7 +88,7 @@ class _Timeout:
 
     __slots__ = ("_agenda", "_deadline", "_owner", "_scope", "_timer")
 
-    def __init__(self, agenda: Agenda, owner: Owner, deadline: float) -> None:
+    def __init__(self, agenda: Agenda, owner: ClockOwner, deadline: float) -> None:
         self._agenda = agenda
         self._owner = owner
         self._deadline = deadline
@@ -91,8 +104,12 @@ class _Timeout:
         if self._deadline <= self._agenda.now:
             self._scope.cancel()
         elif self._deadline < math.inf:
-            self._timer = self._agenda.at(self._deadline, self._scope.cancel, self._owner)
+            self._timer = self._agenda.at(self._deadline, self._expire, self._owner)
         return self
+
+    def _expire(self) -> None:
+        self._owner.wakes += 1
+        self._scope.cancel()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -1,7 +1,7 @@
 """Several nodes in one world: what they are, how they are formatted, and what they say about themselves. PORTED.
 
-A cluster has `nodes` brokers. With `controllers` = 0 each of them is a controller too (combined). Otherwise that many
-separate machines are the quorum, with ids from 101 on. What is tunable is drawn from the seed: Kafka's defaults, or
+A cluster has `nodes` brokers. With `controllers` = 0 the first `voters` of them are controllers too (combined; 0: all).
+Otherwise that many separate machines are the quorum, with ids from 101 on. What is tunable is drawn from the seed: Kafka's defaults, or
 shorter times, so that runs see more elections.
 """
 
@@ -36,7 +36,7 @@ BROKER_PORT = 9092
 CONTROLLER_PORT = 9093
 FIRST_CONTROLLER_ID = 101
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
-DATA = ("/data", "/more")
+DATA = ("/data", "/more", "/third")
 VIEW_SECONDS = 2.0
 """The seconds that a broker may take to tell its metadata."""
 LOOK_AGAIN_SECONDS = 0.25
@@ -56,6 +56,14 @@ class Shape:
     """The number of nodes that begin one release behind (`sim.storm.upgrade`)."""
     segment_bytes: int = 0
     """`internal.segment.bytes` of the topics; 0 leaves Kafka's default, which no run fills."""
+    replicas: int = 3
+    """The replication factor of everything."""
+    voters: int = 0
+    """The number of brokers that vote where no machine is only a controller; 0: all of them."""
+    racks: int = 0
+    """The number of racks, over which brokers are spread in turns; 0: each broker is in a rack of its own."""
+    broker_log_dirs: tuple[int, ...] = ()
+    """Log directories of each broker, in order; empty: `log_dirs` of them everywhere."""
 
     @classmethod
     def draw(cls, random: Random, nodes: int = 3, controllers: int | None = None) -> Shape:
@@ -76,6 +84,41 @@ class Shape:
             settings,
         )
 
+    def widened(self, random: Random) -> Shape:
+        """The same; in half of all runs with more brokers, or other numbers of replicas, voters, racks and directories."""
+        nodes = random.choices(tuple(NODES), tuple(NODES.values()))[0]
+        replicas = random.choices(*REPLICAS_OF[nodes])[0]
+        in_sync_min = random.choice(IN_SYNC_MIN_OF[replicas])
+        factors = ("default.replication.factor", "offsets.topic.replication.factor")
+        drawn = {**dict.fromkeys(factors, str(replicas)), "min.insync.replicas": str(in_sync_min)}
+        controllers = random.choice(CONTROLLERS) if self.controllers else 0
+        return attrs.evolve(
+            self,
+            nodes=nodes,
+            replicas=replicas,
+            settings={**self.settings, **drawn},
+            controllers=controllers,
+            voters=0 if controllers or random.random() < 0.6 else random.randint(1, min(nodes, VOTERS_MAX)),
+            racks=random.choice((0, 0, 2, 3)),
+            broker_log_dirs=tuple(random.choice((1, 1, 2, 3)) for _ in range(nodes))
+            if random.random() < 0.3
+            else (),
+        )
+
+    def narrowed(self) -> Shape:
+        """The same with three brokers, each of which has a replica of everything."""
+        plain = Shape()
+        factors = ("default.replication.factor", "offsets.topic.replication.factor", "min.insync.replicas")
+        settings = {**self.settings, **{key: SETTINGS[key] for key in factors if key in self.settings}}
+        return attrs.evolve(
+            self, nodes=plain.nodes, replicas=plain.replicas, settings=settings, voters=0, broker_log_dirs=()
+        )
+
+    @property
+    def in_sync_min(self) -> int:
+        """`min.insync.replicas` of the topics of the run."""
+        return int(self.settings.get("min.insync.replicas", 2))
+
     def with_upkeep(self, random: Random) -> Shape:
         """The same, in half of all runs with small segments, and with upkeep that is due within seconds."""
         if random.random() < 0.5:
@@ -95,6 +138,19 @@ class Shape:
         return {"internal.segment.bytes": str(self.segment_bytes)} if self.segment_bytes else {}
 
 
+VOTERS_MAX = 5
+CONTROLLERS = (1, 2, 3, 3, 3, 4, 5)
+NODES = {3: 0.52, 4: 0.22, 5: 0.16, 6: 0.1}
+"""The share of runs with that many brokers."""
+REPLICAS_OF = {
+    3: ((1, 2, 3), (0.05, 0.1, 0.85)),
+    4: ((1, 2, 3, 4), (0.05, 0.15, 0.6, 0.2)),
+    5: ((2, 3, 4, 5), (0.1, 0.6, 0.1, 0.2)),
+    6: ((2, 3, 4, 5), (0.1, 0.7, 0.1, 0.1)),
+}
+"""Replication factors with their shares, by the number of brokers."""
+IN_SYNC_MIN_OF = {1: (1,), 2: (1, 2), 3: (2,), 4: (2, 3), 5: (2, 3)}
+"""Values of `min.insync.replicas`, by the replication factor."""
 SETTINGS = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -134,6 +190,17 @@ TUNED = (
 """The keys that an older file of a node lacks."""
 
 
+@attrs.frozen
+class PartitionView:
+    """A broker's metadata of one partition; all brokers of a whole cluster have the same."""
+
+    name: str
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    """Node ids in ascending order."""
+
+
 class Cluster:
     """The members of a cluster, none of them running yet."""
 
@@ -142,14 +209,15 @@ class Cluster:
         self.shape = shape
         broker_ids = range(1, 1 + shape.nodes)
         controller_ids = range(FIRST_CONTROLLER_ID, FIRST_CONTROLLER_ID + shape.controllers)
+        combined = min(shape.voters or shape.nodes, VOTERS_MAX)
         self._voters = {
             node_id: f"controller-{node_id - FIRST_CONTROLLER_ID + 1}" for node_id in controller_ids
-        } or {node_id: f"node-{node_id}" for node_id in broker_ids}
+        } or {node_id: f"node-{node_id}" for node_id in broker_ids[:combined]}
         self.brokers = [self._member(node_id, f"node-{node_id}") for node_id in broker_ids]
         self.controllers = (
             [self._member(node_id, name) for node_id, name in self._voters.items()]
             if shape.controllers
-            else self.brokers
+            else self.brokers[:combined]
         )
         self.members: list[Member] = (
             [*self.controllers, *self.brokers] if shape.controllers else list(self.brokers)
@@ -160,6 +228,8 @@ class Cluster:
         self.bootstrap: Sequence[tuple[str, int]] = [(member.name, BROKER_PORT) for member in self.brokers]
         self.topics: list[str] = []
         """Topics that every broker must know before the cluster is whole."""
+        self.replica_sets: frozenset[frozenset[str]] = frozenset()
+        """The names of the brokers of each partition, when the cluster was last whole."""
         self._observer: AsyncClient | None = None
 
     def _member(self, node_id: int, name: str) -> Member:
@@ -169,7 +239,8 @@ class Cluster:
         settings = dict(self.shape.settings)
         if is_broker:
             listeners.append(f"PLAINTEXT://{name}:{BROKER_PORT}")
-            settings["broker.rack"] = f"rack-{node_id}"
+            racks = self.shape.racks or self.shape.nodes
+            settings["broker.rack"] = f"rack-{(node_id - 1) % racks + 1}"
         if is_voter:
             listeners.append(f"CONTROLLER://{name}:{CONTROLLER_PORT}")
         roles = [role for role, has in (("broker", is_broker), ("controller", is_voter)) if has]
@@ -178,7 +249,7 @@ class Cluster:
             "node.id": str(node_id),
             "listeners": ",".join(listeners),
             "controller.listener.names": "CONTROLLER",
-            "log.dirs": ",".join(DATA[: self.shape.log_dirs]),
+            "log.dirs": ",".join(DATA[: self._log_dirs_of(node_id)]),
             **settings,
         }
         if self.shape.dynamic_voters:
@@ -191,6 +262,10 @@ class Cluster:
         return Member(
             self.world, name, NodeConfig.from_properties(properties), NodeConfig.from_properties(older)
         )
+
+    def _log_dirs_of(self, node_id: int) -> int:
+        counts = self.shape.broker_log_dirs
+        return counts[node_id - 1] if node_id <= len(counts) else self.shape.log_dirs
 
     @property
     def _first_levels(self) -> Mapping[str, int]:
@@ -266,7 +341,7 @@ class Cluster:
 
         All brokers must say the same.
         """
-        views = []
+        views: list[list[PartitionView]] = []
         for member in self.brokers:
             if not member.serves():
                 return f"{member.name} is not up"
@@ -277,9 +352,11 @@ class Cluster:
         for member, view in zip(self.brokers, views, strict=True):
             if view != views[0]:
                 return f"{member.name} knows other metadata than {self.brokers[0].name}"
+        names = {member.config.node_id: member.name for member in self.brokers}
+        self.replica_sets = frozenset(frozenset(names[each] for each in view.replicas) for view in views[0])
         return None
 
-    async def _view(self, member: Member) -> str | list[object]:
+    async def _view(self, member: Member) -> str | list[PartitionView]:
         """The metadata of one broker in a form that can be compared; or the text of what is wrong there."""
         message = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         try:
@@ -293,7 +370,7 @@ class Cluster:
         for name in self.topics:
             if all(topic.name != name for topic in answer.topics):
                 return f"{name} is not known yet"
-        view: list[object] = []
+        view: list[PartitionView] = []
         for topic in sorted(answer.topics, key=lambda topic: topic.name or ""):
             for each in sorted(topic.partitions, key=lambda each: each.partition_index):
                 name = f"{topic.name}-{each.partition_index}"
@@ -301,7 +378,9 @@ class Cluster:
                     return f"{name} has no leader"
                 if sorted(each.isr_nodes) != sorted(each.replica_nodes):
                     return f"{name} of {each.replica_nodes} has in sync only {each.isr_nodes}"
-                view.append((name, each.leader_id, each.leader_epoch))
+                view.append(
+                    PartitionView(name, each.leader_id, each.leader_epoch, tuple(sorted(each.replica_nodes)))
+                )
         return view
 
     async def wait_until_whole(self, seconds: float) -> str | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Protocol
 
 import attrs
@@ -41,13 +41,14 @@ class Agenda:
         """Enter an event; a time that has passed means now."""
         timer = Timer(owner, action)
         self._entered += 1
-        heapq.heappush(self._heap, (max(time, self.now), self._entered, timer))
+        heappush(self._heap, (time if time > self.now else self.now, self._entered, timer))
         return timer
 
     def advance(self, limit: float) -> bool:
         """Go to the next event, if it is due by `limit`, and let it happen. False: there is none."""
-        while self._heap and self._heap[0][0] <= limit:
-            entry = heapq.heappop(self._heap)
+        heap = self._heap
+        while heap and heap[0][0] <= limit:
+            entry = heappop(heap)
             time, _, timer = entry
             action = timer.action
             if action is None:
@@ -55,7 +56,8 @@ class Agenda:
             if timer.owner is not None and timer.owner.paused:
                 self._held.append(entry)
                 continue
-            self.now = max(self.now, time)
+            if time > self.now:
+                self.now = time
             timer.action = None
             action()
             return True
@@ -66,6 +68,6 @@ class Agenda:
         held, self._held = self._held, []
         for entry in held:
             if entry[2].owner is owner:
-                heapq.heappush(self._heap, entry)
+                heappush(self._heap, entry)
             else:
                 self._held.append(entry)

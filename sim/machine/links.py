@@ -104,7 +104,6 @@ class Links:
         source: str,
         target: str,
         arrive: Callable[[], None],
-        *,
         owner: Owner | None = None,
         line: Line | None = None,
         size: int = 0,

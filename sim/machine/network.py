@@ -12,6 +12,9 @@ All that reaches another node is an event that belongs to that node. A paused no
 them when it resumes. The kernel of a paused or busy process still answers: connections are accepted into the
 listener's backlog without it.
 
+The weather tears some connections (`Weather.torn_share`): only there are sends and receives short, segments cut and wakes
+spurious. What lies there after a short receive is read in the same step; between segments others run.
+
 A link that is cut (one direction) holds its segments until it is healed, as TCP's retransmission would. It never
 gives up by itself: timeouts do that. `sim.machine.links` has what may be wrong with links. A connection may be reset
 on the way, or be forgotten by the network (`sever`): both ends stand, and nothing passes. What one end has sent on a
@@ -64,7 +67,7 @@ class Node(Waiter, Protocol):
     host: str
     paused: bool
 
-    def record(self, what: str, *details: object) -> None: ...
+    def record(self, what: str, *details: float | str) -> None: ...
 
 
 @attrs.define(eq=False)
@@ -81,8 +84,13 @@ class Host:
 class Fabric(Links):
     """All hosts, links and connections of a world."""
 
-    def __init__(self, agenda: Agenda, weather: Weather, random: Random) -> None:
+    def __init__(
+        self, agenda: Agenda, weather: Weather, random: Random, torn_random: Random | None = None
+    ) -> None:
+        """`torn_random` draws which connections are torn; None: all of them."""
         super().__init__(agenda, weather, random)
+        self._torn_random = torn_random
+        self._untorn = weather.untorn()
         self.hosts: dict[str, Host] = {}
         self._connections: dict[SimConn, None] = {}
         self.connection_count = 0
@@ -113,8 +121,10 @@ class Fabric(Links):
     def add_pair(self, client: Node, server: Node) -> tuple[SimConn, SimConn]:
         self.connection_count += 1
         name = f"c{self.connection_count}"
-        here = SimConn(self, client, self.hosts[client.host], self.hosts[server.host], f"{name}>")
-        there = SimConn(self, server, self.hosts[server.host], self.hosts[client.host], f"{name}<")
+        random, share = self._torn_random, self.weather.torn_share
+        weather = self.weather if random is None or random.random() < share else self._untorn
+        here = SimConn(self, client, self.hosts[client.host], self.hosts[server.host], f"{name}>", weather)
+        there = SimConn(self, server, self.hosts[server.host], self.hosts[client.host], f"{name}<", weather)
         here.peer, there.peer = there, here
         self._connections[here] = self._connections[there] = None
         return here, there
@@ -130,6 +140,12 @@ class Fabric(Links):
                 severed += conn.is_heard
                 conn.is_heard = False
         return severed // 2
+
+    def reset_forgotten(self) -> None:
+        """Let both ends of each connection that the network has forgotten hear of it: a firewall that answers again."""
+        for conn in self._connections:
+            if not conn.is_heard:
+                self.agenda.at(self.agenda.now, partial(conn.reset, "reset on the way"), conn.node)
 
     def forget(self, conn: SimConn) -> None:
         self._connections.pop(conn, None)
@@ -153,11 +169,14 @@ class SimConn:
 
     peer: SimConn
 
-    def __init__(self, fabric: Fabric, node: Node, host: Host, peer_host: Host, name: str) -> None:
+    def __init__(
+        self, fabric: Fabric, node: Node, host: Host, peer_host: Host, name: str, weather: Weather
+    ) -> None:
         self.node = node
         self.name = name
         self.peer_host = peer_host.address
         self._fabric = fabric
+        self._weather = weather
         self._host = host
         self.host_name = host.name
         self.peer_name = peer_host.name
@@ -172,6 +191,8 @@ class SimConn:
         self._taken = 0
         """Taken out of the buffer, and not told yet to whom sends."""
         self._received = bytearray()
+        self._was_short = False
+        """Whether the last receive left something behind."""
         self._low_water = 1
         self._ended = False
         self._closed = False
@@ -182,11 +203,13 @@ class SimConn:
     # --- the port
 
     async def readable(self) -> None:
-        if self._chance(self._fabric.weather.spurious_wake_probability):
+        spurious = self._weather.spurious_wake_probability
+        if spurious and self._fabric.random.random() < spurious:
             await checkpoint()
             return
         if self._is_readable():
-            await checkpoint()
+            if not self._was_short:
+                await checkpoint()
         else:
             await self._readable.wait()
             while not self._is_readable():
@@ -221,11 +244,12 @@ class SimConn:
             if self._lost:
                 raise ConnectionLost(self._lost)
             return 0 if self._ended else None
-        weather = self._fabric.weather
+        weather = self._weather
         count = min(len(buffer), len(self._received))
-        if count > 1 and self._chance(weather.short_recv_probability):
+        if weather.short_recv_probability and count > 1 and self._chance(weather.short_recv_probability):
             count = self._fabric.random.randint(1, count)
-        if count == len(self._received):
+        self._was_short = count < len(self._received)
+        if not self._was_short:
             buffer[:count] = self._received
             self._received.clear()
         else:
@@ -243,19 +267,23 @@ class SimConn:
         self._check_open()
         if self._lost:
             raise ConnectionLost(self._lost)
-        count = min(sum(map(len, chunks)), self._window)
-        if count > 1 and self._chance(self._fabric.weather.short_send_probability):
+        data = b"".join(chunks)
+        count = min(len(data), self._window)
+        short = self._weather.short_send_probability
+        if short and count > 1 and self._chance(short):
             count = self._fabric.random.randint(1, count)
         if count == 0:
             return 0
-        data = b"".join(chunks)
         if count < len(data):
             data = data[:count]
         self._window -= count
         self.node.record("send", self.name, count, zlib.crc32(data))
         peer = self.peer
-        for segment in self._segments(data):
-            self._transmit(partial(peer.deliver, segment), peer.node, self.line, len(segment))
+        if self.is_heard:
+            transmit, line = self._fabric.transmit, self.line
+            for segment in self._segments(data):
+                arrive = partial(peer.deliver, segment)
+                transmit(self.host_name, self.peer_name, arrive, peer.node, line, len(segment))
         if not self.is_heard and not self._gives_up:
             self._gives_up = True
             agenda = self._fabric.agenda
@@ -295,18 +323,22 @@ class SimConn:
 
     def deliver(self, segment: bytes) -> None:
         """A segment arrives."""
-        if self._is_late(partial(self.deliver, segment)) or self._lost or not self.is_heard:
+        if self._late_until and self._is_late(partial(self.deliver, segment)):
+            return
+        if self._lost or not self.is_heard:
             return
         if self._closed:
             self._answer_for_the_dead(FIRST_RETRANSMISSION_SECONDS)
             return
-        if self._chance(self._fabric.weather.reset_probability):
+        reset_probability = self._weather.reset_probability
+        if reset_probability and self._chance(reset_probability):
             peer = self.peer
             self.reset("reset on the way")
             self._transmit(lambda: peer.reset("reset on the way"), peer.node)
             return
         self._received += segment
-        self._readable.wake()
+        if len(self._received) >= self._low_water:
+            self._readable.wake()
 
     def _answer_for_the_dead(self, wait: float) -> None:
         """A kernel that does not know the connection resets it; a machine without power is asked again later."""
@@ -371,12 +403,13 @@ class SimConn:
         self, arrive: Callable[[], None], owner: Node, line: Line | None = None, size: int = 0
     ) -> None:
         if self.is_heard:
-            self._fabric.transmit(self.host_name, self.peer_name, arrive, owner=owner, line=line, size=size)
+            self._fabric.transmit(self.host_name, self.peer_name, arrive, owner, line, size)
 
     def _segments(self, data: bytes) -> list[bytes]:
-        random = self._fabric.random
-        if len(data) < 2 or not self._chance(self._fabric.weather.split_probability):
+        split = self._weather.split_probability
+        if not split or len(data) < 2 or not self._chance(split):
             return [data]
+        random = self._fabric.random
         cuts = sorted(random.randrange(1, len(data)) for _ in range(random.randint(1, 3)))
         edges = [0, *cuts, len(data)]
         return [data[start:end] for start, end in pairwise(edges) if start < end]

@@ -54,6 +54,7 @@ class SimEnv:
         self.host = host
         self.alive = True
         self.paused = False
+        self.wakes = 0
         self.waits: dict[Task, Signal] = {}
         self.random = random
         self.disk = disk
@@ -73,10 +74,10 @@ class SimEnv:
         self.meter = SimMeter(self)
         self.long_work = LongWork(self.clock, self.event, self.new_workers(1))
 
-    def record(self, what: str, *details: object) -> None:
+    def record(self, what: str, *details: float | str) -> None:
         """Put an event of this node into the trace."""
         self.operation_count += 1
-        self._trace.record(self.agenda.now, self.host, what, *details)
+        self._trace.add((self.agenda.now, self.host, what, *details))
 
     def new_workers(self, threads_max: int | None = None) -> SimWorkers:
         return SimWorkers(self, self._ports_random)

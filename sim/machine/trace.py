@@ -10,43 +10,44 @@ import hashlib
 from collections.abc import Callable
 
 LINES_KEPT_DEFAULT = 2000
-LINES_FOLDED = 1000
+EVENTS_FOLDED = 1000
+_PLAIN = (int, float, str)
 
 
 class Trace:
-    """A running SHA-256 over lines; the last lines are kept for a human.
+    """A running SHA-256 over events; the last ones are kept for a human.
 
-    There are thousands of lines per second of a core, so they are folded into the digest many at a time.
+    There are thousands of events per second of a core. So they are folded into the digest many at a time, and become lines
+    only where somebody reads them.
     """
 
     def __init__(self, lines_kept: int = LINES_KEPT_DEFAULT) -> None:
         self._hash = hashlib.sha256()
         self._lines_kept = lines_kept
-        self._folded: list[str] = []
-        """The last of those lines that are in the digest."""
+        self._folded: list[tuple[object, ...]] = []
+        """The last of those events that are in the digest."""
         self._folded_count = 0
-        self._fresh: list[str] = []
-        self._now = -1.0
-        self._now_text = ""
+        self._fresh: list[tuple[object, ...]] = []
         self.on_line: Callable[[str, str], None] | None = None
         """Called with the word of each event and its line."""
 
     def record(self, now: float, who: str, what: str, *details: object) -> None:
-        """One event. `details` are numbers and strings."""
-        if now != self._now:
-            self._now, self._now_text = now, repr(now)
-        line = f"{self._now_text} {who} {what} {' '.join(map(str, details))}"
+        """One event. `details` are numbers and strings; of anything else it takes the text, as it is now."""
+        self.add((now, who, what, *(each if type(each) in _PLAIN else str(each) for each in details)))
+
+    def add(self, event: tuple[object, ...]) -> None:
+        """One event: a time, who, what, and details that are numbers and strings."""
         fresh = self._fresh
-        fresh.append(line)
-        if len(fresh) >= LINES_FOLDED:
+        fresh.append(event)
+        if len(fresh) >= EVENTS_FOLDED:
             self._fold()
         if self.on_line is not None:
-            self.on_line(what, line)
+            self.on_line(str(event[2]), _line(event))
 
     def _fold(self) -> None:
         fresh, self._fresh = self._fresh, []
         if fresh:
-            self._hash.update("\n".join((*fresh, "")).encode())
+            self._hash.update(f"{repr(fresh)[1:-1]}, ".encode())
             self._folded_count += len(fresh)
             self._folded = (self._folded + fresh)[-self._lines_kept :]
 
@@ -58,9 +59,14 @@ class Trace:
     @property
     def lines(self) -> list[str]:
         """The last lines, oldest first."""
-        return (self._folded + self._fresh)[-self._lines_kept :]
+        return [_line(event) for event in (self._folded + self._fresh)[-self._lines_kept :]]
 
     def digest(self) -> str:
         """Hex digest of all events so far."""
         self._fold()
         return self._hash.hexdigest()
+
+
+def _line(event: tuple[object, ...]) -> str:
+    now, who, what, *details = event
+    return f"{now!r} {who} {what} {' '.join(map(str, details))}"

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Generator
+from types import coroutine
+from typing import Any, Protocol
 
 import trio
-from trio.lowlevel import Abort, RaiseCancelT, Task, current_task, reschedule, wait_task_rescheduled
+from outcome import Value
+from trio._core._run import GLOBAL_RUN_CONTEXT
+from trio._core._traps import WaitTaskRescheduled
+from trio.lowlevel import Abort, RaiseCancelT, Task
+
+_WOKEN = Value(None)
+"""The outcome of a wait that was woken; one for all, since nobody unwraps it."""
 
 
 class NodeCrashed(BaseException):
@@ -16,8 +24,16 @@ class Waiter(Protocol):
     """A node, as far as its waits are concerned."""
 
     alive: bool
+    wakes: int
+    """How often tasks have been woken: who looks into a node goes by it."""
     waits: dict[Task, Signal]
     """Waiting tasks and their signals, in the order of their coming."""
+
+
+@coroutine
+def _suspend(message: WaitTaskRescheduled) -> Generator[WaitTaskRescheduled, Any, Any]:
+    """`trio.lowlevel.wait_task_rescheduled` without the unwrapping: the outcome of the wait."""
+    return (yield message)
 
 
 class Signal:
@@ -35,7 +51,7 @@ class Signal:
         if not owner.alive:
             await trio.lowlevel.checkpoint()
             raise NodeCrashed
-        task = current_task()
+        task = GLOBAL_RUN_CONTEXT.task
         self._tasks.append(task)
         owner.waits[task] = self
 
@@ -44,16 +60,22 @@ class Signal:
             del owner.waits[task]
             return Abort.SUCCEEDED
 
-        await wait_task_rescheduled(abort)
+        outcome = await _suspend(WaitTaskRescheduled(abort))
+        if outcome is not _WOKEN:
+            outcome.unwrap()
         if not owner.alive:
             raise NodeCrashed
 
     def wake(self) -> None:
         """Wake all who wait."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            del self._owner.waits[task]
-            reschedule(task)
+        tasks = self._tasks
+        if tasks:
+            self._tasks = []
+            self._owner.wakes += 1
+            waits = self._owner.waits
+            for task in tasks:
+                del waits[task]
+                task._runner.reschedule(task, _WOKEN)
 
 
 class SimEvent:

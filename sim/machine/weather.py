@@ -6,6 +6,9 @@ from random import Random
 
 import attrs
 
+TORN_SHARE = 0.25
+"""The share of torn connections in a run. All of them would cost twice the steps, and show nothing else."""
+
 
 @attrs.frozen
 class Weather:
@@ -15,6 +18,8 @@ class Weather:
     spike_probability: float = 0.0
     """The probability that a segment takes up to `spike_seconds` longer."""
     spike_seconds: float = 0.5
+    torn_share: float = 1.0
+    """How many connections the next four are for."""
     split_probability: float = 0.0
     """The probability that sent bytes arrive in pieces, cut anywhere."""
     short_send_probability: float = 0.0
@@ -65,6 +70,17 @@ class Weather:
             reset_probability=chance(0.00005, 0.001),
             late_probability=chance(0.1, 0.5),
             late_seconds=random.choice((0.5, 5.0, 40.0)),
+            torn_share=TORN_SHARE,
+        )
+
+    def untorn(self) -> Weather:
+        """The same for a connection that is not torn."""
+        return attrs.evolve(
+            self,
+            split_probability=0.0,
+            short_send_probability=0.0,
+            short_recv_probability=0.0,
+            spurious_wake_probability=0.0,
         )
 
     def latency(self, random: Random) -> float:

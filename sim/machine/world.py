@@ -20,7 +20,6 @@ empty for good, or when the tasks spin while time stands still.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from itertools import count
 from random import Random
 from typing import Any, TypeVar
 
@@ -35,6 +34,7 @@ from sim.machine.disk_files import PowerCut
 from sim.machine.events import Agenda
 from sim.machine.network import Fabric, Host
 from sim.machine.sim_env import SimEnv
+from sim.machine.task_loop import task_loop
 from sim.machine.trace import Trace
 from sim.machine.waiting import NodeCrashed
 from sim.machine.weather import Weather
@@ -42,8 +42,6 @@ from sim.machine.weather import Weather
 T = TypeVar("T")
 
 VIRTUAL_SECONDS_MAX_DEFAULT = 3600.0
-ROUNDS_PER_LOOK = 64
-"""Rounds of trio's loop for each look whether a signal has come."""
 
 
 class Liveness(Exception):
@@ -86,7 +84,7 @@ class World:
         self.weather = Weather.draw(self._stream("weather")) if weather is None else weather
         self.agenda = Agenda()
         self.trace = Trace()
-        self.fabric = Fabric(self.agenda, self.weather, self._stream("network"))
+        self.fabric = Fabric(self.agenda, self.weather, self._stream("network"), self._stream("torn"))
         self.machines: dict[str, Machine] = {}
         self._live_points: dict[str, bool] = {}
         self._disk_capacity_bytes = disk_capacity_bytes
@@ -117,7 +115,8 @@ class World:
             disk = SimDisk(self._stream(f"disk {name}"), self._disk_capacity_bytes)
             disk.cold_probability = self.weather.cold_probability
             found = self.machines[name] = Machine(self.fabric.add_host(name), disk)
-            disk.on_operation = lambda *details: self.trace.record(self.now, name, "disk", *details)
+            agenda, add = self.agenda, self.trace.add
+            disk.on_operation = lambda *details: add((agenda.now, name, "disk", *details))
             disk.on_power_cut = lambda: self.crash(name, "random", disk_forgets=False)
             disk.wall_ms = lambda: found.env.clock.wall_ms() if found.env is not None else 0
         return found
@@ -308,15 +307,15 @@ class World:
         deterministic = scheduler["_ALLOW_DETERMINISTIC_SCHEDULING"]
         scheduler["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
         scheduler["_r"].seed(self.seed)
-        manager = scheduler["TheIOManager"]
-        scheduler["TheIOManager"] = _rarely_looking(manager)
+        loop = scheduler["unrolled_run"]
+        scheduler["unrolled_run"] = task_loop
         try:
             results = trio.run(self._main, clock, async_main, args, clock=clock)
         except BaseExceptionGroup as group:
             raise _only(group) from None
         finally:
             scheduler["_ALLOW_DETERMINISTIC_SCHEDULING"] = deterministic
-            scheduler["TheIOManager"] = manager
+            scheduler["unrolled_run"] = loop
         if self._refutation is not None:
             raise self._refutation
         if self._failure is not None:
@@ -353,18 +352,6 @@ class World:
         if self._refutation is None and self._scope is not None:
             self._refutation = error
             self._scope.cancel()
-
-
-def _rarely_looking(manager: type[Any]) -> type[Any]:
-    """trio's IO manager, which asks the kernel in one round of many: there is nothing but signals to hear of."""
-    rounds = count(1)
-
-    def get_events(self: Any, timeout: float) -> Any:
-        if timeout == 0 and next(rounds) % ROUNDS_PER_LOOK:
-            return []
-        return manager.get_events(self, timeout)
-
-    return type("RarelyLooking", (manager,), {"get_events": get_events})
 
 
 def _raise_what_counts(error: BaseException) -> None:

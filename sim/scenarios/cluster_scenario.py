@@ -41,7 +41,7 @@ from sim.replicas import (
     first_difference,
 )
 from sim.storm.registry import ALL_TROUBLES
-from sim.storm.storm import REPLICAS, Storm
+from sim.storm.storm import Storm
 from sim.storm.storm_plan import StormPlan
 from sim.storm.upgrade import level_must_be_decided
 
@@ -61,6 +61,11 @@ BROKEN_HEAL_SECONDS = 30.0
 """Seconds to heal where the model was broken: a node that has stopped for good is not waited for."""
 QUIET_SECONDS_MAX = 60.0
 """Time from the last acknowledgement until all replicas are equal."""
+RESETS_PROBABILITY = 0.75
+"""How often connections that the network has forgotten are reset when the storm is over.
+
+In the other runs those who wait at one give it up by themselves, after half a minute and more.
+"""
 READ_SECONDS_MAX = 120.0
 """Time from the end of all writing until every reader has read everything."""
 CLIENTS = 2
@@ -114,7 +119,7 @@ class ClusterScenario:
         trimmed = [key for key in self.load.partitions if key[0] == TRIMMED]
         self._whole = [key for key in self.load.partitions if key[0] != TRIMMED]
         operator = self._operator = Operator(
-            self.cluster, self.load.partitions, REPLICAS, trimmed, self.history
+            self.cluster, self.load.partitions, self.shape.replicas, trimmed, self.history
         )
         self._churners = CHURNERS if "churn" in options.workloads else ()
         self._pipeliners = PIPELINERS if "pipeline" in options.workloads else ()
@@ -159,7 +164,8 @@ class ClusterScenario:
             member.launch()
         await self._must_be_whole("after the first start", START_SECONDS_MAX)
         admin = load.client("admin")
-        wanted = [NewTopic(name, count, REPLICAS, self._configs(name)) for name, count in load.topics.items()]
+        replicas = self.shape.replicas
+        wanted = [NewTopic(name, count, replicas, self._configs(name)) for name, count in load.topics.items()]
         await load.create_topics(admin, wanted, load.request_seconds)
         cluster.topics += load.topics
         for each in self.own:
@@ -176,19 +182,13 @@ class ClusterScenario:
         if self._has_group:
             readers |= {name: world.spawn(group.member, name) for name in MEMBERS}
         workers += [world.spawn(Pipelining(load, name).run) for name in self._pipeliners]
-        churning = [Churning(load, name, REPLICAS) for name in self._churners]
+        churning = [Churning(load, name, replicas) for name in self._churners]
         churned = [world.spawn(churner.run) for churner in churning]
         own = [world.spawn(each.run, load) for each in self.own]
         await self._storm.run()
         for churner in churning:
             churner.is_over = True
-        world.fabric.may_close_late = False
-        for member in cluster.members:
-            if not member.is_up():
-                member.launch()
-        if self._storm.may_wait_for_operator:
-            world.spawn(self._operator.recover)
-        await self._must_be_whole("after the storm", self._heal_seconds)
+        await self._heal()
         if self.shape.older:
             await level_must_be_decided(cluster)
         load.is_over = True
@@ -212,6 +212,19 @@ class ClusterScenario:
         await self._stop()
         return {**summary, **self._figures()}
 
+    async def _heal(self) -> None:
+        """Undo what the storm has left, until the cluster is whole. Raises `Liveness`."""
+        world = self.world
+        world.fabric.may_close_late = False
+        if Random(f"{world.seed}/after the storm").random() < RESETS_PROBABILITY:
+            world.fabric.reset_forgotten()
+        for member in self.cluster.members:
+            if not member.is_up():
+                member.launch()
+        if self._storm.may_wait_for_operator:
+            world.spawn(self._operator.recover)
+        await self._must_be_whole("after the storm", self._heal_seconds)
+
     def _figures(self) -> dict[str, int]:
         """The figures of the run besides its load."""
         world, cluster = self.world, self.cluster
@@ -226,7 +239,7 @@ class ClusterScenario:
         }
 
     def _configs(self, topic: str) -> dict[str, str]:
-        configs = {"min.insync.replicas": "2", **self.shape.topic_configs}
+        configs = {"min.insync.replicas": str(self.shape.in_sync_min), **self.shape.topic_configs}
         if topic == pipelining.TOPIC:
             configs |= pipelining.topic_configs(Random(f"{self.world.seed}/{topic}"))
         return configs
@@ -261,8 +274,8 @@ class ClusterScenario:
         """Hold what is on the disks against each other. Raises `SafetyViolation`."""
         for topic, partition in self.load.partitions:
             logs = self.cluster.replica_logs(topic, partition)
-            if len(logs) != REPLICAS:
-                raise SafetyViolation(f"{topic}-{partition}: only {', '.join(logs)} have it")
+            if len(logs) != self.shape.replicas:
+                raise SafetyViolation(f"{topic}-{partition}: {', '.join(logs)} have it")
             check_replicas_equal(f"{topic}-{partition}", logs, max(map(end_of, logs.values())))
         metadata = self.cluster.metadata_logs()
         check_log_matching(metadata)

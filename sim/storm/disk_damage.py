@@ -66,9 +66,9 @@ async def rotting_disks(storm: Storm, random: Random) -> None:
         others = [each for each in storm.cluster.brokers if each is not member]
         emptied = random.choice(others)
         paths = storm.paths_to_lose(emptied)
-        if paths and random.random() < 0.7 and emptied.is_up():
+        if paths and random.random() < 0.7 and emptied.is_up() and storm.may_lose_disks_too(emptied):
             storm.lose(emptied)
-            storm.note_death(emptied)
+            storm.note_second_loss(emptied)
             storm.begin(f"wipe {len(paths)} of {emptied.name}")
             await emptied.kill("all")
             storm.cluster.replace_disks(emptied, paths)

@@ -5,8 +5,8 @@ The model, which the injector (`sim.storm.disk_damage`) keeps and the product mu
 * **Only batches of data logs rot**, behind their headers' places and sizes, so that the checksum tells. What voters
   have synced (the metadata log, `quorum-state`, snapshots) keeps its bytes, and so do checkpoints.
 * **One machine at a time has rot**, and only from a moment on at which all replicas were in sync and nothing else was
-  wrong. It counts as a machine that has lost its page cache (`sim.storm.storm`): until all is whole again, one other
-  broker stays up that was up. So of every batch a good copy is left on a replica that was in sync.
+  wrong. It counts as a machine that has lost its page cache (`sim.storm.storm`). Until all is whole again, each of its
+  partitions keeps another replica whose broker stays up. So of every batch a good copy is left on a replica that was in sync.
 * **What is still unread is undone in the end**: there is no promise to read all logs again and again. Damage that was
   read must have been reported. A follower takes no such batch, and a client raises an error. A replica that was found
   rotten is set aside, and fetched anew when others are in sync. Nothing is ever handed on silently.

@@ -9,8 +9,9 @@ Processes may die at any time, all at once too. The page caches survive, and the
 was acknowledged. A controller's machine may lose its power at any time: what a quorum promises was synced.
 
 A broker's machine may lose its power, or have a disk that fails, only while the cluster is whole. Then every replica is
-in sync, and other trouble is over. Until the cluster is whole again, one broker that was up at that moment stays up. This
-is the model "a promise holds while one in-sync replica keeps its synced and page-cache data".
+in sync, and other trouble is over. Until the cluster is whole again, each partition of that broker keeps one other replica
+whose broker stays up. A broker that alone has a partition keeps its power and its disks. This is the model "a promise holds
+while one in-sync replica keeps its synced and page-cache data".
 
 The same holds for disks that are replaced by empty ones. But there the processes of all other brokers may die
 together, with page caches that survive. If the partition's last leader was the one whose disk is new, it waits for an
@@ -39,8 +40,6 @@ CLOCK_OFF_MS_MAX = 1_800_000
 CUT_SECONDS_MAX = 5.0
 LONG_SECONDS_MAX = 15.0
 """The longest trouble: longer than a broker's session."""
-REPLICAS = 3
-"""The replication factor of everything in the storm."""
 FOLLOWS_PROBABILITY = 0.4
 """The probability that all other brokers' processes die after one broker's disk was replaced."""
 FULL_BYTES_MAX = 5000
@@ -81,6 +80,10 @@ class Storm:
         """The member whose disk is new, and which does not vote again."""
         self.lost_power: Member | None = None
         """The broker whose page cache is gone, and whose replicas may not be in sync again."""
+        self._without_cache: frozenset[str] = frozenset()
+        """The names of all such brokers: one more may lose its disk while another has rot."""
+        self._replica_sets: frozenset[frozenset[str]] = frozenset()
+        """The brokers of each partition at the moment when that happened."""
         self.may_wait_for_operator = False
         """True once partitions may be left whose last leader lost its disk while it alone was in sync."""
         self.died_since: tuple[str, ...] = ()
@@ -196,8 +199,7 @@ class Storm:
         if not member.is_up():
             return
         if is_broker:
-            self.lost_power = member
-            self.died_since = (member.name,)
+            self.note_loss(member)
         self.begin(f"power {how} {member.name}")
         if how == "cut":
             await member.cut(random, 100, CUT_SECONDS_MAX)
@@ -224,20 +226,41 @@ class Storm:
             self.died_since = tuple(dict.fromkeys((*self.died_since, member.name)))
 
     def may_die(self, member: Member) -> bool:
-        """True if, without this member, one broker is left that was up when another one lost its power."""
+        """True if, without this member, each partition has a broker that stayed up since one of its brokers lost its
+        page cache."""
         if self.lost_power is None or member not in self.cluster.brokers:
             return True
-        return len({*self.died_since, member.name}) < REPLICAS
+        return self._keeps_a_replica(member, self._without_cache)
+
+    def may_lose_disks_too(self, member: Member) -> bool:
+        """True if each partition of this broker has another one that stayed up since the first lost its page cache."""
+        return self._keeps_a_replica(member, self._without_cache | {member.name})
+
+    def _keeps_a_replica(self, member: Member, without_cache: frozenset[str]) -> bool:
+        dead = {*self.died_since, member.name}
+        return all(names - dead for names in self._replica_sets if names & without_cache)
+
+    def note_loss(self, member: Member) -> None:
+        """From now on this broker's page cache is gone, in a cluster that was whole."""
+        self.lost_power = member
+        self.died_since = (member.name,)
+        self._without_cache = frozenset(self.died_since)
+        self._replica_sets = self.cluster.replica_sets
+
+    def note_second_loss(self, member: Member) -> None:
+        """The same of another broker, while the cluster is not whole."""
+        self.note_death(member)
+        self._without_cache |= {member.name}
 
     async def may_lose_power(self, member: Member) -> bool:
-        """True if the cluster is whole and nothing else goes on."""
+        """True if the cluster is whole, all other trouble is over, and this broker's partitions are on others too."""
         if self._under_way or not self.atlas.is_clear:
             return False
         begun = self._begun
         if await self.cluster.trouble() is not None or self._begun != begun:
             return False
         self.lost_power = None
-        return True
+        return frozenset((member.name,)) not in self.cluster.replica_sets
 
     async def may_damage(self, member: Member) -> bool:
         """True if a node's disk may be damaged now; then a broker counts as one that has lost its page cache."""
@@ -246,8 +269,7 @@ class Storm:
         if member in self.cluster.brokers:
             if not await self.may_lose_power(member) or not member.is_up():
                 return False
-            self.lost_power = member
-            self.died_since = (member.name,)
+            self.note_loss(member)
         return True
 
     def paths_to_lose(self, member: Member) -> tuple[str, ...]:

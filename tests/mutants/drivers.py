@@ -66,7 +66,7 @@ def cluster(seed: int) -> str:
 
 def power(seed: int) -> str:
     """Aimed: clusters whose brokers lose power and are back before their sessions end; nothing else happens."""
-    options = RunOptions.draw(seed, "lite", seconds=25.0)
+    options = RunOptions.draw(seed, "lite", nodes=3, seconds=25.0)
     shape = attrs.evolve(options.shape, settings=SETTINGS, log_dirs=1)
     storm = attrs.evolve(options.storm, kinds=("deaths", "deaths", "deaths"), power=True)
     return _run_options(
@@ -107,7 +107,7 @@ def order(seed: int) -> str:
     Clients of the product end a connection on which an unexpected answer comes, and go on with another. That heals the
     fault before the checkers of a run can see it.
     """
-    options = attrs.evolve(RunOptions.draw(seed, "calm", seconds=2.0), workloads=("produce",))
+    options = attrs.evolve(RunOptions.draw(seed, "calm", nodes=3, seconds=2.0), workloads=("produce",))
     watch = AnswerOrder()
     send = SimConn.send
 

@@ -19,6 +19,24 @@ def test_options_survive_being_text(profile: str) -> None:
         assert RunOptions.from_json(options.to_json()) == options
 
 
+def test_shares_of_the_shapes() -> None:
+    """What docs/simulation.md states: many brokers, replicas on few of them, voters of any number."""
+    shapes = [RunOptions.draw(seed).shape for seed in range(2000)]
+
+    def share(count: int) -> float:
+        return count / len(shapes)
+
+    assert {shape.nodes for shape in shapes} == {3, 4, 5, 6}
+    assert {shape.replicas for shape in shapes} == {1, 2, 3, 4, 5}
+    assert {shape.controllers for shape in shapes} == {0, 1, 2, 3, 4, 5}
+    assert {shape.voters for shape in shapes} == {0, 1, 2, 3, 4, 5}
+    assert all(shape.replicas <= shape.nodes and shape.in_sync_min <= shape.replicas for shape in shapes)
+    assert share(sum(shape.nodes >= 5 for shape in shapes)) >= 0.15
+    assert share(sum(shape.nodes > shape.replicas for shape in shapes)) >= 1 / 3
+    assert 0.2 <= share(sum(bool(shape.broker_log_dirs) for shape in shapes)) <= 0.4
+    assert 0.4 <= share(sum(shape.racks > 0 for shape in shapes)) <= 0.6
+
+
 def test_what_is_no_option_is_refused() -> None:
     """A file of another version is told, not half understood."""
     text = RunOptions().to_json().replace('"clients"', '"guests"')

@@ -10,28 +10,34 @@ from sim.load.operators import Operator
 from sim.machine.cluster_members import Cluster, Shape
 from sim.machine.world import World
 from sim.storm.registry import ALL_TROUBLES
-from sim.storm.storm import REPLICAS, Storm
+from sim.storm.storm import Storm
 from sim.storm.storm_plan import KINDS, MORE_KINDS, StormPlan
 from sim.storm.troubles import TROUBLES
 
 
 class QuietCluster(Cluster):
-    """A cluster of which nobody asks anything; `wrong` is what it says of itself."""
+    """A cluster of which nobody asks anything; `wrong` is what it says of itself. Each broker has all partitions."""
 
     wrong: str | None = None
+
+    def __init__(self, world: World, shape: Shape) -> None:
+        super().__init__(world, shape)
+        self.replica_sets = frozenset({frozenset(member.name for member in self.brokers)})
 
     async def trouble(self) -> str | None:
         return self.wrong
 
 
-def storm(seed: int, *kinds: str, seconds: float = 60.0, power: bool = True) -> tuple[Storm, QuietCluster]:
-    """A storm over three brokers with controllers of their own."""
-    cluster = QuietCluster(World(seed), Shape(controllers=3))
+def storm(
+    seed: int, *kinds: str, seconds: float = 60.0, power: bool = True, nodes: int = 3
+) -> tuple[Storm, QuietCluster]:
+    """A storm over brokers with controllers of their own."""
+    cluster = QuietCluster(World(seed), Shape(nodes, controllers=3))
     made = Storm(
         cluster,
         StormPlan(seconds, kinds, power),
         ("client",),
-        Operator(cluster, [("t", 0)], REPLICAS),
+        Operator(cluster, [("t", 0)], 3),
         ALL_TROUBLES,
     )
     return made, cluster
@@ -139,7 +145,30 @@ def test_at_most_one_page_cache_is_lost_until_all_is_whole(monkeypatch: pytest.M
         monkeypatch.setattr(cluster.world, "crash", watched)
         run(made, cluster)
     assert losses
-    assert all(len(died) < REPLICAS for died in losses)
+    assert all(len(died) < 3 for died in losses)
+
+
+def test_each_partition_of_a_broker_without_power_keeps_a_replica() -> None:
+    """A partition that lost a page cache has one broker that stays up; brokers of other partitions may all die."""
+    made, cluster = storm(0, "deaths", nodes=5)
+    one, two, three, four, five = cluster.brokers
+    cluster.replica_sets = frozenset(
+        {frozenset((one.name, two.name, three.name)), frozenset((four.name, five.name))}
+    )
+
+    async def main() -> None:
+        assert await made.may_lose_power(one)
+        made.note_loss(one)
+        assert all(made.may_die(member) for member in cluster.brokers)
+        made.note_death(two)
+        assert not made.may_die(three), "nobody would have what was acknowledged"
+        made.note_death(four)
+        assert made.may_die(five)
+        assert not made.may_lose_disks_too(five), "the one replica left would be empty"
+        cluster.replica_sets |= {frozenset((three.name,))}
+        assert not await made.may_lose_power(three), "a partition is there alone"
+
+    cluster.world.run(main)
 
 
 def test_no_power_fails_while_the_cluster_is_not_whole() -> None:
