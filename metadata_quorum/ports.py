@@ -199,6 +199,16 @@ class PeerChannel(Protocol):
         """
 
 
+class PeerChannels(Protocol):
+    """A node's channels to the other nodes, by address."""
+
+    def channel(self, host: str, port: int) -> PeerChannel:
+        """The channel to this address."""
+
+    def close(self) -> None:
+        """End all connections; requests fail from now on."""
+
+
 class ControllerPort(PeerChannel, Protocol):
     """The broker's way to the active controller: `request` in its own name, `forward` in that of a client."""
 
@@ -213,6 +223,7 @@ __all__ = [
     "DecisionLog",
     "MetadataLogCorrupt",
     "PeerChannel",
+    "PeerChannels",
     "QuorumState",
     "QuorumStateStore",
     "ReplicatedLog",

@@ -34,7 +34,7 @@ from metadata_quorum.controller.parts import PART_WEIGHT_MAX, LongRequest
 from metadata_quorum.features import THIS_RELEASE, Release, unsupported_feature
 from metadata_quorum.image.metadata_image import InvalidMetadata, MetadataDelta, MetadataImage
 from metadata_quorum.image.unreadable_configs import MetadataErrors
-from metadata_quorum.ports import QuorumStateStore, ReplicatedLog, SnapshotStore
+from metadata_quorum.ports import PeerChannels, QuorumStateStore, ReplicatedLog, SnapshotStore
 from metadata_quorum.replica.driver_protocol import QuorumSettings
 from metadata_quorum.replica.peers import Addresses, PeerConnections
 from metadata_quorum.replica.publisher import MetadataPublisher
@@ -116,7 +116,7 @@ class MetadataService:
         self._is_stopping = False
         self._followed = env.event()
         """Set when a stopped `_follow` is done with the log."""
-        self._peers: PeerConnections | None = None
+        self._peers: PeerChannels | None = None
         self._news = env.event()
         self._caught_up = env.event()
         self.quorum.on_change(self._look)
@@ -134,14 +134,24 @@ class MetadataService:
 
         Raises `MetadataLogCorrupt`, `InvalidMetadata` or `DiskError`; a task that fails later raises into `tasks`.
         """
-        env = self._env
-        peers = self._peers = PeerConnections(
-            env,
+        peers = PeerConnections(
+            self._env,
             tasks,
             client_id=f"raft-client-{self._settings.quorum.me.node_id}",
             log=self._logger,
             addresses=self._addresses,
         )
+        await self.join(tasks, peers)
+        settings = self._settings.controller
+        if settings is not None:
+            for task in periodic_tasks(settings):
+                tasks.start_soon(self._ask_periodically, task, name=task.name)
+            period_ms = session_check_ms(settings)
+            tasks.start_soon(self._check_sessions, period_ms / 1000, name="broker sessions")
+
+    async def join(self, tasks: TaskGroup, peers: PeerChannels) -> None:
+        """Do what `start` does, but for the controller's timers. The other nodes are reached through `peers`."""
+        self._peers = peers
         snapshot = await self.quorum.open(tasks, peers)
         if snapshot is not None and snapshot.end_offset > 0:
             await self._publisher.load(snapshot)
@@ -150,12 +160,6 @@ class MetadataService:
         tasks.start_soon(self._follow, name="metadata publisher")
         tasks.start_soon(self._snapshotter.run, name="metadata snapshots")
         tasks.start_soon(self.quorum.snapshots.expire_old, name="metadata retention")
-        settings = self._settings.controller
-        if settings is not None:
-            for task in periodic_tasks(settings):
-                tasks.start_soon(self._ask_periodically, task, name=task.name)
-            period_ms = session_check_ms(settings)
-            tasks.start_soon(self._check_sessions, period_ms / 1000, name="broker sessions")
 
     async def caught_up(self) -> None:
         """Wait until a leader is known and the image holds all that was committed when it was first heard of."""

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sim.alone import raft_alone, replication_alone
+from sim.alone.groups import groups_alone
+from sim.alone.quorum import quorum_alone
 from sim.load.own_workload import OwnWorkload, found_in
 from sim.machine.world import Liveness
 from sim.options import PROFILES, RunOptions
@@ -28,7 +30,12 @@ from sim.scenarios.lone_node_scenario import SafetyViolation, Scenario
 
 USAGE = 64
 """argparse's own status for this, 2, would be taken for liveness."""
-ALONE: Mapping[str, Callable[[int], object]] = {"raft": raft_alone.run, "replication": replication_alone.run}
+ALONE: Mapping[str, Callable[[int], object]] = {
+    "raft": raft_alone.run,
+    "quorum": quorum_alone.run,
+    "replication": replication_alone.run,
+    "groups": groups_alone.run,
+}
 PROGRESS_VIRTUAL_SECONDS = 10.0
 LAST_EVENTS = 12
 """The number of events, readable to people, that are printed of the end of a failing run."""
@@ -99,7 +106,7 @@ def _parser() -> _Parser:
     parser.add_argument(
         "--alone",
         choices=ALONE,
-        help="no cluster: the cores of the quorum, or of a partition, under a schedule",
+        help="no cluster: one part of the product alone, under a schedule (sim/alone/README.md)",
     )
     parser.add_argument("--trace", action="store_true", help="print every event of the run, a line for each")
     parser.add_argument("--log", action="store_true", help="print what the nodes log, and what befalls them")
@@ -170,7 +177,7 @@ def _print_end(verdict: str, digest: str, virtual_seconds: float, real_seconds: 
 
 
 def _run_alone(part: str, seed: int) -> int:
-    """`sim.alone.raft_alone`, `sim.alone.replication_alone`: no bytes pass a port, so there is no digest."""
+    """One part alone (`ALONE`): nothing passes a world's ports, so there is no digest."""
     print(f"seed: {seed}")
     verdict = _verdict_of(lambda: ALONE[part](seed))
     if verdict != "ok":

@@ -8,12 +8,12 @@ broken connection is the first sign that a leader is dead.
 
 from __future__ import annotations
 
-from metadata_quorum.ports import PeerChannel
+from metadata_quorum.ports import PeerChannel, PeerChannels
 from metadata_quorum.raft.messages import Fetch, FetchAnswer, Request
 from metadata_quorum.raft.roles import Follower
 from metadata_quorum.replica import wire_messages
 from metadata_quorum.replica.driver_protocol import QuorumDriver
-from metadata_quorum.replica.peers import NeverSent, PeerConnections
+from metadata_quorum.replica.peers import NeverSent
 from odradek.env.ports import ConnectionLost
 from wire.errors import ErrorCode, KafkaError, ProtocolError
 from wire.messages.update_raft_voter import KRaftVersionFeature, Listener, UpdateRaftVoterRequest
@@ -38,7 +38,7 @@ class QuorumPeers:
         self._sender = wire_messages.Sender(
             self._settings.cluster_id, self._settings.endpoints, self._settings.raft.fetch_bytes_max
         )
-        self.connections: PeerConnections
+        self.connections: PeerChannels
         self._addresses: dict[int, tuple[str, int]] = {}
         """The addresses that nodes gave as their own when they led."""
         self.refusals: dict[int, ErrorCode] = {}

@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 
 from metadata_quorum.features import KRAFT_VERSION_LEVEL
 from metadata_quorum.ports import (
+    PeerChannels,
     QuorumStateStore,
     ReplicatedLog,
     SnapshotStore,
@@ -59,7 +60,6 @@ from metadata_quorum.replica.driver_protocol import (
     SnapshotEffect,
 )
 from metadata_quorum.replica.log_reading import read_log_state
-from metadata_quorum.replica.peers import PeerConnections
 from metadata_quorum.replica.quorum_leader import QuorumLeader
 from metadata_quorum.replica.quorum_peers import QuorumPeers
 from metadata_quorum.replica.quorum_requests import QuorumRequests
@@ -196,7 +196,7 @@ class RaftQuorum:
 
     # -- life -------------------------------------------------------------------------------------------------------
 
-    async def open(self, tasks: TaskGroup, peers: PeerConnections) -> StoredSnapshot | None:
+    async def open(self, tasks: TaskGroup, peers: PeerChannels) -> StoredSnapshot | None:
         """Read what the log says of epochs and voters; the newest snapshot. `tasks` and `peers` are for `run`.
 
         Raises `MetadataLogCorrupt`, `DiskError`.
@@ -282,7 +282,8 @@ class RaftQuorum:
 
     async def _keep_time(self) -> None:
         clock = self.clock
-        while not self._is_stopped:
+        # After a failure nothing is reported any more, so a deadline that has passed would stay the next one.
+        while not self._is_stopped and self._failure is None:
             self._sleeping_until = self._next_deadline()
             self._earlier = self.env.event()
             with clock.timeout_at(self._sleeping_until):

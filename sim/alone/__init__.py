@@ -1,1 +1,1 @@
-"""The cores of the quorum and of replication alone, under schedules, without nodes."""
+"""Parts of the product alone, under schedules, without nodes."""

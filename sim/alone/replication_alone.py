@@ -21,6 +21,7 @@ from random import Random
 
 import attrs
 
+from data_plane.log.log_config import LogConfig
 from sim.alone.replication_broker import Broker
 from sim.alone.replication_checks import Promises
 from sim.alone.replication_controller import NODES, Controller, Proposal
@@ -32,7 +33,7 @@ from wire.errors import ErrorCode
 STEPS_DEFAULT = 600
 HEAL_ROUNDS_MAX = 400
 
-__all__ = ["ReplicationPlan", "run"]
+__all__ = ["PartitionRun", "ReplicationPlan", "run"]
 
 
 @attrs.frozen
@@ -42,12 +43,32 @@ class ReplicationPlan:
     steps: int = STEPS_DEFAULT
     min_isr: int = 2
     weights: Mapping[str, float] = attrs.Factory(dict)
+    segment_bytes: int = 600
+    index_interval_bytes: int = 4096
+    """0: each batch but the first of a segment has an index entry, so that indexes are used."""
+    remembers: bool = False
+    """Whether brokers keep recovery points: a start reads only what lies behind, and old snapshots of producers."""
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> ReplicationPlan:
         """A swarm: each kind of step is rare, common or absent, each by itself."""
         weights = {name: random.choice(choices) for name, choices in _WEIGHTS.items()}
-        return cls(steps, random.choice((1, 2, 2)), weights)
+        return cls(
+            steps,
+            random.choice((1, 2, 2)),
+            weights,
+            random.choice((250, 600, 2000)),
+            random.choice((0, 0, 4096)),
+            random.random() < 0.6,
+        )
+
+    def log_config(self) -> LogConfig:
+        """The topic's configuration."""
+        return LogConfig(
+            segment_bytes=self.segment_bytes,
+            index_interval_bytes=self.index_interval_bytes,
+            min_insync_replicas=self.min_isr,
+        )
 
 
 _WEIGHTS: Mapping[str, tuple[float, ...]] = {
@@ -60,6 +81,7 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
     "lose": (0.0, 0.5, 2.0),
     "crash": (0.0, 0.4, 1.0),
     "power": (0.0, 0.4, 1.0),
+    "stop": (0.0, 0.3),
     "start": (2.0,),
     "elect": (0.0, 0.5, 1.5),
     "fence": (0.0, 0.3),
@@ -71,27 +93,32 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 def run(seed: int, plan: ReplicationPlan | None = None) -> Mapping[str, int]:
     """One schedule; what came of it. Raises `SafetyViolation`, and whatever a part raises."""
     random = Random(f"{seed}/replication")
-    return _Run(ReplicationPlan.draw(random) if plan is None else plan, random).run()
+    return PartitionRun(ReplicationPlan.draw(random) if plan is None else plan, random).run()
 
 
-class _Run:
+class PartitionRun:
     """One schedule: brokers that live and die, proposals on their way."""
 
     def __init__(self, plan: ReplicationPlan, random: Random) -> None:
         self.plan = plan
         self.random = random
-        self.min_isr = plan.min_isr
+        self.config = plan.log_config()
+        self.remembers = plan.remembers
         self.now_ms = 10_000
         self._controller = Controller()
         self.images = self._controller.images
         self.nodes = {node_id: Broker(node_id, self) for node_id in NODES}
         self._fetches = Fetches(random, self.nodes)
         self.proposals: list[Proposal] = []
-        self._promises = Promises(plan.min_isr)
+        self._promises = self._new_promises()
         self._producers = Producers(random, self._promises)
         self.deaths = 0
 
+    def _new_promises(self) -> Promises:
+        return Promises(self.plan.min_isr)
+
     def run(self) -> Mapping[str, int]:
+        """Run the schedule; what came of it."""
         random, plan = self.random, self.plan
         for node_id in NODES:
             self._begin_life(node_id)
@@ -105,6 +132,9 @@ class _Run:
             self._promises.look(self._living())
         self._heal()
         self._promises.check(self.nodes)
+        return self._told()
+
+    def _told(self) -> Mapping[str, int]:
         return {
             "acknowledged": len(self._promises.acknowledged),
             "epochs": self._controller.state.leader_epoch,
@@ -116,9 +146,17 @@ class _Run:
     def _begin_life(self, node_id: int) -> None:
         node = self.nodes[node_id]
         node.start()
+        self._born(node)
         node.broker_epoch = self._controller.register(node_id)
         # A broker serves nobody before it has heard of its own registration.
         self._apply_all(node)
+
+    def _born(self, node: Broker) -> None:
+        """A broker has a partition, and no metadata yet."""
+
+    def _apply(self, node: Broker) -> None:
+        """A broker takes over the newest metadata that it has heard of."""
+        node.partition.apply(self.images[node.images_seen - 1][0], node.node_id)
 
     def propose(self, node: Broker) -> None:
         """A leader's proposal goes on its way."""
@@ -162,12 +200,12 @@ class _Run:
         if node.lives and node.images_seen < len(self.images):
             behind = len(self.images) - node.images_seen
             node.images_seen += self.random.choice((1, behind))
-            node.partition.apply(self.images[node.images_seen - 1][0], node.node_id)
+            self._apply(node)
 
     def _apply_all(self, node: Broker) -> None:
         if node.images_seen < len(self.images):
             node.images_seen = len(self.images)
-            node.partition.apply(self.images[-1][0], node.node_id)
+            self._apply(node)
 
     def _fetch(self) -> None:
         node = self.random.choice(list(self.nodes.values()))
@@ -198,6 +236,15 @@ class _Run:
 
     def _power(self) -> None:
         self._kill(power=True)
+
+    def _stop(self) -> None:
+        """A broker stops cleanly, and the controller knows."""
+        node = self.random.choice(list(self.nodes.values()))
+        if node.lives:
+            self.deaths += 1
+            node.stop()
+            self._fetches.lose_all_of(node.node_id)
+            self._controller.fence(node.node_id)
 
     def _kill(self, *, power: bool) -> None:
         """A process dies. Power fails only while another in-sync replica lives, and the controller knows at once."""
@@ -238,6 +285,7 @@ class _Run:
         node = self.random.choice(list(self.nodes.values()))
         if node.lives:
             node.log.flush()
+            node.keep_recovery_point()
 
     def _cut(self) -> None:
         self._fetches.cut()

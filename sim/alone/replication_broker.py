@@ -9,6 +9,7 @@ PURE.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import Protocol
 
@@ -23,6 +24,7 @@ from data_plane.replication.follower_fetch_session import ReplicaFetchSession, T
 from data_plane.replication.partition import Partition
 from data_plane.replication.truncation import truncation_offset
 from metadata_quorum.image.metadata_image import PartitionImage
+from odradek.env.ports import Dir, DiskError
 from sim.history import SafetyViolation
 from sim.machine.disk import SimDisk
 from wire.errors import ErrorCode, KafkaError
@@ -33,7 +35,6 @@ TOPIC_ID = bytes(range(1, 17))
 ROOT = "data"
 LAG_MS_MAX = 1000
 START_MS = 1_700_000_000_000
-SEGMENT_BYTES = 600
 BATCH_BYTES_MAX = 1 << 20
 
 __all__ = ["BATCH_BYTES_MAX", "START_MS", "Answer", "Broker", "Fetching", "Image", "Surroundings"]
@@ -47,7 +48,10 @@ class Surroundings(Protocol):
 
     random: Random
     now_ms: int
-    min_isr: int
+    config: LogConfig
+    """The topic's."""
+    remembers: bool
+    """Whether brokers keep a checkpoint of recovery points, and so begin with old snapshots of their producers."""
     images: list[Image]
     """The images that the controller has published, oldest first."""
     nodes: dict[int, Broker]
@@ -81,6 +85,41 @@ class Answer:
     records: bytes = b""
 
 
+class _LogDir:
+    """`data_plane.log.log_types.LogOwner` of a broker's log: it keeps the recovery point in memory, as a checkpoint."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.small_files: AbstractContextManager[object] = nullcontext()
+
+    def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
+        """What is synced will be rewritten from this offset on."""
+        broker = self._broker
+        broker.recovery_point_kept = min(broker.recovery_point_kept, offset)
+
+    def remove_later(self, topic: str, partition: int, directory: Dir, names: list[str]) -> None:
+        """Remove files, at once."""
+        for name in names:
+            directory.remove(name)
+
+    def disk_failed(self, error: DiskError) -> None:
+        raise error
+
+    flush_failed = disk_refused = disk_failed
+
+    def resources_short(self) -> None:
+        """Nothing is ever short here."""
+
+    def log_start_raised(self) -> None:
+        """Nobody deletes records here."""
+
+    def log_rolled(self, topic: str, partition: int) -> None:
+        """A finished segment is flushed with the others."""
+
+    def sync_entry(self) -> None:
+        """The directory is a root, whose entry is durable."""
+
+
 class Broker:
     """A broker with its one replica: what is on its disk, and what it has while it lives."""
 
@@ -97,6 +136,9 @@ class Broker:
         """The least log end offset that a loss of power has left."""
         self.high_watermark_kept = 0
         """The high watermark in the checkpoint; older than the truth."""
+        self.recovery_point_kept = 0
+        """The recovery point in the checkpoint; older than the truth."""
+        self.stopped_cleanly = False
         self.fetching: Fetching | None = None
         self.connection = 0
 
@@ -104,10 +146,17 @@ class Broker:
         """Begin a new life with what the disk holds."""
         self.life += 1
         self.lives = True
-        config = LogConfig(segment_bytes=SEGMENT_BYTES, min_insync_replicas=self._around.min_isr)
-        options = LoadOptions(is_clean=False, high_watermark=self.high_watermark_kept, now_ms=START_MS)
+        options = LoadOptions(
+            is_clean=self.stopped_cleanly,
+            recovery_point=self.recovery_point_kept,
+            high_watermark=self.high_watermark_kept,
+            now_ms=START_MS,
+        )
+        self.stopped_cleanly = False
         directory = self.disk.open_dir(ROOT, create=True)
-        self.log: PartitionLog = open_partition_log(directory, "t", 0, config, None, options)
+        self.log: PartitionLog = open_partition_log(
+            directory, "t", 0, self._around.config, _LogDir(self), options
+        )
         if self.log.log_end_offset < self.synced:
             raise SafetyViolation(
                 f"{self.node_id} had synced all below {self.synced}, but its log ends at {self.log.log_end_offset}"
@@ -129,8 +178,26 @@ class Broker:
             )
         if power:
             self.synced = self.log.recovery_point
+        self.keep_recovery_point()
         self.partition.resign()
         self.disk.crash("random" if power else "all")
+
+    def keep_recovery_point(self) -> None:
+        """Write the checkpoint of recovery points, now and then."""
+        if self._around.remembers and self._around.random.random() < 0.5:
+            self.recovery_point_kept = self.log.recovery_point
+
+    def stop(self) -> None:
+        """Stop cleanly: the log is closed, and the next start does not recover it."""
+        self.lives = False
+        self.partition.resign()
+        self.log.close()
+        self.high_watermark_kept, self.recovery_point_kept = (
+            self.log.high_watermark,
+            self.log.recovery_point,
+        )
+        self.stopped_cleanly = True
+        self.disk.crash("all")
 
     # --- what a partition asks (partition.Cluster), answered from the newest metadata that this broker has heard of
 

@@ -50,26 +50,23 @@ class Promises:
                 )
             self._led[node.node_id] = (term, high_watermark)
             if high_watermark > checked and not partition.reader_error(NO_LEADER_EPOCH):
-                for offset, value in contents(node.log, checked, high_watermark).items():
+                for offset, value in self._contents(node.log, checked, high_watermark).items():
                     if self._seen.setdefault(offset, value) != value:
                         raise SafetyViolation(
                             f"offset {offset} is committed as {value!r}, and was {self._seen[offset]!r}"
                         )
                 self._checked[key] = high_watermark
 
+    def _contents(self, log: PartitionLog, start: int, end: int) -> dict[int, bytes]:
+        return contents(log, start, end)
+
     def _may_commit(self, partition: Partition) -> bool:
         return len(partition.isr_state.isr) >= self._min_isr
 
     def check(self, nodes: Mapping[int, Broker]) -> None:
         """Check at the end that the replicas are equal, and hold all that was promised, once and in order."""
-        logs = [contents(node.log, 0, node.log.log_end_offset) for node in nodes.values()]
-        if not logs[0] == logs[1] == logs[2]:
-            raise SafetyViolation("the replicas differ")
-        for known in (self.acknowledged, self._seen):
-            for offset, value in known.items():
-                if logs[0].get(offset) != value:
-                    raise SafetyViolation(f"{value!r} at {offset} is lost: {logs[0].get(offset)!r} is there")
-        there = list(logs[0].values())
+        log = self._check_replicas(nodes)
+        there = list(log.values())
         if len(dict.fromkeys(there)) != len(there):
             raise SafetyViolation("a record is there twice")
         for producer in (b"1:", b"2:"):
@@ -77,11 +74,22 @@ class Promises:
             if serials != sorted(serials):
                 raise SafetyViolation("records are out of order")
         for node in nodes.values():
-            log = node.log
-            interval = log.config.index_interval_bytes
-            rebuilt = rebuild_producers(log.directory, log.segments, log.log_end_offset, interval)
-            if log.load_producers().encode() != rebuilt.encode():
+            directory, end_offset = node.log.directory, node.log.log_end_offset
+            interval = node.log.config.index_interval_bytes
+            rebuilt = rebuild_producers(directory, node.log.segments, end_offset, interval)
+            if node.log.load_producers().encode() != rebuilt.encode():
                 raise SafetyViolation(f"{node.node_id} remembers of its producers what its log does not say")
+
+    def _check_replicas(self, nodes: Mapping[int, Broker]) -> dict[int, bytes]:
+        """Check that the replicas are equal and hold all that was ever seen; their records."""
+        logs = [self._contents(node.log, 0, node.log.log_end_offset) for node in nodes.values()]
+        if not logs[0] == logs[1] == logs[2]:
+            raise SafetyViolation("the replicas differ")
+        for known in (self.acknowledged, self._seen):
+            for offset, value in known.items():
+                if logs[0].get(offset) != value:
+                    raise SafetyViolation(f"{value!r} at {offset} is lost: {logs[0].get(offset)!r} is there")
+        return logs[0]
 
 
 def contents(log: PartitionLog, start: int, end: int) -> dict[int, bytes]:

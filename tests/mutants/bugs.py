@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.bugs_of_parts import MUTANTS_OF_PARTS
 from tests.mutants.mutant import Mutant
 
 RAFT = "metadata_quorum.raft."
@@ -248,4 +249,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "replaced",
         60,
     ),
+    *MUTANTS_OF_PARTS,
 )

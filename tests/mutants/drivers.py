@@ -13,6 +13,8 @@ import pytest
 
 from odradek.env.ports import Buffer
 from sim.alone import raft_alone, replication_alone
+from sim.alone.groups import groups_alone
+from sim.alone.quorum import quorum_alone
 from sim.alone.raft_alone import RaftPlan
 from sim.machine.cluster_members import QUICK_SETTINGS, SETTINGS, Shape
 from sim.machine.network import SimConn
@@ -148,6 +150,8 @@ class AnswerOrder:
 DRIVERS: Mapping[str, Driver] = {
     "raft": _verdict_of(raft_alone.run),
     "voters": voters,
+    "quorum": _verdict_of(quorum_alone.run),
+    "groups": _verdict_of(groups_alone.run),
     "replication": _verdict_of(replication_alone.run),
     "cluster": cluster,
     "power": power,

@@ -469,3 +469,31 @@ def test_a_cluster_with_features_that_we_lack_is_refused() -> None:
         InvalidMetadata, match=r"group\.version is finalized at level 1, this version supports 0 to 0"
     ):
         world.run(run, world, first_start)
+
+
+def test_a_failed_quorum_waits_quietly_for_a_call_to_its_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failure ends the node when the call that is under way returns. Until then its clock does not spin."""
+    world = make_world()
+    timeouts: list[float] = []
+
+    async def main(env: Env) -> None:
+        async with running_controller(env) as service:
+            await join(service, env)
+            world.hang(NODE, 20.0)
+            service.submit(create("t"))
+            await env.clock.sleep_until(env.clock.monotonic() + 0.1)
+            service.quorum.fail(AssertionError("broken"))
+            timeout_at = env.clock.timeout_at
+
+            def counted(deadline: float) -> Any:
+                timeouts.append(deadline)
+                assert len(timeouts) < 100
+                return timeout_at(deadline)
+
+            monkeypatch.setattr(env.clock, "timeout_at", counted)
+            await env.clock.sleep_until(env.clock.monotonic() + 60.0)
+
+    with pytest.raises(AssertionError, match="broken"):
+        world.run(run, world, main)
+    assert len(timeouts) < 5
+    assert 20.0 <= world.now < 21.0

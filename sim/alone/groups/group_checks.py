@@ -1,0 +1,309 @@
+"""What must hold of a group coordinator at every moment of a schedule, and at its end. PURE.
+
+The partition's replicas are held to what `sim.alone.replication_checks` says. Besides, the committed log is read here
+record by record, and answers are held against it at the moment when a coordinator gives them.
+
+* An offset whose commit was acknowledged is committed in the log. Each fetch that is asked for later, of any
+  coordinator, answers with it or with what stands behind it in the log. A tombstone has its reason.
+* An offset stands behind the record of the generation in whose name it was committed, and before the next one.
+* In a generation each partition has one owner, who was told what the log has for it. Generations never fall.
+* What a coordinator has loaded is what the log says, and what the coordinator that wrote the log had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import attrs
+
+from data_plane.groups.offsets import FetchedOffsets
+from data_plane.groups.records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_key,
+)
+from data_plane.groups.state import GroupsState
+from data_plane.log.partition_log import PartitionLog
+from sim.alone.groups.group_host import GroupHost
+from sim.alone.replication_broker import BATCH_BYTES_MAX, Broker
+from sim.alone.replication_checks import Promises
+from sim.history import SafetyViolation
+from wire.batches.batch_header import iter_batches
+from wire.batches.records import records
+from wire.errors import ErrorCode
+from wire.metadata_frames import decode_coordinator_value
+
+__all__ = ["Floor", "GroupPromises", "OffsetAt", "Sent", "partitions_of"]
+
+OffsetAt = tuple[str, str, int]
+"""Group, topic, partition."""
+NO_VALUE = b"\x00"
+SOME_VALUE = b"\x01"
+
+
+@attrs.frozen
+class Sent:
+    """A commit that a client has sent: its generation and member, -1 and "" without a group's members."""
+
+    key: OffsetAt
+    member_id: str
+    generation: int
+
+
+@attrs.frozen
+class Floor:
+    """What a fetch that is asked for now must find: where in the log the newest acknowledged commits are."""
+
+    commits: Mapping[OffsetAt, int]
+    tombstones: Mapping[OffsetAt, int]
+
+
+def partitions_of(assignment: bytes) -> tuple[int, ...]:
+    """The partitions in an assignment as the clients of a schedule write it."""
+    return tuple(int(each) for each in assignment.split(b",") if each)
+
+
+class GroupPromises(Promises):
+    """The committed log of a coordinator's partition, and what was promised on the ground of it."""
+
+    def __init__(self, min_isr: int, retention_ms: int, wall_ms: Callable[[], int]) -> None:
+        super().__init__(min_isr)
+        self._wall_ms = wall_ms
+        self._retention_ms = retention_ms
+        self.sent: dict[str, Sent] = {}
+        """Commits by their metadata, which is unique."""
+        self.forgiven: dict[str, None] = {}
+        """Groups of which somebody has deleted offsets."""
+        self._read_to = 0
+        self._positions: dict[str, int] = {}
+        """Where each commit stands in the committed log."""
+        self._tombstones: dict[OffsetAt, int] = {}
+        self._values: dict[OffsetAt, OffsetCommitValue] = {}
+        self._groups: dict[str, GroupMetadataValue] = {}
+        self._told: dict[tuple[str, int], dict[str, bytes]] = {}
+        """Group and generation: what each member was told to own."""
+        self._acknowledged: dict[OffsetAt, int] = {}
+        self._written: dict[tuple[int, int], GroupsState] = {}
+        """The state of the coordinator of this epoch when the log ended there."""
+        self.loads = 0
+        self.commits = 0
+
+    # -- the committed log ----------------------------------------------------------------------------------------
+
+    def _contents(self, log: PartitionLog, start: int, end: int) -> dict[int, bytes]:
+        return {offset: key + value for offset, (key, value, _) in _records(log, start, end).items()}
+
+    def look(self, living: Iterable[Broker]) -> None:
+        """Check the replicas, and read what is newly committed."""
+        super().look(living)
+        while self._read_to in self._seen:
+            self._read(self._read_to, self._seen[self._read_to])
+            self._read_to += 1
+
+    def _read(self, offset: int, data: bytes) -> None:
+        raw_key, raw_value = _split(data)
+        key = decode_key(raw_key)
+        value = None if raw_value is None or key is None else decode_coordinator_value(key, raw_value)
+        if isinstance(key, OffsetCommitKey):
+            at = (key.group, key.topic, key.partition)
+            if value is None:
+                self._read_tombstone(at, offset)
+            else:
+                assert isinstance(value, OffsetCommitValue)
+                self._read_commit(at, offset, value)
+        elif isinstance(key, GroupMetadataKey):
+            if value is None:
+                # The group is gone. One that is made again begins with the first generation.
+                self._groups.pop(key.group, None)
+                self._told = {each: told for each, told in self._told.items() if each[0] != key.group}
+            else:
+                assert isinstance(value, GroupMetadataValue)
+                self._read_group(key.group, value)
+
+    def _read_tombstone(self, at: OffsetAt, offset: int) -> None:
+        self._tombstones[at] = offset
+        value = self._values.pop(at, None)
+        if value is not None and at[0] not in self.forgiven:
+            age_ms = self._wall_ms() - value.commit_timestamp
+            if age_ms < self._retention_ms:
+                raise SafetyViolation(f"{at} is removed at {offset}, when it is {age_ms} ms old")
+
+    def _read_commit(self, at: OffsetAt, offset: int, value: OffsetCommitValue) -> None:
+        sent = self.sent[value.metadata]
+        if sent.key != at or value.metadata in self._positions:
+            raise SafetyViolation(f"commit {value.metadata} of {sent} stands at {offset} for {at}, or twice")
+        self._positions[value.metadata] = offset
+        self._values[at] = value
+        group = self._groups.get(at[0])
+        members = [] if group is None else [each.member_id for each in group.members]
+        if sent.generation < 0:
+            if members:
+                raise SafetyViolation(f"commit {value.metadata} of no member is taken from {members}")
+        elif group is None or group.generation != sent.generation or sent.member_id not in members:
+            now = None if group is None else group.generation
+            raise SafetyViolation(
+                f"commit {value.metadata} of {sent.member_id} in generation {sent.generation} is taken at offset "
+                f"{offset}, in generation {now} of {members}"
+            )
+
+    def _read_group(self, group_id: str, value: GroupMetadataValue) -> None:
+        before = self._groups.get(group_id)
+        if before is not None and value.generation < before.generation:
+            raise SafetyViolation(
+                f"{group_id} goes from generation {before.generation} to {value.generation}"
+            )
+        self._groups[group_id] = value
+        owned = [number for each in value.members for number in partitions_of(each.assignment)]
+        if len(dict.fromkeys(owned)) != len(owned):
+            raise SafetyViolation(
+                f"a partition has two owners in generation {value.generation} of {group_id}"
+            )
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def floor(self) -> Floor:
+        """What a fetch that is asked for now must find."""
+        return Floor(dict(self._acknowledged), dict(self._tombstones))
+
+    def committed(self, node: Broker, commit: str, code: ErrorCode) -> None:
+        """A coordinator answers a commit."""
+        if code:
+            return
+        self.look([node])
+        self.commits += 1
+        position = self._positions.get(commit)
+        if position is None:
+            raise SafetyViolation(f"commit {commit} is acknowledged, and not committed in the log")
+        key = self.sent[commit].key
+        self._acknowledged[key] = max(position, self._acknowledged.get(key, -1))
+
+    def fetched(self, node: Broker, group_id: str, floor: Floor, answer: FetchedOffsets) -> None:
+        """A coordinator answers a fetch of offsets."""
+        if answer.code:
+            return
+        self.look([node])
+        for (topic, partition), value in answer.offsets.items():
+            key = (group_id, topic, partition)
+            position = self._positions.get(value.metadata)
+            if position is None:
+                raise SafetyViolation(f"{key} is answered with {value.metadata}, which is not committed")
+            least = max(floor.commits.get(key, -1), floor.tombstones.get(key, -1))
+            if position < least:
+                raise SafetyViolation(f"{key} is answered with what stands at {position}, {least} is newer")
+        for key, least in floor.commits.items():
+            if key[0] == group_id and key[1:] not in answer.offsets and self._tombstones.get(key, -1) < least:
+                raise SafetyViolation(f"{key} was committed at {least}, and is not found")
+
+    def synced(self, node: Broker, group_id: str, generation: int, name: str, assignment: bytes) -> None:
+        """A coordinator tells a member what it owns. A static member goes by the name of its instance."""
+        self.look([node])
+        group = self._groups.get(group_id)
+        if group is None or group.generation < generation:
+            raise SafetyViolation(f"{name} is told of generation {generation}, which is not committed")
+        told = self._told.setdefault((group_id, generation), {})
+        if told.setdefault(name, assignment) != assignment:
+            raise SafetyViolation(f"{name} is told two assignments in generation {generation}")
+        owned = [number for each in told.values() for number in partitions_of(each)]
+        if len(dict.fromkeys(owned)) != len(owned):
+            raise SafetyViolation(f"generation {generation} of {group_id} has two owners of one: {told}")
+
+    # -- states ---------------------------------------------------------------------------------------------------
+
+    def wrote(self, host: GroupHost) -> None:
+        """A coordinator has decided: what it takes the state to be, and where the log ends."""
+        shard = host.shard
+        if shard is not None and not shard.is_loading:
+            runtime = shard._runtime
+            assert runtime is not None
+            end_offset = host.broker.log.log_end_offset
+            self._written[shard.leader_epoch, end_offset] = runtime.state
+            partition = host.broker.partition
+            if partition.is_leader and end_offset > partition.epoch_start_offset:
+                last = _records(host.broker.log, end_offset - 1, end_offset)[end_offset - 1]
+                if last[2] != partition.leader_epoch:
+                    raise SafetyViolation(
+                        f"in epoch {partition.leader_epoch} something of epoch {last[2]} is written"
+                    )
+
+    def loaded(self, host: GroupHost) -> None:
+        """A coordinator has read its log."""
+        shard, log = host.shard, host.broker.log
+        assert shard is not None
+        assert shard._runtime is not None
+        self.loads += 1
+        state = shard._runtime.state
+        found = _records(log, log.log_start_offset, log.log_end_offset)
+        expected = _replay(found)
+        if _plain(state) != expected:
+            raise SafetyViolation(
+                f"{host.broker.node_id} has loaded {_plain(state)}, its log says {expected}"
+            )
+        epoch = max((each[2] for each in found.values()), default=-1)
+        written = self._written.get((epoch, log.log_end_offset))
+        if written is not None and (written.metadata != state.metadata or written.offsets != state.offsets):
+            raise SafetyViolation(
+                f"{host.broker.node_id} has loaded {state}; the coordinator of epoch {epoch}, which wrote it, had {written}"
+            )
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def check(self, nodes: Mapping[int, Broker]) -> None:
+        """Check at the end that the replicas are equal and hold all that was acknowledged."""
+        self._check_replicas(nodes)
+
+
+def _records(log: PartitionLog, start: int, end: int) -> dict[int, tuple[bytes, bytes, int]]:
+    """Offset: key, value and leader epoch of each record; lengths and absence of a value are a part of the bytes."""
+    found: dict[int, tuple[bytes, bytes, int]] = {}
+    offset = max(start, log.log_start_offset)
+    while offset < end:
+        data = log.read_bytes(offset, BATCH_BYTES_MAX, upper_bound=end, min_one=True)
+        if not data:
+            break
+        for position, header in iter_batches(data):
+            for record in records(data, position, decompressed_bytes_max=BATCH_BYTES_MAX):
+                if start <= record.offset < end:
+                    key = bytes(record.key or b"")
+                    value = NO_VALUE if record.value is None else SOME_VALUE + bytes(record.value)
+                    sized = len(key).to_bytes(4, "big") + key
+                    found[record.offset] = (sized, value, header.partition_leader_epoch)
+            offset = header.last_offset + 1
+    return found
+
+
+def _split(data: bytes) -> tuple[bytes, bytes | None]:
+    size = int.from_bytes(data[:4], "big")
+    key, value = data[4 : 4 + size], data[4 + size :]
+    return key, None if value[:1] == NO_VALUE else value[1:]
+
+
+def _replay(found: Mapping[int, tuple[bytes, bytes, int]]) -> dict[object, object]:
+    """The state that the records give, one after the other."""
+    state: dict[object, object] = {}
+    for key, value, _ in found.values():
+        raw_key, raw_value = _split(key + value)
+        decoded = decode_key(raw_key)
+        if isinstance(decoded, OffsetCommitKey):
+            at: object = (decoded.group, decoded.topic, decoded.partition)
+        elif isinstance(decoded, GroupMetadataKey):
+            at = decoded.group
+        else:
+            continue
+        if raw_value is None:
+            state.pop(at, None)
+        else:
+            state[at] = decode_coordinator_value(decoded, raw_value)
+    return state
+
+
+def _plain(state: GroupsState) -> dict[object, object]:
+    """A state in the shape of `_replay`."""
+    plain: dict[object, object] = {}
+    for group, metadata in state.metadata.items():
+        plain[group] = metadata
+    for group, offsets in state.offsets.items():
+        for (topic, partition), value in offsets.items():
+            plain[group, topic, partition] = value
+    return plain

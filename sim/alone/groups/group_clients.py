@@ -1,0 +1,398 @@
+"""The clients of a schedule of groups: members that join, commit, stall and leave, and consumers without a group. PURE.
+
+A client has one request under way. Requests and answers arrive late, in any order, or never; a client then asks again.
+It takes any broker for the coordinator, mostly one that is. Answers are shown to the checks when a coordinator gives
+them, whether or not they arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+import attrs
+
+from data_plane.groups.offsets import (
+    CommitOffsets,
+    DeleteOffsets,
+    FetchOffsets,
+    PartitionCommit,
+)
+from data_plane.groups.turn import Ask
+from sim.alone.groups.group_checks import GroupPromises, Sent, partitions_of
+from sim.alone.groups.group_host import GroupHost
+from sim.history import SafetyViolation
+from wire.errors import ErrorCode
+from wire.messages.heartbeat import HeartbeatRequest
+from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+
+__all__ = ["LONERS_GROUP", "MEMBERS_GROUP", "SESSION_MS", "Clients"]
+
+TOPIC = "t"
+PARTITIONS = (0, 1, 2, 3)
+SUBSCRIPTION = b"\x00\x00" + b"\x00\x00\x00\x01" + b"\x00\x01t" + b"\xff\xff\xff\xff"
+"""A `ConsumerProtocolSubscription`, version 0, of this one topic."""
+SESSION_MS = 2000
+REBALANCE_MS = 1500
+MEMBERS_GROUP = "members"
+LONERS_GROUP = "loners"
+JOIN_VERSION, NEWEST = 9, 9
+
+
+@attrs.define(eq=False)
+class _Letter:
+    """A request on its way to a coordinator, or its answer on the way back."""
+
+    client: _Client
+    number: int
+    deliver: Callable[[], None]
+
+
+@attrs.define(eq=False)
+class _Reply:
+    """`data_plane.groups.classic_group.Reply`."""
+
+    clients: Clients
+    client: _Client
+    host: GroupHost
+    number: int
+    checked: Callable[[GroupHost, Any], None]
+    answered: Callable[[Any], None]
+
+    def complete(self, response: Any) -> None:
+        if self.host.broker.lives and self.clients.is_of_this_life(self.host):
+            self.checked(self.host, response)
+            self.clients.send_back(self, response)
+
+
+class Clients:
+    """All clients, and the letters between them and the coordinators. `hosts` are those of the living brokers."""
+
+    def __init__(
+        self, random: Random, promises: GroupPromises, hosts: Mapping[int, GroupHost], static: int
+    ) -> None:
+        self.random = random
+        self.promises = promises
+        self._hosts = hosts
+        self._letters: list[_Letter] = []
+        self._commits = 0
+        members = [_Member(self, f"m{each}", f"i{each}" if each < static else None) for each in range(3)]
+        if static:
+            members.append(_Member(self, "m0 again", "i0"))
+        self.members = members
+        self._all: list[_Client] = [*members, _Loner(self, "l0"), _Loner(self, "l1")]
+
+    def is_of_this_life(self, host: GroupHost) -> bool:
+        """Whether the broker still lives the life that this host is of."""
+        return self._hosts.get(host.broker.node_id) is host
+
+    # -- letters --------------------------------------------------------------------------------------------------
+
+    def act(self) -> None:
+        """A client does what comes next."""
+        client = self.random.choice(self._all)
+        if not client.waits:
+            client.act()
+
+    def send(
+        self,
+        client: _Client,
+        request: Any,
+        version: int,
+        checked: Callable[[GroupHost, Any], None],
+        answered: Callable[[Any], None],
+    ) -> None:
+        """Send a request to whom the client takes for the coordinator."""
+        client.waits = True
+        client.number += 1
+        number = client.number
+        led = [host for host in self._hosts.values() if host.shard is not None]
+        others = list(self._hosts.values())
+        if not others:
+            return
+        host = self.random.choice(led if led and self.random.random() < 0.95 else others)
+
+        def deliver() -> None:
+            if self.is_of_this_life(host):
+                reply = _Reply(self, client, host, number, checked, answered)
+                ask = Ask(request, version, reply, host.clock.wall_ms(), client.name, "/h")
+                host.coordinator.submit(request.group_id, ask)
+                self.promises.wrote(host)
+
+        self._letters.append(_Letter(client, number, deliver))
+
+    def send_back(self, reply: _Reply, response: Any) -> None:
+        """An answer goes on its way."""
+
+        def deliver() -> None:
+            if reply.client.number == reply.number and reply.client.waits:
+                reply.client.waits = False
+                reply.answered(response)
+
+        self._letters.append(_Letter(reply.client, reply.number, deliver))
+
+    def deliver_one(self) -> None:
+        """A letter arrives: mostly the oldest."""
+        if self._letters:
+            at = self.random.choice((0, 0, 0, self.random.randrange(len(self._letters))))
+            self._letters.pop(at).deliver()
+
+    def deliver_oldest(self) -> None:
+        """The oldest letter arrives."""
+        if self._letters:
+            self._letters.pop(0).deliver()
+
+    def lose_one(self) -> None:
+        """A letter is lost; the client will ask again."""
+        if self._letters:
+            letter = self._letters.pop(self.random.randrange(len(self._letters)))
+            self._give_up(letter.client)
+
+    def time_out(self) -> None:
+        """Some client gives up what it waits for; it may still happen."""
+        self._give_up(self.random.choice(self._all))
+
+    def give_up_all(self) -> None:
+        """All who wait ask again."""
+        for client in self._all:
+            self._give_up(client)
+
+    @staticmethod
+    def _give_up(client: _Client) -> None:
+        client.waits = False
+
+    def revive(self) -> None:
+        """The end comes near: all who stalled or left come back, and stay."""
+        for member in self.members:
+            member.is_steady = True
+
+    @property
+    def are_settled(self) -> bool:
+        """Whether all members that were not fenced are in one generation."""
+        there = [each for each in self.members if not each.is_fenced]
+        return all(each.is_in for each in there) and len({each.generation for each in there}) <= 1
+
+    # -- what all clients do --------------------------------------------------------------------------------------
+
+    def commit(
+        self, client: _Client, group_id: str, partitions: tuple[int, ...], member_id: str, generation: int
+    ) -> None:
+        """Commit offsets of these partitions."""
+        commits = []
+        for partition in partitions:
+            self._commits += 1
+            name = f"c{self._commits}"
+            self.promises.sent[name] = Sent((group_id, TOPIC, partition), member_id, generation)
+            commits.append(PartitionCommit(TOPIC, bytes(16), partition, self._commits, -1, name))
+
+        def checked(host: GroupHost, codes: list[ErrorCode]) -> None:
+            for each, code in zip(commits, codes, strict=True):
+                self.promises.committed(host.broker, each.metadata, code)
+
+        request = CommitOffsets(group_id, member_id, client.instance_id, generation, -1, tuple(commits))
+        self.send(client, request, NEWEST, checked, client.committed)
+
+    def fetch(self, client: _Client, group_id: str) -> None:
+        """Fetch the offsets of a group."""
+        floor = self.promises.floor()
+        self.send(
+            client,
+            FetchOffsets(group_id),
+            NEWEST,
+            lambda host, answer: self.promises.fetched(host.broker, group_id, floor, answer),
+            lambda answer: None,
+        )
+
+    def read_at_last(self, host: GroupHost, group_id: str) -> None:
+        """Ask a coordinator for all offsets of a group, and wait for nothing."""
+        answers: list[Any] = []
+        floor = self.promises.floor()
+
+        class Caught:
+            def complete(self, response: Any) -> None:
+                answers.append(response)
+
+        host.coordinator.submit(group_id, Ask(FetchOffsets(group_id), NEWEST, Caught(), host.clock.wall_ms()))
+        if not answers or answers[0].code:
+            raise SafetyViolation(f"the offsets of {group_id} cannot be read in a healed cluster: {answers}")
+        self.promises.fetched(host.broker, group_id, floor, answers[0])
+
+    def delete_offset(self) -> None:
+        """An operator deletes an offset of the consumers without a group."""
+        operator = self._all[-1]
+        if not operator.waits:
+            self.promises.forgiven[LONERS_GROUP] = None
+            request = DeleteOffsets(LONERS_GROUP, ((TOPIC, self.random.choice(PARTITIONS)),))
+            self.send(operator, request, 0, lambda host, answer: None, lambda answer: None)
+
+
+class _Client:
+    """One request under way, numbered."""
+
+    instance_id: str | None = None
+
+    def __init__(self, clients: Clients, name: str) -> None:
+        self.clients = clients
+        self.name = name
+        self.waits = False
+        self.number = 0
+
+    def act(self) -> None:
+        """Do what comes next."""
+
+    def committed(self, codes: list[ErrorCode]) -> None:
+        """The answer to a commit has arrived."""
+
+
+class _Loner(_Client):
+    """A consumer that assigns itself partitions and commits without a group's members."""
+
+    def act(self) -> None:
+        clients = self.clients
+        if clients.random.random() < 0.5:
+            clients.commit(self, LONERS_GROUP, (clients.random.choice(PARTITIONS),), "", -1)
+        else:
+            clients.fetch(self, LONERS_GROUP)
+
+
+class _Member(_Client):
+    """A member of the group: joins, syncs, then beats, commits and fetches; stalls or leaves now and then."""
+
+    def __init__(self, clients: Clients, name: str, instance_id: str | None) -> None:
+        super().__init__(clients, name)
+        self.instance_id = instance_id
+        self.member_id = ""
+        self.generation = -1
+        self.owned: tuple[int, ...] = ()
+        self.is_in = False
+        """Whether it has its assignment of this generation."""
+        self.is_fenced = False
+        self.is_steady = False
+        self._is_joined = False
+        self._assignments: list[SyncGroupRequestAssignment] = []
+        self._former: tuple[str, int] | None = None
+        """A member id and generation that it had before."""
+        self._stalls = 0
+
+    def act(self) -> None:
+        random = self.clients.random
+        if self.is_fenced:
+            return
+        if self._stalls:
+            self._stalls = 0 if self.is_steady else self._stalls - 1
+            return
+        if not self._is_joined:
+            self._join()
+        elif not self.is_in:
+            self._sync()
+        else:
+            chance = random.random()
+            if chance < 0.35:
+                self._beat()
+            elif chance < 0.75:
+                if self.owned:
+                    self.clients.commit(self, MEMBERS_GROUP, self.owned, self.member_id, self.generation)
+            elif chance < 0.85:
+                self.clients.fetch(self, MEMBERS_GROUP)
+            elif chance < 0.9 and self._former is not None:
+                # As if it had not heard of its new generation.
+                self.clients.commit(self, MEMBERS_GROUP, (0,), *self._former)
+            elif not self.is_steady and chance > 0.96:
+                self._leave()
+            elif not self.is_steady and chance > 0.94:
+                self._stalls = 20
+
+    def _fall_out(self, code: ErrorCode) -> None:
+        """Join again, after an error; as somebody else where this member is not known."""
+        if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+            return
+        if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return
+        if self.generation >= 0:
+            self._former = (self.member_id, self.generation)
+        self.is_in = self._is_joined = False
+        if code is ErrorCode.UNKNOWN_MEMBER_ID:
+            self.member_id = ""
+        if code is ErrorCode.FENCED_INSTANCE_ID:
+            self.is_fenced = True
+
+    def _join(self) -> None:
+        request = JoinGroupRequest(
+            MEMBERS_GROUP,
+            SESSION_MS,
+            REBALANCE_MS,
+            self.member_id,
+            self.instance_id,
+            "consumer",
+            [JoinGroupRequestProtocol("range", SUBSCRIPTION)],
+        )
+        self.clients.send(self, request, JOIN_VERSION, lambda host, answer: None, self._joined)
+
+    def _joined(self, answer: Any) -> None:
+        code = ErrorCode(answer.error_code)
+        if code is ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = answer.member_id
+        elif code:
+            self._fall_out(code)
+        else:
+            self.member_id, self.generation = answer.member_id, answer.generation_id
+            self._is_joined, self.is_in = True, False
+            members = sorted(each.member_id for each in answer.members)
+            shares: dict[str, list[int]] = {each: [] for each in members}
+            for partition in PARTITIONS if members and not answer.skip_assignment else ():
+                shares[members[partition % len(members)]].append(partition)
+            self._assignments = [
+                SyncGroupRequestAssignment(each, b",".join(b"%d" % number for number in share))
+                for each, share in shares.items()
+            ]
+
+    def _sync(self) -> None:
+        generation, name = self.generation, self.instance_id or self.member_id
+        request = SyncGroupRequest(
+            MEMBERS_GROUP,
+            generation,
+            self.member_id,
+            self.instance_id,
+            "consumer",
+            "range",
+            self._assignments,
+        )
+
+        def checked(host: GroupHost, answer: Any) -> None:
+            if not answer.error_code:
+                self.clients.promises.synced(host.broker, MEMBERS_GROUP, generation, name, answer.assignment)
+
+        self.clients.send(self, request, 5, checked, self._synced)
+
+    def _synced(self, answer: Any) -> None:
+        if answer.error_code:
+            self._fall_out(ErrorCode(answer.error_code))
+        else:
+            self.is_in = True
+            self.owned = partitions_of(answer.assignment)
+
+    def _beat(self) -> None:
+        request = HeartbeatRequest(MEMBERS_GROUP, self.generation, self.member_id, self.instance_id)
+
+        def answered(answer: Any) -> None:
+            if answer.error_code:
+                self._fall_out(ErrorCode(answer.error_code))
+
+        self.clients.send(self, request, 4, lambda host, answer: None, answered)
+
+    def committed(self, codes: list[ErrorCode]) -> None:
+        """The answer to a commit of its own, or of its former self, has arrived."""
+        for code in codes[:1]:
+            if code and code is not ErrorCode.OFFSET_METADATA_TOO_LARGE and self._former is None:
+                self._fall_out(code)
+
+    def _leave(self) -> None:
+        request = LeaveGroupRequest(MEMBERS_GROUP, "", [MemberIdentity(self.member_id, self.instance_id)])
+        self._former = (self.member_id, self.generation)
+        self.is_in = self._is_joined = False
+        self.member_id = ""
+        self._stalls = self.clients.random.choice((0, 10))
+        self.clients.send(self, request, 5, lambda host, answer: None, lambda answer: None)

@@ -1,0 +1,228 @@
+"""A group coordinator alone, from a seed: its machine and its log over a partition of three replicas. PURE.
+
+The partition below is that of `sim.alone.replication_alone`: replicas on simulated disks with small segments, late
+fetches, deaths, losses of power, elections, truncation. Each broker has a `GroupCoordinator`, whose shard begins and
+ends as leadership comes and goes. It loads its log beside all that goes on. Clients join, sync, commit, fetch, stall and
+leave, dynamic members and static ones; sessions and offsets expire (`group_clients.py`).
+
+`group_checks.py` says what is held against every answer. In the end all are healed. Then all members must come together
+in one generation, and a coordinator must find all that was acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+import attrs
+
+from data_plane.groups.group_settings import GroupSettings
+from sim.alone.groups.group_checks import GroupPromises
+from sim.alone.groups.group_clients import LONERS_GROUP, MEMBERS_GROUP, SESSION_MS, Clients
+from sim.alone.groups.group_host import GroupHost
+from sim.alone.replication_alone import PartitionRun, ReplicationPlan
+from sim.alone.replication_broker import START_MS, Broker
+from sim.history import SafetyViolation
+
+__all__ = ["GroupsPlan", "run"]
+
+STEPS_DEFAULT = 700
+SETTLE_ROUNDS_MAX = 1500
+_WEIGHTS: Mapping[str, tuple[float, ...]] = {
+    "fetch": (8.0, 14.0),
+    "answer": (8.0, 14.0),
+    "learn": (2.0, 6.0),
+    "act": (12.0, 20.0),
+    "deliver": (24.0, 40.0),
+    "work": (4.0, 12.0),
+    "decide": (2.0, 4.0),
+    "time": (1.0, 3.0),
+    "forget": (0.0, 0.5, 1.0),
+    "lose": (0.0, 0.5),
+    "crash": (0.0, 0.3, 0.6),
+    "power": (0.0, 0.3, 0.6),
+    "stop": (0.0, 0.3),
+    "start": (2.0,),
+    "elect": (0.0, 0.3, 1.0),
+    "fence": (0.0, 0.3),
+    "sync": (0.0, 1.0),
+    "cut": (0.0, 0.3),
+    "delete": (0.0, 0.0, 0.3),
+}
+
+
+@attrs.frozen
+class GroupsPlan:
+    """What a schedule is made of: the partition's plan, with the clients' steps; static members; how long offsets live."""
+
+    partition: ReplicationPlan
+    static: int = 0
+    retention_ms: int = 1 << 40
+
+    @classmethod
+    def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> GroupsPlan:
+        """A swarm: each kind of step is rare, common or absent, each by itself."""
+        weights = {name: random.choice(choices) for name, choices in _WEIGHTS.items()}
+        partition = ReplicationPlan(
+            steps,
+            random.choice((1, 2, 2)),
+            weights,
+            random.choice((1000, 3000, 1 << 20)),
+            random.choice((0, 4096)),
+            random.random() < 0.5,
+        )
+        return cls(partition, random.choice((0, 0, 1, 2)), random.choice((2000, 10_000, 1 << 40)))
+
+
+def run(seed: int, plan: GroupsPlan | None = None) -> Mapping[str, int]:
+    """One schedule; what came of it. Raises `SafetyViolation`, and whatever a part raises."""
+    random = Random(f"{seed}/groups")
+    return _Run(GroupsPlan.draw(random) if plan is None else plan, random).run()
+
+
+class _Run(PartitionRun):
+    """One schedule: brokers with coordinators, and their clients."""
+
+    def __init__(self, plan: GroupsPlan, random: Random) -> None:
+        self._groups_plan = plan
+        self._settings = GroupSettings(
+            session_timeout_ms_min=SESSION_MS,
+            initial_rebalance_delay_ms=300,
+            new_member_join_timeout_ms=10_000,
+            offsets_retention_ms=plan.retention_ms,
+            offsets_retention_check_interval_ms=1000,
+        )
+        self._hosts: dict[int, GroupHost] = {}
+        super().__init__(plan.partition, random)
+        assert isinstance(self._promises, GroupPromises)
+        self._group_promises = self._promises
+        self._clients = Clients(random, self._group_promises, self._hosts, plan.static)
+
+    def run(self) -> Mapping[str, int]:
+        """Run the schedule; what came of it."""
+        try:
+            return super().run()
+        finally:
+            for host in self._hosts.values():
+                host.die()
+
+    def _new_promises(self) -> GroupPromises:
+        plan = self._groups_plan
+        return GroupPromises(self.plan.min_isr, plan.retention_ms, lambda: START_MS + self.now_ms)
+
+    def _told(self) -> Mapping[str, int]:
+        return {
+            "acknowledged": self._group_promises.commits,
+            "loads": self._group_promises.loads,
+            "epochs": self._controller.state.leader_epoch,
+            "deaths": self.deaths,
+        }
+
+    # -- brokers --------------------------------------------------------------------------------------------------
+
+    def _born(self, node: Broker) -> None:
+        self._hosts[node.node_id] = GroupHost(node, self._settings, lambda: self.now_ms)
+
+    def _apply(self, node: Broker) -> None:
+        super()._apply(node)
+        self._hosts[node.node_id].coordinator.follow_leadership()
+
+    def _kill(self, *, power: bool) -> None:
+        super()._kill(power=power)
+        self._bury()
+
+    def _stop(self) -> None:
+        super()._stop()
+        self._bury()
+
+    def _bury(self) -> None:
+        """Coordinators of dead brokers are gone."""
+        for node_id, node in self.nodes.items():
+            if not node.lives and node_id in self._hosts:
+                self._hosts.pop(node_id).die()
+
+    # -- steps ----------------------------------------------------------------------------------------------------
+
+    def _act(self) -> None:
+        self._clients.act()
+
+    def _deliver(self) -> None:
+        self._clients.deliver_one()
+
+    def _forget(self) -> None:
+        """A letter is lost, or somebody waits no longer."""
+        if self.random.random() < 0.5:
+            self._clients.lose_one()
+        else:
+            self._clients.time_out()
+
+    def _delete(self) -> None:
+        self._clients.delete_offset()
+
+    def _work(self) -> None:
+        """A coordinator goes on with the loading of its log."""
+        if self._hosts:
+            self._work_at(self.random.choice(list(self._hosts.values())))
+
+    def _work_at(self, host: GroupHost) -> None:
+        shard = host.shard
+        was_loading = shard is not None and shard.is_loading
+        host.work(self.random)
+        if was_loading and host.shard is shard and shard is not None and not shard.is_loading:
+            self._group_promises.loaded(host)
+
+    def _time(self) -> None:
+        super()._time()
+        for host in list(self._hosts.values()):
+            host.timers.fire_due(host.clock.monotonic())
+            self._group_promises.wrote(host)
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        """First the replicas come together, then the group does."""
+        super()._heal()
+        self._clients.revive()
+        for round_number in range(SETTLE_ROUNDS_MAX):
+            for host in list(self._hosts.values()):
+                self._work_at(host)
+                host.timers.fire_due(host.clock.monotonic())
+            for _ in range(4):
+                self._clients.act()
+                self._clients.deliver_oldest()
+                self._clients.deliver_oldest()
+            self._replicate()
+            self.now_ms += 50
+            if round_number % 100 == 99:
+                self._clients.give_up_all()
+            if self._clients.are_settled and self._leads():
+                break
+        else:
+            told = [
+                (each.name, each.member_id, each.generation, each.is_in) for each in self._clients.members
+            ]
+            raise SafetyViolation(f"the members do not come together in a healed cluster: {told}")
+        self._replicate_all()
+
+    def _leader(self) -> GroupHost:
+        return self._hosts[self._controller.state.leader]
+
+    def _leads(self) -> bool:
+        """Whether the coordinator has loaded its log."""
+        shard = self._leader().shard
+        return shard is not None and not shard.is_loading
+
+    def _replicate(self) -> None:
+        for node in self.nodes.values():
+            self._apply_all(node)
+            self._fetches.ask(node)
+        self._fetches.deliver_all()
+        self._decide()
+        self._promises.look(self._living())
+
+    def _replicate_all(self) -> None:
+        """Nobody asks any more; what is written is replicated, and read once more."""
+        for _ in range(20):
+            self._replicate()
+        for group_id in (MEMBERS_GROUP, LONERS_GROUP):
+            self._clients.read_at_last(self._leader(), group_id)

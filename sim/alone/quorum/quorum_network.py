@@ -1,0 +1,226 @@
+"""Messages between the replicas of a schedule of the quorum: late, lost, doubled, behind those of a later connection. PURE.
+
+A message is an object of `wire.messages`, and no byte of it is encoded. Between two replicas there is one connection at
+a time, which keeps the order. When it breaks, all questions on it fail, and what was under way may arrive all the same.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from metadata_quorum.features import SUPPORTED_FEATURES
+from metadata_quorum.replica.peers import NeverSent
+from odradek.env.ports import ConnectionLost
+from sim.alone.quorum.stepping import StepClock, StepEvent, Steps
+from wire.api import api_versions
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse, SupportedFeatureKey
+
+if TYPE_CHECKING:
+    from sim.alone.quorum.quorum_node import Node
+
+__all__ = ["Channels", "Network", "NetworkPlan"]
+
+TINY_SECONDS = 1e-6
+
+
+@attrs.frozen
+class NetworkPlan:
+    """How messages fare: their delay in seconds (shortest, longest), and how many of them are lost or come twice."""
+
+    seconds: tuple[float, float] = (0.001, 0.02)
+    late_probability: float = 0.0
+    """How often a message takes up to a second."""
+    lost_probability: float = 0.0
+    twice_probability: float = 0.0
+
+
+@attrs.define(eq=False)
+class _Connection:
+    """From one life of a node to another node."""
+
+    sender: Node
+    life: int
+    receiver: Node
+    questions: dict[_Question, None] = attrs.Factory(dict)
+    there_at: float = 0.0
+    """When the newest question arrives."""
+    back_at: float = 0.0
+    is_broken: bool = False
+
+
+@attrs.define(eq=False)
+class _Question:
+    """A request on its way, or answered."""
+
+    connection: _Connection
+    message: Any
+    done: StepEvent
+    answer: Any = None
+    error: Exception | None = None
+
+
+class Network:
+    """All messages under way. `nodes` by the host that they are reached at."""
+
+    def __init__(self, steps: Steps, random: Random, plan: NetworkPlan) -> None:
+        self.steps = steps
+        self._random = random
+        self.plan = plan
+        self.nodes: dict[str, Node] = {}
+        self.cut_off: tuple[int, ...] = ()
+        """Nodes that hear only each other."""
+        self._connections: dict[tuple[int, int], _Connection] = {}
+        self.on_answer: Callable[[Node, Any, Any], None] = lambda node, request, response: None
+        """Called with the answer of a node as it leaves it."""
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def ask(self, sender: Node, host: str, message: Any) -> _Question:
+        """Send a request."""
+        receiver = self.nodes[host]
+        key = (sender.node_id, receiver.node_id)
+        connection = self._connections.get(key)
+        if connection is None or connection.is_broken or connection.life != sender.life:
+            connection = self._connections[key] = _Connection(sender, sender.life, receiver)
+        question = _Question(connection, message, StepEvent(self.steps))
+        connection.questions[question] = None
+        if self._is_lost(sender, receiver):
+            if self._random.random() < 0.5:
+                self.steps.at(self.steps.now + self._delay(), lambda: self.end(connection))
+            return question
+        connection.there_at = max(self.steps.now + self._delay(), connection.there_at + TINY_SECONDS)
+        self.steps.at(connection.there_at, lambda: self._arrive(question))
+        if self._random.random() < self.plan.twice_probability:
+            again = copy.deepcopy(message)
+            self.steps.at(connection.there_at + self._delay(), lambda: self._arrive_again(question, again))
+        return question
+
+    def _delay(self) -> float:
+        random, plan = self._random, self.plan
+        if random.random() < plan.late_probability:
+            return random.random()
+        return random.uniform(*plan.seconds)
+
+    def _is_cut(self, here: Node, there: Node) -> bool:
+        return (here.node_id in self.cut_off) != (there.node_id in self.cut_off)
+
+    def _is_lost(self, here: Node, there: Node) -> bool:
+        return self._is_cut(here, there) or self._random.random() < self.plan.lost_probability
+
+    def end(self, connection: _Connection, error: type[ConnectionLost] = ConnectionLost) -> None:
+        """Break a connection: its questions fail."""
+        connection.is_broken = True
+        questions, connection.questions = connection.questions, {}
+        for question in questions:
+            self._fail(question, error("closed"))
+
+    def break_some(self) -> None:
+        """Break a connection. What was sent on it may arrive later than what is sent on the next."""
+        known = [each for each in self._connections.values() if not each.is_broken]
+        if known:
+            self.end(self._random.choice(known))
+
+    def node_died(self, node: Node, *, power: bool) -> None:
+        """The connections of a dead process end; a machine that has lost power is silent."""
+        for connection in list(self._connections.values()):
+            if connection.receiver is node and not power:
+                self.steps.at(self.steps.now + self._delay(), partial(self.end, connection))
+
+    # -- arriving -----------------------------------------------------------------------------------------------------
+
+    def _arrive(self, question: _Question) -> None:
+        connection = question.connection
+        receiver = connection.receiver
+        if self._is_cut(connection.sender, receiver):
+            return
+        if not receiver.is_listening:
+            if receiver.has_power:
+                self.end(connection, NeverSent)
+            return
+        self._deliver(receiver, question.message, lambda response: self._answer(question, response))
+
+    def _arrive_again(self, question: _Question, message: Any) -> None:
+        receiver = question.connection.receiver
+        if receiver.is_listening and not self._is_cut(question.connection.sender, receiver):
+            self._deliver(receiver, message, lambda response: None)
+
+    def _deliver(self, receiver: Node, message: Any, respond: Callable[[Any], None]) -> None:
+        life = receiver.life
+        if isinstance(message, ApiVersionsRequest):
+            features = [SupportedFeatureKey(name, *levels) for name, levels in SUPPORTED_FEATURES.items()]
+            respond(ApiVersionsResponse(supported_features=features))
+            return
+
+        def answered(response: Any) -> None:
+            if receiver.lives and receiver.life == life:
+                self.on_answer(receiver, message, response)
+                respond(response)
+
+        receiver.receive(message, api_versions(message.API_KEY)[1], answered)
+
+    def _answer(self, question: _Question, response: Any) -> None:
+        connection = question.connection
+        if connection.is_broken or self._is_lost(connection.receiver, connection.sender):
+            return
+        connection.back_at = max(self.steps.now + self._delay(), connection.back_at + TINY_SECONDS)
+
+        def arrive() -> None:
+            if question in connection.questions:
+                del connection.questions[question]
+                question.answer = response
+                question.done.set()
+
+        self.steps.at(connection.back_at, arrive)
+
+    def _fail(self, question: _Question, error: Exception) -> None:
+        question.error = error
+        question.done.set()
+
+    def drop(self, question: _Question) -> None:
+        """Nobody waits for the answer any more."""
+        question.connection.questions.pop(question, None)
+
+
+class Channels:
+    """`metadata_quorum.ports.PeerChannels` of one life of a node."""
+
+    def __init__(self, network: Network, node: Node) -> None:
+        self._network = network
+        self._node = node
+
+    def channel(self, host: str, port: int) -> _Channel:
+        """The channel to this address."""
+        return _Channel(self._network, self._node, host)
+
+    def close(self) -> None:
+        """Do nothing: a schedule has only deaths."""
+
+
+class _Channel:
+    """`metadata_quorum.ports.PeerChannel`."""
+
+    def __init__(self, network: Network, node: Node, host: str) -> None:
+        self._network = network
+        self._node = node
+        self._host = host
+        self._clock = StepClock(network.steps)
+
+    async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
+        """See `PeerChannel.request`."""
+        network = self._network
+        question = network.ask(self._node, self._host, message)
+        with self._clock.timeout_at(deadline):
+            await question.done.wait()
+        network.drop(question)
+        if question.error is not None:
+            raise question.error
+        if question.answer is None:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{self._host} has not answered")
+        return question.answer

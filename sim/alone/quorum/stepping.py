@@ -1,0 +1,346 @@
+"""Tasks that a schedule steps one by one, on virtual time: ports of `odradek.env.ports` without an event loop. PURE.
+
+Theory of operation
+-------------------
+PORTED code awaits only the ports. Here each such await yields a `_Wait`, and `Steps` sends the coroutine on when the
+wait is over. `Steps.run_until` picks any task that may run, as the seed draws it. When there is none, time goes on to
+the next timer. A *process* owns tasks. It may be killed before any step of any of its tasks: at any await.
+
+A timeout cuts a wait short as trio does: the wait under way, or the next one. What a worker does cannot be cut short.
+The tasks of a killed process are thrown `Dead`; what they raise then is of no account.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from random import Random
+from types import TracebackType
+from typing import Any, TypeVar
+
+from sim.history import SafetyViolation
+from sim.machine.disk_files import PowerCut
+
+__all__ = ["Dead", "Process", "StepClock", "StepEvent", "StepWorkers", "Steps"]
+
+T = TypeVar("T")
+
+STEPS_IN_A_MOMENT_MAX = 20_000
+"""Steps of tasks while virtual time stands still."""
+START_MS = 1_750_000_000_000
+
+
+class Dead(BaseException):
+    """The process has died."""
+
+
+class _Cut(BaseException):
+    """The deadline of a timeout has passed."""
+
+    def __init__(self, timeout: _Timeout) -> None:
+        self.timeout = timeout
+
+
+class _Wait:
+    """One wait of a task. `begin` is called when the task waits; what it waits for calls `Steps.ready`."""
+
+    __slots__ = ()
+    can_be_cut = True
+
+    def __await__(self) -> Generator[_Wait, None, None]:
+        yield self
+
+    def begin(self, task: Task) -> None:
+        raise NotImplementedError
+
+    def leave(self, task: Task) -> None:
+        """Nothing to undo: who comes to wake the task finds that it waits no more."""
+
+
+class Task:
+    """A coroutine of a process, what it waits for, and the timeouts that it is in, the outermost first."""
+
+    __slots__ = ("coroutine", "cut", "process", "timeouts", "wait")
+
+    def __init__(self, process: Process, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self.process = process
+        self.coroutine = coroutine
+        self.wait: _Wait | None = None
+        self.timeouts: list[_Timeout] = []
+        self.cut: _Cut | None = None
+        """Thrown at its next step."""
+
+    def due(self) -> _Cut | None:
+        """The outermost timeout whose deadline has passed, as an exception."""
+        for timeout in self.timeouts:
+            if timeout.is_due:
+                return _Cut(timeout)
+        return None
+
+
+class Steps:
+    """All tasks and timers of a schedule. `before` and `after` are called around each step of a process's task."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.now = 0.0
+        self.before: Callable[[Process], None] = lambda process: None
+        self.after: Callable[[Process], None] = lambda process: None
+        self.count = 0
+        self.running: Task | None = None
+        self._in_moment = 0
+        """How often tasks were sent on since time has moved."""
+        self._ready: list[Task] = []
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._entered = 0
+
+    def at(self, time: float, action: Callable[[], None]) -> None:
+        """Call `action` at this virtual time; one that has passed means now."""
+        self._entered += 1
+        heapq.heappush(self._timers, (max(time, self.now), self._entered, action))
+
+    def ready(self, task: Task) -> None:
+        """Let the task run when its turn comes."""
+        task.wait = None
+        self._ready.append(task)
+
+    def cut(self, task: Task) -> None:
+        """A deadline of this task has passed: end its wait, if that may be cut short."""
+        if task.wait is not None and task.wait.can_be_cut:
+            task.wait.leave(task)
+            task.cut = task.due()
+            self.ready(task)
+
+    def run_until(self, end: float) -> None:
+        """Step all tasks and let time go on, up to `end`."""
+        while True:
+            while self._ready:
+                ready = self._ready
+                at = int(self.random.random() * len(ready))
+                ready[at], ready[-1] = ready[-1], ready[at]
+                self._step(ready.pop())
+            if not self._timers or self._timers[0][0] > end:
+                self.now = end
+                return
+            time, _, action = heapq.heappop(self._timers)
+            if time > self.now:
+                self.now, self._in_moment = time, 0
+            action()
+
+    def _step(self, task: Task) -> None:
+        process = task.process
+        if process.lives:
+            self.before(process)
+        if process.lives:
+            self.count += 1
+            self._advance(task, process)
+            self.after(process)
+
+    def _advance(self, task: Task, process: Process) -> None:
+        """Send a task on to its next wait."""
+        self.running = task
+        cut, task.cut = task.cut, None
+        try:
+            while True:
+                self._in_moment += 1
+                if self._in_moment > STEPS_IN_A_MOMENT_MAX:
+                    raise SafetyViolation(f"tasks keep each other busy at {self.now} s")
+                wait = task.coroutine.send(None) if cut is None else task.coroutine.throw(cut)
+                cut = task.due() if wait.can_be_cut else None
+                if cut is None:
+                    task.wait = wait
+                    wait.begin(task)
+                    return
+        except StopIteration:
+            process.tasks.pop(task, None)
+        except PowerCut:
+            process.tasks.pop(task, None)
+            process.on_power_cut()
+        except SafetyViolation:
+            raise
+        except Exception as error:  # noqa: BLE001 - the process ends with it; the schedule judges the reason
+            process.tasks.pop(task, None)
+            process.on_failure(error)
+        finally:
+            self.running = None
+
+
+class Process:
+    """A process: its tasks. It is a `TaskGroup` of the ports."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self.lives = True
+        self.tasks: dict[Task, None] = {}
+        self.on_failure: Callable[[Exception], None] = lambda error: None
+        self.on_power_cut: Callable[[], None] = lambda: None
+
+    def start_soon(
+        self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None
+    ) -> None:
+        """Start a task that ends with the process."""
+        if self.lives:
+            coroutine = function(*args)
+            assert isinstance(coroutine, Coroutine)
+            task = Task(self, coroutine)
+            self.tasks[task] = None
+            self.steps.ready(task)
+
+    def kill(self) -> None:
+        """End all tasks where they are. The caller has made the ports fail before."""
+        self.lives = False
+        tasks, self.tasks = self.tasks, {}
+        for task in tasks:
+            _end(task.coroutine)
+
+
+def _end(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Throw `Dead` into a coroutine. What its clean-up raises or waits for has no effect."""
+    try:
+        coroutine.throw(Dead())
+    except (Dead, StopIteration, PowerCut):
+        return
+    except Exception:  # noqa: BLE001 - the ports of the dead fail
+        return
+    coroutine.close()
+
+
+# -- ports ------------------------------------------------------------------------------------------------------------
+
+
+class _Turn(_Wait):
+    """Others may run."""
+
+    __slots__ = ("_steps",)
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    def begin(self, task: Task) -> None:
+        self._steps.ready(task)
+
+
+class _Until(_Wait):
+    """A moment to come."""
+
+    __slots__ = ("_steps", "_time", "can_be_cut")
+
+    def __init__(self, steps: Steps, time: float, *, can_be_cut: bool = True) -> None:
+        self._steps = steps
+        self._time = time
+        self.can_be_cut = can_be_cut
+
+    def begin(self, task: Task) -> None:
+        def wake() -> None:
+            if task.wait is self:
+                self._steps.ready(task)
+
+        self._steps.at(self._time, wake)
+
+
+class StepEvent(_Wait):
+    """`odradek.env.ports.Event`."""
+
+    __slots__ = ("_is_set", "_steps", "_tasks")
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._is_set = False
+        self._tasks: dict[Task, None] = {}
+
+    def set(self) -> None:
+        self._is_set = True
+        tasks, self._tasks = self._tasks, {}
+        for task in tasks:
+            self._steps.ready(task)
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    async def wait(self) -> None:
+        await (_Turn(self._steps) if self._is_set else self)
+
+    def begin(self, task: Task) -> None:
+        self._tasks[task] = None
+
+    def leave(self, task: Task) -> None:
+        self._tasks.pop(task, None)
+
+
+class _Timeout:
+    """`odradek.env.ports.Scope`."""
+
+    def __init__(self, steps: Steps, deadline: float) -> None:
+        self._steps = steps
+        self._deadline = deadline
+        self._task: Task | None = None
+        self.is_due = False
+        self.expired = False
+
+    def __enter__(self) -> _Timeout:
+        task = self._task = self._steps.running
+        assert task is not None, "a timeout is a task's"
+        task.timeouts.append(self)
+        if self._deadline <= self._steps.now:
+            self.is_due = True
+        elif self._deadline < float("inf"):
+            self._steps.at(self._deadline, self._pass)
+        return self
+
+    def _pass(self) -> None:
+        task = self._task
+        if task is not None and task.process.lives:
+            self.is_due = True
+            self._steps.cut(task)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        task, self._task = self._task, None
+        assert task is not None
+        task.timeouts.remove(self)
+        self.expired = isinstance(error, _Cut) and error.timeout is self
+        return self.expired
+
+
+class StepClock:
+    """`odradek.env.ports.Clock`: all nodes have the schedule's time."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    def monotonic(self) -> float:
+        return self._steps.now
+
+    def wall_ms(self) -> int:
+        return START_MS + int(self._steps.now * 1000)
+
+    async def sleep_until(self, deadline: float) -> None:
+        steps = self._steps
+        await (_Turn(steps) if steps.now >= deadline else _Until(steps, deadline))
+
+    def timeout_at(self, deadline: float) -> _Timeout:
+        return _Timeout(self._steps, deadline)
+
+
+class StepWorkers:
+    """`odradek.env.ports.Workers`: a function acts at once, at the end, or within its delay, which `seconds` draws."""
+
+    def __init__(self, steps: Steps, random: Random, seconds: Callable[[], float]) -> None:
+        self._steps = steps
+        self._random = random
+        self._seconds = seconds
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
+        steps, began, seconds = self._steps, self._steps.now, self._seconds()
+        await _Until(steps, began + seconds * self._random.choice((0.0, 1.0, 0.5)), can_be_cut=False)
+        result: T
+        failure: Exception | None = None
+        try:
+            result = function(*args)
+        except Exception as error:  # noqa: BLE001 - it comes to the caller with the function's end
+            failure = error
+        await _Until(steps, began + seconds, can_be_cut=False)
+        if failure is not None:
+            raise failure
+        return result
