@@ -23,6 +23,7 @@ from sim.checks.quorum_watch import watch_quorum
 from sim.checks.watch import Watch
 from sim.history import History, SafetyViolation
 from sim.load import pipelining
+from sim.load.asking import Asking
 from sim.load.churning import Churning
 from sim.load.consuming import GroupReading, follow
 from sim.load.operators import Operator
@@ -54,6 +55,7 @@ FOLLOWER = "follower"
 MEMBERS = ("member-1", "member-2")
 CHURNERS = ("churner-1", "churner-2")
 PIPELINERS = ("pipeliner",)
+ASKERS = ("asker",)
 START_SECONDS_MAX = 120.0
 HEAL_SECONDS_MAX = 180.0
 """Time from the end of the storm until all is well: elections, sessions, connections that nobody answers, recovery."""
@@ -123,6 +125,7 @@ class ClusterScenario:
         )
         self._churners = CHURNERS if "churn" in options.workloads else ()
         self._pipeliners = PIPELINERS if "pipeline" in options.workloads else ()
+        self._askers = ASKERS if "ask" in options.workloads else ()
         others = ("reader", FOLLOWER, *MEMBERS, *self._churners, *self._pipeliners)
         self._storm = Storm(
             self.cluster, self.plan, (*self._producers, *others), operator, ALL_TROUBLES, self._whole
@@ -182,6 +185,7 @@ class ClusterScenario:
         if self._has_group:
             readers |= {name: world.spawn(group.member, name) for name in MEMBERS}
         workers += [world.spawn(Pipelining(load, name).run) for name in self._pipeliners]
+        workers += [world.spawn(Asking(load, name).run) for name in self._askers]
         churning = [Churning(load, name, replicas) for name in self._churners]
         churned = [world.spawn(churner.run) for churner in churning]
         own = [world.spawn(each.run, load) for each in self.own]
@@ -216,6 +220,7 @@ class ClusterScenario:
         for each in self.own:
             await each.check(load)
         await self._replicas_must_be_equal()
+        self.watch.look_at_all()
         admin.close()
         await self._stop()
         return {**summary, **self._figures()}
