@@ -7,7 +7,6 @@ is walked anew: the last header that was read is no longer at its place.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from weakref import WeakKeyDictionary
 
 import attrs
 
@@ -36,6 +35,8 @@ class _Walk:
     last_header: bytes = b""
     controls: list[tuple[int, int]] = attrs.Factory(list)
     """Position and size of each control batch."""
+    joined: int = -1
+    """The number of the directory's entries when the log had no gap before this segment."""
 
     def go_on(self, data: bytearray, size: int) -> None:
         """Walk the whole batches in the first `size` bytes."""
@@ -68,9 +69,6 @@ class StoredLogs:
 
     def __init__(self, *, is_durable: bool) -> None:
         self._is_durable = is_durable
-        self._walks: WeakKeyDictionary[Inode, _Walk] = WeakKeyDictionary()
-        self._joined: WeakKeyDictionary[Inode, int] = WeakKeyDictionary()
-        """The last segments before which a log has no gap, with the number of the directory's entries then."""
 
     def entries(self, disk: SimDisk, path: str) -> Mapping[str, Inode | Folder]:
         """The entries of a directory."""
@@ -87,12 +85,13 @@ class StoredLogs:
         last = None if name is None else entries[name]
         if not isinstance(last, Inode):
             return -1
-        if self._joined.get(last) != len(entries):
+        walk = self.walk(last)
+        if walk.joined != len(entries):
             end = self._end_before(last, _segments(entries))
             if end is not None:
                 return end
-            self._joined[last] = len(entries)
-        next_offset = self.walk(last).next_offset
+            walk.joined = len(entries)
+        next_offset = walk.next_offset
         return next_offset if next_offset >= 0 else int(str(name)[: -len(_SUFFIX)])
 
     def _end_before(self, last: Inode, segments: Sequence[tuple[int, Inode]]) -> int | None:
@@ -110,9 +109,9 @@ class StoredLogs:
 
     def walk(self, inode: Inode) -> _Walk:
         """A walk over a file, up to date."""
-        walk = self._walks.get(inode)
-        if walk is None:
-            walk = self._walks[inode] = _Walk()
+        walk = inode.notes.get(self)
+        if not isinstance(walk, _Walk):
+            walk = inode.notes[self] = _Walk()
         walk.go_on(inode.data, inode.durable_size if self._is_durable else len(inode.data))
         return walk
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from random import Random
-from weakref import WeakKeyDictionary
 
 from data_plane.log.directory.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
@@ -43,7 +42,7 @@ class StoredMarks:
         self._random = Random(f"{processes.world.seed}/stored marks")
         self._durable = StoredLogs(is_durable=True)
         self._points: dict[tuple[str, str], tuple[object, int]] = {}
-        self._checkpoints: WeakKeyDictionary[Inode, None] = WeakKeyDictionary()
+        self._checkpoints: dict[tuple[str, str], Inode] = {}
         self.points_seen = self.checkpoints_seen = self.markers_seen = 0
 
     # --- memory and checkpoints
@@ -87,9 +86,11 @@ class StoredMarks:
     def _look_at_checkpoints(self, member: Member, path: str, *, anyway: bool) -> None:
         disk = self._processes.world.machine(member.name).disk
         inode = disk.on_platter(path).get(RECOVERY_POINT_FILE)
-        if not isinstance(inode, Inode) or (inode in self._checkpoints and not anyway):
+        if not isinstance(inode, Inode) or (
+            self._checkpoints.get((member.name, path)) is inode and not anyway
+        ):
             return
-        self._checkpoints[inode] = None
+        self._checkpoints[member.name, path] = inode
         self.checkpoints_seen += 1
         for (topic, partition), offset in self._offsets(inode).items():
             where = f"{path}/{topic}-{partition}"

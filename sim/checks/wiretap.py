@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 import attrs
 
@@ -23,6 +22,7 @@ __all__ = ["Exchange", "Listener", "Wiretap"]
 LENGTH_BYTES = 4
 _HEADER_BYTES = 12
 """Length, API, version and correlation id: what each request begins with."""
+STREAMS = 256
 _FRAME_BYTES_MAX = 1 << 28
 """A longer frame is none: the stream is no Kafka connection's."""
 
@@ -64,7 +64,9 @@ class Wiretap:
     def __init__(self, refute: Callable[[Exception], None]) -> None:
         self._refute = refute
         self._listeners: dict[int, list[Listener]] = {}
-        self._streams: WeakKeyDictionary[SimConn, _Stream] = WeakKeyDictionary()
+        self._streams: dict[SimConn, _Stream] = {}
+        self._streams_max = STREAMS
+        """At so many, those of closed ends are forgotten."""
         self.requests_heard = 0
         self.answers_heard = 0
 
@@ -76,7 +78,7 @@ class Wiretap:
         """An end of a connection has sent these bytes."""
         stream = self._streams.get(conn)
         if stream is None:
-            stream = self._streams[conn] = _Stream()
+            stream = self._begin(conn)
         if stream.is_deaf:
             return
         if stream.rest:
@@ -102,6 +104,13 @@ class Wiretap:
             position += size
         if position < end:
             stream.rest += data[position:]
+
+    def _begin(self, conn: SimConn) -> _Stream:
+        if len(self._streams) >= self._streams_max:
+            self._streams = {end: stream for end, stream in self._streams.items() if not end.is_closed}
+            self._streams_max = max(STREAMS, 2 * len(self._streams))
+        stream = self._streams[conn] = _Stream()
+        return stream
 
     def _hear_request(self, conn: SimConn, stream: _Stream, frame: bytes) -> None:
         if len(frame) < _HEADER_BYTES:
@@ -148,4 +157,8 @@ class Wiretap:
             self._refute(error)
 
     def statistics(self) -> dict[str, int]:
-        return {"requests_heard": self.requests_heard, "answers_heard": self.answers_heard}
+        return {
+            "requests_heard": self.requests_heard,
+            "answers_heard": self.answers_heard,
+            "streams": len(self._streams),
+        }

@@ -204,6 +204,11 @@ class SimConn:
 
     # --- the port
 
+    @property
+    def is_closed(self) -> bool:
+        """True once nothing is sent from this end any more."""
+        return self._closed
+
     async def readable(self) -> None:
         spurious = self._weather.spurious_wake_probability
         if spurious and self._fabric.random.random() < spurious:

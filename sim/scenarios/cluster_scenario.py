@@ -12,7 +12,7 @@ permits). Then all is healed, and:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 
 import attrs
@@ -184,8 +184,7 @@ class ClusterScenario:
             readers[FOLLOWER] = world.spawn(follow, load, FOLLOWER, "rack-2", self._whole)
         if self._has_group:
             readers |= {name: world.spawn(group.member, name) for name in MEMBERS}
-        workers += [world.spawn(Pipelining(load, name).run) for name in self._pipeliners]
-        workers += [world.spawn(Asking(load, name).run) for name in self._askers]
+        workers += [world.spawn(run) for run in self._more_clients()]
         churning = [Churning(load, name, replicas) for name in self._churners]
         churned = [world.spawn(churner.run) for churner in churning]
         own = [world.spawn(each.run, load) for each in self.own]
@@ -220,10 +219,14 @@ class ClusterScenario:
         for each in self.own:
             await each.check(load)
         await self._replicas_must_be_equal()
-        self.watch.look_at_all()
         admin.close()
         await self._stop()
         return {**summary, **self._figures()}
+
+    def _more_clients(self) -> list[Callable[[], Awaitable[None]]]:
+        """The clients of the workloads that come on top, each as what it runs."""
+        pipelining = [Pipelining(self.load, name).run for name in self._pipeliners]
+        return [*pipelining, *(Asking(self.load, name).run for name in self._askers)]
 
     def _figures(self) -> dict[str, int]:
         """The figures of the run besides its load."""
@@ -288,7 +291,8 @@ class ClusterScenario:
                     raise SafetyViolation(f"metadata log: {name} and {other} differ at offset {at} for good")
 
     async def _stop(self) -> None:
-        """Stop all nodes cleanly, brokers before those who are only controllers."""
+        """Look at everything once more; then stop all nodes cleanly, brokers before those who are only controllers."""
+        self.watch.look_at_all()
         members = [*self.cluster.brokers, *self.cluster.controllers]
         for member in dict.fromkeys(members):
             running = member.running

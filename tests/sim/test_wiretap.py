@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from sim.checks.stored_logs import StoredLogs
-from sim.checks.wiretap import Exchange, Wiretap
+from sim.checks.wiretap import STREAMS, Exchange, Wiretap
 from sim.history import SafetyViolation
 from sim.machine.disk import SimDisk
 from wire.api import request_header_version, response_header_version
@@ -29,6 +29,7 @@ class End:
 
     name: str
     peer: Any = None
+    is_closed: bool = False
 
 
 def _connection() -> tuple[Any, Any]:
@@ -82,7 +83,7 @@ def test_a_tap_hears_each_answer_with_its_request(size: int) -> None:
         for start in range(0, len(data), size):
             tap.sent(conn, data[start : start + size])
     assert ears.heard == [1, 1001, 2, 1002]
-    assert tap.statistics() == {"requests_heard": 2, "answers_heard": 2}
+    assert tap.statistics() == {"requests_heard": 2, "answers_heard": 2, "streams": 2}
     assert not refuted
 
 
@@ -100,6 +101,21 @@ def test_a_tap_passes_over_what_is_no_message() -> None:
     tap.sent(client, _request(4))
     tap.sent(server, _answer(3) + _answer(4))
     assert ears.heard == [3, 1003]
+
+
+def test_a_tap_forgets_connections_that_are_closed() -> None:
+    """However many come and go, a tap keeps those that are open."""
+    tap, ears = Wiretap(lambda error: None), Ears()
+    tap.listen(API, ears)
+    client, server = _connection()
+    tap.sent(client, _request(1))
+    for _ in range(3 * STREAMS):
+        other, _ = _connection()
+        tap.sent(other, _request(2))
+        other.is_closed = True
+    assert tap.statistics()["streams"] <= STREAMS
+    tap.sent(server, _answer(1))
+    assert ears.heard == [1, 1001]
 
 
 def test_a_listener_that_complains_ends_the_run() -> None:
