@@ -30,10 +30,12 @@ from sim.storm.storm_plan import StormPlan
 PROFILES = ("default", "lite", "perf", "calm", "broken")
 MORE_WORKLOADS = {"churn": 0.4, "pipeline": 0.4}
 """Workloads with the share of the runs that have them; drawn by a stream of their own."""
-WORKLOADS = ("produce", "consume", "follow", "group", "trim", *MORE_WORKLOADS)
+ASK_PROBABILITY = 0.5
+"""How many runs have the workload "ask", which is drawn by a stream of its own too."""
+WORKLOADS = ("produce", "consume", "follow", "group", "trim", *MORE_WORKLOADS, "ask")
 """The workloads in this order: producers (lists and single records, half of the clients each), a plain reader, a
-follower's reader. Then a group, records that an operator deletes, topics that come and go (`sim.load.churning`), and
-bare connections (`sim.load.pipelining`)."""
+follower's reader. Then a group, records that an operator deletes, topics that come and go (`sim.load.churning`),
+bare connections (`sim.load.pipelining`), and questions for offsets (`sim.load.asking`)."""
 NODES = 3
 """The brokers of a cluster whose shape is not drawn."""
 LITE_SECONDS = 8.0
@@ -86,6 +88,8 @@ class RunOptions:
             workloads.append("group")
         more = Random(f"{seed}/more workloads")
         workloads += [name for name, share in MORE_WORKLOADS.items() if more.random() < share]
+        if Random(f"{seed}/asking").random() < ASK_PROBABILITY:
+            workloads.append("ask")
         shape = shape.with_upkeep(Random(f"{seed}/upkeep"))
         if nodes is None and controllers is None and profile in ("default", "lite", "calm"):
             shape = shape.widened(Random(f"{seed}/shapes"))
@@ -113,7 +117,7 @@ class RunOptions:
                 self,
                 storm=storm,
                 shape=shape.without_upkeep(),
-                workloads=tuple(name for name in self.workloads if name not in MORE_WORKLOADS),
+                workloads=tuple(name for name in self.workloads if name not in (*MORE_WORKLOADS, "ask")),
                 clients=PERF_CLIENTS,
             )
         if self.profile == "broken":

@@ -33,6 +33,7 @@ from odradek.node.connections.answer_queue import SEND_QUEUE_BYTES_MAX
 from odradek.node.connections.answers import HELD_BYTES_MAX, PARKED_MAX, SLOTS_MAX
 from odradek.node.connections.connection_loop import FRAMES_PER_TURN
 from odradek.node.node import Node
+from sim.checks.derived_state import DerivedState
 from sim.checks.invariants import (
     CommittedBatches,
     EqualAtOffsets,
@@ -42,9 +43,18 @@ from sim.checks.invariants import (
     check_bound,
     check_isr_holds,
 )
+from sim.checks.metadata_replay import MetadataReplay
+from sim.checks.min_isr import MinIsr
+from sim.checks.promises import Promises
+from sim.checks.served_offsets import ServedOffsets
+from sim.checks.served_records import ServedRecords
+from sim.checks.stored_marks import StoredMarks
+from sim.checks.watched import Check, Processes
+from sim.checks.wiretap import Wiretap
 from sim.history import SafetyViolation
 from sim.machine.disk_files import SimFile
 from sim.machine.members import Member
+from wire.api_keys import ApiKey
 from wire.batches.batch_header import HEADER, HEADER_SIZE, SIZE_PREFIX
 from wire.batches.batch_header import Buffer as Bytes
 from wire.topic_partition import TopicIdPartition
@@ -69,6 +79,7 @@ class _Cursor:
 
     base: int = -1
     position: int = 0
+    next_offset: int = 0
 
 
 @attrs.define
@@ -102,17 +113,45 @@ class Watch:
         self.votes = OneForEach("one vote per epoch")
         self.producer_blocks = OneForEach("one broker per block of producer ids")
         self.producer_ids = NeverFalls("producer ids")
-        self._processes = 0
+        self._processes_seen = 0
         self._partitions: dict[TopicIdPartition, list[object]] = {}
         """Each partition as it was at the last look."""
         self.looks = 0
+        processes = self._processes = Processes(cluster)
+        self.served_records = ServedRecords(processes)
+        self.served_offsets = ServedOffsets(processes)
+        self.promises = Promises(processes)
+        self.stored_marks = StoredMarks(processes)
+        self.min_isr = MinIsr(processes)
+        self.metadata_replay = MetadataReplay(processes)
+        self.derived_state = DerivedState(processes)
+        self.checks: tuple[Check, ...] = (
+            self.served_records,
+            self.served_offsets,
+            self.promises,
+            self.stored_marks,
+            self.min_isr,
+            self.metadata_replay,
+            self.derived_state,
+        )
+        self.tap = Wiretap(self._world.refute)
+        self.tap.listen(ApiKey.FETCH, self.served_records)
+        self.tap.listen(ApiKey.FETCH, self.promises)
+        self.tap.listen(ApiKey.VOTE, self.promises)
+        self.tap.listen(ApiKey.LIST_OFFSETS, self.served_offsets)
+        self.tap.listen(ApiKey.DELETE_RECORDS, self.served_offsets)
 
     def begin(self) -> None:
-        """Look from now on, until the run ends."""
+        """Look, and listen, from now on, until the run ends."""
+        self._world.fabric.on_sent = self.tap.sent
+        self.stored_marks.watch_markers()
+        self._look_later()
+
+    def _look_later(self) -> None:
         self._world.agenda.at(self._world.now + LOOK_SECONDS, self._look_again)
 
     def _look_again(self) -> None:
-        self.begin()
+        self._look_later()
         try:
             self.look()
         except SafetyViolation as error:
@@ -134,14 +173,24 @@ class Watch:
         if have_moved:
             brokers = [member for member in living if self._of(member).node.broker is not None]
             self._look_at_partitions(brokers)
+            replicas = list(self._processes.hosted())
+            for check in self.checks:
+                check.look(replicas)
+
+    def look_at_all(self) -> None:
+        """Look at everything once, also at what a look takes samples of. Raises `SafetyViolation`."""
+        self.look()
+        hosted = list(self._processes.hosted())
+        for check in self.checks:
+            check.look_at_all(hosted)
 
     def _of(self, member: Member) -> _Seen:
         node = member.node
         assert node is not None
         seen = self._seen.get(member.name)
         if seen is None or seen.node is not node:
-            self._processes += 1
-            seen = self._seen[member.name] = _Seen(node, self._processes)
+            self._processes_seen += 1
+            seen = self._seen[member.name] = _Seen(node, self._processes_seen)
         return seen
 
     # --- the quorum
@@ -272,6 +321,8 @@ class Watch:
         if log.config.is_compacted or log.offline or log.is_closed:
             return
         cursor = self._cursor(self._of(member), key, log)
+        if cursor.next_offset == limit:
+            return
         segments = [(segment.base_offset, _content(segment.file)) for segment in log.segments]
         headers = _headers(segments, cursor, limit)
         self.committed.see(key, _name(partition), member.name, headers)
@@ -364,4 +415,5 @@ def _headers(segments: Sequence[tuple[int, Bytes]], cursor: _Cursor, limit: int)
             if offset + delta + 1 > limit:
                 return
             cursor.position += length + SIZE_PREFIX
+            cursor.next_offset = offset + delta + 1
             yield StoredHeader(offset, offset + delta + 1, epoch, crc)

@@ -29,7 +29,7 @@ The module does without trio, async functions and clocks: property tests of the 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Literal, TypeAlias
 
@@ -220,6 +220,23 @@ class SimDisk:
         except KeyError:
             return {}
         return {name: node.data for name, node in folder.entries.items() if isinstance(node, Inode)}
+
+    def on_platter(self, path: str) -> Mapping[str, Inode | Folder]:
+        """The entries of a directory that the worst loss of power leaves: to be looked at. Empty where it leaves none."""
+        folder = self._root
+        for name in path_parts(path):
+            node = folder.durable.get(name)
+            if not isinstance(node, Folder):
+                return {}
+            folder = node
+        return folder.durable
+
+    def in_cache(self, path: str) -> Mapping[str, Inode | Folder]:
+        """The entries of a directory as processes see them: to be looked at. Empty where there is no such directory."""
+        try:
+            return self.folder_of(self._root, path).entries
+        except KeyError:
+            return {}
 
     # --- shared by files and directories
 

@@ -96,6 +96,8 @@ class Fabric(Links):
         self.connection_count = 0
         self.may_close_late = True
         """True while the news of a closed connection may be late, as the weather says: until a storm is over."""
+        self.on_sent: Callable[[SimConn, bytes], None] | None = None
+        """Called with an end and the bytes that it has sent. It only looks."""
 
     # --- hosts
 
@@ -202,6 +204,11 @@ class SimConn:
 
     # --- the port
 
+    @property
+    def is_closed(self) -> bool:
+        """True once nothing is sent from this end any more."""
+        return self._closed
+
     async def readable(self) -> None:
         spurious = self._weather.spurious_wake_probability
         if spurious and self._fabric.random.random() < spurious:
@@ -278,6 +285,8 @@ class SimConn:
             data = data[:count]
         self._window -= count
         self.node.record("send", self.name, count, zlib.crc32(data))
+        if self._fabric.on_sent is not None:
+            self._fabric.on_sent(self, data)
         peer = self.peer
         if self.is_heard:
             transmit, line = self._fabric.transmit, self.line

@@ -27,6 +27,8 @@ class Inode:
     modified_ms: int = 0
     handles: int = 0
     linked: bool = True
+    notes: dict[object, object] = attrs.Factory(dict)
+    """What those who look from outside remember of it, by themselves."""
 
     def truncate(self, size: int) -> None:
         if size < self.durable_size:

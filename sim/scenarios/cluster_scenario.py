@@ -12,7 +12,7 @@ permits). Then all is healed, and:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 
 import attrs
@@ -23,6 +23,7 @@ from sim.checks.quorum_watch import watch_quorum
 from sim.checks.watch import Watch
 from sim.history import History, SafetyViolation
 from sim.load import pipelining
+from sim.load.asking import Asking
 from sim.load.churning import Churning
 from sim.load.consuming import GroupReading, follow
 from sim.load.operators import Operator
@@ -54,6 +55,7 @@ FOLLOWER = "follower"
 MEMBERS = ("member-1", "member-2")
 CHURNERS = ("churner-1", "churner-2")
 PIPELINERS = ("pipeliner",)
+ASKERS = ("asker",)
 START_SECONDS_MAX = 120.0
 HEAL_SECONDS_MAX = 180.0
 """Time from the end of the storm until all is well: elections, sessions, connections that nobody answers, recovery."""
@@ -123,6 +125,7 @@ class ClusterScenario:
         )
         self._churners = CHURNERS if "churn" in options.workloads else ()
         self._pipeliners = PIPELINERS if "pipeline" in options.workloads else ()
+        self._askers = ASKERS if "ask" in options.workloads else ()
         others = ("reader", FOLLOWER, *MEMBERS, *self._churners, *self._pipeliners)
         self._storm = Storm(
             self.cluster, self.plan, (*self._producers, *others), operator, ALL_TROUBLES, self._whole
@@ -181,7 +184,7 @@ class ClusterScenario:
             readers[FOLLOWER] = world.spawn(follow, load, FOLLOWER, "rack-2", self._whole)
         if self._has_group:
             readers |= {name: world.spawn(group.member, name) for name in MEMBERS}
-        workers += [world.spawn(Pipelining(load, name).run) for name in self._pipeliners]
+        workers += [world.spawn(run) for run in self._more_clients()]
         churning = [Churning(load, name, replicas) for name in self._churners]
         churned = [world.spawn(churner.run) for churner in churning]
         own = [world.spawn(each.run, load) for each in self.own]
@@ -224,6 +227,11 @@ class ClusterScenario:
         if self._storm.may_wait_for_operator:
             world.spawn(self._operator.recover)
         await self._must_be_whole("after the storm", self._heal_seconds)
+
+    def _more_clients(self) -> list[Callable[[], Awaitable[None]]]:
+        """The clients of the workloads that come on top, each as what it runs."""
+        pipelining = [Pipelining(self.load, name).run for name in self._pipeliners]
+        return [*pipelining, *(Asking(self.load, name).run for name in self._askers)]
 
     def _figures(self) -> dict[str, int]:
         """The figures of the run besides its load."""
@@ -288,7 +296,8 @@ class ClusterScenario:
                     raise SafetyViolation(f"metadata log: {name} and {other} differ at offset {at} for good")
 
     async def _stop(self) -> None:
-        """Stop all nodes cleanly, brokers before those who are only controllers."""
+        """Look at everything once more; then stop all nodes cleanly, brokers before those who are only controllers."""
+        self.watch.look_at_all()
         members = [*self.cluster.brokers, *self.cluster.controllers]
         for member in dict.fromkeys(members):
             running = member.running

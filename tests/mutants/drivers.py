@@ -86,6 +86,18 @@ def replaced(seed: int) -> str:
     )
 
 
+def offsets(seed: int) -> str:
+    """Aimed: slow lines, leaders that die or freeze, records that are deleted, and a client that asks for offsets."""
+    options = RunOptions.draw(seed, "lite", seconds=25.0)
+    shape = attrs.evolve(options.shape, settings={**SETTINGS, **QUICK_SETTINGS}, log_dirs=1, older=0)
+    storm = attrs.evolve(options.storm, kinds=("deaths", "pauses", "operator", "operator"), power=False)
+    weather = Weather(latency_seconds=(0.001, 0.05))
+    workloads = ("produce", "trim", "churn", "ask")
+    return _run_options(
+        seed, attrs.evolve(options, shape=shape, storm=storm, weather=weather, workloads=workloads)
+    )
+
+
 def churn(seed: int) -> str:
     """Aimed: a single node on a slow disk, stopped and started, with upkeep each second, and topics that come and go."""
     settings = {"log.retention.check.interval.ms": "1000", "log.flush.offset.checkpoint.interval.ms": "2000"}
@@ -156,6 +168,7 @@ DRIVERS: Mapping[str, Driver] = {
     "cluster": cluster,
     "power": power,
     "replaced": replaced,
+    "offsets": offsets,
     "churn": churn,
     "order": order,
 }

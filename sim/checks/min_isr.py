@@ -1,0 +1,81 @@
+"""High watermarks against `min.insync.replicas`: below it nothing is committed (KIP-966). PURE.
+
+The minimum is the one of the leader's own image. Two looks that follow each other must both find the in-sync replicas
+too few, in the same partition epoch and with the same minimum. Then the high watermark may not have moved between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from metadata_quorum.config.effective_config import topic_value
+from metadata_quorum.image.config_layers import layers_for
+from sim.checks.watched import Hosted, Processes, partition_name
+from sim.history import SafetyViolation
+from wire.topic_partition import TopicIdPartition
+
+__all__ = ["MinIsr"]
+
+KEY = "min.insync.replicas"
+
+
+@attrs.frozen
+class _Short:
+    """A leader with too few replicas in sync. Two such moments are one state if all but the last field is equal."""
+
+    term: tuple[object, int, int, int, tuple[int, ...]]
+    """The log, the leader epoch, the partition epoch, the minimum, and who is in sync."""
+    high_watermark: int
+
+
+class MinIsr:
+    """Looks at leaders."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._short: dict[tuple[str, TopicIdPartition], _Short] = {}
+        self.short_seen = 0
+
+    def look(self, hosted: Sequence[Hosted]) -> None:
+        """Raises `SafetyViolation`."""
+        found: dict[tuple[str, TopicIdPartition], _Short] = {}
+        for each in hosted:
+            partition = each.partition
+            image = partition.image
+            if (
+                not partition.is_leader
+                or image is None
+                or len(partition.isr_state.isr) == len(image.replicas)
+            ):
+                continue
+            least = min(self._minimum(each), len(image.replicas))
+            if max(len(partition.isr_state.isr), len(image.isr)) >= least:
+                continue
+            log = partition.log
+            term = (log, partition.leader_epoch, partition.partition_epoch, least, partition.isr_state.isr)
+            place = (each.member.name, each.key)
+            found[place] = _Short(term, log.high_watermark)
+            before = self._short.get(place)
+            self.short_seen += 1
+            if before is not None and before.term == term and before.high_watermark < log.high_watermark:
+                raise SafetyViolation(
+                    f"min.insync.replicas: {partition_name(partition)} on {each.member.name} moved its high watermark from "
+                    f"{before.high_watermark} to {log.high_watermark} with {len(image.isr)} in sync, and {least} are needed"
+                )
+        self._short = found
+
+    def look_at_all(self, hosted: Sequence[Hosted]) -> None:
+        """Look as always."""
+        self.look(hosted)
+
+    @staticmethod
+    def _minimum(each: Hosted) -> int:
+        """The value in force by the newest image that the broker has."""
+        broker = each.node.broker
+        assert broker is not None
+        layers = layers_for(broker.image, broker.settings.config_layers.static, broker.node_id)
+        value = topic_value(KEY, broker.image.topic_configs(each.partition.log.topic), layers)
+        assert isinstance(value, int)
+        return value

@@ -1,0 +1,148 @@
+"""What nodes promise each other, against what their disks hold at that moment. PURE.
+
+1. A voter asks for votes in an epoch, or gives its vote, only when its vote is on the platter (Raft, figure 2).
+2. A node of the quorum that fetches the metadata log from an offset has all below it on the platter (KIP-595). The end
+   that its core takes for flushed is there too.
+3. A follower that fetches a partition from an offset has all below it in its page cache. It need not be on the platter,
+   but for what `flush.messages` asks for. The log start that it tells is the one that it has.
+
+Promises are looked at when their last byte is sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from data_plane.replication.partition import Partition
+from metadata_quorum.replica.quorum_state import FILE_NAME as QUORUM_STATE
+from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+from metadata_quorum.replica.wire_messages import METADATA_TOPIC, METADATA_TOPIC_ID
+from odradek.node.node import Node
+from sim.checks.served_records import is_replica
+from sim.checks.stored_logs import StoredLogs
+from sim.checks.watched import Hosted, Processes, partition_name
+from sim.checks.wiretap import Exchange
+from sim.history import SafetyViolation
+from sim.machine.members import Member
+from sim.machine.platter import Inode
+from wire.api_keys import ApiKey
+from wire.messages.fetch import FetchPartition
+from wire.uuid_text import uuid_to_text
+
+__all__ = ["Promises"]
+
+
+class Promises:
+    """Hears Vote and Fetch."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._durable = StoredLogs(is_durable=True)
+        self._cached = StoredLogs(is_durable=False)
+        self.votes_seen = self.quorum_fetches_seen = self.fetches_seen = 0
+
+    def look(self, hosted: Sequence[Hosted]) -> None:
+        """Hold what each core takes for flushed against the platter. Raises `SafetyViolation`."""
+        for member, node in self._processes.living():
+            metadata = node.metadata
+            if metadata is not None and metadata.quorum.is_open:
+                self._check_durable(member, metadata.quorum.core.log.flushed_offset, "takes for flushed")
+
+    def look_at_all(self, hosted: Sequence[Hosted]) -> None:
+        """Look as always."""
+        self.look(hosted)
+
+    # --- messages
+
+    def asked(self, exchange: Exchange) -> bool:
+        """Raises `SafetyViolation`."""
+        asking = self._processes.at(exchange.conn)
+        request = exchange.request
+        if exchange.api == ApiKey.VOTE:
+            part = request.topics[0].partitions[0]
+            if asking is not None and not part.pre_vote:
+                self._check_vote(asking[0], part.replica_epoch, part.replica_id, None)
+            return not part.pre_vote
+        if asking is None or not is_replica(request):
+            return False
+        for topic in request.topics:
+            if topic.topic_id == METADATA_TOPIC_ID or topic.topic == METADATA_TOPIC:
+                self.quorum_fetches_seen += 1
+                self._check_durable(asking[0], topic.partitions[0].fetch_offset, "promises")
+            else:
+                for part in topic.partitions:
+                    self._check_follower(asking, part, topic.topic or topic.topic_id)
+        return False
+
+    def answered(self, exchange: Exchange, answer: Any) -> None:
+        """A vote was given, or refused. Raises `SafetyViolation`."""
+        voter = self._processes.at(exchange.conn.peer)
+        if voter is None or not answer.topics:
+            return
+        asked, given = exchange.request.topics[0].partitions[0], answer.topics[0].partitions[0]
+        if given.vote_granted:
+            self._check_vote(
+                voter[0], asked.replica_epoch, asked.replica_id, uuid_to_text(asked.replica_directory_id)
+            )
+
+    # --- disks
+
+    def _check_vote(self, member: Member, epoch: int, candidate: int, directory: str | None) -> None:
+        """The vote, or a later epoch, is on the platter."""
+        self.votes_seen += 1
+        disk = self._processes.world.machine(member.name).disk
+        inode = disk.on_platter(_metadata_path(member)).get(QUORUM_STATE)
+        stored = json.loads(bytes(inode.data[: inode.durable_size])) if isinstance(inode, Inode) else {}
+        known = stored.get("leaderEpoch", -1)
+        holds = stored.get("votedId") == candidate and directory in (None, stored.get("votedDirectoryId"))
+        if known < epoch or (known == epoch and not holds):
+            raise SafetyViolation(
+                f"vote: {member.name} votes for {candidate} in epoch {epoch}, and its disk has epoch {known} with a vote "
+                f"for {stored.get('votedId')}"
+            )
+
+    def _check_durable(self, member: Member, offset: int, what: str) -> None:
+        """All of the metadata log below `offset` is on the platter, or a snapshot in its place."""
+        disk = self._processes.world.machine(member.name).disk
+        end_offset = self._durable.end_offset(disk, _metadata_path(member))
+        if end_offset < offset and offset > 0:
+            raise SafetyViolation(
+                f"metadata log: {member.name} {what} all below {offset}, and its disk has it up to {end_offset}"
+            )
+
+    def _check_follower(self, asking: tuple[Member, Node], part: FetchPartition, topic: bytes | str) -> None:
+        member, node = asking
+        broker = node.broker
+        partition = None if broker is None else broker.hosted.partition(topic, part.partition)
+        if partition is None or partition.log.offline:
+            return
+        self.fetches_seen += 1
+        disk = self._processes.world.machine(member.name).disk
+        end_offset = self._cached.end_offset(disk, partition.log.directory.path)
+        if part.fetch_offset > end_offset:
+            raise SafetyViolation(
+                f"{partition_name(partition)}: {member.name} promises all below {part.fetch_offset}, and its page cache "
+                f"has it up to {end_offset}"
+            )
+        unsynced_max = partition.log.config.flush_messages - 1
+        if unsynced_max < part.fetch_offset:
+            end_offset = self._durable.end_offset(disk, partition.log.directory.path)
+            if part.fetch_offset - max(end_offset, partition.log.log_start_offset) > unsynced_max:
+                raise SafetyViolation(
+                    f"{partition_name(partition)}: {member.name} promises all below {part.fetch_offset} with "
+                    f"flush.messages={unsynced_max + 1}, and its disk has it up to {end_offset}"
+                )
+        self._check_start(member, partition, part.log_start_offset)
+
+    def _check_start(self, member: Member, partition: Partition, log_start_offset: int) -> None:
+        if log_start_offset > partition.log.log_start_offset:
+            raise SafetyViolation(
+                f"{partition_name(partition)}: {member.name} says that it begins at {log_start_offset}, and begins at "
+                f"{partition.log.log_start_offset}"
+            )
+
+
+def _metadata_path(member: Member) -> str:
+    return f"{member.config.metadata_log_dir}/{METADATA_LOG_DIRECTORY}"

@@ -1,0 +1,310 @@
+"""What ListOffsets says, against what was committed and deleted before the question was asked. PURE.
+
+1. The latest offset lies at or above every high watermark that a leader had before the question was asked. So it never
+   falls, and all that was acknowledged lies below it (KIP-207). Leaders of later epochs than the answer's do not count:
+   until a leader hears of its successor, it answers by what it knows.
+2. The earliest offset lies at or above what DeleteRecords was said to have deleted before the question was asked. That
+   holds over restarts from the moment on at which all replicas have it in their checkpoints.
+3. An offset by time is the first one of the final log with that timestamp or a later one. It is
+   looked for at the end.
+
+A question counts when its last byte is sent, an answer too. The leader epoch of an answer is known where the node was in
+the same epoch at both moments. Topics that are made anew under a name are told apart by their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from data_plane.log.directory.checkpoints import LOG_START_FILE, decode_offsets
+from data_plane.log.partition_log import PartitionLog
+from odradek.node.node import Node
+from sim.checks.watched import Hosted, Processes, partition_name
+from sim.checks.wiretap import Exchange
+from sim.history import SafetyViolation
+from sim.machine.disk_files import SimFile
+from sim.machine.members import Member
+from sim.machine.platter import Inode
+from wire.api_keys import ApiKey
+from wire.batches.batch_errors import CorruptBatch
+from wire.batches.batch_header import iter_batches
+from wire.batches.record_times import record_times
+from wire.topic_partition import TopicIdPartition, TopicPartition
+
+__all__ = ["AnswerByTime", "ServedOffsets", "Timestamps"]
+
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+CONSUMER = -1
+ANSWERS_MAX = 5_000
+RECORDS_MAX = 100_000
+BYTES_MAX = 64 << 20
+SETTLE_LOOKS = 20
+"""How many looks lie between two at the checkpoints, while deletions have not come to all of them."""
+
+Timestamps = Sequence[tuple[int, int]]
+"""(offset, timestamp) of a log's records, in order."""
+
+
+@attrs.define
+class _Floors:
+    """The offsets below which an answer about one partition may not be, by the leader epoch from which on they hold."""
+
+    committed: dict[int, int] = attrs.Factory(dict)
+    deleted: dict[int, int] = attrs.Factory(dict)
+    settled: int = 0
+    """Deleted for good: all replicas have it in their checkpoints."""
+
+    def copy(self) -> _Floors:
+        return _Floors(dict(self.committed), dict(self.deleted), self.settled)
+
+    def committed_at(self, epoch: int) -> int:
+        return max((offset for each, offset in self.committed.items() if each <= epoch), default=0)
+
+    def deleted_at(self, epoch: int) -> int:
+        return max(self.settled, self.deleted.get(epoch, 0))
+
+
+@attrs.frozen
+class AnswerByTime:
+    """An answer to a question for a timestamp, or for the newest one (-3)."""
+
+    who: str
+    key: TopicIdPartition
+    name: str
+    asked_ms: int
+    timestamp_ms: int
+    offset: int
+    committed: int
+    """What was committed when the question was asked."""
+    log_start_offset: int
+    """Where the log began when the answer was sent, at the latest."""
+
+    def check(self, records: Timestamps) -> None:
+        """Hold it against the records that the partition has at the end. Raises `SafetyViolation`."""
+        told = f"{self.name}: {self.who} was asked for timestamp {self.asked_ms} and said {self.offset}"
+        there = dict(records)
+        if self.offset >= 0 and self.offset in there and there[self.offset] != self.timestamp_ms:
+            raise SafetyViolation(
+                f"{told} of timestamp {self.timestamp_ms}, but that record has {there[self.offset]}"
+            )
+        below = self.committed if self.asked_ms == MAX_TIMESTAMP or self.offset < 0 else self.offset
+        limit = self.timestamp_ms + 1 if self.asked_ms == MAX_TIMESTAMP else self.asked_ms
+        if 0 <= self.timestamp_ms < self.asked_ms:
+            raise SafetyViolation(f"{told}, whose timestamp {self.timestamp_ms} is older")
+        for offset, timestamp_ms in records:
+            if self.log_start_offset <= offset < below and timestamp_ms >= limit:
+                raise SafetyViolation(f"{told}, but the record at {offset} has timestamp {timestamp_ms}")
+
+
+@attrs.define
+class _Question:
+    """What was known when a question was sent."""
+
+    epochs: Mapping[TopicIdPartition, int]
+    """The leader epochs in which the node that is asked leads."""
+    floors: Mapping[TopicIdPartition, _Floors]
+
+
+class ServedOffsets:
+    """Hears ListOffsets and DeleteRecords."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._floors: dict[TopicIdPartition, _Floors] = {}
+        self._unsettled: dict[TopicIdPartition, int] = {}
+        self._starts: dict[tuple[TopicIdPartition, int], int] = {}
+        self._looks = 0
+        self.answers: list[AnswerByTime] = []
+        """The first `ANSWERS_MAX` answers by time."""
+        self.times_checked = 0
+        self.latest_seen = self.earliest_seen = self.deletions_seen = 0
+
+    # --- states
+
+    def look(self, hosted: Sequence[Hosted]) -> None:
+        """Take down what leaders say is committed. Raises `SafetyViolation` for a log start that falls."""
+        for each in hosted:
+            partition = each.partition
+            if partition.is_leader:
+                log = partition.log
+                self._commit(each.key, partition.leader_epoch, log.high_watermark)
+                term = (each.key, partition.leader_epoch)
+                before = self._starts.get(term, 0)
+                if log.log_start_offset < before:
+                    raise SafetyViolation(
+                        f"log start: {partition_name(partition)} began at {before} in epoch {partition.leader_epoch}, "
+                        f"and begins at {log.log_start_offset} on {each.member.name}"
+                    )
+                self._starts[term] = log.log_start_offset
+        self._looks += 1
+        if self._unsettled and self._looks % SETTLE_LOOKS == 0:
+            self._settle(hosted)
+
+    def _commit(self, key: TopicIdPartition, epoch: int, high_watermark: int) -> None:
+        committed = self._floors.setdefault(key, _Floors()).committed
+        committed[epoch] = max(committed.get(epoch, 0), high_watermark)
+
+    def _settle(self, hosted: Sequence[Hosted]) -> None:
+        """Find the deletions that all replicas would know after a restart."""
+        known: dict[TopicIdPartition, list[int]] = {key: [] for key in self._unsettled}
+        replicas: dict[TopicIdPartition, int] = {}
+        checkpoints: dict[str, Mapping[TopicPartition, int]] = {}
+        for each in hosted:
+            if each.key not in known or each.partition.log.offline:
+                continue
+            log, image = each.partition.log, each.partition.image
+            directory = log.directory.path.rpartition("/")[0]
+            path = f"{each.member.name}{directory}"
+            if path not in checkpoints:
+                files = self._processes.world.machine(each.member.name).disk.on_platter(directory)
+                inode = files.get(LOG_START_FILE)
+                checkpoints[path] = decode_offsets(bytes(inode.data)) if isinstance(inode, Inode) else {}
+            stored = checkpoints[path].get(TopicPartition(log.topic, log.partition), 0)
+            known[each.key].append(max(stored, log.segments[0].base_offset))
+            if image is not None:
+                replicas[each.key] = max(replicas.get(each.key, 0), len(image.replicas))
+        for key, starts in known.items():
+            if len(starts) == replicas.get(key) and min(starts) >= self._unsettled[key]:
+                self._floors[key].settled = self._unsettled.pop(key)
+
+    # --- messages
+
+    def asked(self, exchange: Exchange) -> bool:
+        """Take down what may not be denied from now on."""
+        if exchange.api == ApiKey.DELETE_RECORDS:
+            return True
+        if exchange.request.replica_id != CONSUMER:
+            return False
+        asked = {
+            (topic.name, part.partition_index)
+            for topic in exchange.request.topics
+            for part in topic.partitions
+        }
+        target = self._processes.named(exchange.conn.peer_name)
+        epochs: dict[TopicIdPartition, int] = {}
+        floors: dict[TopicIdPartition, _Floors] = {}
+        for each in self._processes.hosted():
+            partition = each.partition
+            if (partition.log.topic, partition.log.partition) not in asked:
+                continue
+            if partition.is_leader:
+                self._commit(each.key, partition.leader_epoch, partition.log.high_watermark)
+                if target is not None and each.member is target[0]:
+                    epochs[each.key] = partition.leader_epoch
+        for key in epochs:
+            floors[key] = self._floors[key].copy()
+        exchange.memo = _Question(epochs, floors)
+        return bool(epochs)
+
+    def answered(self, exchange: Exchange, answer: Any) -> None:
+        """Raises `SafetyViolation`."""
+        serving = self._processes.at(exchange.conn.peer)
+        if serving is None:
+            return
+        if exchange.api == ApiKey.DELETE_RECORDS:
+            self._deleted(serving, exchange.request, answer)
+            return
+        asked = {
+            (topic.name, part.partition_index): part.timestamp
+            for topic in exchange.request.topics
+            for part in topic.partitions
+        }
+        for topic in answer.topics:
+            for part in topic.partitions:
+                if not part.error_code:
+                    timestamp = asked[topic.name, part.partition_index]
+                    self._listed(serving, exchange.memo, topic.name, part, timestamp)
+
+    def _listed(
+        self, serving: tuple[Member, Node], question: _Question, topic: str, part: Any, timestamp: int
+    ) -> None:
+        member, node = serving
+        hosted = None if node.broker is None else node.broker.topics.get(topic)
+        partition = None if hosted is None else hosted.partitions.get(part.partition_index)
+        if hosted is None or partition is None or not partition.is_leader:
+            return
+        key = TopicIdPartition(hosted.topic_id, part.partition_index)
+        epoch = partition.leader_epoch
+        if question.epochs.get(key) != epoch:
+            return
+        name, floors = f"{topic}-{part.partition_index}", question.floors[key]
+        if timestamp == LATEST:
+            self.latest_seen += 1
+            _check_at_least(
+                "latest", name, member.name, epoch, part.offset, floors.committed_at(epoch), "committed"
+            )
+        elif timestamp == EARLIEST:
+            self.earliest_seen += 1
+            _check_at_least(
+                "earliest", name, member.name, epoch, part.offset, floors.deleted_at(epoch), "deleted"
+            )
+        elif (timestamp >= 0 or timestamp == MAX_TIMESTAMP) and len(self.answers) < ANSWERS_MAX:
+            committed, start = floors.committed_at(epoch), partition.log.log_start_offset
+            answer = AnswerByTime(
+                member.name, key, name, timestamp, part.timestamp, part.offset, committed, start
+            )
+            self.answers.append(answer)
+
+    def _deleted(self, serving: tuple[Member, Node], request: Any, answer: Any) -> None:
+        """Records were said to be gone: from now on they are, as long as this leader leads."""
+        broker = serving[1].broker
+        for topic in answer.topics if broker is not None else ():
+            hosted = broker.topics.get(topic.name) if broker is not None else None
+            for part in topic.partitions:
+                partition = None if hosted is None else hosted.partitions.get(part.partition_index)
+                if hosted is None or partition is None or part.error_code or not partition.is_leader:
+                    continue
+                key = TopicIdPartition(hosted.topic_id, part.partition_index)
+                self.deletions_seen += 1
+                if partition.log.log_start_offset < part.low_watermark:
+                    raise SafetyViolation(
+                        f"{topic.name}-{part.partition_index}: {serving[0].name} says that all below {part.low_watermark} "
+                        f"is deleted, and begins at {partition.log.log_start_offset}"
+                    )
+                floors = self._floors.setdefault(key, _Floors())
+                epoch = partition.leader_epoch
+                floors.deleted[epoch] = max(floors.deleted.get(epoch, 0), part.low_watermark)
+                self._unsettled[key] = max(self._unsettled.get(key, 0), part.low_watermark)
+
+    # --- at the end
+
+    def look_at_all(self, hosted: Sequence[Hosted]) -> None:
+        """Hold the answers by time against the logs of those who lead now. Raises `SafetyViolation`."""
+        asked = {answer.key for answer in self.answers}
+        logs = {
+            each.key: _timestamps(each.partition.log)
+            for each in hosted
+            if each.partition.is_leader and each.key in asked
+        }
+        self.times_checked = 0
+        for answer in self.answers:
+            records = logs.get(answer.key)
+            if records is not None:
+                answer.check(records)
+                self.times_checked += 1
+
+
+def _timestamps(log: PartitionLog) -> Timestamps | None:
+    """(offset, timestamp) of a log's records; None where a disk has damaged them."""
+    found: list[tuple[int, int]] = []
+    for segment in log.segments:
+        assert isinstance(segment.file, SimFile)
+        data = bytes(segment.file.content)
+        try:
+            for position, header in iter_batches(data):
+                batch = data[position : position + header.size]
+                found += record_times(batch, records_max=RECORDS_MAX, decompressed_bytes_max=BYTES_MAX)
+        except CorruptBatch:
+            return None
+    return found
+
+
+def _check_at_least(what: str, name: str, who: str, epoch: int, answered: int, floor: int, why: str) -> None:
+    if answered < floor:
+        raise SafetyViolation(
+            f"{what} offset: {who}, which leads {name} in epoch {epoch}, says {answered}, but all below {floor} was "
+            f"{why} before it was asked"
+        )

@@ -1,0 +1,124 @@
+"""Where logs end by their bytes: in the page cache, or on the platter. PURE.
+
+Files are walked from batch to batch, and a walk goes on where the last one ended. A file that was cut and written again
+is walked anew: the last header that was read is no longer at its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from sim.machine.disk import SimDisk
+from sim.machine.platter import Folder, Inode
+from wire.batches.batch_header import CONTROL_MASK, HEADER, HEADER_SIZE, SIZE_PREFIX
+
+__all__ = ["StoredLogs", "is_segment"]
+
+_SUFFIX = ".log"
+
+
+def is_segment(name: str) -> bool:
+    """Whether a file of a log's directory is a segment in use."""
+    return name.endswith(_SUFFIX) and name[: -len(_SUFFIX)].isdigit()
+
+
+@attrs.define(eq=False)
+class _Walk:
+    """How far a file has been walked: the position behind the last whole batch, and that batch's header."""
+
+    position: int = 0
+    next_offset: int = -1
+    """The offset behind the last batch; -1 before the first."""
+    last_position: int = 0
+    last_header: bytes = b""
+    controls: list[tuple[int, int]] = attrs.Factory(list)
+    """Position and size of each control batch."""
+    joined: int = -1
+    """The number of the directory's entries when the log had no gap before this segment."""
+
+    def go_on(self, data: bytearray, size: int) -> None:
+        """Walk the whole batches in the first `size` bytes."""
+        last = self.last_position
+        if self.position > size or data[last : last + len(self.last_header)] != self.last_header:
+            self.position, self.next_offset, self.last_position, self.last_header = 0, -1, 0, b""
+            self.controls = []
+        position = last = self.position
+        while position + HEADER_SIZE <= size:
+            base_offset, length, _, magic, _, attributes, delta, *_ = HEADER.unpack_from(data, position)
+            end = position + length + SIZE_PREFIX
+            if (
+                magic != 2
+                or length < HEADER_SIZE - SIZE_PREFIX
+                or end > size
+                or base_offset < self.next_offset
+            ):
+                break
+            if attributes & CONTROL_MASK:
+                self.controls.append((position, end - position))
+            self.next_offset = base_offset + delta + 1
+            last, position = position, end
+        if position > self.position:
+            self.position, self.last_position = position, last
+            self.last_header = bytes(data[last : last + HEADER_SIZE])
+
+
+class StoredLogs:
+    """Logs by their bytes on the platter (`is_durable`), or in the page cache."""
+
+    def __init__(self, *, is_durable: bool) -> None:
+        self._is_durable = is_durable
+
+    def entries(self, disk: SimDisk, path: str) -> Mapping[str, Inode | Folder]:
+        """The entries of a directory."""
+        return disk.on_platter(path) if self._is_durable else disk.in_cache(path)
+
+    def segments(self, disk: SimDisk, path: str) -> list[tuple[int, Inode]]:
+        """(base offset, file) of a log's segments, in order."""
+        return _segments(self.entries(disk, path))
+
+    def end_offset(self, disk: SimDisk, path: str) -> int:
+        """The offset behind the last batch that has all before it; -1 where there is no segment."""
+        entries = self.entries(disk, path)
+        name = max((name for name in entries if name.endswith(_SUFFIX)), default=None)
+        last = None if name is None else entries[name]
+        if not isinstance(last, Inode):
+            return -1
+        walk = self.walk(last)
+        if walk.joined != len(entries):
+            end = self._end_before(last, _segments(entries))
+            if end is not None:
+                return end
+            walk.joined = len(entries)
+        next_offset = walk.next_offset
+        return next_offset if next_offset >= 0 else int(str(name)[: -len(_SUFFIX)])
+
+    def _end_before(self, last: Inode, segments: Sequence[tuple[int, Inode]]) -> int | None:
+        """The end offset of a log that has a gap before its last segment; None for one without."""
+        end, whole = -1, True
+        for base_offset, inode in segments:
+            if end >= 0 and (base_offset > end or not whole):
+                return end
+            if inode is last:
+                return None
+            walk = self.walk(inode)
+            end = base_offset if walk.next_offset < 0 else walk.next_offset
+            whole = walk.position == len(inode.data)
+        return end
+
+    def walk(self, inode: Inode) -> _Walk:
+        """A walk over a file, up to date."""
+        walk = inode.notes.get(self)
+        if not isinstance(walk, _Walk):
+            walk = inode.notes[self] = _Walk()
+        walk.go_on(inode.data, inode.durable_size if self._is_durable else len(inode.data))
+        return walk
+
+
+def _segments(entries: Mapping[str, Inode | Folder]) -> list[tuple[int, Inode]]:
+    return [
+        (int(name[: -len(_SUFFIX)]), inode)
+        for name, inode in sorted(entries.items())
+        if is_segment(name) and isinstance(inode, Inode)
+    ]

@@ -1,0 +1,172 @@
+"""What a disk says about its logs, against the logs: recovery points, log starts, clean-shutdown markers. PURE.
+
+1. A recovery point, in memory or in the checkpoint, lies within what is on the platter.
+2. No log begins below the log start offset in its checkpoint: what was deleted stays deleted over a restart.
+3. A clean-shutdown marker is written only when all logs of the directory are on the platter.
+
+A marker is looked at when it gets its name, and checkpoints when they have changed. Log starts are looked at when a log
+was opened. Besides, a look goes through all of them at times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from data_plane.log.directory.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    decode_offsets,
+)
+from data_plane.log.directory.log_dir import METADATA_TOPIC, parse_partition_name
+from sim.checks.stored_logs import StoredLogs, is_segment
+from sim.checks.watched import Hosted, Processes, partition_name
+from sim.history import SafetyViolation
+from sim.machine.disk import SimDisk
+from sim.machine.members import Member
+from sim.machine.platter import Folder, Inode
+
+__all__ = ["StoredMarks"]
+
+LOOK_ANYWAY = 0.02
+"""How often a look goes through the checkpoints of a directory that have not changed."""
+MARKER_RENAMED = f"/{CLEAN_SHUTDOWN_FILE}.tmp"
+
+
+class StoredMarks:
+    """`watch_markers` once, then `look`."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._random = Random(f"{processes.world.seed}/stored marks")
+        self._durable = StoredLogs(is_durable=True)
+        self._points: dict[tuple[str, str], tuple[object, int]] = {}
+        self._checkpoints: dict[tuple[str, str], Inode] = {}
+        self.points_seen = self.checkpoints_seen = self.markers_seen = 0
+
+    # --- memory and checkpoints
+
+    def look(self, hosted: Sequence[Hosted]) -> None:
+        """Raises `SafetyViolation`."""
+        opened = [each for each in hosted if self._look_at_point(each)]
+        for member, node in self._processes.living():
+            if node.broker is not None:
+                for path in member.config.log_dirs:
+                    self._look_at_checkpoints(member, path, anyway=self._random.random() < LOOK_ANYWAY)
+        self._look_at_starts(hosted if self._random.random() < LOOK_ANYWAY else opened)
+
+    def look_at_all(self, hosted: Sequence[Hosted]) -> None:
+        """Look at all checkpoints and recovery points."""
+        self._points.clear()
+        self._checkpoints.clear()
+        self.look(hosted)
+
+    def _look_at_point(self, each: Hosted) -> bool:
+        """Whether the log was opened since the last look. Raises `SafetyViolation`."""
+        log = each.partition.log
+        if log.offline:
+            return False
+        place = (each.member.name, log.directory.path)
+        point = log.recovery_point
+        known = self._points.get(place)
+        if known == (log, point):
+            return False
+        self._points[place] = (log, point)
+        self.points_seen += 1
+        disk = self._processes.world.machine(each.member.name).disk
+        end_offset = self._durable.end_offset(disk, log.directory.path)
+        if point > max(end_offset, log.log_start_offset if not log.size_bytes else 0):
+            raise SafetyViolation(
+                f"recovery point: {each.member.name} has synced {partition_name(each.partition)} up to {point}, and the "
+                f"disk has it up to {end_offset}"
+            )
+        return known is None or known[0] is not log
+
+    def _look_at_checkpoints(self, member: Member, path: str, *, anyway: bool) -> None:
+        disk = self._processes.world.machine(member.name).disk
+        inode = disk.on_platter(path).get(RECOVERY_POINT_FILE)
+        if not isinstance(inode, Inode) or (
+            self._checkpoints.get((member.name, path)) is inode and not anyway
+        ):
+            return
+        self._checkpoints[member.name, path] = inode
+        self.checkpoints_seen += 1
+        for (topic, partition), offset in self._offsets(inode).items():
+            where = f"{path}/{topic}-{partition}"
+            if not offset or not disk.in_cache(where):
+                continue
+            end_offset = self._durable.end_offset(disk, where)
+            if offset > end_offset:
+                raise SafetyViolation(
+                    f"recovery-point checkpoint: {where} on {member.name} is synced up to {offset}, and the disk has it up "
+                    f"to {end_offset}"
+                )
+
+    @staticmethod
+    def _offsets(inode: Inode | Folder | None) -> Mapping[tuple[str, int], int]:
+        """What a checkpoint says; nothing where it is not there."""
+        if not isinstance(inode, Inode):
+            return {}
+        stored = decode_offsets(bytes(inode.data))
+        return {(topic, partition): offset for (topic, partition), offset in stored.items()}
+
+    def _look_at_starts(self, hosted: Sequence[Hosted]) -> None:
+        """Hold the log start offsets against their checkpoints."""
+        stored: dict[tuple[str, str], Mapping[tuple[str, int], int]] = {}
+        for each in hosted:
+            log = each.partition.log
+            if log.offline:
+                continue
+            directory = log.directory.path.rpartition("/")[0]
+            place = (each.member.name, directory)
+            if place not in stored:
+                disk = self._processes.world.machine(each.member.name).disk
+                stored[place] = self._offsets(disk.in_cache(directory).get(LOG_START_FILE))
+            least = stored[place].get((log.topic, log.partition), 0)
+            if log.log_start_offset < least:
+                raise SafetyViolation(
+                    f"log start: {partition_name(each.partition)} on {each.member.name} begins at {log.log_start_offset}, "
+                    f"and its checkpoint says {least}"
+                )
+
+    # --- markers
+
+    def watch_markers(self) -> None:
+        """Look at each clean-shutdown marker when it gets its name."""
+        for member in self._processes.cluster.members:
+            self._watch_disk(member, self._processes.world.machine(member.name).disk)
+
+    def _watch_disk(self, member: Member, disk: SimDisk) -> None:
+        others = disk.on_operation
+
+        def on_operation(operation: str, path: str, position: int, count: int) -> None:
+            if others is not None:
+                others(operation, path, position, count)
+            if operation == "rename" and path.endswith(MARKER_RENAMED):
+                try:
+                    self.check_marker(member, disk, path.removesuffix(MARKER_RENAMED))
+                except SafetyViolation as error:
+                    self._processes.world.refute(error)
+
+        disk.on_operation = on_operation
+
+    def check_marker(self, member: Member, disk: SimDisk, path: str) -> None:
+        """All logs in a directory are on the platter. Raises `SafetyViolation`."""
+        self.markers_seen += 1
+        for name, entry in disk.folder_at(path).entries.items():
+            key = parse_partition_name(name)
+            if key is None or key.topic == METADATA_TOPIC or not isinstance(entry, Folder):
+                continue
+            durable = disk.on_platter(f"{path}/{name}")
+            for file, inode in entry.entries.items():
+                if not is_segment(file) or not isinstance(inode, Inode) or not inode.data:
+                    continue
+                if (
+                    durable.get(file) is not inode
+                    or inode.durable_size < len(inode.data)
+                    or inode.durable_rest
+                ):
+                    raise SafetyViolation(
+                        f"clean-shutdown marker: {member.name} leaves one in {path}, and {name}/{file} is not synced"
+                    )

@@ -1,0 +1,164 @@
+"""A tap on all connections of a world: requests and answers as messages, at the moment when they are sent. PURE.
+
+Checks say which APIs they listen to. A listener is shown each request when its last byte is sent, and the answer to it
+when that one's last byte is sent. Bytes that make no message are left to the node that gets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import attrs
+
+from sim.machine.network import SimConn
+from wire.api import request_class, request_header_version, response_class, response_header_version
+from wire.codec import decoder
+from wire.errors import ProtocolError
+from wire.messages.headers import RequestHeader
+
+__all__ = ["Exchange", "Listener", "Wiretap"]
+
+LENGTH_BYTES = 4
+_HEADER_BYTES = 12
+"""Length, API, version and correlation id: what each request begins with."""
+STREAMS = 256
+_FRAME_BYTES_MAX = 1 << 28
+"""A longer frame is none: the stream is no Kafka connection's."""
+
+
+@attrs.define(eq=False)
+class Exchange:
+    """A request under way. `memo` belongs to the listener that heard it."""
+
+    conn: SimConn
+    """The end of the one who asks."""
+    api: int
+    version: int
+    request: Any
+    memo: Any = None
+
+
+class Listener(Protocol):
+    """Someone who hears the messages of an API. Both raise `SafetyViolation`."""
+
+    def asked(self, exchange: Exchange) -> bool:
+        """The request has been sent. False: its answer is of no interest."""
+
+    def answered(self, exchange: Exchange, answer: Any) -> None:
+        """The answer has been sent."""
+
+
+@attrs.define(eq=False)
+class _Stream:
+    """What one end has sent: the beginning of a frame, and the requests whose answers are waited for."""
+
+    rest: bytearray = attrs.Factory(bytearray)
+    is_deaf: bool = False
+    asked: dict[int, list[tuple[Listener, Exchange]]] = attrs.Factory(dict)
+
+
+class Wiretap:
+    """`sent` is the fabric's `on_sent`; what a listener raises goes to `refute`."""
+
+    def __init__(self, refute: Callable[[Exception], None]) -> None:
+        self._refute = refute
+        self._listeners: dict[int, list[Listener]] = {}
+        self._streams: dict[SimConn, _Stream] = {}
+        self._streams_max = STREAMS
+        """At so many, those of closed ends are forgotten."""
+        self.requests_heard = 0
+        self.answers_heard = 0
+
+    def listen(self, api: int, listener: Listener) -> None:
+        """Show the messages of this API to a listener."""
+        self._listeners.setdefault(api, []).append(listener)
+
+    def sent(self, conn: SimConn, data: bytes) -> None:
+        """An end of a connection has sent these bytes."""
+        stream = self._streams.get(conn)
+        if stream is None:
+            stream = self._begin(conn)
+        if stream.is_deaf:
+            return
+        if stream.rest:
+            stream.rest += data
+            size = LENGTH_BYTES + int.from_bytes(stream.rest[:LENGTH_BYTES], "big")
+            if LENGTH_BYTES <= len(stream.rest) < size <= _FRAME_BYTES_MAX:
+                return
+            data = bytes(stream.rest)
+            stream.rest = bytearray()
+        position, end = 0, len(data)
+        while end - position >= LENGTH_BYTES:
+            size = LENGTH_BYTES + int.from_bytes(data[position : position + LENGTH_BYTES], "big")
+            if size > _FRAME_BYTES_MAX:
+                stream.is_deaf = True
+                return
+            if end - position < size:
+                break
+            if conn.name.endswith(">"):
+                if int.from_bytes(data[position + 4 : position + 6], "big") in self._listeners:
+                    self._hear_request(conn, stream, data[position : position + size])
+            else:
+                self._hear_answer(conn, data, position, size)
+            position += size
+        if position < end:
+            stream.rest += data[position:]
+
+    def _begin(self, conn: SimConn) -> _Stream:
+        if len(self._streams) >= self._streams_max:
+            self._streams = {end: stream for end, stream in self._streams.items() if not end.is_closed}
+            self._streams_max = max(STREAMS, 2 * len(self._streams))
+        stream = self._streams[conn] = _Stream()
+        return stream
+
+    def _hear_request(self, conn: SimConn, stream: _Stream, frame: bytes) -> None:
+        if len(frame) < _HEADER_BYTES:
+            return
+        api = int.from_bytes(frame[4:6], "big")
+        version = int.from_bytes(frame[6:8], "big")
+        try:
+            header, position = decoder(RequestHeader, request_header_version(api, version))(
+                frame, LENGTH_BYTES
+            )
+            request, _ = decoder(request_class(api), version)(frame, position)
+        except ProtocolError:
+            return
+        self.requests_heard += 1
+        for listener in self._listeners[api]:
+            exchange = Exchange(conn, api, version, request)
+            try:
+                if listener.asked(exchange):
+                    stream.asked.setdefault(header.correlation_id, []).append((listener, exchange))
+            except AssertionError as error:
+                self._refute(error)
+
+    def _hear_answer(self, conn: SimConn, data: bytes, position: int, size: int) -> None:
+        stream = self._streams.get(conn.peer)
+        if stream is None or not stream.asked:
+            return
+        correlation_id = int.from_bytes(data[position + 4 : position + 8], "big", signed=True)
+        waiting = stream.asked.pop(correlation_id, None)
+        if waiting is None:
+            return
+        exchange = waiting[0][1]
+        flexible = response_header_version(exchange.api, exchange.version)
+        frame = memoryview(data)[position : position + size]
+        try:
+            # An answer's header has no tagged fields here, so it ends behind their number.
+            answer, _ = decoder(response_class(exchange.api), exchange.version)(frame, 8 + flexible)
+        except ProtocolError:
+            return
+        self.answers_heard += 1
+        try:
+            for listener, heard in waiting:
+                listener.answered(heard, answer)
+        except AssertionError as error:
+            self._refute(error)
+
+    def statistics(self) -> dict[str, int]:
+        return {
+            "requests_heard": self.requests_heard,
+            "answers_heard": self.answers_heard,
+            "streams": len(self._streams),
+        }

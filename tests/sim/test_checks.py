@@ -1,0 +1,304 @@
+"""The checks of a run see what they are for: a bug in one function is told, and one wrong thing in a quiet cluster."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from data_plane.log.directory.checkpoints import LOG_START_FILE, RECOVERY_POINT_FILE, encode_offsets
+from data_plane.replication.isr_state import CommittedIsr
+from metadata_quorum.raft.voters import VoterSet
+from sim.checks.served_offsets import AnswerByTime
+from sim.checks.watch import Watch
+from sim.checks.watched import Hosted
+from sim.history import SafetyViolation
+from sim.machine.cluster_members import SETTINGS, UPKEEP_SETTINGS, Shape
+from sim.machine.weather import Weather
+from sim.options import RunOptions
+from sim.run import run
+from sim.scenarios.cluster_scenario import ClusterScenario
+from sim.storm.storm_plan import StormPlan
+from tests.mutants.patching import patched
+from wire.topic_partition import TopicIdPartition, TopicPartition
+
+SECONDS = 6.0
+
+QUICK_UPKEEP = {key: values[0] for key, values in UPKEEP_SETTINGS.items()}
+
+PLANTED = {
+    "served beyond": (
+        "data_plane.handlers.fetching.fetch_job:FetchJob.upper_bound",
+        "else log.high_watermark",
+        "else log.log_end_offset",
+        "beyond its high watermark",
+    ),
+    "high watermark told": (
+        "data_plane.handlers.fetching.fetch_job:FetchJob._read_partition",
+        "            log.high_watermark,\n",
+        "            log.high_watermark + 1,\n",
+        "tells a consumer of high watermark",
+    ),
+    "latest": (
+        "data_plane.handlers.fetching.offsets:_find",
+        "return -1, bound, partition.leader_epoch",
+        "return -1, max(0, bound - 1), partition.leader_epoch",
+        "latest offset: .* was committed before it was asked",
+    ),
+    "earliest": (
+        "data_plane.handlers.fetching.offsets:_find",
+        "return -1, log.log_start_offset, -1",
+        "return -1, 0, -1",
+        "earliest offset: .* was deleted before it was asked",
+    ),
+    "by time": (
+        "data_plane.log.time_lookup:TimeLookup._offset_for_timestamp",
+        "return timestamp, offset, header.partition_leader_epoch",
+        "return timestamp + 1, offset + 1, header.partition_leader_epoch",
+        "was asked for timestamp",
+    ),
+    "deletion answered": (
+        "data_plane.handlers.administration.delete_records:DeleteRecordsHandler._delete",
+        "low_watermark = partition.low_watermark\n",
+        "low_watermark = start + 1\n",
+        "says that all below .* is deleted",
+    ),
+    "vote": (
+        "metadata_quorum.raft.election:on_vote",
+        """        core.enter(Unattached(role.epoch, request.sender, None, core.random_election_deadline()))
+""",
+        """        role.voted = request.sender
+""",
+        "vote: .* votes for .* and its disk has",
+    ),
+    "quorum's promise": (
+        "metadata_quorum.replica.raft_quorum:RaftQuorum._append_fetched",
+        "end_offset = await self.patiently(self.log.flush)",
+        "end_offset = self.log.log_end_offset",
+        "metadata log: .* all below",
+    ),
+    "leader's own copy": (
+        "metadata_quorum.replica.quorum_leader:QuorumLeader.write",
+        "end_offset = await driver.patiently(driver.log.flush)",
+        "end_offset = driver.log.log_end_offset",
+        "metadata log: .* takes for flushed",
+    ),
+    "follower's promise": (
+        "data_plane.replication.fetcher:Followed.wanted",
+        "return log.log_end_offset, ",
+        "return log.log_end_offset + 1, ",
+        "promises all below .* page cache",
+    ),
+    "recovery point": (
+        "data_plane.log.parts.durability:Durability.flush",
+        "                segment.flush(file_name(following.base_offset, SNAPSHOT_SUFFIX))\n",
+        "                pass\n",
+        "recovery point: .* has synced",
+    ),
+    "clean marker": (
+        "data_plane.log.directory.log_dir:LogDir.close_clean",
+        "log.close()",
+        "log.abandon()",
+        "clean-shutdown marker: .* is not synced",
+    ),
+}
+"""By what they are about: function, old text, new text, and the complaint."""
+
+DELETING = {"deletion answered": ("churn",), "earliest": ("trim",)}
+"""The workloads that delete records, for what is about those."""
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_told_by_its_check(name: str) -> None:
+    """A quiet run with one wrong line ends with the complaint of the check that is for it."""
+    function, old, new, complaint = PLANTED[name]
+    options = RunOptions.draw(2, "calm", nodes=3, controllers=0, seconds=SECONDS)
+    segment_bytes = 2000 if name == "recovery point" else 0
+    settings = {**SETTINGS, **QUICK_UPKEEP}
+    shape = attrs.evolve(options.shape, settings=settings, older=0, segment_bytes=segment_bytes)
+    weather = Weather(latency_seconds=(0.001, 0.02))
+    workloads = ("produce", "consume", "ask", *DELETING.get(name, ()))
+    storm = attrs.evolve(options.storm, kinds=("operator",) * 3 if "trim" in workloads else ())
+    with patched(function, old, new):
+        result = run(2, attrs.evolve(options, shape=shape, storm=storm, weather=weather, workloads=workloads))
+    assert result.verdict == "safety", result.message
+    with pytest.raises(SafetyViolation, match=complaint):
+        raise SafetyViolation(result.message)
+
+
+class Quiet:
+    """A quiet cluster at whose end `tamper` breaks one thing after the other, and puts each right again."""
+
+    def __init__(self) -> None:
+        shape = Shape(settings={**SETTINGS, "log.index.interval.bytes": "0"}, segment_bytes=5000)
+        self.scenario = ClusterScenario(1, shape=shape, plan=StormPlan(3.0, ()), weather=Weather())
+        self.watch = Watch(self.scenario.cluster)
+        """Eyes of its own: the run's must not remember what they saw here."""
+        self.told: list[str] = []
+
+    def run(self) -> None:
+        """Run, with `tamper` in the place of the storm's end."""
+        storm = self.scenario._storm.run
+
+        async def tampered() -> None:
+            await storm()
+            self.tamper()
+
+        vars(self.scenario._storm)["run"] = tampered
+        self.scenario.run()
+
+    @property
+    def hosted(self) -> list[Hosted]:
+        """All replicas that there are now."""
+        return list(self.watch._processes.hosted())
+
+    def replicas(self) -> list[Hosted]:
+        """The leader of one partition, then its followers."""
+        found = [
+            each
+            for each in self.hosted
+            if each.partition.log.topic == "replicated" and not each.key.partition
+        ]
+        return sorted(found, key=lambda each: not each.partition.is_leader)
+
+    def sees(self, complaint: str, look: Callable[[list[Hosted]], None]) -> None:
+        """The look complains."""
+        with pytest.raises(SafetyViolation, match=complaint):
+            look(self.hosted)
+        self.told.append(complaint)
+
+    def put(
+        self, bearer: Any, name: str, value: object, complaint: str, look: Callable[[list[Hosted]], None]
+    ) -> None:
+        """Set an attribute, look, and set it back."""
+        before = getattr(bearer, name)
+        setattr(bearer, name, value)
+        self.sees(complaint, look)
+        setattr(bearer, name, before)
+        look(self.hosted)
+
+    def tamper(self) -> None:
+        """One thing after the other, at one moment of the run."""
+        self.watch.look_at_all()
+        leader, *_ = self.replicas()
+        self.tamper_with_offsets(leader)
+        self.tamper_with_min_isr(leader)
+        self.tamper_with_derived(leader)
+        self.tamper_with_marks(leader)
+        self.tamper_with_metadata()
+
+    def tamper_with_offsets(self, leader: Hosted) -> None:
+        log, look = leader.partition.log, self.watch.served_offsets.look
+        log.log_start_offset = 1
+        look(self.hosted)
+        log.log_start_offset = 0
+        self.sees("log start: .* began at 1 in epoch", look)
+
+    def tamper_with_min_isr(self, leader: Hosted) -> None:
+        partition, look = leader.partition, self.watch.min_isr.look
+        image, isr_state = partition.image, partition.isr_state
+        assert image is not None
+        partition.image = attrs.evolve(image, isr=(image.leader,))
+        partition.isr_state = CommittedIsr((image.leader,))
+        partition.log.high_watermark -= 1
+        look(self.hosted)
+        partition.log.high_watermark += 1
+        self.sees("min.insync.replicas: .* with 1 in sync, and 2 are needed", look)
+        partition.image, partition.isr_state = image, isr_state
+
+    def tamper_with_derived(self, leader: Hosted) -> None:
+        log, look = leader.partition.log, self.watch.derived_state.look_at_all
+        self.put(log.epochs, "entries", ((log.latest_epoch + 1, 0),), "leader epochs: .* takes epoch", look)
+        state = log.producers.state
+        assert state is not None
+        producer_id = next(each for each, entry in state.entries.items() if entry.batches)
+        entry = state.entries.pop(producer_id)
+        self.sees("has forgotten producer", look)
+        state.entries[producer_id] = entry
+        self.put(entry, "batches", array("q", [*entry.batches[:-4], 9, 9, 0, 0]), "knows of producer", look)
+        state.entries[77_777] = entry
+        self.sees("knows a batch of producer 77777", look)
+        del state.entries[77_777]
+        segment = next(each for each in log.segments if each.index is not None and len(each.index.offsets))
+        index = segment.index
+        assert index is not None
+        self.put(index, "positions", array("i", [each + 1 for each in index.positions]), "index: ", look)
+        self.put(index, "times", array("q", [each + 1 for each in index.times]), "time index: ", look)
+
+    def tamper_with_marks(self, leader: Hosted) -> None:
+        log, look = leader.partition.log, self.watch.stored_marks.look_at_all
+        beyond = log.log_end_offset + 1
+        durable = (log.durability.truncations, beyond)
+        self.put(log.durability, "_durable", durable, "recovery point: .* has synced", look)
+        disk = self.scenario.world.machine(leader.member.name).disk
+        (path,) = leader.member.config.log_dirs
+        name = f"{log.topic}-{log.partition}"
+        key = TopicPartition(log.topic, log.partition)
+        for file, complaint in (
+            (RECOVERY_POINT_FILE, f"recovery-point checkpoint: .*{name}"),
+            (LOG_START_FILE, "log start: .* and its checkpoint says"),
+        ):
+            before = disk.peek(path).get(file, encode_offsets({}))
+            disk.open_dir(path).write_atomic(file, encode_offsets({key: beyond}))
+            self.sees(complaint, look)
+            disk.open_dir(path).write_atomic(file, before)
+
+    def tamper_with_metadata(self) -> None:
+        look = self.watch.metadata_replay.look_at_all
+        service = self.hosted[0].node.metadata
+        assert service is not None
+        image = service.committed_image
+        other = attrs.evolve(image, next_producer_id=image.next_producer_id + 1)
+        self.put(service._publisher, "image", other, "metadata image: .*: next_producer_id", look)
+        history = service.quorum.core.log.voter_history
+        history.append((history[-1][0], VoterSet.of_ids([1, 2])))
+        self.sees("voters: 1, 2 are in force on .* names 1, 2, 3 last", look)
+        history.pop()
+
+
+def test_one_wrong_thing_in_a_quiet_cluster_is_told() -> None:
+    """Each rule about the state of nodes and disks is broken once, by hand, and each complaint comes."""
+    quiet = Quiet()
+    quiet.run()
+    assert len(quiet.told) == 13
+    watch = quiet.scenario.watch
+    promises, offsets = watch.promises, watch.served_offsets
+    assert min(promises.votes_seen, promises.quorum_fetches_seen, promises.fetches_seen) > 0
+    assert min(watch.served_records.batches_seen, offsets.latest_seen) > 0
+    assert watch.stored_marks.markers_seen == 3
+
+
+RECORDS = [(10, 100), (11, 110), (12, 105), (13, 130)]
+
+
+def _answer(asked_ms: int, timestamp_ms: int, offset: int, **more: int) -> AnswerByTime:
+    known = {"committed": 14, "log_start_offset": 10, **more}
+    return AnswerByTime("node-1", TopicIdPartition(b"id", 0), "t-0", asked_ms, timestamp_ms, offset, **known)
+
+
+def test_a_right_offset_for_a_time_passes() -> None:
+    """The first record with the timestamp or a later one, the first newest one, or none of those committed."""
+    _answer(101, 110, 11).check(RECORDS)
+    _answer(-3, 130, 13).check(RECORDS)
+    _answer(131, -1, -1).check(RECORDS)
+    _answer(120, -1, -1, committed=13).check(RECORDS)
+    _answer(100, 110, 11, log_start_offset=11).check(RECORDS)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        _answer(101, 105, 12),
+        _answer(101, 111, 11),
+        _answer(112, 110, 11),
+        _answer(120, -1, -1),
+        _answer(-3, 110, 11),
+    ],
+)
+def test_a_wrong_offset_for_a_time_is_told(answer: AnswerByTime) -> None:
+    """A later record than the first, another timestamp, an older record, or none although there is one."""
+    with pytest.raises(SafetyViolation, match="was asked for timestamp"):
+        answer.check(RECORDS)
