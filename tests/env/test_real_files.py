@@ -14,6 +14,7 @@ import pytest
 from odradek.env.ports import DiskError, DiskFull, FileClosed, FileMissing
 from odradek.env.real import RealEnv, raise_descriptor_limit
 from odradek.env.real_files import RealDir, RealFile
+from tests.env.descriptors import descriptors_below
 
 
 @pytest.fixture
@@ -22,21 +23,17 @@ def root(tmp_path: Path) -> RealDir:
     return RealEnv().open_dir(str(tmp_path))
 
 
-def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-def test_opening_many_files_costs_no_descriptors(root: RealDir) -> None:
+def test_opening_many_files_costs_no_descriptors(root: RealDir, tmp_path: Path) -> None:
     """A node holds tens of thousands of segments; only those that are read or written need a descriptor."""
     for index in range(50):
         root.open(f"{index}.log", create=True).close()
-    before = _descriptors()
+    before = descriptors_below(tmp_path)
     files = [root.open(f"{index}.log") for index in range(50)]
-    assert _descriptors() == before
+    assert descriptors_below(tmp_path) == before
     assert files[7].pread(1, 0) == b""
-    assert _descriptors() == before + 1
+    assert descriptors_below(tmp_path) == before + 1
     files[7].close()
-    assert _descriptors() == before
+    assert descriptors_below(tmp_path) == before
 
 
 def test_an_open_file_is_small(root: RealDir) -> None:

@@ -24,6 +24,7 @@ from data_plane.log.partition_log import Origin
 from metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
 from odradek.env import real_files
 from odradek.env.ports import DiskError, DiskRefused
+from tests.env.descriptors import descriptors_below
 from tests.log.support import (
     DIRECTORY_ID,
     NOW_MS,
@@ -314,9 +315,9 @@ def test_more_logs_than_descriptors_are_loaded(tmp_path: Path, is_clean: bool) -
 def test_a_log_takes_no_descriptor_before_its_first_record(tmp_path: Path) -> None:
     """Making topics takes none, so a client that makes many leaves others what they need."""
     run = Run(tmp_path)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors_below(tmp_path)
     logs = [run.log_dir.create_log("t", at, TOPIC_ID, CONFIG) for at in range(20)]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors_below(tmp_path) == before
     for log in logs:
         append(log, batch())
-    assert len(os.listdir("/proc/self/fd")) == before + 20
+    assert descriptors_below(tmp_path) == before + 20
