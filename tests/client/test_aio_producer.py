@@ -190,3 +190,16 @@ def test_an_error_in_the_block_gives_up_what_is_there(broker: LoopbackBroker) ->
     assert isinstance(caught.value.exceptions[0], KeyError)
     with pytest.raises(ClientClosed):
         trio.run(records[0].result)
+
+
+def test_memory_that_is_free_at_once_is_not_waited_for() -> None:
+    """`buffer.memory`: what compression gives back as soon as a batch is made serves the record that waits for room."""
+
+    async def body(world: World, producer: AsyncProducer, broker: FakeBroker) -> None:
+        values = [b"%d" % number + bytes(700) for number in range(60)]
+        for value in values:
+            await producer.send("t", value, partition=0)
+        await producer.flush()
+        assert broker.values("t")[0] == values
+
+    in_a_world(1, body, compression_type="gzip", buffer_memory=8000, batch_size=16_384, linger_ms=1000)
