@@ -111,7 +111,7 @@ def test_foreign_bytes_and_reads_before_the_send_are_found() -> None:
 
 
 def test_a_record_is_there_as_often_as_it_was_sent() -> None:
-    """Promise 4: a producer without idempotence may repeat a send and change the order, and no more."""
+    """Promise 4: a producer that is not idempotent may repeat a send and change the order."""
     made = History(())
     for serial in range(2):
         made.send(CACHED, b"a:%d" % serial, "a", 1.0, idempotent=False)
