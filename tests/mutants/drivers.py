@@ -89,7 +89,7 @@ def crowd(seed: int) -> str:
 
     The partitions of coordinators get a new segment each second.
     """
-    options = RunOptions.draw(seed, "lite", seconds=15.0)
+    options = RunOptions.draw(seed, "lite", seconds=20.0)
     settings = {
         **SETTINGS,
         **QUICK_SETTINGS,
@@ -98,7 +98,7 @@ def crowd(seed: int) -> str:
         "log.roll.ms": "1000",
     }
     shape = attrs.evolve(options.shape, settings=settings, log_dirs=1, older=0, segment_bytes=0)
-    storm = attrs.evolve(options.storm, kinds=("deaths", "links"), power=False)
+    storm = attrs.evolve(options.storm, kinds=("deaths", "links", "links", "links"), power=False)
     return _run_options(
         seed,
         attrs.evolve(
@@ -109,9 +109,9 @@ def crowd(seed: int) -> str:
 
 def varied(seed: int) -> str:
     """Aimed: producers of every kind, brokers that die and are cut off; nothing else happens."""
-    options = RunOptions.draw(seed, "lite", seconds=12.0)
+    options = RunOptions.draw(seed, "lite", seconds=20.0)
     shape = attrs.evolve(options.shape, settings={**SETTINGS, **QUICK_SETTINGS}, log_dirs=1, older=0)
-    storm = attrs.evolve(options.storm, kinds=("deaths", "links"), power=False)
+    storm = attrs.evolve(options.storm, kinds=("deaths", "links", "links", "links"), power=False)
     return _run_options(
         seed,
         attrs.evolve(
