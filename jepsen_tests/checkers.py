@@ -90,7 +90,7 @@ def inconsistent_offsets(history: History, orders: Orders) -> Iterator[Anomaly]:
 def duplicate(history: History, orders: Orders) -> Iterator[Anomaly]:
     """One value at two offsets: an idempotent producer's record is stored once, whatever is retried.
 
-    But for what a producer that restarted its sequence sent again of its own accord.
+    But for what a producer that restarted its sequence, or has none, sent again of its own accord.
     """
     for key, value, offsets, excused in _stored_twice(history, orders):
         if not excused:
@@ -114,7 +114,9 @@ def _stored_twice(history: History, orders: Orders) -> Iterator[tuple[str, int, 
             if len(offsets) < 2 or value == CORRUPT:
                 continue
             send = sends.get((key, value))
-            excused = send is not None and _under_way(send, restarts.get(send.process, ()))
+            excused = send is not None and (
+                send.may_repeat or _under_way(send, restarts.get(send.process, ()))
+            )
             yield key, value, sorted(offsets), excused
 
 
@@ -257,7 +259,7 @@ def nonmonotonic_send(history: History, orders: Orders) -> Iterator[Anomaly]:
     """
     last: dict[tuple[str, str], Send] = {}
     for send in history.sends():
-        if send.outcome != "ok" or send.offset is None:
+        if send.outcome != "ok" or send.offset is None or send.may_repeat:
             continue
         before = last.get((send.process, send.key))
         if before is not None and before.offset is not None and send.offset <= before.offset:
@@ -371,7 +373,8 @@ def lost_commit(history: History, orders: Orders) -> Iterator[Anomaly]:
 def _least_committed(commits: Sequence[Commit], key: str, at: float) -> int | None:
     """The lowest offset that may be the group's at time `at`; None if nothing need have been committed.
 
-    Commits that overlap may have been taken in any order, and one of unknown outcome may take effect at any time.
+    Commits that overlap may have been taken in any order. One of unknown outcome may take effect at any time, until its
+    generation is over.
     """
     certain = [
         each
@@ -384,7 +387,7 @@ def _least_committed(commits: Sequence[Commit], key: str, at: float) -> int | No
     possible = [
         each.offsets[key]
         for each in commits
-        if each.outcome != "ok" or each.completed is None or each.completed >= latest_start
+        if each.effective_until is None or each.effective_until >= latest_start
     ]
     return min(possible)
 

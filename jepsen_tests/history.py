@@ -42,6 +42,8 @@ class Send:
     error: str = ""
     txn: int | None = None
     """The operation that this is a part of, by a number of its process; None: it is one by itself."""
+    may_repeat: bool = False
+    """The producer is not idempotent: its records may be stored twice, and in another order."""
 
 
 @attrs.define
@@ -111,6 +113,17 @@ class Commit:
     completed: float | None = None
     outcome: Outcome = "info"
     error: str = ""
+    over: float | None = None
+    """After this moment it can have no effect: its generation was over. None: nobody knows such a moment."""
+    repeated: bool = False
+    """It was sent more than once: a late copy may have its effect after the answer, until it is `over`."""
+
+    @property
+    def effective_until(self) -> float | None:
+        """The last moment at which it can become the group's offset; None: it may do so at any time."""
+        if self.outcome == "ok" and not self.repeated and self.completed is not None:
+            return self.completed
+        return self.over
 
 
 @attrs.define

@@ -10,17 +10,22 @@ The promises of a single node, which `check` holds it to:
    and this cluster has one node.
 2. A record that a consumer has read is there afterwards, if no loss of power came after the read.
 3. Offsets of the records that are there have no gaps, and every record that is seen was sent.
-4. An idempotent producer's record is there at most once, and a producer's records are in the order it sent them.
+4. An idempotent producer's record is there at most once, and a producer's records are in the order it sent them. A
+   record of another producer is there at most as many times as it was sent.
+5. What is known to be at an offset, because it was acknowledged or read there, is before everything that any
+   client sends later.
+6. A record whose send has certainly failed is nowhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 
 import attrs
 
 from jepsen_tests import checkers
-from jepsen_tests.history import CORRUPT, Assign, Poll, Send
+from jepsen_tests.history import CORRUPT, Assign, Commit, Own, Poll, Send
 from jepsen_tests.history import History as Operations
 from wire.topic_partition import TopicPartition
 
@@ -52,6 +57,10 @@ class History:
     failed_sends: int = 0
     deleted_below: dict[TopicPartition, int] = attrs.Factory(dict)
     """The offsets below which a client has asked to delete records."""
+    witnessed: dict[TopicPartition, dict[int, tuple[bytes, float]]] = attrs.Factory(dict)
+    """The value that somebody has known to be at an offset, and since when."""
+    copies_max: dict[tuple[TopicPartition, bytes], float] = attrs.Factory(dict)
+    """How many times a record of a producer without idempotence may be there."""
 
     operations: Operations = attrs.Factory(Operations)
     """The same, as Jepsen's checkers want it; a value is the number of its `Send`."""
@@ -65,12 +74,18 @@ class History:
         now: float = 0.0,
         *,
         operation: int | None = None,
+        idempotent: bool = True,
     ) -> None:
-        """A record is about to be sent. Values are unique. `operation` numbers lists of records of a client."""
+        """A record is about to be sent. Values are unique. `operation` numbers lists of records of a client.
+
+        Without `idempotent` its producer may change the order; `attempted` tells how often the record was sent.
+        """
         values = self.sent.setdefault(partition, {})
         assert value not in values
         values[value] = len(values)
-        send = Send(client, now, str(partition), len(self._sends), txn=operation)
+        if not idempotent:
+            self.copies_max[partition, value] = 1
+        send = Send(client, now, str(partition), len(self._sends), txn=operation, may_repeat=not idempotent)
         self._sends[partition, value] = send
         self.operations.operations.append(send)
 
@@ -79,6 +94,24 @@ class History:
         self.acknowledged.append(told)
         send = self._sends[told.partition, told.value]
         send.completed, send.outcome, send.offset = now, "ok", told.offset
+        self.witness(told, now)
+
+    def attempted(self, partition: TopicPartition, value: bytes, times: float) -> None:
+        """A record of a producer that is not idempotent was sent so many times (infinity: that is unknown)."""
+        self.copies_max[partition, value] = max(1, times)
+
+    def refuse(self, partition: TopicPartition, value: bytes, error: str, now: float) -> None:
+        """A send has certainly failed: nobody may ever see the record."""
+        send = self._sends[partition, value]
+        send.completed, send.outcome, send.error = now, "fail", error
+        self.failed_sends += 1
+
+    def witness(self, told: Told, now: float) -> None:
+        """Somebody knows now that the record is at this offset, if it stays: later records are behind it."""
+        at = self.witnessed.setdefault(told.partition, {})
+        before = at.get(told.offset)
+        if before is None or before[0] != told.value:
+            at[told.offset] = told.value, now
 
     def assign(self, client: str, partitions: Iterable[TopicPartition], now: float) -> None:
         """A consumer takes partitions by hand, and reads on in order from now on."""
@@ -96,6 +129,8 @@ class History:
         """One call of a consumer has returned `records` (in a final reading they are not what a consumer was told)."""
         if not final:
             self.read += records
+            for told in records:
+                self.witness(told, now)
         if not records:
             return
         poll = Poll(
@@ -106,6 +141,16 @@ class History:
             value = CORRUPT if send is None else send.value
             poll.records.setdefault(str(told.partition), []).append((told.offset, value))
         self.operations.operations.append(poll)
+
+    def own(self, client: str, group: str, partitions: Iterable[TopicPartition], now: float) -> None:
+        """A group hands partitions to a member, which will ask the group where to go on."""
+        self.operations.operations.append(Own(client, now, group, [str(key) for key in partitions]))
+
+    def commit(self, client: str, group: str, offsets: Mapping[TopicPartition, int], now: float) -> Commit:
+        """A member is about to commit. Who calls completes it."""
+        commit = Commit(client, now, group, {str(key): offset for key, offset in offsets.items()})
+        self.operations.operations.append(commit)
+        return commit
 
     def check_anomalies(self) -> None:
         """Hold all operations against Jepsen's definitions. Raises `SafetyViolation`.
@@ -141,6 +186,7 @@ class History:
         gone = start_offset if partition in self.deleted_below else 0
         there: dict[int, bytes] = {}
         place: dict[bytes, int] = {}
+        copies: dict[bytes, int] = {}
         expected = start_offset
         sent = self.sent.get(partition, {})
         for offset, value in records:
@@ -148,11 +194,14 @@ class History:
                 raise SafetyViolation(f"{partition}: offset {offset} follows {expected - 1}")
             if value not in sent:
                 raise SafetyViolation(f"{partition}: nobody sent what is at {offset}: {value[:40]!r}")
-            if value in place:
+            copies[value] = copies.get(value, 0) + 1
+            if copies[value] > self.copies_max.get((partition, value), 1):
                 raise SafetyViolation(f"{partition}: {value[:40]!r} is at {place[value]} and at {offset}")
-            there[offset], place[value] = value, offset
+            there[offset] = value
+            place.setdefault(value, offset)
             expected += 1
         self._check_order(partition, there, sent)
+        self._check_moments(partition, there)
         for told in self.acknowledged:
             if told.partition == partition and told.offset >= gone and self._is_promised(told):
                 _check_told("acknowledged", told, there)
@@ -170,11 +219,28 @@ class History:
         last: dict[bytes, int] = {}
         for offset, value in there.items():
             producer = value.partition(b":")[0]
+            if (partition, value) in self.copies_max:
+                continue
             if sent[value] < last.get(producer, -1):
                 raise SafetyViolation(
                     f"{partition}: {value[:40]!r} at {offset} comes after a later one of its producer"
                 )
             last[producer] = sent[value]
+
+    def _check_moments(self, partition: TopicPartition, there: dict[int, bytes]) -> None:
+        """Hold promise 5: nothing lies before what was there when it was sent."""
+        witnessed = self.witnessed.get(partition, {})
+        earliest, behind = inf, -1
+        for offset in sorted(there, reverse=True):
+            sent_at = self._sends[partition, there[offset]].invoked
+            if sent_at > earliest:
+                raise SafetyViolation(
+                    f"{partition}: {there[offset][:40]!r} was sent at {sent_at:.6f} s and is at {offset}, before"
+                    f" {there[behind][:40]!r} at {behind}, which was known to be there at {earliest:.6f} s"
+                )
+            value, since = witnessed.get(offset, (b"", inf))
+            if value == there[offset] and since < earliest:
+                earliest, behind = since, offset
 
 
 def _check_told(what: str, told: Told, there: dict[int, bytes]) -> None:

@@ -30,12 +30,18 @@ from sim.storm.storm_plan import StormPlan
 PROFILES = ("default", "lite", "perf", "calm", "broken")
 MORE_WORKLOADS = {"churn": 0.4, "pipeline": 0.4}
 """Workloads with the share of the runs that have them; drawn by a stream of their own."""
-ASK_PROBABILITY = 0.5
-"""How many runs have the workload "ask", which is drawn by a stream of its own too."""
-WORKLOADS = ("produce", "consume", "follow", "group", "trim", *MORE_WORKLOADS, "ask")
+CLIENT_WORKLOADS = {"varied": 0.4, "crowd": 0.35, "ask": 0.5}
+"""The same, each by a stream of its own."""
+GROUP_SETTINGS = {
+    "group.min.session.timeout.ms": ("1000", "1000", "6000"),
+    "group.initial.rebalance.delay.ms": ("0", "500", "3000"),
+}
+"""What brokers have where the workload is `crowd`. Kafka's seconds would leave a storm few rebalances."""
+WORKLOADS = ("produce", "consume", "follow", "group", "trim", *MORE_WORKLOADS, *CLIENT_WORKLOADS)
 """The workloads in this order: producers (lists and single records, half of the clients each), a plain reader, a
-follower's reader. Then a group, records that an operator deletes, topics that come and go (`sim.load.churning`),
-bare connections (`sim.load.pipelining`), and questions for offsets (`sim.load.asking`)."""
+follower's reader. Then a group, records that an operator deletes, topics that come and go (`sim.load.churning`), and
+bare connections (`sim.load.pipelining`). At last producers of every kind (`sim.load.producers`), groups whose
+members come, go and stall (`sim.load.consumers`), and questions for offsets (`sim.load.asking`)."""
 NODES = 3
 """The brokers of a cluster whose shape is not drawn."""
 LITE_SECONDS = 8.0
@@ -88,8 +94,13 @@ class RunOptions:
             workloads.append("group")
         more = Random(f"{seed}/more workloads")
         workloads += [name for name, share in MORE_WORKLOADS.items() if more.random() < share]
-        if Random(f"{seed}/asking").random() < ASK_PROBABILITY:
-            workloads.append("ask")
+        for name, share in CLIENT_WORKLOADS.items():
+            clients = Random(f"{seed}/{name}?")
+            if clients.random() < share:
+                workloads.append(name)
+            if name == "crowd" and name in workloads:
+                drawn_settings = {key: clients.choice(values) for key, values in GROUP_SETTINGS.items()}
+                shape = attrs.evolve(shape, settings={**shape.settings, **drawn_settings})
         shape = shape.with_upkeep(Random(f"{seed}/upkeep"))
         if nodes is None and controllers is None and profile in ("default", "lite", "calm"):
             shape = shape.widened(Random(f"{seed}/shapes"))
@@ -117,7 +128,9 @@ class RunOptions:
                 self,
                 storm=storm,
                 shape=shape.without_upkeep(),
-                workloads=tuple(name for name in self.workloads if name not in (*MORE_WORKLOADS, "ask")),
+                workloads=tuple(
+                    name for name in self.workloads if name not in (*MORE_WORKLOADS, *CLIENT_WORKLOADS)
+                ),
                 clients=PERF_CLIENTS,
             )
         if self.profile == "broken":

@@ -12,6 +12,7 @@ from random import Random
 from odradek.client.errors import ClientError
 from odradek.client.shells.aio_consumer import AsyncConsumer
 from sim.history import SafetyViolation, Told
+from sim.load.attachments import must_be_whole
 from sim.load.workload import FETCH_BYTES_MAX, REQUEST_SECONDS, ROT_SECONDS, Workload
 from wire.batches.batch_errors import CorruptBatch
 from wire.errors import KafkaError
@@ -66,6 +67,7 @@ async def follow(load: Workload, name: str, rack: str, partitions: Sequence[Topi
             key = TopicPartition(record.topic, record.partition)
             if record.offset != next_offsets[key]:
                 raise SafetyViolation(f"{name}: {key} {record.offset} follows {next_offsets[key] - 1}")
+            must_be_whole(f"{name}: {key} {record.offset}", record.key, record.value or b"", record.headers)
             next_offsets[key] = record.offset + 1
             told.append(Told(key, record.offset, record.value, began))
         load.history.see(name, told, load.world.now)

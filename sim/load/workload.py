@@ -20,6 +20,7 @@ from odradek.client.shells.aio import AsyncClient
 from odradek.client.shells.aio_producer import AsyncProducer, SentRecord
 from odradek.env.ports import Event
 from sim.history import History, Told
+from sim.load.attachments import must_be_whole
 from sim.load.fetching import FetchConfig, Fetcher
 from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from sim.machine.world import World
@@ -225,6 +226,8 @@ class Workload:
                     fetcher.assign(*key, fetched.start_offset)
                     await self._meet_rot(name, error)
                     continue
+                for each in records:
+                    must_be_whole(f"{name}: {key} {each.offset}", each.key, each.value or b"", each.headers)
                 told = [Told(key, each.offset, each.value or b"", began) for each in records]
                 self.history.see(name, told, self.world.now)
         client.close()
@@ -261,8 +264,10 @@ class Workload:
             fetcher.assign(*key, starts[key].offset)
         while any(fetcher.positions[key] < ends[key].offset for key in partitions):
             for fetched in await client.run(fetcher.poll(timeout=1.0)):
-                records = content[TopicPartition(fetched.topic, fetched.partition)]
-                records += [(record.offset, record.value or b"") for record in fetched.records()]
+                key = TopicPartition(fetched.topic, fetched.partition)
+                for each in fetched.records():
+                    must_be_whole(f"{key} {each.offset}", each.key, each.value or b"", each.headers)
+                    content[key].append((each.offset, each.value or b""))
         began = self.world.now
         found = sum(self.history.check(key, starts[key].offset, content[key]) for key in partitions)
         for key in partitions:

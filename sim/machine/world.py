@@ -164,6 +164,16 @@ class World:
         self._nursery.start_soon(self._run_node, running, main, name=f"node {name}")
         return running
 
+    def start_program(self, name: str, main: Callable[[Env, TaskGroup], Awaitable[Any]]) -> Running:
+        """Start a process as `start` does, whose tasks end with its main function."""
+
+        async def run(env: Env) -> None:
+            async with trio.open_nursery() as tasks:
+                await main(env, tasks)
+                tasks.cancel_scope.cancel()
+
+        return self.start(name, run)
+
     async def _run_node(self, running: Running, main: Callable[[Env], Awaitable[Any]]) -> None:
         env = running.env
         try:

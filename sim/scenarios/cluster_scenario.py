@@ -25,10 +25,15 @@ from sim.history import History, SafetyViolation
 from sim.load import pipelining
 from sim.load.asking import Asking
 from sim.load.churning import Churning
+from sim.load.consumers import crowd
+from sim.load.consumers.crowd import Crowd
 from sim.load.consuming import GroupReading, follow
 from sim.load.operators import Operator
 from sim.load.own_workload import OwnWorkload
 from sim.load.pipelining import Pipelining
+from sim.load.producers import varied
+from sim.load.producers.producer_plan import topic_configs
+from sim.load.producers.varied import VariedProducer
 from sim.load.workload import Workload
 from sim.machine.cluster_members import Cluster, Shape
 from sim.machine.weather import Weather
@@ -56,6 +61,7 @@ MEMBERS = ("member-1", "member-2")
 CHURNERS = ("churner-1", "churner-2")
 PIPELINERS = ("pipeliner",)
 ASKERS = ("asker",)
+VARIED = ("varied-1", "varied-2")
 START_SECONDS_MAX = 120.0
 HEAL_SECONDS_MAX = 180.0
 """Time from the end of the storm until all is well: elections, sessions, connections that nobody answers, recovery."""
@@ -104,12 +110,14 @@ class ClusterScenario:
         self.shape = options.shape
         self.plan = options.storm
         self.cluster = Cluster(self.world, self.shape)
-        self.history = History((TOPIC, TRIMMED, pipelining.TOPIC))
+        self.history = History((TOPIC, TRIMMED, pipelining.TOPIC, varied.TOPIC))
         topics = {TOPIC: PARTITIONS}
         if "trim" in options.workloads:
             topics[TRIMMED] = 1
         if "pipeline" in options.workloads:
             topics[pipelining.TOPIC] = pipelining.PARTITIONS
+        if "varied" in options.workloads:
+            topics[varied.TOPIC] = varied.PARTITIONS
         self.load = Workload(self.world, self.history, topics, self.cluster.bootstrap)
         self.load.delivery_seconds = options.delivery_seconds
         self.own: Sequence[OwnWorkload] = ()
@@ -126,7 +134,16 @@ class ClusterScenario:
         self._churners = CHURNERS if "churn" in options.workloads else ()
         self._pipeliners = PIPELINERS if "pipeline" in options.workloads else ()
         self._askers = ASKERS if "ask" in options.workloads else ()
+        self._varied = [VariedProducer(self.load, name) for name in VARIED if "varied" in options.workloads]
+        session_ms = int(self.shape.settings.get("group.min.session.timeout.ms", crowd.SESSION_MS_DEFAULT))
+        self._crowds = [
+            Crowd(self.load, group, session_ms) for group in crowd.GROUPS if "crowd" in options.workloads
+        ]
         others = ("reader", FOLLOWER, *MEMBERS, *self._churners, *self._pipeliners)
+        if self._varied:
+            others += VARIED
+        if self._crowds:
+            others += crowd.slots(seed)
         self._storm = Storm(
             self.cluster, self.plan, (*self._producers, *others), operator, ALL_TROUBLES, self._whole
         )
@@ -179,11 +196,7 @@ class ClusterScenario:
         readers_named = ("reader",) if "consume" in self.options.workloads else ()
         workers = load.start(self._producers[:half], self._producers[half:], readers_named)
         group = GroupReading(load)
-        readers: dict[str, Event] = {}
-        if "follow" in self.options.workloads:
-            readers[FOLLOWER] = world.spawn(follow, load, FOLLOWER, "rack-2", self._whole)
-        if self._has_group:
-            readers |= {name: world.spawn(group.member, name) for name in MEMBERS}
+        readers = self._start_readers(group)
         workers += [world.spawn(run) for run in self._more_clients()]
         churning = [Churning(load, name, replicas) for name in self._churners]
         churned = [world.spawn(churner.run) for churner in churning]
@@ -203,9 +216,7 @@ class ClusterScenario:
                 raise Liveness(f"seed {world.seed}: the workload {self.own[number]} does not end")
         await load.find_ends(admin)
         await self._readers_must_come_to_the_end(readers)
-        if self._has_group:
-            group.check()
-            await group.check_commits("auditor")
+        await self._check_groups(group)
         summary = await load.check(admin)
         self.history.check_anomalies()
         for each in self.own:
@@ -231,7 +242,28 @@ class ClusterScenario:
     def _more_clients(self) -> list[Callable[[], Awaitable[None]]]:
         """The clients of the workloads that come on top, each as what it runs."""
         pipelining = [Pipelining(self.load, name).run for name in self._pipeliners]
-        return [*pipelining, *(Asking(self.load, name).run for name in self._askers)]
+        asking = [Asking(self.load, name).run for name in self._askers]
+        return [*pipelining, *(each.run for each in self._varied), *asking]
+
+    def _start_readers(self, group: GroupReading) -> dict[str, Event]:
+        """Set those to work that read to the end; the events are set when they have done so."""
+        spawn = self.world.spawn
+        readers: dict[str, Event] = {}
+        if "follow" in self.options.workloads:
+            readers[FOLLOWER] = spawn(follow, self.load, FOLLOWER, "rack-2", self._whole)
+        if self._has_group:
+            readers |= {name: spawn(group.member, name) for name in MEMBERS}
+        for each_crowd in self._crowds:
+            readers |= each_crowd.start()
+        return readers
+
+    async def _check_groups(self, group: GroupReading) -> None:
+        """Hold what groups have read and committed against the history. Raises `SafetyViolation`."""
+        if self._has_group:
+            group.check()
+            await group.check_commits("auditor")
+        for each_crowd in self._crowds:
+            await each_crowd.check("auditor")
 
     def _figures(self) -> dict[str, int]:
         """The figures of the run besides its load."""
@@ -243,6 +275,11 @@ class ClusterScenario:
             "upgrades": sum(
                 times for what, times in self._storm.counts.items() if what.startswith("upgrade ")
             ),
+            "producers": sum(each.lives for each in self._varied),
+            "producer_deaths": sum(each.deaths for each in self._varied),
+            "members": sum(each.lives for each in self._crowds),
+            "rebalances": sum(each.promises.rebalances for each in self._crowds),
+            "late_commits": sum(each.promises.refused_late for each in self._crowds),
             "snapshots": sum(cluster.snapshot_end(member) > 0 for member in cluster.members),
         }
 
@@ -250,6 +287,8 @@ class ClusterScenario:
         configs = {"min.insync.replicas": str(self.shape.in_sync_min), **self.shape.topic_configs}
         if topic == pipelining.TOPIC:
             configs |= pipelining.topic_configs(Random(f"{self.world.seed}/{topic}"))
+        if topic == varied.TOPIC:
+            configs |= topic_configs(Random(f"{self.world.seed}/{topic}"))
         return configs
 
     async def _must_be_whole(self, when: str, seconds: float) -> None:

@@ -190,3 +190,34 @@ def test_an_error_in_the_block_gives_up_what_is_there(broker: LoopbackBroker) ->
     assert isinstance(caught.value.exceptions[0], KeyError)
     with pytest.raises(ClientClosed):
         trio.run(records[0].result)
+
+
+def test_memory_that_is_free_at_once_is_not_waited_for() -> None:
+    """`buffer.memory`: what compression gives back as soon as a batch is made serves the record that waits for room."""
+
+    async def body(world: World, producer: AsyncProducer, broker: FakeBroker) -> None:
+        values = [b"%d" % number + bytes(700) for number in range(60)]
+        for value in values:
+            await producer.send("t", value, partition=0)
+        await producer.flush()
+        assert broker.values("t")[0] == values
+
+    in_a_world(1, body, compression_type="gzip", buffer_memory=8000, batch_size=16_384, linger_ms=1000)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_cut_and_refused_leaves_the_others_in_order(seed: int) -> None:
+    """MESSAGE_TOO_LARGE in the middle of batches in flight: parts of one batch keep their order over new numbers."""
+
+    async def body(world: World, producer: AsyncProducer, broker: FakeBroker) -> None:
+        broker.max_batch_bytes = 1000
+        small = []
+        for number in range(60):
+            size = world.random.choice((10, 10, 1200))
+            value = b"%d:" % number + bytes(size)
+            await producer.send("t", value, partition=0)
+            small += [value] if size == 10 else []
+        await producer.flush()
+        assert broker.values("t")[0] == small
+
+    in_a_world(seed, body, batch_size=16_384, linger_ms=50, delivery_timeout_ms=600_000)

@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 
 RAFT = "metadata_quorum.raft."
 REPLICATION = "data_plane.replication."
+GROUPS = "data_plane.groups."
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -247,6 +248,60 @@ MUTANTS: tuple[Mutant, ...] = (
         "return before not in broker.log_dirs",
         "return False",
         "replaced",
+        60,
+    ),
+    Mutant(
+        "group-commit-answered-before-its-high-watermark",
+        "KIP-98's neighbourhood: a coordinator answers what it has appended, before its followers have it.",
+        GROUPS + "decision_log:CoordinatorLog.catch_up",
+        "high_watermark = self._partition.log.high_watermark",
+        "high_watermark = self._partition.log.log_end_offset",
+        "crowd",
+        60,
+    ),
+    Mutant(
+        "coordinator-reads-the-newest-segment-only",
+        "KAFKA-4682's neighbourhood: a new coordinator lacks the offsets that lie in older segments of its partition.",
+        GROUPS + "decision_log:read_latest",
+        "offset, end_offset = log.log_start_offset, log.log_end_offset",
+        "offset, end_offset = log.active.base_offset, log.log_end_offset",
+        "crowd",
+        60,
+    ),
+    Mutant(
+        "commit-of-an-older-generation-is-taken",
+        "KAFKA-4845's neighbourhood: a member that was away for a rebalance commits for partitions that others have.",
+        GROUPS + "offsets:OffsetStore._may_commit",
+        "if generation != group.generation:",
+        "if generation > group.generation:",
+        "crowd",
+        60,
+    ),
+    Mutant(
+        "partition-given-before-it-is-given-up",
+        "KIP-429: a partition that changes hands is in no assignment until its owner has revoked it.",
+        "odradek.client.consumer.assignors:CooperativeStickyAssignor.assign",
+        "[key for key in keys if owners.get(key, member_id) == member_id]",
+        "list(keys)",
+        "crowd",
+        60,
+    ),
+    Mutant(
+        "parts-of-a-batch-change-places",
+        "KIP-126's neighbourhood: parts of a batch that was too large come back in another order.",
+        "odradek.client.producer.sender:_older",
+        "return True  # it lost its number when the lane began new ones, and was not sent under these",
+        "return batch.opened_at < other.opened_at",
+        "varied",
+        60,
+    ),
+    Mutant(
+        "produce-acknowledged-at-its-timeout",
+        "Kafka's produce purgatory: what is not on all replicas in sync when its time is up is answered with an error.",
+        "data_plane.handlers.producing.delayed_produce:DelayedProduce._time_out",
+        "set_error(waiter.answer, ErrorCode.REQUEST_TIMED_OUT, None)",
+        "set_error(waiter.answer, ErrorCode.NONE, None)",
+        "varied",
         60,
     ),
     Mutant(

@@ -98,6 +98,42 @@ def offsets(seed: int) -> str:
     )
 
 
+def crowd(seed: int) -> str:
+    """Aimed: groups whose members come and go, coordinators that die and are cut off; no other clients than producers.
+
+    The partitions of coordinators get a new segment each second.
+    """
+    options = RunOptions.draw(seed, "lite", seconds=20.0)
+    settings = {
+        **SETTINGS,
+        **QUICK_SETTINGS,
+        "group.min.session.timeout.ms": "1000",
+        "group.initial.rebalance.delay.ms": "0",
+        "log.roll.ms": "1000",
+    }
+    shape = attrs.evolve(options.shape, settings=settings, log_dirs=1, older=0, segment_bytes=0)
+    storm = attrs.evolve(options.storm, kinds=("deaths", "links", "links", "links"), power=False)
+    return _run_options(
+        seed,
+        attrs.evolve(
+            options, shape=shape, storm=storm, weather=Weather(), workloads=("produce", "crowd"), clients=1
+        ),
+    )
+
+
+def varied(seed: int) -> str:
+    """Aimed: producers of every kind, brokers that die and are cut off; nothing else happens."""
+    options = RunOptions.draw(seed, "lite", seconds=20.0)
+    shape = attrs.evolve(options.shape, settings={**SETTINGS, **QUICK_SETTINGS}, log_dirs=1, older=0)
+    storm = attrs.evolve(options.storm, kinds=("deaths", "links", "links", "links"), power=False)
+    return _run_options(
+        seed,
+        attrs.evolve(
+            options, shape=shape, storm=storm, weather=Weather(), workloads=("produce", "varied"), clients=1
+        ),
+    )
+
+
 def churn(seed: int) -> str:
     """Aimed: a single node on a slow disk, stopped and started, with upkeep each second, and topics that come and go."""
     settings = {"log.retention.check.interval.ms": "1000", "log.flush.offset.checkpoint.interval.ms": "2000"}
@@ -169,6 +205,8 @@ DRIVERS: Mapping[str, Driver] = {
     "power": power,
     "replaced": replaced,
     "offsets": offsets,
+    "crowd": crowd,
+    "varied": varied,
     "churn": churn,
     "order": order,
 }

@@ -108,3 +108,73 @@ def test_foreign_bytes_and_reads_before_the_send_are_found() -> None:
     early.see("reader", [Told(SYNCED, 0, b"a:0", 1.0)], 2.0)
     with pytest.raises(SafetyViolation, match="G1c-realtime"):
         early.check_anomalies()
+
+
+def test_a_record_is_there_as_often_as_it_was_sent() -> None:
+    """Promise 4: a producer that is not idempotent may repeat a send and change the order."""
+    made = History(())
+    for serial in range(2):
+        made.send(CACHED, b"a:%d" % serial, "a", 1.0, idempotent=False)
+    assert made.check(CACHED, 0, [(0, b"a:1"), (1, b"a:0")]) == 2
+    with pytest.raises(SafetyViolation, match="is at 0 and at 1"):
+        made.check(CACHED, 0, [(0, b"a:0"), (1, b"a:0")])
+    made.attempted(CACHED, b"a:0", 2)
+    assert made.check(CACHED, 0, [(0, b"a:0"), (1, b"a:1"), (2, b"a:0")]) == 3
+    made.see("auditor", [Told(CACHED, 0, b"a:0", 5.0), Told(CACHED, 1, b"a:1", 5.0)], 6.0, final=True)
+    made.see("auditor", [Told(CACHED, 2, b"a:0", 6.0)], 7.0, final=True)
+    made.check_anomalies()
+    with pytest.raises(SafetyViolation, match="is at 0 and at 3"):
+        made.check(CACHED, 0, [(0, b"a:0"), (1, b"a:1"), (2, b"a:0"), (3, b"a:0")])
+
+
+@pytest.mark.parametrize("how", ["acknowledged", "read", "witnessed"])
+def test_what_is_sent_later_is_behind_what_was_known_before(how: str) -> None:
+    """Promise 5, over producers: whatever their acks."""
+    made = History(())
+    made.send(CACHED, b"a:0", "a", 1.0)
+    first = Told(CACHED, 1, b"a:0", 1.0)
+    if how == "acknowledged":
+        made.acknowledge(first, 2.0)
+    elif how == "read":
+        made.see("reader", [first], 2.0)
+    else:
+        made.witness(first, 2.0)
+    made.send(CACHED, b"b:0", "b", 1.5)
+    made.send(CACHED, b"c:0", "c", 2.5)
+    assert made.check(CACHED, 0, [(0, b"b:0"), (1, b"a:0"), (2, b"c:0")]) == 3
+    with pytest.raises(SafetyViolation, match=r"c:0.* was sent at 2.5.* is at 0, before b'a:0' at 1"):
+        made.check(CACHED, 0, [(0, b"c:0"), (1, b"a:0")])
+
+
+def test_a_send_that_failed_is_never_seen() -> None:
+    """G1a: promise 6."""
+    made = History(())
+    made.send(CACHED, b"a:0", "a", 1.0)
+    made.refuse(CACHED, b"a:0", "too large", 2.0)
+    made.check_anomalies()
+    made.see("reader", [Told(CACHED, 0, b"a:0", 3.0)], 4.0)
+    with pytest.raises(SafetyViolation, match=r"G1a: cached-0: .* failed by 'too large'"):
+        made.check_anomalies()
+
+
+def test_a_commit_that_was_forgotten_is_found() -> None:
+    """lost-commit: a member begins below what its group had acknowledged."""
+    made = History(())
+    for serial in range(4):
+        made.send(CACHED, b"a:%d" % serial, "a", 0.0)
+    told = [Told(CACHED, offset, b"a:%d" % offset, 1.0) for offset in range(4)]
+    made.own("one", "g", [CACHED], 1.0)
+    made.see("one", told, 2.0)
+    commit = made.commit("one", "g", {CACHED: 3}, 3.0)
+    commit.completed, commit.outcome = 3.5, "ok"
+    lost = made.commit("one", "g", {CACHED: 1}, 2.5)
+    lost.over = 2.9
+    made.own("two", "g", [CACHED], 4.0)
+    made.see("two", [Told(CACHED, 3, b"a:3", 5.0)], 6.0)
+    made.check_anomalies()
+    made.own("three", "g", [CACHED], 7.0)
+    made.see("three", [Told(CACHED, 1, b"a:1", 8.0)], 9.0)
+    with pytest.raises(SafetyViolation, match="lost-commit: cached-0: g had committed 3"):
+        made.check_anomalies()
+    lost.over = None
+    made.check_anomalies()

@@ -574,7 +574,9 @@ class Sender:
 
 
 def _older(batch: Batch, other: Batch) -> bool:
-    """True if `batch` was first sent before `other`, by their numbers (which wrap) where they have some."""
-    if batch.base_sequence < 0 or other.base_sequence < 0:
-        return batch.opened_at < other.opened_at
+    """True if `batch`, which comes back, goes before `other`: by their sequence numbers (which wrap), if they have some."""
+    if batch.base_sequence < 0:
+        return batch.number < other.number
+    if other.base_sequence < 0:
+        return True  # it lost its number when the lane began new ones, and was not sent under these
     return (other.base_sequence - batch.base_sequence) % _SEQUENCE_END < _SEQUENCE_END // 2

@@ -168,13 +168,14 @@ class AsyncProducer:
         await self.client.run(topics_with_metadata(core, [topic], deadline=deadline, auto_create=True))
 
     async def _wait_for_room(self, deadline: float) -> None:
-        if self._room is None:
-            self._room = self._env.event()
+        room = self._room
+        if room is None:
+            room = self._room = self._env.event()
         self._accumulator.starving += 1
         try:
             self._step()
             with self._env.clock.timeout_at(deadline) as scope:
-                await self._room.wait()
+                await room.wait()
         finally:
             self._accumulator.starving -= 1
         if scope.expired:

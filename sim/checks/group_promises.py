@@ -1,0 +1,215 @@
+"""What a group promises its members, as a ledger that is shown what members are told and raises what cannot be. PURE.
+
+1. In one generation a partition has one owner at most. Who gives it up within a generation owned it there.
+2. An owner is handed every record between where it begins and where it ends, once, in order. Nobody else is handed any.
+3. It begins at an offset that may be the group's commit at that moment, or at the beginning where there need be none.
+4. It commits nothing beyond what it was handed.
+5. Once a member has an assignment of a generation, no commit of an older one is taken.
+
+An owner that seeks goes on where it wants. Records that a client has asked to delete may be missed.
+
+When can a commit become the group's offset? One that was sent once and is answered did so before its answer. Any other
+may do so until its generation is over: its bytes may be late. So 3 asks for the commits that can be the latest one, as
+`jepsen_tests.checkers.lost_commit` does; that asks only whether an owner begins too low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from jepsen_tests.history import Commit
+from sim.history import History, SafetyViolation, Told
+from wire.topic_partition import TopicPartition
+
+__all__ = ["GroupPromises", "OpenCommit"]
+
+
+@attrs.define(eq=False)
+class _Ownership:
+    """A partition in the hands of a member. `next_offset` None: it has not begun."""
+
+    since: float
+    next_offset: int | None = None
+
+
+@attrs.define(eq=False)
+class OpenCommit:
+    """A commit that was begun. `late`: a member has had an assignment of a later generation before."""
+
+    operation: Commit
+    generation: int
+    late: bool
+
+
+@attrs.define(eq=False)
+class GroupPromises:
+    """The ledger of one group. A `member` is one process; its `owner` is that, or the static member that it is."""
+
+    group: str
+    history: History
+    generation: int = -1
+    """The latest generation of which a member has had an assignment."""
+    seen: set[tuple[TopicPartition, int]] = attrs.Factory(set)
+    """What was handed to anybody."""
+    progress: dict[TopicPartition, int] = attrs.Factory(dict)
+    """The furthest position of any owner."""
+    rebalances: int = 0
+    refused_late: int = 0
+    _owners: dict[tuple[int, TopicPartition], str] = attrs.Factory(dict)
+    _held: dict[tuple[str, TopicPartition], _Ownership] = attrs.Factory(dict)
+    _commits: list[OpenCommit] = attrs.Factory(list)
+
+    # Owners
+
+    def owns(self, owner: str, generation: int, keys: Iterable[TopicPartition], now: float) -> None:
+        """A member has these in this generation, or had them until it gave them up within it. Raises `SafetyViolation`."""
+        if generation > self.generation:
+            self.generation = generation
+            self.rebalances += 1
+            for commit in self._commits:
+                if commit.operation.over is None and commit.generation < generation:
+                    commit.operation.over = now
+        for key in keys:
+            other = self._owners.setdefault((generation, key), owner)
+            if other != owner:
+                raise SafetyViolation(
+                    f"{self.group}: {key} belongs to {other} and to {owner} in generation {generation}"
+                )
+
+    def begins(
+        self, member: str, keys: Iterable[TopicPartition], now: float, *, will_seek: bool = False
+    ) -> None:
+        """A member is told that it has these from now on."""
+        given = list(keys)
+        for key in given:
+            self._held[member, key] = _Ownership(now)
+        if not will_seek:
+            self.history.own(member, self.group, given, now)
+
+    def ends(self, member: str, keys: Iterable[TopicPartition]) -> None:
+        """A member is told that these are no longer its own."""
+        for key in keys:
+            self._held.pop((member, key), None)
+
+    def gone(self, member: str) -> None:
+        """A member is dead."""
+        for held in [held for held in self._held if held[0] == member]:
+            del self._held[held]
+
+    def held_by(self, member: str) -> set[TopicPartition]:
+        """What a member owns by what it was told."""
+        return {key for name, key in self._held if name == member}
+
+    def has_begun(self, member: str, key: TopicPartition) -> bool:
+        """Whether a member knows where it is in a partition of its own."""
+        held = self._held.get((member, key))
+        return held is not None and held.next_offset is not None
+
+    def seeks(self, member: str, key: TopicPartition, offset: int) -> None:
+        """A member goes on at this offset."""
+        self._held[member, key].next_offset = offset
+
+    # Records
+
+    def handed(self, member: str, records: Sequence[Told], now: float) -> None:
+        """One poll of a member has returned these. Raises `SafetyViolation`."""
+        for told in records:
+            key, offset = told.partition, told.offset
+            held = self._held.get((member, key))
+            if held is None:
+                raise SafetyViolation(
+                    f"{self.group}: {member} is handed {offset} of {key}, which it does not own"
+                )
+            trimmed = key in self.history.deleted_below
+            if held.next_offset is None:
+                possible = self._possible(key, held.since)
+                if offset not in possible and not trimmed:
+                    raise SafetyViolation(
+                        f"{self.group}: {member} begins {key} at {offset} at {now:.6f} s, which it has had since"
+                        f" {held.since:.6f} s; the group's commit is one of {sorted(possible)}"
+                    )
+            elif offset != held.next_offset and not (trimmed and offset > held.next_offset):
+                raise SafetyViolation(
+                    f"{self.group}: {member} is handed {offset} of {key} behind {held.next_offset - 1}"
+                )
+            held.next_offset = offset + 1
+            self.seen.add((key, offset))
+            self.progress[key] = max(self.progress.get(key, 0), offset + 1)
+
+    def _possible(self, key: TopicPartition, at: float) -> set[int]:
+        """The offsets that may be the group's for somebody who asks at this time or later."""
+        commits = [each.operation for each in self._commits if str(key) in each.operation.offsets]
+        certain = [
+            each
+            for each in commits
+            if each.outcome == "ok" and each.completed is not None and each.completed < at
+        ]
+        latest_start = max((each.invoked for each in certain), default=-1.0)
+        found = {
+            each.offsets[str(key)]
+            for each in commits
+            if each.outcome != "fail"
+            and (each.effective_until is None or each.effective_until >= latest_start)
+        }
+        return found if certain else found | {0}
+
+    # Commits
+
+    def commits(
+        self, member: str, generation: int, offsets: Mapping[TopicPartition, int], now: float
+    ) -> OpenCommit:
+        """A member is about to commit. Raises `SafetyViolation`."""
+        late = generation < self.generation
+        if not late:
+            for key, offset in offsets.items():
+                held = self._held.get((member, key))
+                if held is not None and held.next_offset is not None and offset > held.next_offset:
+                    raise SafetyViolation(
+                        f"{self.group}: {member} commits {offset} of {key}, and was handed up to {held.next_offset}"
+                    )
+        commit = OpenCommit(self.history.commit(member, self.group, offsets, now), generation, late)
+        if late:
+            commit.operation.outcome = "fail"
+        else:
+            self._commits.append(commit)
+        return commit
+
+    def committed(self, commit: OpenCommit, now: float, *, times: int = 1) -> None:
+        """A commit that was sent so many times was acknowledged. Raises `SafetyViolation`."""
+        if commit.late:
+            raise SafetyViolation(
+                f"{self.group}: a commit of generation {commit.generation} was taken at {now:.6f} s, asked for at"
+                f" {commit.operation.invoked:.6f} s, after generation {self.generation} had begun"
+            )
+        commit.operation.completed, commit.operation.outcome = now, "ok"
+        commit.operation.repeated = times > 1
+
+    def refused(self, commit: OpenCommit, now: float, error: str, *, certain: bool) -> None:
+        """A commit has failed. `certain`: it was sent once, and the answer says that it was not taken."""
+        commit.operation.completed, commit.operation.error = now, error
+        self.refused_late += commit.late
+        if certain:
+            commit.operation.outcome = "fail"
+
+    # Afterwards
+
+    def check(self) -> None:
+        """Everything acknowledged was handed to some member, unless deleted. Raises `SafetyViolation`."""
+        for told in self.history.acknowledged:
+            if told.offset < self.history.deleted_below.get(told.partition, 0):
+                continue
+            if (told.partition, told.offset) not in self.seen:
+                raise SafetyViolation(
+                    f"{self.group}: nobody was handed {told.value[:40]!r} at {told.partition} {told.offset}"
+                )
+
+    def check_commits(self, found: Mapping[TopicPartition, int | None], now: float) -> None:
+        """The group's commits, asked for when no member is left. Raises `SafetyViolation`."""
+        for key, offset in found.items():
+            possible = self._possible(key, now)
+            if offset not in possible and not (offset is None and 0 in possible):
+                raise SafetyViolation(
+                    f"{self.group}: {offset} of {key} is committed; it can only be one of {sorted(possible)}"
+                )

@@ -1,0 +1,1 @@
+"""Members of groups that come, go, stall and return."""

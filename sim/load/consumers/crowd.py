@@ -1,0 +1,133 @@
+"""Groups whose members come, go, stall and return, and what is promised to them. PORTED.
+
+Each slot of a group is a machine, on which a member lives for some seconds. Then it closes or dies. Or it is frozen for
+longer than its session, and goes on as if nothing had happened. Once the load is over, a last member lives on each, which reads to the end.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+
+from odradek.client.consumer.group_calls import Coordinator
+from odradek.client.core.client_config import ClientConfig
+from odradek.client.shells.aio import AsyncClient
+from odradek.env.ports import Event
+from sim.checks.group_promises import GroupPromises
+from sim.load.consumers.member import MemberLife
+from sim.load.consumers.member_plan import CALM, GroupPlan, MemberPlan
+from sim.load.workload import REQUEST_SECONDS, Workload
+
+GROUPS = ("crowd-1", "crowd-2")
+SESSION_MS_DEFAULT = 6000
+"""Kafka's `group.min.session.timeout.ms`."""
+AWAY_SECONDS_MAX = 2.0
+CLOSE_SECONDS = 20.0
+STALL_SESSIONS = (0.1, 1.1, 3.0)
+"""Members freeze for a time between the first two or the last two, as multiples of the shortest session."""
+REBALANCE_SESSIONS = 2
+"""`max.poll.interval.ms` in those: how long a rebalance waits for a member that is frozen."""
+REBALANCE_MS_MIN = 4000
+COMMITS_SECONDS = 10 * REQUEST_SECONDS
+
+__all__ = ["GROUPS", "Crowd", "slots"]
+
+
+def slots(seed: int) -> tuple[str, ...]:
+    """The machines of all groups of a seed."""
+    return tuple(name for group in GROUPS for name in _slots(group, _plan(seed, group)))
+
+
+def _plan(seed: int, group: str) -> GroupPlan:
+    return GroupPlan.draw(Random(f"{seed}/{group}"))
+
+
+def _slots(group: str, plan: GroupPlan) -> list[str]:
+    return [f"{group}-member-{number}" for number in range(1, plan.members + 1)]
+
+
+class Crowd:
+    """One group. `start` it, and `check` once its members have come to the end."""
+
+    def __init__(self, load: Workload, group: str, session_ms: int) -> None:
+        """`session_ms` is the shortest session that brokers take."""
+        self._load = load
+        self._session_ms = session_ms
+        self._group = group
+        self._plan = _plan(load.world.seed, group)
+        self.promises = GroupPromises(group, load.history)
+        load.positions[group] = self.promises.progress
+        self.lives = 0
+
+    def start(self) -> dict[str, Event]:
+        """Set the slots to work; the events are set when they have read everything there is."""
+        names = _slots(self._group, self._plan)
+        return {name: self._load.world.spawn(self._live, name) for name in names}
+
+    async def _live(self, slot: str) -> None:
+        load = self._load
+        world, random = load.world, Random(f"{load.world.seed}/{slot}")
+        instance = slot if random.random() < self._plan.static else None
+        number = 0
+        while not load.is_over:
+            number += 1
+            await self._one_life(
+                slot, f"{slot}.{number}", instance, MemberPlan.draw(random, self._session_ms), random
+            )
+            await world.sleep(random.uniform(0.0, AWAY_SECONDS_MAX))
+        life = MemberLife(load, self.promises, f"{slot}.last", instance, CALM)
+        self.lives += 1
+        await world.start_program(slot, partial(life.main, settings=self._settings())).ended.wait()
+
+    async def _one_life(
+        self, slot: str, name: str, instance: str | None, plan: MemberPlan, random: Random
+    ) -> None:
+        load, world = self._load, self._load.world
+        life = MemberLife(load, self.promises, name, instance, plan)
+        self.lives += 1
+        running = world.start_program(slot, partial(life.main, settings=self._settings()))
+        await world.wait(running.ended, plan.life_seconds)
+        if plan.end == "stall":
+            least, session, most = (times * self._session_ms / 1000 for times in STALL_SESSIONS)
+            seconds = random.choice((random.uniform(least, session), random.uniform(session, most)))
+            world.pause(slot)
+            await world.wait(running.ended, seconds)
+            world.resume(slot)
+            await world.wait(running.ended, plan.life_seconds)
+        if plan.end != "die":
+            life.is_over = True
+            await world.wait(running.ended, CLOSE_SECONDS)
+        if not running.ended.is_set():
+            world.crash(slot, random.choice(("all", "random")))
+            await running.ended.wait()
+        self.promises.gone(name)
+
+    def _settings(self) -> dict[str, str]:
+        load = self._load
+        return {
+            "bootstrap.servers": ",".join(f"{host}:{port}" for host, port in load.bootstrap),
+            "group.id": self._group,
+            "auto.offset.reset": "earliest",
+            "partition.assignment.strategy": self._plan.assignor,
+            "max.poll.interval.ms": str(max(REBALANCE_MS_MIN, REBALANCE_SESSIONS * self._session_ms)),
+            "request.timeout.ms": str(int(load.request_seconds * 1000)),
+        }
+
+    async def check(self, name: str) -> None:
+        """All is read, and no member is left. Raises `SafetyViolation`."""
+        load = self._load
+        self.promises.check()
+        client = AsyncClient(
+            load.world.node_env(name),
+            load.world.tasks,
+            load.bootstrap,
+            ClientConfig(client_id=name, request_timeout=REQUEST_SECONDS, fail_fast=False),
+        )
+        coordinator = Coordinator(client.core, self._group)
+        asked = load.world.now
+        deadline = client.core.now + COMMITS_SECONDS
+        found = await client.run(coordinator.committed(load.partitions, deadline=deadline))
+        self.promises.check_commits(
+            {key: None if each is None else each.offset for key, each in found.items()}, asked
+        )
+        client.close()

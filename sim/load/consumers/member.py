@@ -1,0 +1,187 @@
+"""One life of a member: a process with the product's own consumer, which tells the ledger of its group all that it is told.
+
+PORTED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from random import Random
+
+from odradek.client.consumer.consumer_types import ConsumerRecord, OffsetAndMetadata
+from odradek.client.consumer.group_calls import Member
+from odradek.client.consumer.group_membership import GroupMembership, MembershipState
+from odradek.client.errors import ClientError
+from odradek.client.shells.aio_consumer import AsyncConsumer
+from odradek.env.ports import Env, TaskGroup
+from sim.checks.group_promises import GroupPromises
+from sim.history import Told
+from sim.load.attachments import must_be_whole
+from sim.load.consumers.member_plan import MemberPlan
+from sim.load.consumers.watched_commits import WatchedCommits
+from sim.load.workload import ROT_SECONDS, Workload
+from wire.batches.batch_errors import CorruptBatch
+from wire.errors import KafkaError
+from wire.topic_partition import TopicPartition
+
+POLL_SECONDS = 0.5
+TURNS_AFTER_RETURN = 4
+CLOSE_SECONDS = 5.0
+LATE_SECONDS = 3.0
+LOOK_UP_SECONDS = 3.0
+OLD_MS_MAX = 20_000
+BACK_MAX = 50
+
+__all__ = ["MemberLife"]
+
+
+class MemberLife:
+    """Reads what its group gives it, until it is told to end. Is the consumer's rebalance listener."""
+
+    def __init__(
+        self, load: Workload, promises: GroupPromises, name: str, instance: str | None, plan: MemberPlan
+    ) -> None:
+        self._load = load
+        self._promises = promises
+        self._name = name
+        self._instance = instance
+        self._plan = plan
+        self._random = Random(f"{load.world.seed}/{name}")
+        self._moved: set[TopicPartition] = set()
+        self._identity: Member | None = None
+        """Who it is in the latest generation of which it has had an assignment."""
+        self._former: Member | None = None
+        """Who it was in the one before, for a commit that must be refused."""
+        self.is_over = False
+        """Set: the member closes, and the process ends."""
+
+    async def main(self, env: Env, tasks: TaskGroup, settings: Mapping[str, str]) -> None:
+        """Be a member, then leave in order."""
+        static = {} if self._instance is None else {"group.instance.id": self._instance}
+        self._consumer = consumer = AsyncConsumer(
+            env, tasks, {**settings, "client.id": self._name, **self._plan.settings, **static}
+        )
+        machine = consumer._machine
+        assert machine.membership is not None
+        assert machine.coordinator is not None
+        self._membership: GroupMembership = machine.membership
+        self._coordinator = machine.coordinator
+        world = self._load.world
+        WatchedCommits(world, self._promises, self._name, machine.core, machine.coordinator)
+        consumer.subscribe(list(self._load.topics), listener=self)
+        while not (self.is_over or self._load.reader_is_done(self._progress())):
+            await self._try(env, self._turn(env))
+        if self._plan.end == "unsubscribe":
+            await self._try(env, consumer.unsubscribe())
+            consumer.subscribe(list(self._load.topics), listener=self)
+            for _ in range(TURNS_AFTER_RETURN):
+                await self._try(env, self._turn(env))
+        await consumer.close(CLOSE_SECONDS)
+
+    async def _try(self, env: Env, doing: Awaitable[None]) -> None:
+        """Do it; that a cluster in a storm refuses or is late is noted."""
+        world = self._load.world
+        try:
+            await doing
+        except (KafkaError, ClientError) as error:
+            world.trace.record(world.now, self._name, "group", error)
+            if isinstance(error.__cause__, CorruptBatch):
+                await env.clock.sleep_until(env.clock.monotonic() + ROT_SECONDS)
+
+    def _progress(self) -> dict[TopicPartition, int]:
+        return {key: self._promises.progress.get(key, 0) for key in self._load.partitions}
+
+    async def _turn(self, env: Env) -> None:
+        """One poll, and what follows from it."""
+        plan, random, consumer = self._plan, self._random, self._consumer
+        began = self._load.world.now
+        self._moved.clear()
+        records = await consumer.poll(POLL_SECONDS)
+        self._take(records, began)
+        if self._membership.state is MembershipState.STABLE and self._membership.is_member:
+            self._owns(consumer.assignment())
+        if records and not plan.auto_commit and random.random() < plan.commit_share:
+            if plan.waits:
+                await consumer.commit()
+            else:
+                consumer.commit_soon()
+        if records and random.random() < plan.seek_share:
+            await self._seek()
+        if self._former is not None and random.random() < plan.late_share:
+            await self._commit_late()
+        if plan.rest_seconds:
+            await env.clock.sleep_until(env.clock.monotonic() + random.uniform(0.0, plan.rest_seconds))
+
+    def _take(self, records: Sequence[ConsumerRecord], began: float) -> None:
+        load = self._load
+        told: list[Told] = []
+        for record in records:
+            key = TopicPartition(record.topic, record.partition)
+            value = record.value or b""
+            must_be_whole(f"{self._name}: {key} {record.offset}", record.key, value, record.headers)
+            told.append(Told(key, record.offset, value, began))
+        self._promises.handed(self._name, told, load.world.now)
+        load.history.see(self._name, told, load.world.now, rebalanced=sorted(self._moved))
+
+    async def _seek(self) -> None:
+        """Go back in one partition: to its beginning, by some records, or to a time."""
+        random, consumer = self._random, self._consumer
+        known = [key for key in sorted(consumer.assignment()) if self._promises.has_begun(self._name, key)]
+        if not known or self._load.ends is not None:
+            return
+        key = random.choice(known)
+        position = await consumer.position(key)
+        target = random.choice((0, max(0, position - random.randint(1, BACK_MAX))))
+        if key in self._load.history.deleted_below:
+            return
+        if random.random() < 0.5:
+            moment = self._load.world.node_env(self._name).clock.wall_ms() - random.randint(0, OLD_MS_MAX)
+            found = await consumer.offsets_for_times({key: max(0, moment)}, LOOK_UP_SECONDS)
+            at = found[key]
+            if at is None or at.offset > position:
+                return
+            target = at.offset
+        if key in consumer.assignment() and self._promises.has_begun(self._name, key):
+            consumer.seek(key, target)
+            self._promises.seeks(self._name, key, target)
+            self._moved.add(key)
+
+    async def _commit_late(self) -> None:
+        """Try what only a member of an older generation would do. It must be refused: the ledger sees to it."""
+        former, self._former = self._former, None
+        assert former is not None
+        offsets = {self._random.choice(self._load.partitions): OffsetAndMetadata(0)}
+        deadline = self._consumer.client.core.now + LATE_SECONDS
+        await self._consumer.client.run(self._coordinator.commit(offsets, former, deadline=deadline))
+
+    # What the group says
+
+    @property
+    def _owner(self) -> str:
+        return self._name if self._instance is None else self._instance
+
+    def _owns(self, keys: Iterable[TopicPartition]) -> None:
+        identity = self._membership.member
+        if self._identity is not None and self._identity.generation < identity.generation:
+            self._former = self._identity
+        self._identity = identity
+        self._promises.owns(self._owner, identity.generation, sorted(keys), self._load.world.now)
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        """Take them up."""
+        now = self._load.world.now
+        self._moved |= set(partitions)
+        if self._membership.state is MembershipState.ADOPTING and self._membership.is_member:
+            self._owns(self._consumer.assignment())
+        self._promises.begins(self._name, partitions, now)
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        """Give them up, as the owner that this member is."""
+        if self._membership.state is MembershipState.ADOPTING and self._membership.is_member:
+            self._owns(partitions)
+        self.on_partitions_lost(partitions)
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        """They are gone."""
+        self._moved |= set(partitions)
+        self._promises.ends(self._name, partitions)

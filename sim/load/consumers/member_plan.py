@@ -1,0 +1,95 @@
+"""How a group and each life of its members work, drawn from a seed. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+import attrs
+
+from sim.load.workload import FETCH_BYTES_MAX
+
+__all__ = ["CALM", "GroupPlan", "MemberPlan"]
+
+ASSIGNORS = ("range", "roundrobin", "cooperative-sticky", "cooperative-sticky")
+RACKS = ("", "rack-1", "rack-2")
+ENDS = ("close", "close", "close", "die", "stall", "unsubscribe")
+
+
+@attrs.frozen
+class GroupPlan:
+    """What all members of a group have in common."""
+
+    assignor: str
+    members: int
+    static: float
+    """The share of the slots whose members are static (KIP-345)."""
+
+    @classmethod
+    def draw(cls, random: Random) -> GroupPlan:
+        """A plan by chance."""
+        return cls(random.choice(ASSIGNORS), random.choice((2, 3)), random.choice((0.0, 0.5, 1.0)))
+
+
+@attrs.frozen
+class MemberPlan:
+    """One life of a member: how it reads, commits and ends."""
+
+    settings: Mapping[str, str]
+    auto_commit: bool
+    commit_share: float
+    """How often a member that commits by hand does so after a poll."""
+    waits: bool
+    """Whether it waits for its own commits."""
+    seek_share: float
+    late_share: float
+    """How often it tries a commit of the generation before, once it has a new assignment."""
+    rest_seconds: float
+    end: str
+    life_seconds: float
+
+    @classmethod
+    def draw(cls, random: Random, session_ms: int) -> MemberPlan:
+        """A plan by chance. `session_ms` is the least that brokers take."""
+        auto_commit = random.random() < 0.5
+        settings = {
+            "enable.auto.commit": str(auto_commit).lower(),
+            "auto.commit.interval.ms": random.choice(("100", "1000", "5000")),
+            "max.poll.records": random.choice(("1", "7", "200")),
+            "fetch.max.bytes": random.choice(("1", "5000", str(FETCH_BYTES_MAX))),
+            "max.partition.fetch.bytes": random.choice(("1", "2000", "1048576")),
+            "fetch.max.wait.ms": random.choice(("10", "500")),
+            "client.rack": random.choice(RACKS),
+            "session.timeout.ms": str(random.choice((session_ms, session_ms, 2 * session_ms))),
+            "heartbeat.interval.ms": str(random.choice((session_ms // 4, session_ms // 2))),
+        }
+        return cls(
+            settings,
+            auto_commit,
+            random.choice((0.1, 0.5, 1.0)),
+            random.random() < 0.6,
+            random.choice((0.0, 0.0, 0.03)),
+            random.choice((0.0, 0.5)),
+            random.choice((0.0, 0.02, 0.2)),
+            random.choice(ENDS),
+            random.uniform(0.5, 6.0),
+        )
+
+
+CALM = MemberPlan(
+    {
+        "enable.auto.commit": "false",
+        "session.timeout.ms": "6000",
+        "heartbeat.interval.ms": "500",
+        "fetch.max.bytes": str(FETCH_BYTES_MAX),
+    },
+    auto_commit=False,
+    commit_share=1.0,
+    waits=True,
+    seek_share=0.0,
+    late_share=0.0,
+    rest_seconds=0.0,
+    end="close",
+    life_seconds=0.0,
+)
+"""The last life of each member: it reads to the end."""

@@ -1,0 +1,91 @@
+"""The commits of a consumer, its automatic ones too, told to the ledger of its group. PORTED."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from odradek.client.consumer.consumer_types import OffsetAndMetadata
+from odradek.client.consumer.group_calls import Coordinator, Member
+from odradek.client.core.client_core import ClientCore
+from odradek.client.core.operation import Operation
+from odradek.client.errors import ClientError
+from sim.checks.group_promises import GroupPromises, OpenCommit
+from sim.history import SafetyViolation
+from sim.machine.world import World
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.offset_commit import OffsetCommitRequest
+from wire.topic_partition import TopicPartition
+
+REFUSED = (
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+)
+"""Answers about the whole group: nothing of the commit was taken."""
+
+__all__ = ["WatchedCommits"]
+
+
+class WatchedCommits:
+    """Stands between a consumer and its coordinator. What cannot be ends the run."""
+
+    def __init__(
+        self, world: World, promises: GroupPromises, name: str, core: ClientCore, coordinator: Coordinator
+    ) -> None:
+        self._world = world
+        self._promises = promises
+        self._name = name
+        self._sound = coordinator.commit
+        self._sound_call = core.call
+        self._times: dict[int, int] = {}
+        self._serial = 0
+        self._active = 0
+        setattr(coordinator, "commit", self.commit)  # noqa: B010 - mypy lets no method be assigned
+        setattr(core, "call", self._call)  # noqa: B010
+
+    def _call(self, request: Any, **named: Any) -> Any:
+        if isinstance(request, OffsetCommitRequest):
+            self._times[self._active] += 1
+        return self._sound_call(request, **named)
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: Member, *, deadline: float
+    ) -> Operation[None]:
+        """Commit as the coordinator does, and tell the ledger how it went."""
+        if not offsets:
+            return
+        wanted = {key: each.offset for key, each in offsets.items()}
+        try:
+            open_commit = self._promises.commits(self._name, member.generation, wanted, self._world.now)
+        except SafetyViolation as error:
+            self._world.refute(error)
+            return
+        self._serial += 1
+        number = self._serial
+        self._times[number] = 0
+        try:
+            yield from self._counted(number, self._sound(offsets, member, deadline=deadline))
+        except (KafkaError, ClientError) as error:
+            refused = isinstance(error, KafkaError) and error.code in REFUSED
+            certain = refused and self._times[number] == 1
+            self._promises.refused(open_commit, self._world.now, repr(error), certain=certain)
+            raise
+        self._taken(open_commit, self._times.pop(number))
+
+    def _counted(self, number: int, sound: Operation[None]) -> Operation[None]:
+        """The operation itself; each request that it sends counts for this commit."""
+        while True:
+            self._active = number
+            try:
+                wait = next(sound)
+            except StopIteration:
+                return
+            yield wait
+
+    def _taken(self, open_commit: OpenCommit, times: int) -> None:
+        try:
+            self._promises.committed(open_commit, self._world.now, times=times)
+        except SafetyViolation as error:
+            self._world.refute(error)

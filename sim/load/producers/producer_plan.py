@@ -1,0 +1,89 @@
+"""How one producer works, drawn from a seed: what it asks of brokers, and what its records are like. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+import attrs
+
+__all__ = ["ProducerPlan", "topic_configs"]
+
+CODECS = ("none", "none", "gzip", "snappy", "lz4", "zstd")
+ACKS = ("all", "all", "1", "0")
+RETRIES_MANY = "2147483647"
+BROKER_SECONDS = (None, None, 0.001, 0.1, 60.0)
+"""How long brokers may wait for followers; None: as long as the client waits for the answer."""
+
+
+@attrs.frozen
+class ProducerPlan:
+    """One life of a producer."""
+
+    settings: Mapping[str, str]
+    broker_timeout_ms: int | None
+    """`timeout_ms` of its Produce requests, if that is not the client's own request timeout."""
+    value_bytes: tuple[int, ...]
+    burst: int
+    """How many records it sends before it rests."""
+    rest_seconds: float
+    keyed: float
+    """The share of the records that have a key, and go to the partition of that key."""
+    headers_max: int
+
+    @property
+    def acks(self) -> str:
+        """`all`, `1` or `0`."""
+        return self.settings["acks"]
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether each record is there at most once, and all in order."""
+        return self.settings["enable.idempotence"] == "true"
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the client may send a record again."""
+        return self.settings["retries"] != "0"
+
+    @classmethod
+    def draw(cls, random: Random) -> ProducerPlan:
+        """A plan by chance; whatever the client's own rules permit."""
+        acks = random.choice(ACKS)
+        idempotent = acks == "all" and random.random() < 0.5
+        linger_ms = random.choice((0, 0, 5, 100, 500))
+        request_ms = random.choice((300, 1500, 5000, 20_000))
+        settings = {
+            "acks": acks,
+            "enable.idempotence": "true" if idempotent else "false",
+            "compression.type": random.choice(CODECS),
+            "batch.size": random.choice(("0", "300", "4000", "16384", "200000")),
+            "linger.ms": str(linger_ms),
+            "request.timeout.ms": str(request_ms),
+            "delivery.timeout.ms": str(linger_ms + request_ms + random.choice((0, 1000, 20_000))),
+            "retries": RETRIES_MANY if idempotent else random.choice(("0", "1", RETRIES_MANY)),
+            "max.in.flight.requests.per.connection": random.choice(
+                ("1", "2", "5", "5" if idempotent else "8")
+            ),
+            "max.request.size": random.choice(("4000", "1048576", "1048576")),
+            "buffer.memory": random.choice(("20000", "33554432")),
+            "max.block.ms": random.choice(("200", "5000")),
+        }
+        seconds = random.choice(BROKER_SECONDS)
+        return cls(
+            settings,
+            None if seconds is None else round(seconds * 1000),
+            random.choice(((0, 10), (0, 300, 3000), (100, 6000))),
+            random.choice((1, 5, 40)),
+            random.choice((0.005, 0.1, 0.3)),
+            random.choice((0.0, 0.5, 1.0)),
+            random.choice((0, 0, 3)),
+        )
+
+
+def topic_configs(random: Random) -> dict[str, str]:
+    """Settings of the producers' topic: a codec of its own, and sometimes a limit that large batches exceed."""
+    configs = {"compression.type": random.choice(("producer", "producer", "gzip", "zstd", "uncompressed"))}
+    if random.random() < 0.3:
+        configs["max.message.bytes"] = "2500"
+    return configs

@@ -1,0 +1,194 @@
+"""The ledger of a group: what it accepts, and each broken promise that it must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sim.checks.group_promises import GroupPromises
+from sim.history import History, SafetyViolation, Told
+from wire.topic_partition import TopicPartition
+
+KEY = TopicPartition("t", 0)
+OTHER = TopicPartition("t", 1)
+
+
+def group() -> GroupPromises:
+    """Ten records were sent to one partition."""
+    history = History(())
+    for offset in range(10):
+        history.send(KEY, b"a:%d" % offset, "a", 0.0)
+    return GroupPromises("g", history)
+
+
+def told(*offsets: int) -> list[Told]:
+    return [Told(KEY, offset, b"a:%d" % offset, 0.0) for offset in offsets]
+
+
+def owned(promises: GroupPromises, member: str, generation: int, now: float) -> None:
+    """A member gets the partition in a generation."""
+    promises.owns(member, generation, [KEY], now)
+    promises.begins(member, [KEY], now)
+
+
+def committed(promises: GroupPromises, member: str, generation: int, offset: int, now: float) -> None:
+    """A commit that was asked for and acknowledged within half a second."""
+    promises.committed(promises.commits(member, generation, {KEY: offset}, now), now + 0.5)
+
+
+def test_a_partition_goes_from_hand_to_hand() -> None:
+    """The next owner begins at what the one before has committed; what was handed over twice is no breach."""
+    promises = group()
+    owned(promises, "one", 1, 1.0)
+    promises.handed("one", told(0, 1), 1.5)
+    committed(promises, "one", 1, 2, 2.0)
+    promises.handed("one", told(2, 3), 2.6)
+    promises.ends("one", [KEY])
+    owned(promises, "two", 2, 3.0)
+    promises.handed("two", told(*range(2, 10)), 3.5)
+    committed(promises, "two", 2, 10, 4.0)
+    for offset in range(10):
+        promises.history.acknowledge(told(offset)[0], 5.0)
+    promises.check()
+    promises.check_commits({KEY: 10, OTHER: None}, 6.0)
+    assert promises.rebalances == 2
+
+
+def two_owners(promises: GroupPromises) -> None:
+    promises.owns("one", 1, [KEY], 1.0)
+    promises.owns("two", 1, [OTHER], 1.0)
+    promises.owns("two", 1, [KEY, OTHER], 1.1)
+
+
+def not_its_own(promises: GroupPromises) -> None:
+    owned(promises, "one", 1, 1.0)
+    promises.ends("one", [KEY])
+    promises.handed("one", told(0), 1.5)
+
+
+def left_out(promises: GroupPromises) -> None:
+    owned(promises, "one", 1, 1.0)
+    promises.handed("one", told(0, 1, 3), 1.5)
+
+
+def twice(promises: GroupPromises) -> None:
+    owned(promises, "one", 1, 1.0)
+    promises.handed("one", told(0, 1), 1.5)
+    promises.handed("one", told(1), 1.6)
+
+
+def begins_too_high(promises: GroupPromises) -> None:
+    owned(promises, "one", 1, 1.0)
+    promises.handed("one", told(3), 1.5)
+
+
+def begins_too_low(promises: GroupPromises) -> None:
+    owned(promises, "one", 1, 1.0)
+    promises.handed("one", told(0, 1, 2), 1.5)
+    committed(promises, "one", 1, 3, 2.0)
+    promises.ends("one", [KEY])
+    owned(promises, "two", 2, 3.0)
+    promises.handed("two", told(0), 3.5)
+
+
+def commits_too_much(promises: GroupPromises) -> None:
+    owned(promises, "one", 1, 1.0)
+    promises.handed("one", told(0, 1), 1.5)
+    committed(promises, "one", 1, 3, 2.0)
+
+
+def of_an_older_generation(promises: GroupPromises) -> None:
+    owned(promises, "one", 1, 1.0)
+    promises.owns("two", 2, [KEY], 2.0)
+    committed(promises, "one", 1, 0, 3.0)
+
+
+def never_handed(promises: GroupPromises) -> None:
+    promises.history.acknowledge(told(4)[0], 1.0)
+    promises.check()
+
+
+def forgotten(promises: GroupPromises) -> None:
+    owned(promises, "one", 1, 1.0)
+    promises.handed("one", told(0, 1), 1.5)
+    committed(promises, "one", 1, 2, 2.0)
+    promises.check_commits({KEY: None}, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("breach", "reason"),
+    [
+        (two_owners, "belongs to one and to two in generation 1"),
+        (not_its_own, "which it does not own"),
+        (left_out, "is handed 3 of t-0 behind 1"),
+        (twice, "is handed 1 of t-0 behind 1"),
+        (begins_too_high, r"begins t-0 at 3 .* one of \[0\]"),
+        (begins_too_low, r"begins t-0 at 0 .* one of \[3\]"),
+        (commits_too_much, "commits 3 of t-0, and was handed up to 2"),
+        (of_an_older_generation, "a commit of generation 1 was taken"),
+        (never_handed, "nobody was handed"),
+        (forgotten, "None of t-0 is committed"),
+    ],
+)
+def test_broken_promises_are_found(breach: Callable[[GroupPromises], None], reason: str) -> None:
+    """One breach of each rule."""
+    with pytest.raises(SafetyViolation, match=reason):
+        breach(group())
+
+
+def test_a_commit_without_an_answer_counts_until_its_generation_is_over() -> None:
+    """The member died: the next may begin at either offset. After one more commit only that one is left."""
+    for begin in (0, 2):
+        promises = group()
+        owned(promises, "one", 1, 1.0)
+        promises.handed("one", told(0, 1), 1.5)
+        promises.commits("one", 1, {KEY: 2}, 2.0)
+        promises.gone("one")
+        owned(promises, "two", 2, 3.0)
+        promises.handed("two", told(begin), 3.5)
+        committed(promises, "two", 2, begin + 1, 4.0)
+        promises.ends("two", [KEY])
+        owned(promises, "three", 3, 5.0)
+        with pytest.raises(SafetyViolation, match=rf"one of \[{begin + 1}\]"):
+            promises.handed("three", told(begin + 2), 5.5)
+        promises.handed("three", told(begin + 1), 5.5)
+
+
+def test_a_commit_that_was_sent_twice_may_come_late() -> None:
+    """Bytes of the first attempt may arrive behind the next commit, as long as the generation lasts."""
+    promises = group()
+    owned(promises, "one", 1, 1.0)
+    promises.handed("one", told(0, 1, 2), 1.5)
+    promises.committed(promises.commits("one", 1, {KEY: 1}, 2.0), 2.5, times=2)
+    committed(promises, "one", 1, 3, 3.0)
+    promises.check_commits({KEY: 1}, 4.0)
+    promises.owns("two", 2, [KEY], 5.0)
+    promises.begins("two", [KEY], 5.0)
+    promises.handed("two", told(1), 5.5)
+    committed(promises, "two", 2, 2, 6.0)
+    with pytest.raises(SafetyViolation, match=r"it can only be one of \[2\]"):
+        promises.check_commits({KEY: 1}, 7.0)
+
+
+def test_who_seeks_goes_on_there() -> None:
+    """Back to the beginning, and in order from there; a commit below the one before is then legal."""
+    promises = group()
+    owned(promises, "one", 1, 1.0)
+    assert not promises.has_begun("one", KEY)
+    promises.handed("one", told(0, 1, 2), 1.5)
+    promises.seeks("one", KEY, 0)
+    promises.handed("one", told(0), 2.0)
+    committed(promises, "one", 1, 1, 2.5)
+    promises.check_commits({KEY: 1}, 4.0)
+    assert promises.held_by("one") == {KEY}
+
+
+def test_what_was_deleted_may_be_missed() -> None:
+    """A client has asked to delete records: an owner may begin above, and go on above what is gone."""
+    promises = group()
+    promises.history.deleted_below[KEY] = 5
+    owned(promises, "one", 1, 1.0)
+    promises.handed("one", told(2, 3, 6), 1.5)
+    promises.history.acknowledge(told(4)[0], 2.0)
+    promises.check()
