@@ -34,6 +34,11 @@ WORKLOADS = ("produce", "consume", "follow", "group", "trim", *MORE_WORKLOADS)
 """The workloads in this order: producers (lists and single records, half of the clients each), a plain reader, a
 follower's reader. Then a group, records that an operator deletes, topics that come and go (`sim.load.churning`), and
 bare connections (`sim.load.pipelining`)."""
+DUTIES = {"moves": 0.35, "topics": 0.3, "settings": 0.35, "elections": 0.3, "directories": 0.3, "ask": 0.3}
+"""Operators and the asker of any API (`sim.load.operators`), with the share of the runs that have them. Each is drawn
+by a stream of its own."""
+OPERATED_KINDS = {"rolling": 0.2, "unregister": 0.15}
+"""Kinds of trouble that operators make (`sim.storm.upkeep`), with the share of the runs that have them, drawn alike."""
 LITE_SECONDS = 8.0
 LITE_KINDS_MAX = 2
 PERF_SECONDS = 30.0
@@ -58,6 +63,7 @@ class RunOptions:
     workloads: tuple[str, ...] = ("produce", "consume", "follow")
     clients: int = 2
     delivery_seconds: float = 60.0
+    duties: tuple[str, ...] = ()
 
     @classmethod
     def draw(
@@ -89,7 +95,9 @@ class RunOptions:
         if profile in ("default", "lite") and releases.random() < OLDER_PROBABILITY:
             shape = attrs.evolve(shape, older=releases.randint(1, shape.nodes + shape.controllers))
             storm = attrs.evolve(storm, kinds=(*storm.kinds, "upgrade"))
-        drawn = cls(profile, shape, storm, weather, tuple(workloads), 2, delivery_seconds)
+        storm = attrs.evolve(storm, kinds=(*storm.kinds, *_drawn_alone(seed, OPERATED_KINDS)))
+        duties = _drawn_alone(seed, DUTIES)
+        drawn = cls(profile, shape, storm, weather, tuple(workloads), 2, delivery_seconds, duties)
         return drawn._fit_to_profile(random, controllers, seconds)
 
     def _fit_to_profile(self, random: Random, controllers: int | None, seconds: float | None) -> RunOptions:
@@ -109,12 +117,13 @@ class RunOptions:
                 shape=shape.without_upkeep(),
                 workloads=tuple(name for name in self.workloads if name not in MORE_WORKLOADS),
                 clients=PERF_CLIENTS,
+                duties=(),
             )
         if self.profile == "broken":
             storm = StormPlan(
                 BROKEN_SECONDS if seconds is None else seconds, (random.choice(tuple(BREAKAGES)),)
             )
-            return attrs.evolve(self, storm=storm, workloads=("produce", "consume"))
+            return attrs.evolve(self, storm=storm, workloads=("produce", "consume"), duties=())
         if self.profile == "calm":
             return attrs.evolve(self, storm=attrs.evolve(self.storm, kinds=()), weather=_CALM)
         return self
@@ -131,6 +140,9 @@ class RunOptions:
             if name != "produce":
                 left = tuple(each for each in self.workloads if each != name)
                 found.append((f"workload -{name}", attrs.evolve(self, workloads=left)))
+        for name in self.duties:
+            fewer = tuple(each for each in self.duties if each != name)
+            found.append((f"duty -{name}", attrs.evolve(self, duties=fewer)))
         if self.storm.power:
             storm = attrs.evolve(self.storm, power=False)
             found.append(("storm -power", attrs.evolve(self, storm=storm)))
@@ -175,11 +187,17 @@ class RunOptions:
                         "storm": StormPlan(**_tuples(given["storm"])),
                         "weather": Weather(**_tuples(given["weather"])),
                         "workloads": tuple(given["workloads"]),
+                        "duties": tuple(given["duties"]),
                     }
                 )
             )
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"not the options of a run: {error}") from None
+
+
+def _drawn_alone(seed: int, shares: Mapping[str, float]) -> tuple[str, ...]:
+    """The names that a seed has, each drawn by a stream of its own."""
+    return tuple(name for name, share in shares.items() if Random(f"{seed}/{name}?").random() < share)
 
 
 def _plain(_: object, __: object, value: object) -> object:

@@ -25,10 +25,12 @@ from sim.history import History, SafetyViolation
 from sim.load import pipelining
 from sim.load.churning import Churning
 from sim.load.consuming import GroupReading, follow
-from sim.load.operators import Operator
+from sim.load.operators import Operator, moves
+from sim.load.operators.crew import Crew, load_topics
 from sim.load.own_workload import OwnWorkload
 from sim.load.pipelining import Pipelining
 from sim.load.workload import Workload
+from sim.machine.answer_counts import AnswerCounts
 from sim.machine.cluster_members import Cluster, Shape
 from sim.machine.weather import Weather
 from sim.machine.world import Liveness, World
@@ -97,12 +99,13 @@ class ClusterScenario:
         self.shape = options.shape
         self.plan = options.storm
         self.cluster = Cluster(self.world, self.shape)
-        self.history = History((TOPIC, TRIMMED, pipelining.TOPIC))
+        self.history = History((TOPIC, TRIMMED, pipelining.TOPIC, moves.TOPIC))
         topics = {TOPIC: PARTITIONS}
         if "trim" in options.workloads:
             topics[TRIMMED] = 1
         if "pipeline" in options.workloads:
             topics[pipelining.TOPIC] = pipelining.PARTITIONS
+        topics |= load_topics(options.duties)
         self.load = Workload(self.world, self.history, topics, self.cluster.bootstrap)
         self.load.delivery_seconds = options.delivery_seconds
         self.own: Sequence[OwnWorkload] = ()
@@ -118,6 +121,7 @@ class ClusterScenario:
         )
         self._churners = CHURNERS if "churn" in options.workloads else ()
         self._pipeliners = PIPELINERS if "pipeline" in options.workloads else ()
+        self._crew = Crew(self.cluster, self.load, REPLICAS, options.duties, options.storm.kinds)
         others = ("reader", FOLLOWER, *MEMBERS, *self._churners, *self._pipeliners)
         self._storm = Storm(
             self.cluster, self.plan, (*self._producers, *others), operator, ALL_TROUBLES, self._whole
@@ -165,6 +169,7 @@ class ClusterScenario:
         for each in self.own:
             await each.setup(load)
         await self._must_be_whole("after the topic was created", START_SECONDS_MAX)
+        await self._crew.setup()
         world.spawn(watch_quorum, cluster, self.committed)
         half = (len(self._producers) + 1) // 2
         readers_named = ("reader",) if "consume" in self.options.workloads else ()
@@ -179,7 +184,9 @@ class ClusterScenario:
         churning = [Churning(load, name, REPLICAS) for name in self._churners]
         churned = [world.spawn(churner.run) for churner in churning]
         own = [world.spawn(each.run, load) for each in self.own]
+        self._crew.start()
         await self._storm.run()
+        await self._crew.stop()
         for churner in churning:
             churner.is_over = True
         world.fabric.may_close_late = False
@@ -198,6 +205,7 @@ class ClusterScenario:
             await world.wait(done, READ_SECONDS_MAX)
             if not done.is_set():
                 raise Liveness(f"seed {world.seed}: the workload {self.own[number]} does not end")
+        await self._crew.check()
         await load.find_ends(admin)
         await self._readers_must_come_to_the_end(readers)
         if self._has_group:
@@ -212,6 +220,13 @@ class ClusterScenario:
         await self._stop()
         return {**summary, **self._figures()}
 
+    def answers(self) -> AnswerCounts:
+        """What all nodes of the run answered, after its end."""
+        found = AnswerCounts()
+        for member in self.cluster.members:
+            found.merge(member.answers.counts, member.answers.served)
+        return found
+
     def _figures(self) -> dict[str, int]:
         """What the run was besides its load."""
         world, cluster = self.world, self.cluster
@@ -222,6 +237,7 @@ class ClusterScenario:
             "upgrades": sum(
                 times for what, times in self._storm.counts.items() if what.startswith("upgrade ")
             ),
+            **self._crew.figures(),
             "snapshots": sum(cluster.snapshot_end(member) > 0 for member in cluster.members),
         }
 
