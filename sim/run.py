@@ -62,6 +62,8 @@ class RunResult:
     """The last lines of the trace."""
     answers: AnswerCounts
     """What the nodes answered, and what they would have."""
+    faults: Mapping[str, int]
+    """How often each kind of fault befell the cluster."""
 
 
 def run(
@@ -115,6 +117,7 @@ def run(
         statistics,
         tuple(world.trace.lines),
         scenario.answers(),
+        scenario.faults(),
     )
 
 

@@ -13,6 +13,7 @@ permits). Then all is healed, and:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from random import Random
 
 import attrs
@@ -225,6 +226,15 @@ class ClusterScenario:
         found = AnswerCounts()
         for member in self.cluster.members:
             found.merge(member.answers.counts, member.answers.served)
+        return found
+
+    def faults(self) -> Mapping[str, int]:
+        """How often each kind of fault befell the cluster: the storm's counts without names of nodes and figures."""
+        found: dict[str, int] = {}
+        for what, times in self._storm.counts.items():
+            words = takewhile(lambda word: word.isalpha(), what.replace(":", "").split())
+            name = " ".join(words).removesuffix(" of")
+            found[name] = found.get(name, 0) + times
         return found
 
     def _figures(self) -> dict[str, int]:

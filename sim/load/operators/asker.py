@@ -40,7 +40,7 @@ __all__ = ["Asker", "error_codes"]
 def error_codes(answer: object) -> Iterator[int]:
     """Every error code in an answer."""
     if isinstance(answer, Structure):
-        for field in attrs.fields(type(answer)):  # type: ignore[arg-type]
+        for field in attrs.fields(type(answer)):
             value = getattr(answer, field.name)
             if field.name.endswith("error_code") and isinstance(value, int):
                 yield value

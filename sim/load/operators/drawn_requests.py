@@ -74,7 +74,7 @@ class _Drawing:
     reads: bool
 
     def structure(self, cls: type[Structure]) -> Any:
-        fields = {each.name: each.metadata["kafka"] for each in attrs.fields(cls)}  # type: ignore[arg-type]
+        fields = {each.name: each.metadata["kafka"] for each in attrs.fields(cls)}
         return cls(
             **{
                 name: self._field(name, fact)
