@@ -1,8 +1,8 @@
 """What a run executes of the product: lines, branches, buggify points. SHELL.
 
 `sys.settrace` follows each line of the packages in `PACKAGES`. A branch is a pair of lines: a conditional jump, and
-where it goes. Jumps that stay within a line are not told apart. The world draws nothing and waits for nothing more,
-so the run and its digest are those of the run without it; only real time is longer.
+where it goes. Jumps that stay within a line are not told apart. The run has the same
+events and the same digest as without this. It takes more real time.
 """
 
 from __future__ import annotations

@@ -190,15 +190,7 @@ class ClusterScenario:
         await self._crew.stop()
         for churner in churning:
             churner.is_over = True
-        world.fabric.may_close_late = False
-        for member in cluster.members:
-            if not member.is_up():
-                member.launch()
-        if self._storm.may_wait_for_operator:
-            world.spawn(self._operator.recover)
-        await self._must_be_whole("after the storm", self._heal_seconds)
-        if self.shape.older:
-            await level_must_be_decided(cluster)
+        await self._heal()
         load.is_over = True
         for worker in (*workers, *churned):
             await worker.wait()
@@ -220,6 +212,18 @@ class ClusterScenario:
         admin.close()
         await self._stop()
         return {**summary, **self._figures()}
+
+    async def _heal(self) -> None:
+        """Bring all nodes up, and wait until all is well. Raises `Liveness`."""
+        self.world.fabric.may_close_late = False
+        for member in self.cluster.members:
+            if not member.is_up():
+                member.launch()
+        if self._storm.may_wait_for_operator:
+            self.world.spawn(self._operator.recover)
+        await self._must_be_whole("after the storm", self._heal_seconds)
+        if self.shape.older:
+            await level_must_be_decided(self.cluster)
 
     def answers(self) -> AnswerCounts:
         """What all nodes of the run answered, after its end."""

@@ -1,7 +1,7 @@
 """An operator that moves replicas between the log directories of a broker. PORTED.
 
-At the end no move is under way, and each replica is in one directory alone. Where no disk was replaced and no replica
-moved to another broker, that is the directory of the last move that was acknowledged.
+At the end every move has ended, and each replica is in one directory alone. It is that of the last move that was
+acknowledged, unless the run also replaces disks or moves replicas between brokers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests of any API and version, drawn by chance: valid ones, and ones that are slightly wrong. PURE.
 
 Fields get values by their names. A request that only asks may name what the load uses. One that changes something
-names things that nobody else uses, or that do not exist. So it can do the load no harm.
+names things of its own, or things that are unknown. So the load is safe from it.
 """
 
 from __future__ import annotations

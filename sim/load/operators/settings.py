@@ -28,7 +28,7 @@ TOPIC_VALUES: Mapping[str, Sequence[str]] = {
     "leader.replication.throttled.replicas": ("*", ""),
     "follower.replication.throttled.replicas": ("*", ""),
 }
-"""Values that take nothing from the load: no record of it is too large or too old."""
+"""Values that leave the load its records: all of them are small and young enough."""
 BROKER_VALUES: Mapping[str, Sequence[str]] = {
     "leader.replication.throttled.rate": ("1000000", "10000000"),
     "follower.replication.throttled.rate": ("1000000", "10000000"),
