@@ -30,7 +30,7 @@ from sim.storm.storm_plan import StormPlan
 PROFILES = ("default", "lite", "perf", "calm", "broken")
 MORE_WORKLOADS = {"churn": 0.4, "pipeline": 0.4}
 """Workloads with the share of the runs that have them; drawn by a stream of their own."""
-CLIENT_WORKLOADS = {"varied": 0.4, "crowd": 0.35, "ask": 0.5}
+CLIENT_WORKLOADS = {"varied": 0.4, "crowd": 0.35, "offsets": 0.5}
 """The same, each by a stream of its own."""
 GROUP_SETTINGS = {
     "group.min.session.timeout.ms": ("1000", "1000", "6000"),
@@ -44,6 +44,11 @@ bare connections (`sim.load.pipelining`). At last producers of every kind (`sim.
 members come, go and stall (`sim.load.consumers`), and questions for offsets (`sim.load.asking`)."""
 NODES = 3
 """The brokers of a cluster whose shape is not drawn."""
+DUTIES = {"moves": 0.35, "topics": 0.3, "settings": 0.35, "elections": 0.3, "directories": 0.3, "ask": 0.3}
+"""Operators and the asker of any API (`sim.load.operators`), with the share of the runs that have them. Each is drawn
+by a stream of its own."""
+OPERATED_KINDS = {"rolling": 0.2, "unregister": 0.15}
+"""Kinds of trouble that operators make (`sim.storm.upkeep`), with the share of the runs that have them, drawn alike."""
 LITE_SECONDS = 8.0
 LITE_KINDS_MAX = 2
 PERF_SECONDS = 30.0
@@ -68,6 +73,7 @@ class RunOptions:
     workloads: tuple[str, ...] = ("produce", "consume", "follow")
     clients: int = 2
     delivery_seconds: float = 60.0
+    duties: tuple[str, ...] = ()
 
     @classmethod
     def draw(
@@ -110,7 +116,9 @@ class RunOptions:
         if profile in ("default", "lite") and releases.random() < OLDER_PROBABILITY:
             shape = attrs.evolve(shape, older=releases.randint(1, shape.nodes + shape.controllers))
             storm = attrs.evolve(storm, kinds=(*storm.kinds, "upgrade"))
-        drawn = cls(profile, shape, storm, weather, tuple(workloads), 2, delivery_seconds)
+        storm = attrs.evolve(storm, kinds=(*storm.kinds, *_drawn_alone(seed, OPERATED_KINDS)))
+        duties = _drawn_alone(seed, DUTIES)
+        drawn = cls(profile, shape, storm, weather, tuple(workloads), 2, delivery_seconds, duties)
         return drawn._fit_to_profile(random, controllers, seconds)
 
     def _fit_to_profile(self, random: Random, controllers: int | None, seconds: float | None) -> RunOptions:
@@ -132,12 +140,13 @@ class RunOptions:
                     name for name in self.workloads if name not in (*MORE_WORKLOADS, *CLIENT_WORKLOADS)
                 ),
                 clients=PERF_CLIENTS,
+                duties=(),
             )
         if self.profile == "broken":
             storm = StormPlan(
                 BROKEN_SECONDS if seconds is None else seconds, (random.choice(tuple(BREAKAGES)),)
             )
-            return attrs.evolve(self, storm=storm, workloads=("produce", "consume"))
+            return attrs.evolve(self, storm=storm, workloads=("produce", "consume"), duties=())
         if self.profile == "calm":
             return attrs.evolve(self, storm=attrs.evolve(self.storm, kinds=()), weather=_CALM)
         return self
@@ -154,6 +163,9 @@ class RunOptions:
             if name != "produce":
                 left = tuple(each for each in self.workloads if each != name)
                 found.append((f"workload -{name}", attrs.evolve(self, workloads=left)))
+        for name in self.duties:
+            fewer = tuple(each for each in self.duties if each != name)
+            found.append((f"duty -{name}", attrs.evolve(self, duties=fewer)))
         if self.storm.power:
             storm = attrs.evolve(self.storm, power=False)
             found.append(("storm -power", attrs.evolve(self, storm=storm)))
@@ -201,11 +213,17 @@ class RunOptions:
                         "storm": StormPlan(**_tuples(given["storm"])),
                         "weather": Weather(**_tuples(given["weather"])),
                         "workloads": tuple(given["workloads"]),
+                        "duties": tuple(given["duties"]),
                     }
                 )
             )
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"not the options of a run: {error}") from None
+
+
+def _drawn_alone(seed: int, shares: Mapping[str, float]) -> tuple[str, ...]:
+    """The names that a seed has, each drawn by a stream of its own."""
+    return tuple(name for name, share in shares.items() if Random(f"{seed}/{name}?").random() < share)
 
 
 def _plain(_: object, __: object, value: object) -> object:

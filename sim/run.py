@@ -17,6 +17,7 @@ import attrs
 
 from sim.history import SafetyViolation
 from sim.load.own_workload import OwnWorkload
+from sim.machine.answer_counts import AnswerCounts
 from sim.machine.world import Liveness
 from sim.options import RunOptions
 from sim.scenarios.cluster_scenario import ClusterScenario
@@ -62,6 +63,10 @@ class RunResult:
     statistics: Mapping[str, int]
     last_lines: tuple[str, ...]
     """The last lines of the trace."""
+    answers: AnswerCounts
+    """What the nodes answered, and what they would have."""
+    faults: Mapping[str, int]
+    """How often each kind of fault befell the cluster."""
 
 
 def run(
@@ -114,6 +119,8 @@ def run(
         tuple(events),
         statistics,
         tuple(world.trace.lines),
+        scenario.answers(),
+        scenario.faults(),
     )
 
 

@@ -41,6 +41,8 @@ SHELL = {
     "sim/__main__.py": "a process of its own: arguments, real time",
     "sim/run.py": "how long a run took in real time, where an unexpected exception came from",
     "sim/campaign/command.py": "a process of its own: arguments, files, real time",
+    "sim/campaign/coverage.py": "follows the lines that a run executes; the worker of a campaign, no node",
+    "sim/campaign/guide.py": "the campaign's own file of coverage",
     "sim/campaign/observing.py": "a failing run once more, from the command line",
     "sim/campaign/workers.py": "processes that run seeds side by side",
     "sim/machine/clock.py": "trio's clock in the virtual world",

@@ -8,7 +8,8 @@ piece at a time. Two rules say when the next one begins:
 
 * **Others first.** If a connection has had a turn since the last piece began, connections have the loop for
   `REST_FACTOR` times as long as that piece took. So all long work of a node together takes a twelfth of the loop,
-  however many connections ask for it. If the loop is idle otherwise, the next piece begins at once.
+  however many connections ask for it. If the loop is idle otherwise, the next piece begins at once. The rest is never
+  longer than `REST_SECONDS_MAX`: a piece that took long was held up, by a paused machine for example.
 * **The smallest share next.** A `Share` belongs to one request and knows how long its pieces took. Among those that
   wait, the one that has taken the least is next (start-time fair queueing, Goyal, Vin and Cheng, SIGCOMM 1996). So a
   request of two pieces does not wait for all the pieces of another.
@@ -22,6 +23,8 @@ from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
+REST_SECONDS_MAX = 5.0
+"""The longest rest after one piece. Pieces of up to 0.4 s get the rest that they owe."""
 REST_FACTOR = 11
 """Connections keep eleven twelfths of the loop while there is long work."""
 
@@ -182,7 +185,7 @@ class LongWork:
         share.taken += took
         self.seconds += took
         self._turns_before = turns
-        self._rest_until = ended + REST_FACTOR * took
+        self._rest_until = ended + min(REST_FACTOR * took, REST_SECONDS_MAX)
 
     def _leave(self) -> None:
         """End a turn, and wake the next request."""

@@ -16,6 +16,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
+import attrs
+
+from sim.campaign.guidance import with_added
+from sim.campaign.guide import COVERED_EVERY, Guide
+from sim.campaign.page import Standing, page, screen
 from sim.campaign.report import report
 from sim.campaign.results import Outcome, Results, Shrunk, line_of
 from sim.campaign.shrinking import TRIES_MAX, shrink
@@ -102,6 +107,8 @@ class Campaign:
         """Workers that replay runs that were made smaller."""
         self._explained = dict.fromkeys(results.shrunk)
         self._session: list[Outcome] = []
+        self._guide = Guide.read(self._out / "coverage.json")
+        self._before = Standing.of(results, self._guide)
         self._next_progress = self._began + PROGRESS_SECONDS
 
     def run(self) -> int:
@@ -126,6 +133,8 @@ class Campaign:
             for worker in self._workers:
                 worker.close()
             self._write_report()
+        for line in screen(Standing.of(self._results, self._guide), self._before, self._session):
+            print(line)
         print(f"report: {self._out / 'report.md'}")
         self._print_progress()
         failed = [outcome.verdict for outcome in self._session if outcome.verdict != "ok"]
@@ -179,10 +188,22 @@ class Campaign:
     def _options(self, seed: int) -> RunOptions:
         return RunOptions.draw(seed, self._profile, nodes=self._nodes)
 
+    def _added(self, seed: int) -> tuple[str, ...]:
+        """The options that are added to those of the seed; of one that was run before, the same as then."""
+        known = self._results.outcomes.get(seed)
+        return self._guide.added_for(seed, self._options(seed)) if known is None else known.added
+
     def _run_seed(self, seed: int) -> Outcome:
+        added = self._added(seed)
+        options = with_added(self._options(seed), added)
         worker = self._idle.get()
         try:
-            return worker.run(seed, self._options(seed))
+            if seed % COVERED_EVERY:
+                return attrs.evolve(worker.run(seed, options), added=added)
+            file = self._out / f"coverage-{seed}.json"
+            outcome = worker.run(seed, options, coverage=str(file.resolve()))
+            self._guide.learn(file, options)
+            return attrs.evolve(outcome, added=added, covered=True)
         finally:
             self._idle.put(worker)
 
@@ -198,7 +219,7 @@ class Campaign:
             return found.signature == outcome.signature
 
         try:
-            smaller = shrink(self._options(seed), still_fails, self._tries)
+            smaller = shrink(with_added(self._options(seed), outcome.added), still_fails, self._tries)
         finally:
             self._idle.put(worker)
         text = smaller.options.to_json()
@@ -232,5 +253,7 @@ class Campaign:
 
     def _write_report(self) -> None:
         real = time.monotonic() - self._began
-        text = report(self._results, self._commit, len(self._workers), real, self._session)
+        uncovered = [outcome for outcome in self._session if not outcome.covered]
+        text = report(self._results, self._commit, len(self._workers), real, uncovered)
+        text += page(Standing.of(self._results, self._guide), self._before)
         (self._out / "report.md").write_text(text)

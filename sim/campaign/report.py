@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sim.campaign.guidance import with_added
 from sim.campaign.results import Outcome, Results, Shrunk
 from sim.options import RunOptions
 from sim.replay import replay_command
@@ -60,6 +61,7 @@ def _coverage(outcomes: Sequence[Outcome]) -> list[str]:
         for name in (
             *(f"trouble: {kind}" for kind in outcome.kinds),
             *(f"workload: {each}" for each in outcome.workloads),
+            *(f"operator: {each}" for each in outcome.duties),
         ):
             row = rows.setdefault(name, [0, 0])
             row[0] += 1
@@ -94,7 +96,8 @@ def _failure(signature: str, group: Sequence[Outcome], shrunk: Shrunk | None) ->
         "```",
         "",
     ]
-    command = replay_command(first.seed, RunOptions.draw(first.seed, first.profile))
+    options = with_added(RunOptions.draw(first.seed, first.profile), first.added)
+    command = replay_command(first.seed, options)
     if shrunk is None:
         return [*lines, "```sh", command, "```", ""]
     lines += ["```sh", shrunk.command, "```", ""]

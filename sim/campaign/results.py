@@ -7,7 +7,7 @@ is torn is passed over. Of two lines with one seed the later one counts.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -40,6 +40,16 @@ class Outcome:
     """The kinds of trouble, each once."""
     workloads: tuple[str, ...]
     statistics: Mapping[str, int]
+    added: tuple[str, ...] = ()
+    """Options that the campaign added to those of the seed (`sim.campaign.guidance`)."""
+    duties: tuple[str, ...] = ()
+    covered: bool = False
+    """Whether its coverage was recorded: then it was slow, and does not count in the pace."""
+    faults: Mapping[str, int] = attrs.Factory(dict)
+    """How often each kind of fault befell the cluster."""
+    answers: Mapping[str, Mapping[str, int]] = attrs.Factory(dict)
+    served: Mapping[str, Sequence[int]] = attrs.Factory(dict)
+    """What nodes answered, and what they serve: see `sim.machine.answer_counts`."""
 
     @classmethod
     def of(cls, result: RunResult, commit: str) -> Outcome:
@@ -58,6 +68,12 @@ class Outcome:
             tuple(dict.fromkeys(options.storm.kinds)),
             options.workloads,
             dict(result.statistics),
+            (),
+            options.duties,
+            False,
+            dict(result.faults),
+            result.answers.counts,
+            result.answers.served,
         )
 
     @classmethod
@@ -159,7 +175,8 @@ def _parse(line: str) -> Outcome | Shrunk:
     given: dict[str, Any] = json.loads(line)
     kind = given.pop("kind")
     if kind == "run":
-        return Outcome(**given | {"kinds": tuple(given["kinds"]), "workloads": tuple(given["workloads"])})
+        lists = ("kinds", "workloads", "added", "duties")
+        return Outcome(**given | {name: tuple(given[name]) for name in lists if name in given})
     if kind == "shrunk":
         return Shrunk(**given | {"taken_away": tuple(given["taken_away"])})
     raise ValueError(f"unknown kind {kind!r}")

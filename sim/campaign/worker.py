@@ -1,14 +1,17 @@
 """`python -m sim.campaign.worker`: runs what it is told on its standard input, a JSON line for each, until that ends.
 
-A job is `{"seed", "options", "commit"}`, and with `"timeline"` the name of a file for `sim.campaign.observing`. The answer
-is a line that `results.line_of` makes. What the nodes print goes to standard error.
+A job is `{"seed", "options", "commit"}`. With `"timeline"` it has the name of a file for `sim.campaign.observing`, with
+`"coverage"` that of a file for what the run executed (`sim.campaign.coverage`). The answer is a line that
+`results.line_of` makes. What the nodes print goes to standard error.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
+from sim.campaign.coverage import covered_run
 from sim.campaign.observing import write_timeline
 from sim.campaign.results import Outcome, line_of
 from sim.options import RunOptions
@@ -23,6 +26,9 @@ def main() -> None:
         options = RunOptions.from_json(job["options"])
         if "timeline" in job:
             result = write_timeline(job["seed"], options, job["commit"], job["timeline"])
+        elif "coverage" in job:
+            result, covered = covered_run(job["seed"], options)
+            Path(job["coverage"]).write_text(json.dumps(covered.to_json()))
         else:
             result = run(job["seed"], options)
         answers.write(line_of(Outcome.of(result, job["commit"])))

@@ -23,6 +23,8 @@ JOBS_MAX = 50
 """Jobs of one process: what leaks, leaks no further."""
 REAL_SECONDS_MAX = 600.0
 """The real seconds that a run may take; most take some seconds."""
+COVERAGE_FACTOR = 4
+"""How much longer a run may take whose coverage is recorded."""
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 __all__ = ["Worker"]
@@ -41,12 +43,19 @@ class Worker:
         self._received = b""
         self._stopped = False
 
-    def run(self, seed: int, options: RunOptions, timeline: str | None = None) -> Outcome:
-        """Run a seed, and write its timeline into a file if asked to; a process that dies is an outcome, too."""
+    def run(
+        self, seed: int, options: RunOptions, timeline: str | None = None, coverage: str | None = None
+    ) -> Outcome:
+        """Run a seed, and write its timeline or its coverage into a file if asked to.
+
+        A process that dies is an outcome, too."""
         began = time.monotonic()
         job = {"seed": seed, "options": options.to_json(), "commit": self._commit}
         if timeline is not None:
             job["timeline"] = timeline
+        if coverage is not None:
+            job["coverage"] = coverage
+        seconds_max = self._real_seconds_max * (1 if coverage is None else COVERAGE_FACTOR)
         process = self._live_process()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -54,7 +63,7 @@ class Worker:
         with suppress(BrokenPipeError):  # its end tells why
             process.stdin.write(json.dumps(job).encode() + b"\n")
             process.stdin.flush()
-            line = self._line(process, began + self._real_seconds_max)
+            line = self._line(process, began + seconds_max)
         if line is None:
             return self._lost(process, seed, options, began)
         self._jobs += 1

@@ -24,6 +24,7 @@ from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.node import Node, NodeFailed
 from odradek.node.run_node import run_node
 from sim.history import SafetyViolation
+from sim.machine.answer_counts import AnswerCounts
 from sim.machine.disk import Keep
 from sim.machine.world import Running, World
 
@@ -80,6 +81,8 @@ class Member:
         self.may_be_damaged = False
         """True if the fault model was broken on purpose: then it may fail for whatever reason it says."""
         self.failures: list[str] = []
+        self.answers = AnswerCounts()
+        """What its processes answered, once they have ended."""
         self._errors = 0
         self.node: Node | None = None
         """The node of its process, for those who watch it; of a dead process, the remains."""
@@ -147,6 +150,10 @@ class Member:
             if not self.may_be_damaged:
                 raise
             self._fail(group, log)
+        finally:
+            if self.node is not None:
+                for services in self.node.services:
+                    self.answers.count_table(services.table)
 
     def _must_have_a_reason(self, fields: Mapping[str, object]) -> None:
         """A log directory has gone offline: no harm that the run has done to its disk, no reason."""

@@ -13,6 +13,7 @@ permits). Then all is healed, and:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import takewhile
 from random import Random
 
 import attrs
@@ -28,13 +29,15 @@ from sim.load.churning import Churning
 from sim.load.consumers import crowd
 from sim.load.consumers.crowd import Crowd
 from sim.load.consuming import GroupReading, follow
-from sim.load.operators import Operator
+from sim.load.operators import Operator, moves
+from sim.load.operators.crew import Crew, load_topics
 from sim.load.own_workload import OwnWorkload
 from sim.load.pipelining import Pipelining
 from sim.load.producers import varied
 from sim.load.producers.producer_plan import topic_configs
 from sim.load.producers.varied import VariedProducer
 from sim.load.workload import Workload
+from sim.machine.answer_counts import AnswerCounts
 from sim.machine.cluster_members import Cluster, Shape
 from sim.machine.weather import Weather
 from sim.machine.world import Liveness, World
@@ -110,7 +113,7 @@ class ClusterScenario:
         self.shape = options.shape
         self.plan = options.storm
         self.cluster = Cluster(self.world, self.shape)
-        self.history = History((TOPIC, TRIMMED, pipelining.TOPIC, varied.TOPIC))
+        self.history = History((TOPIC, TRIMMED, pipelining.TOPIC, varied.TOPIC, moves.TOPIC))
         topics = {TOPIC: PARTITIONS}
         if "trim" in options.workloads:
             topics[TRIMMED] = 1
@@ -118,6 +121,7 @@ class ClusterScenario:
             topics[pipelining.TOPIC] = pipelining.PARTITIONS
         if "varied" in options.workloads:
             topics[varied.TOPIC] = varied.PARTITIONS
+        topics |= load_topics(options.duties)
         self.load = Workload(self.world, self.history, topics, self.cluster.bootstrap)
         self.load.delivery_seconds = options.delivery_seconds
         self.own: Sequence[OwnWorkload] = ()
@@ -133,12 +137,13 @@ class ClusterScenario:
         )
         self._churners = CHURNERS if "churn" in options.workloads else ()
         self._pipeliners = PIPELINERS if "pipeline" in options.workloads else ()
-        self._askers = ASKERS if "ask" in options.workloads else ()
+        self._askers = ASKERS if "offsets" in options.workloads else ()
         self._varied = [VariedProducer(self.load, name) for name in VARIED if "varied" in options.workloads]
         session_ms = int(self.shape.settings.get("group.min.session.timeout.ms", crowd.SESSION_MS_DEFAULT))
         self._crowds = [
             Crowd(self.load, group, session_ms) for group in crowd.GROUPS if "crowd" in options.workloads
         ]
+        self._crew = Crew(self.cluster, self.load, self.shape.replicas, options.duties, options.storm.kinds)
         others = ("reader", FOLLOWER, *MEMBERS, *self._churners, *self._pipeliners)
         if self._varied:
             others += VARIED
@@ -191,6 +196,7 @@ class ClusterScenario:
         for each in self.own:
             await each.setup(load)
         await self._must_be_whole("after the topic was created", START_SECONDS_MAX)
+        await self._crew.setup()
         world.spawn(watch_quorum, cluster, self.committed)
         half = (len(self._producers) + 1) // 2
         readers_named = ("reader",) if "consume" in self.options.workloads else ()
@@ -201,12 +207,12 @@ class ClusterScenario:
         churning = [Churning(load, name, replicas) for name in self._churners]
         churned = [world.spawn(churner.run) for churner in churning]
         own = [world.spawn(each.run, load) for each in self.own]
+        self._crew.start()
         await self._storm.run()
+        await self._crew.stop()
         for churner in churning:
             churner.is_over = True
         await self._heal()
-        if self.shape.older:
-            await level_must_be_decided(cluster)
         load.is_over = True
         for worker in (*workers, *churned):
             await worker.wait()
@@ -214,6 +220,7 @@ class ClusterScenario:
             await world.wait(done, READ_SECONDS_MAX)
             if not done.is_set():
                 raise Liveness(f"seed {world.seed}: the workload {self.own[number]} does not end")
+        await self._crew.check()
         await load.find_ends(admin)
         await self._readers_must_come_to_the_end(readers)
         await self._check_groups(group)
@@ -238,6 +245,8 @@ class ClusterScenario:
         if self._storm.may_wait_for_operator:
             world.spawn(self._operator.recover)
         await self._must_be_whole("after the storm", self._heal_seconds)
+        if self.shape.older:
+            await level_must_be_decided(self.cluster)
 
     def _more_clients(self) -> list[Callable[[], Awaitable[None]]]:
         """The clients of the workloads that come on top, each as what it runs."""
@@ -265,6 +274,22 @@ class ClusterScenario:
         for each_crowd in self._crowds:
             await each_crowd.check("auditor")
 
+    def answers(self) -> AnswerCounts:
+        """What all nodes of the run answered, after its end."""
+        found = AnswerCounts()
+        for member in self.cluster.members:
+            found.merge(member.answers.counts, member.answers.served)
+        return found
+
+    def faults(self) -> Mapping[str, int]:
+        """How often each kind of fault befell the cluster: the storm's counts without names of nodes and figures."""
+        found: dict[str, int] = {}
+        for what, times in self._storm.counts.items():
+            words = takewhile(lambda word: word.isalpha(), what.replace(":", "").split())
+            name = " ".join(words).removesuffix(" of")
+            found[name] = found.get(name, 0) + times
+        return found
+
     def _figures(self) -> dict[str, int]:
         """The figures of the run besides its load."""
         world, cluster = self.world, self.cluster
@@ -280,6 +305,7 @@ class ClusterScenario:
             "members": sum(each.lives for each in self._crowds),
             "rebalances": sum(each.promises.rebalances for each in self._crowds),
             "late_commits": sum(each.promises.refused_late for each in self._crowds),
+            **self._crew.figures(),
             "snapshots": sum(cluster.snapshot_end(member) > 0 for member in cluster.members),
         }
 

@@ -10,7 +10,14 @@ from sim.storm.storm import Trouble
 from sim.storm.storm_plan import MORE_KINDS
 from sim.storm.troubles import TROUBLES
 from sim.storm.upgrade import rolling_upgrade
+from sim.storm.upkeep import UPKEEP
 
-ALL_TROUBLES: Mapping[str, Trouble] = {**TROUBLES, **DISK_TROUBLES, **BREAKAGES, "upgrade": rolling_upgrade}
+ALL_TROUBLES: Mapping[str, Trouble] = {
+    **TROUBLES,
+    **DISK_TROUBLES,
+    **BREAKAGES,
+    "upgrade": rolling_upgrade,
+    **UPKEEP,
+}
 
 assert (*TROUBLES, *DISK_TROUBLES) == MORE_KINDS, "every seed draws its kinds in this order"

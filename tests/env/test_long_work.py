@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.env.long_work import REST_FACTOR, LongWork, Share
+from odradek.env.long_work import REST_FACTOR, REST_SECONDS_MAX, LongWork, Share
 
 pytestmark = pytest.mark.trio
 
@@ -94,6 +94,16 @@ async def test_what_runs_beside_the_loop_counts_as_well() -> None:
     world.work.turns += 1
     await share.on_loop(world.piece, "a", 0.001)
     assert world.clock.rests == pytest.approx([REST_FACTOR * 0.060])
+
+
+async def test_a_piece_that_was_held_up_holds_up_no_other_for_minutes() -> None:
+    """After a piece in which the machine was paused for long, the next one rests for seconds at most."""
+    world = World()
+    share = world.work.begin()
+    await share.in_worker(world.piece, "a", 30.0)
+    world.work.turns += 1
+    await share.on_loop(world.piece, "a", 0.001)
+    assert world.clock.rests == pytest.approx([REST_SECONDS_MAX])
 
 
 async def test_who_has_taken_least_is_next() -> None:

@@ -92,7 +92,7 @@ def offsets(seed: int) -> str:
     shape = attrs.evolve(options.shape, settings={**SETTINGS, **QUICK_SETTINGS}, log_dirs=1, older=0)
     storm = attrs.evolve(options.storm, kinds=("deaths", "pauses", "operator", "operator"), power=False)
     weather = Weather(latency_seconds=(0.001, 0.05))
-    workloads = ("produce", "trim", "churn", "ask")
+    workloads = ("produce", "trim", "churn", "offsets")
     return _run_options(
         seed, attrs.evolve(options, shape=shape, storm=storm, weather=weather, workloads=workloads)
     )

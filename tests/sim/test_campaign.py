@@ -23,7 +23,7 @@ from sim.campaign.shrinking import shrink
 from sim.options import RunOptions
 from sim.run import run
 
-SHORT = attrs.evolve(RunOptions.draw(1, "calm"), workloads=("produce",), delivery_seconds=60.0)
+SHORT = attrs.evolve(RunOptions.draw(1, "calm"), workloads=("produce",), duties=(), delivery_seconds=60.0)
 SHORT = attrs.evolve(SHORT, storm=attrs.evolve(SHORT.storm, seconds=1.0, power=False))
 
 INTERRUPTIBLE = """

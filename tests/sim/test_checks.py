@@ -120,7 +120,7 @@ def test_a_planted_bug_is_told_by_its_check(name: str) -> None:
     settings = {**SETTINGS, **QUICK_UPKEEP}
     shape = attrs.evolve(options.shape, settings=settings, older=0, segment_bytes=segment_bytes)
     weather = Weather(latency_seconds=(0.001, 0.02))
-    workloads = ("produce", "consume", "ask", *DELETING.get(name, ()))
+    workloads = ("produce", "consume", "offsets", *DELETING.get(name, ()))
     storm = attrs.evolve(options.storm, kinds=("operator",) * 3 if "trim" in workloads else ())
     with patched(function, old, new):
         result = run(2, attrs.evolve(options, shape=shape, storm=storm, weather=weather, workloads=workloads))

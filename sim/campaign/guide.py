@@ -1,0 +1,74 @@
+"""What a campaign has executed of the product so far, and which options reached what was new. SHELL.
+
+It is kept in `coverage.json` in the campaign's directory, so that the next campaign goes on from there.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from threading import Lock
+
+import attrs
+
+from sim.campaign.coverage import PACKAGES, Branch, Coverage, lines_of
+from sim.campaign.guidance import added_for, options_named
+from sim.options import RunOptions
+
+COVERED_EVERY = 20
+"""One run in so many records its coverage."""
+_REPOSITORY = Path(__file__).resolve().parent.parent.parent
+
+__all__ = ["COVERED_EVERY", "Guide", "everything"]
+
+
+@attrs.define
+class Guide:
+    """Coverage of all campaigns in one directory. Workers' threads share it."""
+
+    path: Path
+    coverage: Coverage = attrs.Factory(Coverage)
+    news: dict[str, int] = attrs.Factory(dict)
+    """How much that was new the runs with each option have reached."""
+    runs: int = 0
+    _lock: Lock = attrs.Factory(Lock)
+
+    @classmethod
+    def read(cls, path: Path) -> Guide:
+        """What `learn` wrote; an empty one if there is no such file. Raises `ValueError`, `KeyError`."""
+        if not path.exists():
+            return cls(path)
+        given = json.loads(path.read_text())
+        return cls(path, Coverage.from_json(given), dict(given["news"]), int(given["runs"]))
+
+    def learn(self, file: Path, options: RunOptions) -> int:
+        """Add what a run has written into a file, and remove it; how much was new.
+
+        A run whose process died has written none.
+        """
+        if not file.exists():
+            return 0
+        found = Coverage.from_json(json.loads(file.read_text()))
+        file.unlink()
+        with self._lock:
+            new = self.coverage.merge(found)
+            self.runs += 1
+            for name in options_named(options):
+                self.news[name] = self.news.get(name, 0) + new
+            kept = {**self.coverage.to_json(), "news": self.news, "runs": self.runs}
+            self.path.write_text(json.dumps(kept))
+        return new
+
+    def added_for(self, seed: int, options: RunOptions) -> tuple[str, ...]:
+        """What is added to the options that a seed draws."""
+        with self._lock:
+            return added_for(seed, options, dict(self.news))
+
+
+def everything() -> dict[str, tuple[set[int], set[Branch]]]:
+    """All lines and branches that there are, by file of the followed packages."""
+    return {
+        path.relative_to(_REPOSITORY).as_posix(): lines_of(path)
+        for package in PACKAGES
+        for path in sorted((_REPOSITORY / package).rglob("*.py"))
+    }

@@ -1,0 +1,77 @@
+"""All operators of a run beside the storm's: by the words in `RunOptions.duties`. PORTED."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from odradek.env.ports import Event
+from sim.load.operators import moves
+from sim.load.operators.asker import Asker
+from sim.load.operators.directories import Directories
+from sim.load.operators.duty import Duty, Site
+from sim.load.operators.elections import Elections
+from sim.load.operators.moves import Moves
+from sim.load.operators.settings import Settings
+from sim.load.operators.topics import Topics
+from sim.load.workload import Workload
+from sim.machine.cluster_members import Cluster
+
+OPERATORS: Mapping[str, type[Duty]] = {
+    "moves": Moves,
+    "topics": Topics,
+    "settings": Settings,
+    "elections": Elections,
+    "directories": Directories,
+    "ask": Asker,
+}
+MOVING_KINDS = ("operator", "wipes", "dying", "rot", "full")
+"""Kinds of trouble that put replicas into other directories, too."""
+
+__all__ = ["OPERATORS", "Crew", "load_topics"]
+
+
+def load_topics(duties: Sequence[str]) -> dict[str, int]:
+    """Topics that the load has because an operator works on them, with their partitions."""
+    return {moves.TOPIC: moves.PARTITIONS} if "moves" in duties else {}
+
+
+class Crew:
+    """The operators of one run."""
+
+    def __init__(
+        self, cluster: Cluster, load: Workload, replicas: int, duties: Sequence[str], kinds: Sequence[str]
+    ) -> None:
+        self._world = load.world
+        self._plan = [(name, Site(cluster, load, replicas, f"operator-{name}")) for name in duties]
+        self._replicas_stay = not any(kind in MOVING_KINDS for kind in kinds) and "moves" not in duties
+        self.operators: dict[str, Duty] = {}
+        self._ended: list[Event] = []
+
+    async def setup(self) -> None:
+        """Prepare, once the topics are there."""
+        for name, site in self._plan:
+            operator = self.operators[name] = OPERATORS[name](site)
+            if isinstance(operator, Directories):
+                operator.replicas_stay = self._replicas_stay
+            await operator.setup()
+
+    def start(self) -> None:
+        """Set them to work."""
+        self._ended = [self._world.spawn(operator.run) for operator in self.operators.values()]
+
+    async def stop(self) -> None:
+        """Let each end what it does."""
+        for operator in self.operators.values():
+            operator.is_over = True
+        for ended in self._ended:
+            await ended.wait()
+
+    async def check(self) -> None:
+        """Hold the healed cluster to what they were promised. Raises `SafetyViolation`."""
+        for operator in self.operators.values():
+            await operator.check()
+            operator.close()
+
+    def figures(self) -> dict[str, int]:
+        """How many steps of each were acknowledged."""
+        return {f"operator {name}": operator.done for name, operator in self.operators.items()}

@@ -1,0 +1,75 @@
+"""An operator that moves replicas between the log directories of a broker. PORTED.
+
+At the end every move has ended, and each replica is in one directory alone. It is that of the last move that was
+acknowledged, unless the run also replaces disks or moves replicas between brokers.
+"""
+
+from __future__ import annotations
+
+from odradek.client.admin.admin_logs import alter_replica_log_dirs, describe_log_dirs
+from sim.load.operators.duty import CALL_SECONDS, Duty, Possible, Site
+
+__all__ = ["Directories"]
+
+_Replica = tuple[str, int, int]
+"""Topic, partition and broker."""
+
+
+class Directories(Duty):
+    """One operator of the replicas of the load; idle where brokers have one directory."""
+
+    replicas_stay = True
+    """Whether nothing else in the run puts replicas elsewhere."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._paths: dict[_Replica, Possible[str | None]] = {}
+
+    async def step(self) -> None:
+        member = self.random.choice(self.cluster.brokers)
+        paths = member.config.log_dirs
+        topic, partition = self.random.choice(self.load.partitions)
+        path = self.random.choice(paths)
+        replica = (topic, partition, member.config.node_id)
+        if len(paths) == 1:
+            return
+        possible = self._paths.setdefault(replica, Possible(None))
+        moving = alter_replica_log_dirs(self.client.core, {replica: path}, timeout=CALL_SECONDS)
+        error: Exception | None = None
+        try:
+            error = (await self.client.run(moving))[replica]
+        except Exception as raised:
+            error = raised
+            raise
+        finally:
+            if error is None:
+                possible.acknowledge(path)
+            else:
+                possible.ask(path)
+        if error is not None:
+            raise error
+
+    async def check(self) -> None:
+        await self.must_hold(self._wrong)
+
+    async def _wrong(self) -> str | None:
+        found: dict[_Replica, list[str]] = {}
+        brokers = [member.config.node_id for member in self.cluster.brokers]
+        for told in await self.client.run(describe_log_dirs(self.client.core, brokers, timeout=CALL_SECONDS)):
+            if told.error is not None:
+                raise told.error
+            for directory in told.directories:
+                for each in directory.replicas:
+                    where = f"{each.topic}-{each.partition} of broker {told.broker}"
+                    if each.is_future:
+                        return f"{where} moves still to {directory.path}"
+                    found.setdefault((each.topic, each.partition, told.broker), []).append(directory.path)
+        for replica, paths in found.items():
+            if len(paths) > 1:
+                return f"{replica} is in {paths}"
+            possible = self._paths.get(replica)
+            if possible is None or possible.allows(None) or not self.replicas_stay:
+                continue
+            if not possible.allows(paths[0]):
+                return f"{replica} is in {paths[0]}, asked for was {possible}"
+        return None

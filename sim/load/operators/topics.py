@@ -1,0 +1,234 @@
+"""An operator that makes topics, writes, adds partitions, deletes records, deletes the topic and makes it again. PORTED.
+
+At the end each topic has the id and the partitions that were acknowledged last. It has every record that was
+acknowledged since it was made, but for those that were deleted. Nothing is there that an earlier topic of this name
+had, or that was acknowledged as deleted. A topic is given up when an answer about its life is missing.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from odradek.client.admin import NewTopic, create_partitions, create_topics, delete_topics
+from odradek.client.admin.admin_logs import delete_records
+from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
+from odradek.client.errors import ClientError
+from sim.history import SafetyViolation
+from sim.load.fetching import FetchConfig, Fetcher
+from sim.load.operators.duty import CALL_SECONDS, Duty, Possible, Site
+from sim.load.producing import ProduceConfig, Producing, RecordToSend
+from wire.errors import KafkaError
+from wire.topic_partition import TopicPartition
+
+NAMES_MAX = 6
+PARTITIONS_MAX = 4
+READ_SECONDS_MAX = 60.0
+
+__all__ = ["Topics"]
+
+
+@attrs.define
+class _Life:
+    """One topic from its creation to its deletion."""
+
+    topic_id: bytes
+    partitions: Possible[int]
+    acknowledged: dict[TopicPartition, dict[int, bytes]] = attrs.Factory(dict)
+    """Values by offset."""
+    deleted_below: dict[TopicPartition, int] = attrs.Factory(dict)
+    """Log starts that were acknowledged."""
+    asked_below: dict[TopicPartition, int] = attrs.Factory(dict)
+    """The offsets below which records may be deleted."""
+
+
+@attrs.define
+class _Name:
+    """A name, the topic that has it now, and what earlier ones had."""
+
+    name: str
+    life: _Life | None = None
+    lives: int = 0
+    before: dict[bytes, bytes] = attrs.Factory(dict)
+    """Acknowledged values of deleted topics, with the ids of these topics."""
+    is_known: bool = True
+    """Whether every answer about its creations and deletions came."""
+
+
+class Topics(Duty):
+    """One operator with topics of its own, one after the other."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._names = [_Name("remade-1")]
+        self._serial = 0
+        self._producing = Producing(
+            self.client.core,
+            ProduceConfig(batch_bytes_max=self.random.choice((300, 4096)), auto_create=False),
+        )
+
+    @property
+    def lives(self) -> int:
+        """How many topics were made."""
+        return sum(each.lives for each in self._names)
+
+    async def step(self) -> None:
+        name = self._names[-1]
+        if not name.is_known:
+            if len(self._names) >= NAMES_MAX:
+                return
+            name = _Name(f"remade-{len(self._names) + 1}")
+            self._names.append(name)
+        if name.life is None:
+            await self._make(name)
+            return
+        draw = self.random.random()
+        if draw < 0.5:
+            await self._write(name.name, name.life)
+        elif draw < 0.65:
+            await self._trim(name.name, name.life)
+        elif draw < 0.8:
+            await self._grow(name.name, name.life)
+        else:
+            await self._delete(name, name.life)
+
+    async def _make(self, name: _Name) -> None:
+        wanted = NewTopic(
+            name.name, self.random.choice((1, 2)), self.site.replicas, {"min.insync.replicas": "1"}
+        )
+        name.is_known = False
+        (made,) = await self.client.run(create_topics(self.client.core, [wanted], timeout=CALL_SECONDS))
+        if made.error is not None:
+            raise made.error
+        if made.topic_id in {bytes(16), *name.before.values()}:
+            raise SafetyViolation(f"{name.name} was made anew with the id {made.topic_id.hex()}")
+        name.is_known = True
+        name.lives += 1
+        name.life = _Life(made.topic_id, Possible(wanted.partitions))
+
+    async def _delete(self, name: _Name, life: _Life) -> None:
+        name.is_known = False
+        ((_, error),) = await self.client.run(
+            delete_topics(self.client.core, [name.name], timeout=CALL_SECONDS)
+        )
+        if error is not None:
+            raise error
+        name.is_known = True
+        name.life = None
+        for values in life.acknowledged.values():
+            name.before.update(dict.fromkeys(values.values(), life.topic_id))
+
+    async def _grow(self, name: str, life: _Life) -> None:
+        known = await self.client.metadata([name])
+        count = len(known.topic(name).partitions) + 1
+        if count > PARTITIONS_MAX:
+            return
+        try:
+            ((_, error),) = await self.client.run(
+                create_partitions(self.client.core, {name: count}, timeout=CALL_SECONDS)
+            )
+        except ClientError:
+            life.partitions.ask(count)
+            raise
+        if error is not None:
+            life.partitions.ask(count)
+            raise error
+        life.partitions.acknowledge(count)
+
+    async def _write(self, name: str, life: _Life) -> None:
+        known = await self.client.metadata([name])
+        if known.topic(name).topic_id != life.topic_id:
+            return  # the broker does not know the new topic yet
+        count = len(known.topic(name).partitions)
+        now_ms = self.world.node_env(self.site.name).clock.wall_ms()  # what is old is removed by retention
+        partition, records = self.random.randrange(count), []
+        for _ in range(self.random.choice((1, 5, 20))):
+            self._serial += 1
+            value = b"%s:%d:%s" % (self.site.name.encode(), self._serial, life.topic_id.hex().encode())
+            records.append(RecordToSend(name, value, partition=partition, timestamp_ms=now_ms))
+        key = TopicPartition(name, partition)
+        there = life.acknowledged.setdefault(key, {})
+        for delivery in await self.client.run(self._producing.produce(records, timeout=CALL_SECONDS)):
+            if delivery.error is None and delivery.base_offset >= 0:
+                for offset, index in enumerate(delivery.indexes, delivery.base_offset):
+                    there[offset] = records[index].value or b""
+
+    async def _trim(self, name: str, life: _Life) -> None:
+        kept = [(key, offset) for key, values in life.acknowledged.items() for offset in values]
+        if not kept:
+            return
+        key, offset = self.random.choice(kept)
+        life.asked_below[key] = max(offset, life.asked_below.get(key, 0))
+        trimming = delete_records(self.client.core, {key: offset}, timeout=CALL_SECONDS)
+        deleted = (await self.client.run(trimming))[key]
+        if deleted.error is not None:
+            raise deleted.error
+        life.deleted_below[key] = max(offset, life.deleted_below.get(key, 0))
+
+    # --- what was promised
+
+    async def check(self) -> None:
+        for name in self._names:
+            if name.is_known:
+                await self.must_hold(lambda name=name: self._wrong_life(name))  # type: ignore[misc]
+                if name.life is not None:
+                    await self._check_records(name, name.life)
+
+    async def _wrong_life(self, name: _Name) -> str | None:
+        known = await self.client.metadata()
+        there = known.topics.get(name.name)
+        if there is None or name.life is None:
+            return None if there is None and name.life is None else f"{name.name}: {there} is there"
+        if there.topic_id != name.life.topic_id:
+            return f"{name.name} has the id {there.topic_id.hex()}, not {name.life.topic_id.hex()}"
+        if not name.life.partitions.allows(len(there.partitions)):
+            return f"{name.name} has {len(there.partitions)} partitions, not {name.life.partitions}"
+        return None
+
+    async def _check_records(self, name: _Name, life: _Life) -> None:
+        known = await self.client.metadata([name.name])
+        keys = [TopicPartition(name.name, index) for index in sorted(known.topic(name.name).partitions)]
+        starts = await self._offsets(keys, EARLIEST)
+        ends = await self._offsets(keys, LATEST)
+        there = await self._read(starts, ends)
+        for key in keys:
+            start, values = starts[key], there[key]
+            if not life.deleted_below.get(key, 0) <= start <= life.asked_below.get(key, 0):
+                raise SafetyViolation(
+                    f"{key} begins at {start}: deleted were the records below {life.deleted_below.get(key, 0)}, "
+                    f"asked for was {life.asked_below.get(key, 0)}"
+                )
+            for offset, value in values.items():
+                if value in name.before:
+                    raise SafetyViolation(
+                        f"{key}: {value!r} of a deleted topic is at {offset} of the new one"
+                    )
+            for offset, value in life.acknowledged.get(key, {}).items():
+                if offset >= start and values.get(offset) != value:
+                    raise SafetyViolation(
+                        f"{key}: {value!r} was acknowledged at {offset}, {values.get(offset)!r} is there"
+                    )
+
+    async def _offsets(self, keys: list[TopicPartition], moment: int) -> dict[TopicPartition, int]:
+        asked = list_offsets(self.client.core, dict.fromkeys(keys, moment), timeout=READ_SECONDS_MAX)
+        return {key: listed.offset for key, listed in (await self.client.run(asked)).items()}
+
+    async def _read(
+        self, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, dict[int, bytes]]:
+        fetcher = Fetcher(self.client.core, FetchConfig())
+        found: dict[TopicPartition, dict[int, bytes]] = {key: {} for key in starts}
+        for key, start in starts.items():
+            fetcher.assign(*key, start)
+        deadline = self.world.now + READ_SECONDS_MAX
+        while any(fetcher.positions[key] < end for key, end in ends.items()):
+            if self.world.now >= deadline:
+                raise SafetyViolation(f"{self.site.name}: {fetcher.positions} do not come to {ends}")
+            try:
+                polled = await self.client.run(fetcher.poll(timeout=1.0))
+            except (KafkaError, ClientError) as error:
+                self.world.trace.record(self.world.now, self.site.name, "poll", error)
+                continue
+            for each in polled:
+                values = found[TopicPartition(each.topic, each.partition)]
+                values.update((record.offset, record.value or b"") for record in each.records())
+        return found

@@ -1,0 +1,62 @@
+"""What operators do to brokers while clients are at work: rolling restarts, and brokers that leave and return. PORTED.
+
+A broker that leaves is stopped and unregistered (KIP-631). It comes back with its disks, under its id, and registers
+anew. Both count as deaths of a process: see the fault model in `sim.storm.storm`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from odradek.client.admin.admin_quorum import unregister_broker
+from odradek.client.errors import ClientError
+from sim.storm.storm import LONG_SECONDS_MAX, Storm, Trouble
+from wire.errors import KafkaError
+
+CALL_SECONDS = 5.0
+
+
+async def rolling_restarts(storm: Storm, random: Random) -> None:
+    """Stop and start each node in turn, cleanly; sometimes the next one goes before the last is back."""
+    while await storm.calm(random, 15.0):
+        members = random.sample(storm.cluster.members, len(storm.cluster.members))
+        waits = random.random() < 0.7
+        storm.begin(f"rolling restart{'' if waits else ' in a hurry'}")
+        for member in members:
+            if not member.is_up() or not storm.may_die(member):
+                continue
+            await storm.stop(member)
+            if member.is_up():
+                continue  # somebody else has started it
+            serving = member.launch()
+            if waits:
+                await storm.world.wait(serving, LONG_SECONDS_MAX)
+        storm.end()
+
+
+async def unregistered_brokers(storm: Storm, random: Random) -> None:
+    """Stop a broker, let the cluster forget it, and start it again."""
+    client = storm.cluster.observer
+    while await storm.calm(random, 15.0):
+        member = random.choice(storm.cluster.brokers)
+        if not member.is_up() or not storm.may_die(member):
+            continue
+        node_id = member.config.node_id
+        storm.begin(f"unregister {member.name}")
+        storm.note_death(member)
+        if random.random() < 0.8:  # else it is forgotten while it runs, and an operator restarts it later
+            await storm.stop(member)
+        try:
+            await client.run(unregister_broker(client.core, node_id, timeout=CALL_SECONDS))
+        except (KafkaError, ClientError) as error:
+            storm.world.trace.record(storm.world.now, "storm", "log", "not unregistered", member.name, error)
+        await storm.last(random)
+        await storm.stop(member)
+        if not member.is_up():
+            member.launch()
+        storm.end()
+
+
+UPKEEP: Mapping[str, Trouble] = {"rolling": rolling_restarts, "unregister": unregistered_brokers}
+"""Troubles by their word in `StormPlan.kinds`."""

@@ -1,0 +1,148 @@
+"""Operators and the caller of any API: what nodes acknowledge and do not do is found, and so are wrong answers."""
+
+from __future__ import annotations
+
+import dis
+from random import Random
+from typing import Any
+
+import attrs
+import pytest
+
+from data_plane.handlers.administration.alter_configs import AlterConfigsHandler
+from data_plane.handlers.administration.forwarded import ForwardingHandler
+from odradek.serving.contract import Context, Result
+from sim.campaign.coverage import branches_of
+from sim.campaign.guidance import added_for, options_named, with_added
+from sim.history import SafetyViolation
+from sim.load.operators.asker import check_answer
+from sim.load.operators.drawn_requests import draw_request
+from sim.load.operators.duty import Possible
+from sim.machine.answer_counts import AnswerCounts, never_seen
+from sim.options import RunOptions
+from sim.run import run
+from wire.api import ApiKey, api_versions
+from wire.codec import encode
+from wire.errors import ErrorCode
+from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsResponse
+from wire.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsResponse,
+)
+from wire.messages.list_groups import ListGroupsResponse
+
+SECONDS = 8.0
+
+
+def _options(*duties: str, nodes: int = 3) -> RunOptions:
+    drawn = RunOptions.draw(1, "calm", nodes=nodes, seconds=SECONDS)
+    return attrs.evolve(drawn, workloads=("produce",), duties=duties)
+
+
+def test_sound_nodes_keep_what_they_acknowledge_to_operators() -> None:
+    """With all operators at work nothing is lost, and the run counts what nodes answered."""
+    result = run(1, _options("moves", "topics", "settings", "elections", "directories", "ask", nodes=4))
+    assert result.verdict == "ok", result.message
+    assert result.answers.counts["broker PRODUCE 13"]["answers"] > 0
+    assert "broker METADATA" in result.answers.served
+
+
+def test_a_configuration_that_is_acknowledged_and_not_altered_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The value that was acknowledged last is what brokers say at the end."""
+
+    def lie(self: AlterConfigsHandler, context: Context, request: Any) -> Result:
+        told = [
+            AlterConfigsResourceResponse(0, None, each.resource_type, each.resource_name)
+            for each in request.resources
+        ]
+        return IncrementalAlterConfigsResponse(0, told)
+
+    monkeypatch.setattr(AlterConfigsHandler, "handle", lie)
+    result = run(1, _options("settings"))
+    assert result.verdict == "safety"
+    assert "acknowledged was" in result.message
+
+
+def test_a_move_that_is_acknowledged_and_not_made_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition has the replicas of the move that was acknowledged last."""
+    sound = ForwardingHandler.handle
+
+    def lie(self: ForwardingHandler, context: Context, request: Any) -> Result:
+        if request.API_KEY != ApiKey.ALTER_PARTITION_REASSIGNMENTS:
+            return sound(self, context, request)
+        topics = [
+            {"name": topic.name, "partitions": [each.partition_index for each in topic.partitions]}
+            for topic in request.topics
+        ]
+        return _moved(topics)
+
+    monkeypatch.setattr(ForwardingHandler, "handle", lie)
+    result = run(1, _options("moves", nodes=4))
+    assert result.verdict == "safety"
+    assert "asked for was" in result.message
+
+
+def _moved(topics: list[dict[str, Any]]) -> AlterPartitionReassignmentsResponse:
+    from wire.messages import alter_partition_reassignments as messages
+
+    return messages.AlterPartitionReassignmentsResponse(
+        responses=[
+            messages.ReassignableTopicResponse(
+                topic["name"],
+                [messages.ReassignablePartitionResponse(index, 0, None) for index in topic["partitions"]],
+            )
+            for topic in topics
+        ]
+    )
+
+
+def test_answers_with_codes_that_no_sound_node_gives_are_found() -> None:
+    """A code that Kafka lacks, and the one that says that a handler failed, are violations."""
+    check_answer(ApiKey.LIST_GROUPS, "it", ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    for code in (31_000, int(ErrorCode.UNKNOWN_SERVER_ERROR)):
+        with pytest.raises(SafetyViolation):
+            check_answer(ApiKey.LIST_GROUPS, "it", ListGroupsResponse(error_code=code))
+
+
+def test_what_was_asked_without_an_answer_stays_possible() -> None:
+    """A value is allowed if it was acknowledged last, or if nobody knows what became of it."""
+    possible = Possible("a")
+    possible.ask("b")
+    possible.acknowledge("c")
+    assert [possible.allows(each) for each in "abc"] == [False, True, True]
+
+
+def test_requests_of_every_version_can_be_drawn() -> None:
+    """Most drawn requests of each version can be sent as they are."""
+    for key in (ApiKey.METADATA, ApiKey.CREATE_TOPICS, ApiKey.OFFSET_FETCH, ApiKey.DESCRIBE_CONFIGS):
+        low, high = api_versions(key)
+        for version in range(low, high + 1):
+            random = Random(version)
+            assert encode(draw_request(key, version, random, ["t"]), version) is not None
+
+
+def test_what_nodes_serve_and_nobody_asked_for_is_named() -> None:
+    """The gaps are the served versions without an answer."""
+    counts = AnswerCounts({"broker FETCH 5": {"answers": 1}}, {"broker FETCH": [4, 6]})
+    assert never_seen(counts) == {"broker FETCH": [4, 6]}
+
+
+def test_options_that_reached_something_new_are_added_and_told() -> None:
+    """A campaign adds options by what they have reached; the same words give the same run."""
+    options = RunOptions.draw(1)
+    words = {"duty ask": 5, "trouble rolling": 0}
+    added = {seed: added_for(seed, attrs.evolve(options, duties=()), words) for seed in range(40)}
+    assert {each for names in added.values() for each in names} == {"duty ask"}
+    assert "duty ask" in options_named(with_added(attrs.evolve(options, duties=()), ("duty ask",)))
+
+
+def test_branches_are_both_ways_of_a_conditional_jump() -> None:
+    """A condition has the line that follows it and the one that it jumps to."""
+    names: dict[str, Any] = {}
+    exec(
+        compile("def f(a):\n    if a:\n        b = 1\n    else:\n        b = 2\n    return b\n", "f", "exec"),
+        names,
+    )
+    assert branches_of(names["f"].__code__) == {(2, 3), (2, 5)}, dis.dis(names["f"])
