@@ -30,9 +30,9 @@ from bench.markdown import table
 
 OPTIONS = Path(__file__).with_name("simulator_runs.json")
 NEWER = {"weather": {"torn_share": 0.25}}
-"""What options have in this tree alone, with the values that seeds draw today."""
+"""Options that this tree alone has, with the values that seeds draw today."""
 NEXT_ROUND = 1000
-"""How far the seeds of a round lie behind those of the round before."""
+"""The distance between the seeds of a round and those of the round before."""
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
 

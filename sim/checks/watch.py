@@ -79,7 +79,7 @@ class _Seen:
     number: int
     """The process's place among the processes of the run, in the order in which they were seen first."""
     wakes: int = -1
-    """How often tasks of the process had been woken when it was looked at last."""
+    """The `wakes` of the process when it was looked at last."""
     image: object = None
     broker_epoch: int = -1
     follows_images: bool = False

@@ -62,7 +62,7 @@ BROKEN_HEAL_SECONDS = 30.0
 QUIET_SECONDS_MAX = 60.0
 """Time from the last acknowledgement until all replicas are equal."""
 RESETS_PROBABILITY = 0.75
-"""How often connections that the network has forgotten are reset when the storm is over.
+"""The share of runs in which connections that the network has forgotten are reset when the storm is over.
 
 In the other runs whoever waits at one has to give it up by itself, which takes half a minute and more.
 """
