@@ -9,8 +9,8 @@ other, in a process of their own that has run one before. What counts is user an
 
 A run is chaotic: when a step is left out, other records meet other troubles. So one seed decides little. `--rounds` runs
 the same options with more seeds (100, 1100, 2100, ...), and the sums decide. Beside the time stand the troubles that befell the
-nodes, the steps of clients (records that were sent, and that readers got) and the acknowledged records. They must agree within
-a tenth, or the work was another one.
+nodes, the steps of clients and the acknowledged records. A step is a record that was sent, or that a reader got. Where these
+figures differ by more than a tenth, compare the time per step.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ PORTED.
 It reads the nodes' own objects and the bytes on their disks. It uses neither messages nor disk operations nor
 randomness. So a run with it is the run without it. The first rule that is broken ends the run.
 
-It looks at what has moved: at a node when one of its tasks has run since the last look, and at a partition when one of
-its replicas differs. What stands still was seen as it is.
+It looks at what has moved. That is each node of which a task has run since the last look, and each partition of which a
+replica differs. What stands still was seen as it is.
 
 Which replicas count as in sync (rule 3): those that the leader counts, under two conditions. The leader knows the
 newest state of the partition that any node knows. The broker is registered as the process that it is now. A broker
@@ -114,19 +114,21 @@ class Watch:
     def _look_again(self) -> None:
         self.begin()
         try:
-            self.look()
+            self.look(only_moved=True)
         except SafetyViolation as error:
             self._world.refute(error)
 
-    def look(self) -> None:
-        """Look at all nodes as they are now. Raises `SafetyViolation`."""
+    def look(self, *, only_moved: bool = False) -> None:
+        """Look at all nodes as they are now, or at what has moved since the last look. Raises `SafetyViolation`."""
         self.looks += 1
+        if not only_moved:
+            self._partitions.clear()
         living = [member for member in self._cluster.members if member.is_up() and member.node is not None]
         have_moved = False
         for member in living:
             seen = self._of(member)
             wakes = self._world.node_env(member.name).wakes
-            if wakes != seen.wakes:
+            if wakes != seen.wakes or not only_moved:
                 seen.wakes = wakes
                 have_moved = True
                 self._look_at_quorum(member, seen)

@@ -64,7 +64,7 @@ QUIET_SECONDS_MAX = 60.0
 RESETS_PROBABILITY = 0.75
 """The share of runs in which connections that the network has forgotten are reset when the storm is over.
 
-In the other runs whoever waits at one has to give it up by itself, which takes half a minute and more.
+In the other runs a task that waits at one has to give it up by itself, which takes half a minute and more.
 """
 READ_SECONDS_MAX = 120.0
 """Time from the end of all writing until every reader has read everything."""
@@ -187,9 +187,7 @@ class ClusterScenario:
         await self._storm.run()
         for churner in churning:
             churner.is_over = True
-        world.fabric.may_close_late = False
-        if Random(f"{world.seed}/after the storm").random() < RESETS_PROBABILITY:
-            world.fabric.reset_forgotten()
+        self._calm_the_network()
         for member in cluster.members:
             if not member.is_up():
                 member.launch()
@@ -237,6 +235,13 @@ class ClusterScenario:
         if topic == pipelining.TOPIC:
             configs |= pipelining.topic_configs(Random(f"{self.world.seed}/{topic}"))
         return configs
+
+    def _calm_the_network(self) -> None:
+        """The storm is over: closes are noticed in time, and forgotten connections mostly reset."""
+        fabric = self.world.fabric
+        fabric.may_close_late = False
+        if Random(f"{self.world.seed}/after the storm").random() < RESETS_PROBABILITY:
+            fabric.reset_forgotten()
 
     async def _must_be_whole(self, when: str, seconds: float) -> None:
         wrong = await self.cluster.wait_until_whole(seconds)
