@@ -46,6 +46,7 @@ SHELL = {
     "sim/campaign/observing.py": "a failing run once more, from the command line",
     "sim/campaign/workers.py": "processes that run seeds side by side",
     "sim/machine/clock.py": "trio's clock in the virtual world",
+    "sim/machine/task_loop.py": "the loop that runs the tasks of a virtual world",
     "sim/machine/waiting.py": "waits in the virtual world",
     "sim/machine/task_loop.py": "trio's run loop in the virtual world",
     "sim/machine/world.py": "the run of a virtual world",

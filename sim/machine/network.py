@@ -194,7 +194,7 @@ class SimConn:
         """Taken out of the buffer, and not told yet to whom sends."""
         self._received = bytearray()
         self._was_short = False
-        """Whether the last receive left something behind."""
+        """True if the last receive left something behind."""
         self._low_water = 1
         self._ended = False
         self._closed = False

@@ -25,7 +25,7 @@ class Waiter(Protocol):
 
     alive: bool
     wakes: int
-    """How often tasks have been woken: who looks into a node goes by it."""
+    """The number of times that tasks were woken: who looks into a node goes by it."""
     waits: dict[Task, Signal]
     """Waiting tasks and their signals, in the order of their coming."""
 

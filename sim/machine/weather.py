@@ -19,7 +19,7 @@ class Weather:
     """The probability that a segment takes up to `spike_seconds` longer."""
     spike_seconds: float = 0.5
     torn_share: float = 1.0
-    """How many connections the next four are for."""
+    """The share of connections that the next four are for."""
     split_probability: float = 0.0
     """The probability that sent bytes arrive in pieces, cut anywhere."""
     short_send_probability: float = 0.0
