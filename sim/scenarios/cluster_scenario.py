@@ -12,7 +12,7 @@ permits). Then all is healed, and:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from random import Random
 
@@ -24,18 +24,10 @@ from sim.checks.quorum_watch import watch_quorum
 from sim.checks.watch import Watch
 from sim.history import History, SafetyViolation
 from sim.load import pipelining
-from sim.load.asking import Asking
-from sim.load.churning import Churning
-from sim.load.consumers import crowd
-from sim.load.consumers.crowd import Crowd
-from sim.load.consuming import GroupReading, follow
 from sim.load.operators import Operator, moves
 from sim.load.operators.crew import Crew, load_topics
 from sim.load.own_workload import OwnWorkload
-from sim.load.pipelining import Pipelining
 from sim.load.producers import varied
-from sim.load.producers.producer_plan import topic_configs
-from sim.load.producers.varied import VariedProducer
 from sim.load.workload import Workload
 from sim.machine.answer_counts import AnswerCounts
 from sim.machine.cluster_members import Cluster, Shape
@@ -49,6 +41,7 @@ from sim.replicas import (
     end_of,
     first_difference,
 )
+from sim.scenarios.clientele import Clientele, client_topics, configs_of_clients
 from sim.storm.registry import ALL_TROUBLES
 from sim.storm.storm import Storm
 from sim.storm.storm_plan import StormPlan
@@ -58,13 +51,6 @@ TOPIC = "replicated"
 TRIMMED = "trimmed"
 """A topic of which an operator deletes old records."""
 PARTITIONS = 3
-FOLLOWER = "follower"
-"""A consumer of the product's, near one of the brokers."""
-MEMBERS = ("member-1", "member-2")
-CHURNERS = ("churner-1", "churner-2")
-PIPELINERS = ("pipeliner",)
-ASKERS = ("asker",)
-VARIED = ("varied-1", "varied-2")
 START_SECONDS_MAX = 120.0
 HEAL_SECONDS_MAX = 180.0
 """Time from the end of the storm until all is well: elections, sessions, connections that nobody answers, recovery."""
@@ -117,40 +103,30 @@ class ClusterScenario:
         topics = {TOPIC: PARTITIONS}
         if "trim" in options.workloads:
             topics[TRIMMED] = 1
-        if "pipeline" in options.workloads:
-            topics[pipelining.TOPIC] = pipelining.PARTITIONS
-        if "varied" in options.workloads:
-            topics[varied.TOPIC] = varied.PARTITIONS
-        topics |= load_topics(options.duties)
+        topics |= client_topics(options.workloads) | load_topics(options.duties)
         self.load = Workload(self.world, self.history, topics, self.cluster.bootstrap)
         self.load.delivery_seconds = options.delivery_seconds
         self.own: Sequence[OwnWorkload] = ()
         """Workloads of the user."""
         self.committed = Committed()
         self.watch = Watch(self.cluster)
-        self._has_group = "group" in options.workloads
         self._producers = tuple(f"client-{number}" for number in range(options.clients))
         trimmed = [key for key in self.load.partitions if key[0] == TRIMMED]
         self._whole = [key for key in self.load.partitions if key[0] != TRIMMED]
         operator = self._operator = Operator(
             self.cluster, self.load.partitions, self.shape.replicas, trimmed, self.history
         )
-        self._churners = CHURNERS if "churn" in options.workloads else ()
-        self._pipeliners = PIPELINERS if "pipeline" in options.workloads else ()
-        self._askers = ASKERS if "offsets" in options.workloads else ()
-        self._varied = [VariedProducer(self.load, name) for name in VARIED if "varied" in options.workloads]
-        session_ms = int(self.shape.settings.get("group.min.session.timeout.ms", crowd.SESSION_MS_DEFAULT))
-        self._crowds = [
-            Crowd(self.load, group, session_ms) for group in crowd.GROUPS if "crowd" in options.workloads
-        ]
+        self._clientele = Clientele(
+            self.load, options.workloads, self.shape.replicas, self.shape.settings, self._whole
+        )
         self._crew = Crew(self.cluster, self.load, self.shape.replicas, options.duties, options.storm.kinds)
-        others = ("reader", FOLLOWER, *MEMBERS, *self._churners, *self._pipeliners)
-        if self._varied:
-            others += VARIED
-        if self._crowds:
-            others += crowd.slots(seed)
         self._storm = Storm(
-            self.cluster, self.plan, (*self._producers, *others), operator, ALL_TROUBLES, self._whole
+            self.cluster,
+            self.plan,
+            (*self._producers, *self._clientele.machines()),
+            operator,
+            ALL_TROUBLES,
+            self._whole,
         )
 
     @classmethod
@@ -201,20 +177,16 @@ class ClusterScenario:
         half = (len(self._producers) + 1) // 2
         readers_named = ("reader",) if "consume" in self.options.workloads else ()
         workers = load.start(self._producers[:half], self._producers[half:], readers_named)
-        group = GroupReading(load)
-        readers = self._start_readers(group)
-        workers += [world.spawn(run) for run in self._more_clients()]
-        churning = [Churning(load, name, replicas) for name in self._churners]
-        churned = [world.spawn(churner.run) for churner in churning]
+        readers = self._clientele.start_readers()
+        workers += self._clientele.start_workers()
         own = [world.spawn(each.run, load) for each in self.own]
         self._crew.start()
         await self._storm.run()
         await self._crew.stop()
-        for churner in churning:
-            churner.is_over = True
+        self._clientele.end_churning()
         await self._heal()
         load.is_over = True
-        for worker in (*workers, *churned):
+        for worker in workers:
             await worker.wait()
         for number, done in enumerate(own):
             await world.wait(done, READ_SECONDS_MAX)
@@ -223,7 +195,7 @@ class ClusterScenario:
         await self._crew.check()
         await load.find_ends(admin)
         await self._readers_must_come_to_the_end(readers)
-        await self._check_groups(group)
+        await self._clientele.check("auditor")
         summary = await load.check(admin)
         self.history.check_anomalies()
         for each in self.own:
@@ -247,32 +219,6 @@ class ClusterScenario:
         await self._must_be_whole("after the storm", self._heal_seconds)
         if self.shape.older:
             await level_must_be_decided(self.cluster)
-
-    def _more_clients(self) -> list[Callable[[], Awaitable[None]]]:
-        """The clients of the workloads that come on top, each as what it runs."""
-        pipelining = [Pipelining(self.load, name).run for name in self._pipeliners]
-        asking = [Asking(self.load, name).run for name in self._askers]
-        return [*pipelining, *(each.run for each in self._varied), *asking]
-
-    def _start_readers(self, group: GroupReading) -> dict[str, Event]:
-        """Set those to work that read to the end; the events are set when they have done so."""
-        spawn = self.world.spawn
-        readers: dict[str, Event] = {}
-        if "follow" in self.options.workloads:
-            readers[FOLLOWER] = spawn(follow, self.load, FOLLOWER, "rack-2", self._whole)
-        if self._has_group:
-            readers |= {name: spawn(group.member, name) for name in MEMBERS}
-        for each_crowd in self._crowds:
-            readers |= each_crowd.start()
-        return readers
-
-    async def _check_groups(self, group: GroupReading) -> None:
-        """Hold what groups have read and committed against the history. Raises `SafetyViolation`."""
-        if self._has_group:
-            group.check()
-            await group.check_commits("auditor")
-        for each_crowd in self._crowds:
-            await each_crowd.check("auditor")
 
     def answers(self) -> AnswerCounts:
         """What all nodes of the run answered, after its end."""
@@ -300,22 +246,14 @@ class ClusterScenario:
             "upgrades": sum(
                 times for what, times in self._storm.counts.items() if what.startswith("upgrade ")
             ),
-            "producers": sum(each.lives for each in self._varied),
-            "producer_deaths": sum(each.deaths for each in self._varied),
-            "members": sum(each.lives for each in self._crowds),
-            "rebalances": sum(each.promises.rebalances for each in self._crowds),
-            "late_commits": sum(each.promises.refused_late for each in self._crowds),
+            **self._clientele.figures(),
             **self._crew.figures(),
             "snapshots": sum(cluster.snapshot_end(member) > 0 for member in cluster.members),
         }
 
     def _configs(self, topic: str) -> dict[str, str]:
         configs = {"min.insync.replicas": str(self.shape.in_sync_min), **self.shape.topic_configs}
-        if topic == pipelining.TOPIC:
-            configs |= pipelining.topic_configs(Random(f"{self.world.seed}/{topic}"))
-        if topic == varied.TOPIC:
-            configs |= topic_configs(Random(f"{self.world.seed}/{topic}"))
-        return configs
+        return configs | configs_of_clients(topic, self.world.seed)
 
     async def _must_be_whole(self, when: str, seconds: float) -> None:
         wrong = await self.cluster.wait_until_whole(seconds)

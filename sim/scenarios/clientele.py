@@ -1,0 +1,128 @@
+"""The clients of a run beside its plain producers and readers: by the words in `RunOptions.workloads`. PORTED."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from odradek.env.ports import Event
+from sim.load import pipelining
+from sim.load.asking import Asking
+from sim.load.churning import Churning
+from sim.load.consumers import crowd
+from sim.load.consumers.crowd import Crowd
+from sim.load.consuming import GroupReading, follow
+from sim.load.pipelining import Pipelining
+from sim.load.producers import varied
+from sim.load.producers.producer_plan import topic_configs
+from sim.load.producers.varied import VariedProducer
+from sim.load.workload import Workload
+
+FOLLOWER = "follower"
+"""A consumer of the product's, near one of the brokers."""
+MEMBERS = ("member-1", "member-2")
+CHURNERS = ("churner-1", "churner-2")
+PIPELINERS = ("pipeliner",)
+ASKERS = ("asker",)
+VARIED = ("varied-1", "varied-2")
+
+__all__ = ["Clientele", "client_topics", "configs_of_clients"]
+
+
+def client_topics(workloads: Sequence[str]) -> dict[str, int]:
+    """Topics that the load has because of a workload, with their partitions."""
+    topics = {}
+    if "pipeline" in workloads:
+        topics[pipelining.TOPIC] = pipelining.PARTITIONS
+    if "varied" in workloads:
+        topics[varied.TOPIC] = varied.PARTITIONS
+    return topics
+
+
+def configs_of_clients(topic: str, seed: int) -> dict[str, str]:
+    """The configuration that a workload's topic has of its own."""
+    if topic == pipelining.TOPIC:
+        return pipelining.topic_configs(Random(f"{seed}/{topic}"))
+    if topic == varied.TOPIC:
+        return topic_configs(Random(f"{seed}/{topic}"))
+    return {}
+
+
+class Clientele:
+    """The clients of one run; `whole` are the partitions whose records nobody deletes."""
+
+    def __init__(
+        self,
+        load: Workload,
+        workloads: Sequence[str],
+        replicas: int,
+        settings: Mapping[str, str],
+        whole: Sequence[tuple[str, int]],
+    ) -> None:
+        self._world = load.world
+        self._load = load
+        self._whole = whole
+        self._follows = "follow" in workloads
+        self._group = GroupReading(load) if "group" in workloads else None
+        self._churners = CHURNERS if "churn" in workloads else ()
+        self._pipeliners = PIPELINERS if "pipeline" in workloads else ()
+        self._askers = ASKERS if "offsets" in workloads else ()
+        self._churning: list[Churning] = []
+        self._replicas = replicas
+        self._varied = [VariedProducer(load, name) for name in VARIED if "varied" in workloads]
+        session_ms = int(settings.get("group.min.session.timeout.ms", crowd.SESSION_MS_DEFAULT))
+        self._crowds = [Crowd(load, group, session_ms) for group in crowd.GROUPS if "crowd" in workloads]
+
+    def machines(self) -> tuple[str, ...]:
+        """Names of the machines that the clients run on; the storm cuts and slows their links."""
+        names: tuple[str, ...] = ("reader", FOLLOWER, *MEMBERS, *self._churners, *self._pipeliners)
+        if self._varied:
+            names += VARIED
+        if self._crowds:
+            names += crowd.slots(self._world.seed)
+        return names
+
+    def start_readers(self) -> dict[str, Event]:
+        """Set those to work that read to the end; the events are set when they have done so."""
+        spawn = self._world.spawn
+        readers: dict[str, Event] = {}
+        if self._follows:
+            readers[FOLLOWER] = spawn(follow, self._load, FOLLOWER, "rack-2", self._whole)
+        if self._group is not None:
+            readers |= {name: spawn(self._group.member, name) for name in MEMBERS}
+        for each_crowd in self._crowds:
+            readers |= each_crowd.start()
+        return readers
+
+    def start_workers(self) -> list[Event]:
+        """Set the others to work; the events are set when they have seen that the load is over."""
+        load = self._load
+        self._churning = [Churning(load, name, self._replicas) for name in self._churners]
+        runs = [Pipelining(load, name).run for name in self._pipeliners]
+        runs += [each.run for each in self._varied]
+        runs += [Asking(load, name).run for name in self._askers]
+        runs += [each.run for each in self._churning]
+        return [self._world.spawn(run) for run in runs]
+
+    def end_churning(self) -> None:
+        """The storm is over: no further topics come and go."""
+        for churner in self._churning:
+            churner.is_over = True
+
+    async def check(self, machine: str) -> None:
+        """Hold what groups have read and committed against the history, asked from `machine`. Raises `SafetyViolation`."""
+        if self._group is not None:
+            self._group.check()
+            await self._group.check_commits(machine)
+        for each_crowd in self._crowds:
+            await each_crowd.check(machine)
+
+    def figures(self) -> dict[str, int]:
+        """How many clients of each kind there were, and what befell them."""
+        return {
+            "producers": sum(each.lives for each in self._varied),
+            "producer_deaths": sum(each.deaths for each in self._varied),
+            "members": sum(each.lives for each in self._crowds),
+            "rebalances": sum(each.promises.rebalances for each in self._crowds),
+            "late_commits": sum(each.promises.refused_late for each in self._crowds),
+        }
