@@ -44,6 +44,8 @@ class TraceLog:
         self._who = who
         self._on_offline = on_offline
         self.directory_is_offline = False
+        self.is_unregistered = False
+        """True once the broker has told that an operator removed it from the cluster."""
         self.errors = 0
         """The number of lines at level error."""
 
@@ -52,6 +54,8 @@ class TraceLog:
         if event == "directory.offline":
             self.directory_is_offline = True
             self._on_offline(fields)
+        elif event == "broker.unregistered":
+            self.is_unregistered = True
 
     def error(self, event: str, /, **fields: object) -> None:
         self.errors += 1

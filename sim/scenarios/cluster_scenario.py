@@ -216,6 +216,8 @@ class ClusterScenario:
                 member.launch()
         if self._storm.may_wait_for_operator:
             world.spawn(self._operator.recover)
+        if "unregister" in self.plan.kinds:
+            world.spawn(self._operator.return_unregistered)
         await self._must_be_whole("after the storm", self._heal_seconds)
         if self.shape.older:
             await level_must_be_decided(self.cluster)

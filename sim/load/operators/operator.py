@@ -143,6 +143,20 @@ class Operator:
             except (KafkaError, ClientError):
                 continue
 
+    async def return_unregistered(self) -> None:
+        """Start brokers again that were removed from the cluster while they run, as their log asks for. For ever.
+
+        A request to unregister a broker may lie in a connection for long after nobody waits for its answer.
+        """
+        while True:
+            await self._cluster.world.sleep(LOOK_AGAIN_SECONDS)
+            for member in self._cluster.brokers:
+                running = member.running
+                if running is not None and member.is_up() and member.log.is_unregistered:
+                    member.ask_to_stop()
+                    await running.ended.wait()
+                    member.launch()
+
     async def _elect_fullest(self, key: TopicPartition) -> None:
         """Elect the replica with the fullest log: by the last leader epoch and the end of the log, as Raft compares
         logs."""
