@@ -9,7 +9,15 @@ import pytest
 import trio
 import trio.testing
 
-from data_plane.handlers.fetching.offsets import TIME_QUERIES_WAITING_MAX, Turns
+from data_plane.handlers.fetching.offsets import (
+    MAX_TIMESTAMP,
+    TIME_QUERIES_WAITING_MAX,
+    Turns,
+    find_offset,
+)
+from data_plane.replication.partition import Partition
+from metadata_quorum.image.metadata_image import PartitionImage
+from tests.log.support import NOW_MS, append, batch, new_log
 from wire.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
@@ -101,3 +109,17 @@ def test_too_many_are_told_to_ask_again() -> None:
         nursery.cancel_scope.cancel()
 
     play(script)
+
+
+def test_a_new_leader_tells_no_newest_record_before_its_high_watermark_is_right() -> None:
+    """KIP-207: a newer record behind a late high watermark may have been acknowledged by the leader before."""
+    partition = Partition(new_log())
+    for age_ms in (2, 1, 0):
+        append(partition.log, batch(timestamp=NOW_MS - age_ms))
+    partition.log.advance_high_watermark(2)
+    partition.apply(PartitionImage(1, 4, 0, (1, 2), (1, 2)), 1)
+    with pytest.raises(KafkaError) as caught:
+        find_offset(partition, MAX_TIMESTAMP, False, 7, False)
+    assert caught.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
+    partition.apply(PartitionImage(1, 4, 0, (1, 2), (1,)), 1)
+    assert find_offset(partition, MAX_TIMESTAMP, False, 7, False)[:2] == (NOW_MS, 2)

@@ -334,7 +334,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "latest-before-epoch-commits",
         "KIP-207: a new leader answers by a high watermark that lags behind what the leader before had acknowledged.",
-        "data_plane.handlers.fetching.offsets:_find",
+        "data_plane.handlers.fetching.offsets:find_offset",
         "lags = not to_end and log.high_watermark < partition.epoch_start_offset",
         "lags = False",
         "offsets",

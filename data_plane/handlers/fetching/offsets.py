@@ -172,7 +172,7 @@ class ListOffsetsHandler:
             return _failed(asked, code)
         to_end = replica_id != CONSUMER
         try:
-            timestamp, offset, epoch = _find(partition, asked.timestamp, committed, version, to_end)
+            timestamp, offset, epoch = find_offset(partition, asked.timestamp, committed, version, to_end)
         except KafkaError as error:
             return _failed(asked, error.code)
         except FileClosed:
@@ -184,7 +184,7 @@ class ListOffsetsHandler:
         return ListOffsetsPartitionResponse(asked.partition_index, 0, timestamp, offset, epoch)
 
 
-def _find(
+def find_offset(
     partition: Partition, timestamp: int, committed: bool, version: int, to_end: bool
 ) -> tuple[int, int, int]:
     """(timestamp, offset, leader epoch) of the first record that a query means; -1s where there is none.
@@ -212,7 +212,10 @@ def _find(
     if timestamp == EARLIEST_PENDING_UPLOAD and version >= EARLIEST_PENDING_UPLOAD_SINCE:
         return -1, -1, -1
     if timestamp == MAX_TIMESTAMP and version >= MAX_TIMESTAMP_SINCE:
-        found = log.offset_of_max_timestamp(upper_bound=bound)
+        # A newer record behind a late high watermark may have been acknowledged by the leader before.
+        found = log.offset_of_max_timestamp(upper_bound=log.log_end_offset if lags else bound)
+        if lags and found is not None and found[1] >= bound:
+            raise _not_available(version)
     elif timestamp >= 0:
         found = log.offset_for_timestamp(timestamp, upper_bound=bound)
     else:
