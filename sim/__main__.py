@@ -14,13 +14,11 @@ import shlex
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sim.alone import raft_alone, replication_alone
-from sim.alone.groups import groups_alone
-from sim.alone.quorum import quorum_alone
+from sim.alone.parts import PARTS
 from sim.load.own_workload import OwnWorkload, found_in
 from sim.machine.world import Liveness
 from sim.options import PROFILES, RunOptions
@@ -30,12 +28,6 @@ from sim.scenarios.lone_node_scenario import SafetyViolation, Scenario
 
 USAGE = 64
 """argparse's own status for this, 2, would be taken for liveness."""
-ALONE: Mapping[str, Callable[[int], object]] = {
-    "raft": raft_alone.run,
-    "quorum": quorum_alone.run,
-    "replication": replication_alone.run,
-    "groups": groups_alone.run,
-}
 PROGRESS_VIRTUAL_SECONDS = 10.0
 LAST_EVENTS = 12
 """The number of events, readable to people, that are printed of the end of a failing run."""
@@ -105,7 +97,7 @@ def _parser() -> _Parser:
     parser.add_argument("--crashes", type=int, help="of a single node: how often it dies (default: 3)")
     parser.add_argument(
         "--alone",
-        choices=ALONE,
+        choices=PARTS,
         help="no cluster: one part of the product alone, under a schedule (sim/alone/README.md)",
     )
     parser.add_argument("--trace", action="store_true", help="print every event of the run, a line for each")
@@ -177,9 +169,9 @@ def _print_end(verdict: str, digest: str, virtual_seconds: float, real_seconds: 
 
 
 def _run_alone(part: str, seed: int) -> int:
-    """One part alone (`ALONE`): nothing passes a world's ports, so there is no digest."""
+    """One part alone (`sim.alone.parts`): nothing passes a world's ports, so there is no digest."""
     print(f"seed: {seed}")
-    verdict = _verdict_of(lambda: ALONE[part](seed))
+    verdict = _verdict_of(lambda: PARTS[part](seed))
     if verdict != "ok":
         print(f"again: python -m sim --alone {part} --seed {seed} (commit {commit()})")
     print(f"verdict: {verdict}")

@@ -183,7 +183,7 @@ class Campaign:
         if outcome.signature in self._explained or len(self._explained) >= GROUPS_EXPLAINED_MAX:
             return False
         self._explained[outcome.signature] = None
-        return True
+        return not outcome.alone
 
     def _options(self, seed: int) -> RunOptions:
         return RunOptions.draw(seed, self._profile, nodes=self._nodes)
@@ -199,7 +199,7 @@ class Campaign:
         worker = self._idle.get()
         try:
             if seed % COVERED_EVERY:
-                return attrs.evolve(worker.run(seed, options), added=added)
+                return attrs.evolve(worker.run(seed, options, parts=True), added=added)
             file = self._out / f"coverage-{seed}.json"
             outcome = worker.run(seed, options, coverage=str(file.resolve()))
             self._guide.learn(file, options)

@@ -90,6 +90,7 @@ def screen(now: Standing, before: Standing, session: Sequence[Outcome]) -> list[
     return [
         f"seeds:    {len(session)} now, {failed} of them failed; {now.seeds} in all",
         f"virtual:  {seconds / 3600:.2f} h now, {now.virtual_seconds / 3600:.2f} h in all",
+        f"parts:    {sum(outcome.schedules for outcome in session)} schedules of parts alone now",
         f"records:  {records} acknowledged now, {now.records} in all",
         "faults:   " + _some(f"{name} {times}" for name, times in often),
         f"coverage: {sum(now.lines.values())} lines and {sum(now.branches.values())} branches "

@@ -97,7 +97,7 @@ def _failure(signature: str, group: Sequence[Outcome], shrunk: Shrunk | None) ->
         "",
     ]
     options = with_added(RunOptions.draw(first.seed, first.profile), first.added)
-    command = replay_command(first.seed, options)
+    command = first.alone or replay_command(first.seed, options)
     if shrunk is None:
         return [*lines, "```sh", command, "```", ""]
     lines += ["```sh", shrunk.command, "```", ""]

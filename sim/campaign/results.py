@@ -12,8 +12,9 @@ from typing import Any
 
 import attrs
 
+from sim.alone.parts import SCHEDULES, FailedSchedule
 from sim.options import RunOptions
-from sim.run import RunResult
+from sim.run import RunResult, signature_of
 
 MESSAGE_CHARACTERS_MAX = 4000
 
@@ -50,6 +51,10 @@ class Outcome:
     answers: Mapping[str, Mapping[str, int]] = attrs.Factory(dict)
     served: Mapping[str, Sequence[int]] = attrs.Factory(dict)
     """What nodes answered, and what they serve: see `sim.machine.answer_counts`."""
+    schedules: int = 0
+    """Schedules of parts alone that were run after the cluster."""
+    alone: str = ""
+    """The command for the schedule that failed, where it was not the cluster."""
 
     @classmethod
     def of(cls, result: RunResult, commit: str) -> Outcome:
@@ -74,6 +79,20 @@ class Outcome:
             dict(result.faults),
             result.answers.counts,
             result.answers.served,
+        )
+
+    def with_schedules(self, failed: FailedSchedule | None) -> Outcome:
+        """The same after the seed's schedules of parts alone, of which one may have failed."""
+        count = sum(SCHEDULES.values())
+        if failed is None:
+            return attrs.evolve(self, schedules=count)
+        return attrs.evolve(
+            self,
+            schedules=count,
+            verdict=failed.verdict,
+            signature=signature_of(f"{failed.verdict}: {failed.part} alone: {failed.message}"),
+            message=failed.message[-MESSAGE_CHARACTERS_MAX:],
+            alone=failed.command,
         )
 
     @classmethod

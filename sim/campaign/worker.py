@@ -1,8 +1,8 @@
 """`python -m sim.campaign.worker`: runs what it is told on its standard input, a JSON line for each, until that ends.
 
 A job is `{"seed", "options", "commit"}`. With `"timeline"` it has the name of a file for `sim.campaign.observing`, with
-`"coverage"` that of a file for what the run executed (`sim.campaign.coverage`). The answer is a line that
-`results.line_of` makes. What the nodes print goes to standard error.
+`"coverage"` that of a file for what the run executed (`sim.campaign.coverage`). With `"parts"` the seed's schedules of
+parts alone are run, too (`sim.alone.parts`). The answer is a line that `results.line_of` makes. What the nodes print goes to standard error.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import sys
 from pathlib import Path
 
+from sim.alone.parts import run_schedules
 from sim.campaign.coverage import covered_run
 from sim.campaign.observing import write_timeline
 from sim.campaign.results import Outcome, line_of
@@ -31,7 +32,10 @@ def main() -> None:
             Path(job["coverage"]).write_text(json.dumps(covered.to_json()))
         else:
             result = run(job["seed"], options)
-        answers.write(line_of(Outcome.of(result, job["commit"])))
+        outcome = Outcome.of(result, job["commit"])
+        if "parts" in job and outcome.verdict == "ok":
+            outcome = outcome.with_schedules(run_schedules(job["seed"]))
+        answers.write(line_of(outcome))
         answers.flush()
 
 

@@ -15,6 +15,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from sim.campaign.results import Outcome, Results
 from sim.options import RunOptions
@@ -44,17 +45,26 @@ class Worker:
         self._stopped = False
 
     def run(
-        self, seed: int, options: RunOptions, timeline: str | None = None, coverage: str | None = None
+        self,
+        seed: int,
+        options: RunOptions,
+        timeline: str | None = None,
+        coverage: str | None = None,
+        *,
+        parts: bool = False,
     ) -> Outcome:
         """Run a seed, and write its timeline or its coverage into a file if asked to.
 
-        A process that dies is an outcome, too."""
+        `parts`: its schedules of parts alone follow. A process that dies is an outcome, too.
+        """
         began = time.monotonic()
-        job = {"seed": seed, "options": options.to_json(), "commit": self._commit}
+        job: dict[str, Any] = {"seed": seed, "options": options.to_json(), "commit": self._commit}
         if timeline is not None:
             job["timeline"] = timeline
         if coverage is not None:
             job["coverage"] = coverage
+        if parts:
+            job["parts"] = True
         seconds_max = self._real_seconds_max * (1 if coverage is None else COVERAGE_FACTOR)
         process = self._live_process()
         assert process.stdin is not None

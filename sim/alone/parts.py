@@ -1,0 +1,61 @@
+"""The parts of the product that run alone, and how many of their schedules a campaign runs beside each cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import attrs
+
+from sim.alone import raft_alone, replication_alone
+from sim.alone.groups import groups_alone
+from sim.alone.quorum import quorum_alone
+from sim.history import SafetyViolation
+from sim.machine.world import Liveness
+
+PARTS: Mapping[str, Callable[[int], object]] = {
+    "raft": raft_alone.run,
+    "quorum": quorum_alone.run,
+    "replication": replication_alone.run,
+    "groups": groups_alone.run,
+}
+"""Parts by the word that `python -m sim --alone` takes: a function that runs the schedule of a seed."""
+SCHEDULES: Mapping[str, int] = {"raft": 16, "quorum": 10, "replication": 32, "groups": 24}
+"""Schedules that belong to a seed of a campaign: about three seconds of CPU time beside the ten of the cluster."""
+
+__all__ = ["PARTS", "SCHEDULES", "FailedSchedule", "run_schedules", "schedules_of"]
+
+
+@attrs.frozen
+class FailedSchedule:
+    """A schedule of a part that failed: `verdict` is `safety`, `liveness` or `crash`."""
+
+    part: str
+    seed: int
+    verdict: str
+    message: str
+
+    @property
+    def command(self) -> str:
+        """The command that runs it again."""
+        return f"python -m sim --alone {self.part} --seed {self.seed}"
+
+
+def schedules_of(seed: int) -> Iterator[tuple[str, int]]:
+    """(part, seed) of all schedules that belong to a seed of a campaign; no two seeds share one."""
+    for part, count in SCHEDULES.items():
+        for each in range(count):
+            yield part, seed * count + each
+
+
+def run_schedules(seed: int) -> FailedSchedule | None:
+    """Run all schedules of a seed, until one fails."""
+    for part, each in schedules_of(seed):
+        try:
+            PARTS[part](each)
+        except Liveness as error:
+            return FailedSchedule(part, each, "liveness", str(error))
+        except SafetyViolation as error:
+            return FailedSchedule(part, each, "safety", str(error))
+        except Exception as error:  # noqa: BLE001 - however else it fails, it is a crash of the product
+            return FailedSchedule(part, each, "crash", f"{type(error).__name__}: {error}")
+    return None
