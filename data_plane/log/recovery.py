@@ -77,8 +77,8 @@ class Recovery:
         self._config = config
         self._options = options
         self._buffer = bytearray()
-        self._has_gaps = config.is_compacted
-        """True if offsets may be missing, as compaction leaves them."""
+        self._has_gaps = False
+        """True once offsets are missing within a segment, as compaction leaves them."""
         self.log_end_offset = 0
         self.producers = ProducerState()
 

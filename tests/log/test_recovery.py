@@ -252,7 +252,19 @@ def test_compacted_logs_may_have_gaps_between_segments() -> None:
     middle = log.segments[2]
     disk.open_dir(ROOT).remove(middle.name(".log"))
     compacted = LogConfig(segment_bytes=700, cleanup_policy=("compact",))
-    assert open_log(disk.open_dir(ROOT), compacted, clean=False).log_end_offset == 60
+    recovery_point = middle.base_offset + 1
+    log = open_log(disk.open_dir(ROOT), compacted, clean=False, recovery_point=recovery_point)
+    assert log.log_end_offset == 60
+
+
+def test_a_compacted_topics_lost_tail_is_no_gap_of_compaction() -> None:
+    """A hole would never be filled. What lies behind it is fetched again."""
+    disk, log = written()
+    middle = log.segments[2]
+    disk.open_dir(ROOT).remove(middle.name(".log"))
+    compacted = LogConfig(segment_bytes=700, cleanup_policy=("compact",))
+    log = open_log(disk.open_dir(ROOT), compacted, clean=False)
+    assert log.log_end_offset == middle.base_offset
 
 
 def _with_a_gap(*offsets: list[int]) -> tuple[SimDisk, Dir]:
