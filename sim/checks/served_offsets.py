@@ -132,6 +132,8 @@ class ServedOffsets:
                 log = partition.log
                 self._commit(each.key, partition.leader_epoch, log.high_watermark)
                 term = (each.key, partition.leader_epoch)
+                if not each.member.serves():
+                    continue  # with a new disk it is empty, and still leads by the metadata of before
                 before = self._starts.get(term, 0)
                 if log.log_start_offset < before:
                     raise SafetyViolation(
