@@ -3,7 +3,7 @@
 1. In one generation a partition has one owner at most. Who gives it up within a generation owned it there.
 2. An owner is handed every record between where it begins and where it ends, once, in order. Nobody else is handed any.
 3. It begins at an offset that may be the group's commit at that moment, or at the beginning where there need be none.
-4. It commits nothing beyond what it was handed.
+4. It commits nothing beyond what it was handed, or what was asked to be deleted.
 5. Once a member has an assignment of a generation, no commit of an older one is taken.
 
 An owner that seeks goes on where it wants. Records that a client has asked to delete may be missed.
@@ -165,7 +165,9 @@ class GroupPromises:
         if not late:
             for key, offset in offsets.items():
                 held = self._held.get((member, key))
-                if held is not None and held.next_offset is not None and offset > held.next_offset:
+                if held is None or held.next_offset is None:
+                    continue
+                if offset > max(held.next_offset, self.history.deleted_below.get(key, 0)):
                     raise SafetyViolation(
                         f"{self.group}: {member} commits {offset} of {key}, and was handed up to {held.next_offset}"
                     )
