@@ -33,7 +33,7 @@ from itertools import pairwise
 import attrs
 
 from jepsen_tests.cycles import ORDERS, Order, Step, cycles, operations
-from jepsen_tests.history import CORRUPT, Assign, Commit, History, Own, Poll, Restart, Send
+from jepsen_tests.history import CORRUPT, Assign, Commit, History, Operation, Own, Poll, Restart, Send
 from jepsen_tests.version_order import VersionOrder
 
 __all__ = ["ALLOWED", "CHECKERS", "Anomaly", "check", "observe"]
@@ -352,7 +352,7 @@ def lost_commit(history: History, orders: Orders) -> Iterator[Anomaly]:
             for key in operation.offsets:
                 commits.setdefault((operation.group, key), []).append(operation)
     waiting: dict[tuple[str, str], Own] = {}
-    for operation in history.operations:
+    for operation in sorted(history.operations, key=_known_at):
         if isinstance(operation, Own):
             waiting.update({(operation.process, key): operation for key in operation.keys})
         elif isinstance(operation, Poll):
@@ -368,6 +368,13 @@ def lost_commit(history: History, orders: Orders) -> Iterator[Anomaly]:
                         f"{own.group} had committed {least} when it handed the key to {own.process} at"
                         f" {own.invoked:.3f} s, which began at {records[0][0]}",
                     )
+
+
+def _known_at(operation: Operation) -> float:
+    """The time at which a process knows of an operation. A rebalance may happen within the poll that follows it."""
+    if isinstance(operation, Poll) and operation.completed is not None:
+        return operation.completed
+    return operation.invoked
 
 
 def _least_committed(commits: Sequence[Commit], key: str, at: float) -> int | None:

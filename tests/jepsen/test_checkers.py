@@ -189,6 +189,18 @@ def test_a_seeded_loss_is_found_in_a_long_history() -> None:
         assert f"value {lost} " in anomalies[0].detail
 
 
+def test_a_member_begins_within_the_poll_that_tells_it_of_its_partitions() -> None:
+    """What that poll returns comes after the rebalance; the member may seek back then."""
+    script = (
+        three().own("m1").poll((0, 1), (1, 2), process="m1").commit(2).poll((2, 3), process="m2").own("m2")
+    )
+    *_, poll, own = script.history.operations
+    assert isinstance(poll, Poll)
+    assert isinstance(own, Own)
+    poll.completed = own.invoked + 0.5
+    assert check(script.poll((0, 1), process="m2", rebalanced=True).history) == []
+
+
 def test_history_survives_its_file() -> None:
     """A history that is written as lines of JSON is read back equal."""
     kept = ILLEGAL["lost-commit"].history
