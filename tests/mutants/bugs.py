@@ -7,7 +7,6 @@ from tests.mutants.mutant import Mutant
 
 RAFT = "metadata_quorum.raft."
 REPLICATION = "data_plane.replication."
-GROUPS = "data_plane.groups."
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -251,33 +250,6 @@ MUTANTS: tuple[Mutant, ...] = (
         60,
     ),
     Mutant(
-        "group-commit-answered-before-its-high-watermark",
-        "KIP-98's neighbourhood: a coordinator answers what it has appended, before its followers have it.",
-        GROUPS + "decision_log:CoordinatorLog.catch_up",
-        "high_watermark = self._partition.log.high_watermark",
-        "high_watermark = self._partition.log.log_end_offset",
-        "crowd",
-        60,
-    ),
-    Mutant(
-        "coordinator-reads-the-newest-segment-only",
-        "KAFKA-4682's neighbourhood: a new coordinator lacks the offsets that lie in older segments of its partition.",
-        GROUPS + "decision_log:read_latest",
-        "offset, end_offset = log.log_start_offset, log.log_end_offset",
-        "offset, end_offset = log.active.base_offset, log.log_end_offset",
-        "crowd",
-        60,
-    ),
-    Mutant(
-        "commit-of-an-older-generation-is-taken",
-        "KAFKA-4845's neighbourhood: a member that was away for a rebalance commits for partitions that others have.",
-        GROUPS + "offsets:OffsetStore._may_commit",
-        "if generation != group.generation:",
-        "if generation > group.generation:",
-        "crowd",
-        60,
-    ),
-    Mutant(
         "partition-given-before-it-is-given-up",
         "KIP-429: a partition that changes hands is in no assignment until its owner has revoked it.",
         "odradek.client.consumer.assignors:CooperativeStickyAssignor.assign",
@@ -303,24 +275,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "set_error(waiter.answer, ErrorCode.NONE, None)",
         "varied",
         60,
-    ),
-    Mutant(
-        "quorum-promise-before-its-driver-syncs",
-        "KIP-595: the next Fetch promises what was appended, and the driver has not synced it (the core is sound).",
-        "metadata_quorum.replica.raft_quorum:RaftQuorum._append_fetched",
-        "end_offset = await self.patiently(self.log.flush)",
-        "end_offset = self.log.log_end_offset",
-        "cluster",
-        5,
-    ),
-    Mutant(
-        "leader-counts-itself-before-its-driver-syncs",
-        "Raft, figure 2: the leader's own copy counts towards a majority before the disk has it.",
-        "metadata_quorum.replica.quorum_leader:QuorumLeader.write",
-        "end_offset = await driver.patiently(driver.log.flush)",
-        "end_offset = driver.log.log_end_offset",
-        "cluster",
-        5,
     ),
     Mutant(
         "consumer-beyond-high-watermark",

@@ -14,6 +14,7 @@ import pytest
 from odradek.env.ports import Buffer
 from sim.alone import raft_alone, replication_alone
 from sim.alone.groups import groups_alone
+from sim.alone.parts import run_schedules
 from sim.alone.quorum import quorum_alone
 from sim.alone.raft_alone import RaftPlan
 from sim.machine.cluster_members import QUICK_SETTINGS, SETTINGS, Shape
@@ -22,7 +23,7 @@ from sim.machine.weather import Weather
 from sim.options import RunOptions
 from sim.run import run
 from sim.scenarios.lone_node_scenario import Scenario
-from tests.mutants.mutant import Driver
+from tests.mutants.mutant import CAMPAIGN, Driver
 
 
 def _verdict_of(function: Callable[[int], object]) -> Driver:
@@ -195,7 +196,17 @@ class AnswerOrder:
             del buffer[:size]
 
 
+def campaign(seed: int) -> str:
+    """As a campaign: the cluster with the options that the seed draws, then the seed's schedules of parts alone."""
+    verdict = _run_options(seed, RunOptions.draw(seed))
+    if verdict:
+        return verdict
+    failed = run_schedules(seed)
+    return "" if failed is None else f"{failed.part} {failed.seed} alone: {failed.verdict}: {failed.message}"
+
+
 DRIVERS: Mapping[str, Driver] = {
+    CAMPAIGN: campaign,
     "raft": _verdict_of(raft_alone.run),
     "voters": voters,
     "quorum": _verdict_of(quorum_alone.run),
