@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.bugs_of_parts import MUTANTS_OF_PARTS
+from tests.mutants.bugs_of_rules import MUTANTS_OF_RULES
 from tests.mutants.mutant import Mutant
 
 RAFT = "metadata_quorum.raft."
@@ -331,4 +332,5 @@ MUTANTS: tuple[Mutant, ...] = (
         40,
     ),
     *MUTANTS_OF_PARTS,
+    *MUTANTS_OF_RULES,
 )

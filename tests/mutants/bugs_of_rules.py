@@ -1,0 +1,104 @@
+"""Mutants of those who decide and those who ask: the controller's rules, and the client's.
+
+They were written from the product's code and from Kafka's history alone, without a look at the checkers.
+"""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+CONTROLLER = "metadata_quorum.controller."
+CLIENT = "odradek.client."
+
+MUTANTS_OF_RULES: tuple[Mutant, ...] = (
+    Mutant(
+        "older-partition-epoch-is-taken",
+        "KIP-497: an ISR that was proposed before the last change of the partition takes its place.",
+        CONTROLLER + "partitions.alter_partition:_check",
+        "    if data.partition_epoch < partition.partition_epoch:\n        return ErrorCode.INVALID_UPDATE_VERSION\n",
+        "",
+        "cluster",
+        60,
+    ),
+    Mutant(
+        "anybody-leads-where-nobody-is-in-sync",
+        "KIP-106: an unclean election that the topic's configuration forbids.",
+        CONTROLLER + "partitions.partition_change:_elect",
+        "candidates = target.isr or target.elr",
+        "candidates = target.isr or target.elr or target.replicas",
+        "power",
+        60,
+    ),
+    Mutant(
+        "producer-ids-given-twice",
+        "KIP-730: each block of producer ids is handed out once. Here each broker gets the first one.",
+        CONTROLLER + "producer_ids:allocate_producer_ids",
+        "request.broker_epoch, start + PRODUCER_ID_BLOCK_SIZE",
+        "request.broker_epoch, start",
+        "varied",
+        60,
+    ),
+    Mutant(
+        "older-registration-joins-the-isr",
+        "KIP-903: the leader saw the follower before it restarted without what it had.",
+        CONTROLLER + "partitions.alter_partition:_is_eligible",
+        "return state.broker_epoch in (UNKNOWN_BROKER_EPOCH, broker.epoch)",
+        "return True",
+        "power",
+        60,
+    ),
+    Mutant(
+        "eligible-after-an-unclean-restart",
+        "KIP-966: a broker that comes back without its page cache is no longer eligible.",
+        CONTROLLER + "partitions.partition_change:_keep_eligible",
+        "    candidates.discard(-1 if unclean_restart is None else unclean_restart)\n",
+        "",
+        "power",
+        60,
+    ),
+    Mutant(
+        "repetition-under-new-numbers",
+        "KIP-98: a batch keeps its sequence number through all repetitions. Here each attempt takes the next ones.",
+        CLIENT + "producer.sender:Sender._encode",
+        "if self._identity.needed and batch.base_sequence < 0:",
+        "if self._identity.needed:",
+        "varied",
+        60,
+    ),
+    Mutant(
+        "lane-goes-on-beside-its-repetition",
+        "KAFKA-5494's neighbourhood: batches behind one that has to be repeated are sent meanwhile.",
+        CLIENT + "producer.sender:Sender._ready_at",
+        "(lane.repeating or lane.rebase is not None)",
+        "lane.rebase is not None",
+        "varied",
+        60,
+    ),
+    Mutant(
+        "reset-to-the-end",
+        "KIP-320's neighbourhood: a consumer that is to begin at the earliest record begins behind the latest.",
+        CLIENT + "consumer.positions:Positions._list",
+        'EARLIEST if policy == "earliest" else LATEST',
+        "LATEST",
+        "crowd",
+        60,
+    ),
+    Mutant(
+        "answer-from-before-a-seek",
+        "KAFKA-2168's neighbourhood: what was fetched before the application has sought is handed out after it.",
+        CLIENT + "consumer.fetch_loop:Fetching._take",
+        "                    and state.serial == serial\n                    and state.fetch_offset == offset\n",
+        "",
+        "crowd",
+        60,
+    ),
+    Mutant(
+        "position-ahead-of-the-application",
+        "KAFKA-3339's neighbourhood: a commit says what was fetched, not what the application has had.",
+        CLIENT + "consumer.consumer_machine:ConsumerMachine.positions",
+        "found[key] = OffsetAndMetadata(state.position, state.position_epoch)",
+        "found[key] = OffsetAndMetadata(max(state.position, state.fetch_offset or 0), state.position_epoch)",
+        "crowd",
+        60,
+    ),
+)
