@@ -55,6 +55,9 @@ PERF_SECONDS = 30.0
 PERF_CLIENTS = 4
 PERF_KINDS = ("deaths", "links", "pauses", "slow")
 BROKEN_SECONDS = 12.0
+AGED_PROBABILITY = 0.025
+"""The share of runs that last hours of virtual time."""
+AGED_WORKLOADS = ("consume", "follow", "trim", "churn", "offsets")
 OLDER_PROBABILITY = 0.3
 """The share of runs that begin with nodes one release behind."""
 _CALM = Weather()
@@ -108,6 +111,7 @@ class RunOptions:
                 drawn_settings = {key: clients.choice(values) for key, values in GROUP_SETTINGS.items()}
                 shape = attrs.evolve(shape, settings={**shape.settings, **drawn_settings})
         shape = shape.with_upkeep(Random(f"{seed}/upkeep"))
+        shape = shape.with_small_intervals(Random(f"{seed}/small intervals"))
         if nodes is None and controllers is None and profile in ("default", "lite", "calm"):
             shape = shape.widened(Random(f"{seed}/shapes"))
             if seconds is None:  # more machines in less time: a run costs about what it cost
@@ -119,7 +123,24 @@ class RunOptions:
         storm = attrs.evolve(storm, kinds=(*storm.kinds, *_drawn_alone(seed, OPERATED_KINDS)))
         duties = _drawn_alone(seed, DUTIES)
         drawn = cls(profile, shape, storm, weather, tuple(workloads), 2, delivery_seconds, duties)
+        if profile == "default" and seconds is None and nodes is None and controllers is None:
+            ages = Random(f"{seed}/hours of age")
+            if ages.random() < AGED_PROBABILITY:
+                return drawn._aged(ages)
         return drawn._fit_to_profile(random, controllers, seconds)
+
+    def _aged(self, random: Random) -> RunOptions:
+        """The same for hours of little load."""
+        storm = self.storm.aged(random)
+        kinds = tuple(kind for kind in storm.kinds if kind != "upgrade")
+        return attrs.evolve(
+            self,
+            shape=self.shape.aged(random),
+            storm=attrs.evolve(storm, kinds=kinds),
+            workloads=("produce", *(name for name in AGED_WORKLOADS if random.random() < 0.4)),
+            duties=(),
+            delivery_seconds=60.0,
+        )
 
     def _fit_to_profile(self, random: Random, controllers: int | None, seconds: float | None) -> RunOptions:
         if self.profile == "lite":

@@ -45,5 +45,5 @@ class Asking:
             )
             with suppress(KafkaError, ClientError):
                 await self._client.run(question)
-            await load.world.sleep(random.uniform(0.0, CALM_SECONDS_MAX))
+            await load.world.sleep(random.uniform(0.0, CALM_SECONDS_MAX) * load.pace)
         self._client.close()

@@ -64,7 +64,7 @@ class Churning:
                 await self._client.run(step())
             except (KafkaError, ClientError) as error:
                 world.trace.record(world.now, self._name, "churn", step.__name__, error)
-            await world.sleep(random.uniform(0.0, CALM_SECONDS_MAX))
+            await world.sleep(random.uniform(0.0, CALM_SECONDS_MAX) * self._load.pace)
         self._client.close()
 
     def _make(self) -> Operation[object]:

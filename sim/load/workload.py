@@ -56,6 +56,8 @@ class Workload:
     request_seconds: float = REQUEST_SECONDS
     delivery_seconds: float = 60.0
     """The seconds that producers try; what they give up may be there or not."""
+    pace: float = 1.0
+    """How many times longer than usual clients wait between two things."""
     is_over: bool = False
     """Set: producers and readers end."""
     ends: Mapping[TopicPartition, int] | None = None
@@ -145,7 +147,7 @@ class Workload:
                     value = records[index].value or b""
                     partition_key = TopicPartition(delivery.topic, delivery.partition)
                     self.history.acknowledge(Told(partition_key, offset, value, began), self.world.now)
-            await clock.sleep_until(clock.monotonic() + random.uniform(0.0, 0.2))
+            await clock.sleep_until(clock.monotonic() + random.uniform(0.0, 0.2) * self.pace)
         client.close()
 
     async def produce_one_by_one(self, name: str) -> None:
@@ -182,7 +184,7 @@ class Workload:
             under_way.append((key, value, began, sent))
             if len(under_way) >= IN_FLIGHT_MAX or random.random() < 0.02:
                 await self._settle(under_way)
-            await env.clock.sleep_until(env.clock.monotonic() + random.uniform(0.0, 0.05))
+            await env.clock.sleep_until(env.clock.monotonic() + random.uniform(0.0, 0.05) * self.pace)
         await self._settle(under_way)
         await producer.close()
 

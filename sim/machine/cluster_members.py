@@ -129,8 +129,26 @@ class Shape:
 
     def without_upkeep(self) -> Shape:
         """The same with Kafka's defaults for what `with_upkeep` draws."""
-        settings = {key: text for key, text in self.settings.items() if key not in UPKEEP_SETTINGS}
+        settings = {
+            key: text for key, text in self.settings.items() if key not in (*UPKEEP_SETTINGS, *SMALL_SETTINGS)
+        }
         return attrs.evolve(self, settings=settings, segment_bytes=0)
+
+    def with_small_intervals(self, random: Random) -> Shape:
+        """The same, in half of all runs with more that waits for minutes or megabytes by default, and here does not."""
+        if random.random() < 0.5:
+            return self
+        drawn = {key: random.choice(values) for key, values in SMALL_SETTINGS.items()}
+        return attrs.evolve(self, settings={**self.settings, **drawn})
+
+    def aged(self, random: Random) -> Shape:
+        """The same for a run of hours: three quiet brokers, with upkeep that is due within minutes."""
+        drawn = {key: random.choice(values) for key, values in AGED_SETTINGS.items()}
+        narrow = self.narrowed()
+        settings = {**narrow.settings, **drawn}
+        return attrs.evolve(
+            narrow, controllers=0, settings=settings, segment_bytes=random.choice(SEGMENT_BYTES), older=0
+        )
 
     @property
     def topic_configs(self) -> Mapping[str, str]:
@@ -180,10 +198,40 @@ UPKEEP_SETTINGS = {
     "log.flush.offset.checkpoint.interval.ms": ("2000", "60000"),
 }
 """The values of each key that `Shape.with_upkeep` draws from. Kafka's minutes would not come in a run of seconds."""
+SMALL_SETTINGS = {
+    "offsets.topic.segment.bytes": ("1048576", "104857600"),
+    "metadata.log.max.snapshot.interval.ms": ("2000", "3600000"),
+    "metadata.log.segment.bytes": ("8388608", "1073741824"),
+    "producer.id.expiration.check.interval.ms": ("1000", "600000"),
+    "offsets.retention.check.interval.ms": ("1000", "600000"),
+    "log.flush.start.offset.checkpoint.interval.ms": ("2000", "60000"),
+}
+"""The values of each key that `Shape.with_small_intervals` draws from."""
+AGED_SETTINGS = {
+    "replica.fetch.wait.max.ms": ("10000",),
+    "replica.lag.time.max.ms": ("30000",),
+    "broker.heartbeat.interval.ms": ("3000",),
+    "broker.session.timeout.ms": ("18000",),
+    "controller.quorum.fetch.timeout.ms": ("20000",),
+    "controller.quorum.election.timeout.ms": ("5000",),
+    "log.roll.ms": ("60000", "600000", "604800000"),
+    "log.retention.check.interval.ms": ("30000", "300000"),
+    "log.segment.delete.delay.ms": ("0", "60000"),
+    "log.index.interval.bytes": ("0", "4096"),
+    "log.flush.offset.checkpoint.interval.ms": ("60000",),
+    "metadata.log.max.snapshot.interval.ms": ("60000", "600000"),
+    "producer.id.expiration.ms": ("120000", "86400000"),
+    "producer.id.expiration.check.interval.ms": ("30000",),
+    "offsets.topic.segment.bytes": ("1048576", "104857600"),
+    "offsets.retention.minutes": ("20", "10080"),
+    "offsets.retention.check.interval.ms": ("60000",),
+}
+"""The values of each key that `Shape.aged` draws from. A producer id must outlive a producer's attempts."""
 SEGMENT_BYTES = (2_000, 10_000, 50_000)
 TUNED = (
     *QUICK_SETTINGS,
     *UPKEEP_SETTINGS,
+    *SMALL_SETTINGS,
     "replica.selector.class",
     "metadata.log.max.record.bytes.between.snapshots",
 )

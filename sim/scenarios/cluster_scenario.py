@@ -69,6 +69,7 @@ CLIENTS = 2
 """Producers of a run whose options are not given."""
 STOP_SECONDS_MAX = 120.0
 VIRTUAL_SECONDS_MAX = 3600.0
+"""The time that a run may take besides its storm."""
 
 __all__ = ["ClusterScenario"]
 
@@ -106,6 +107,7 @@ class ClusterScenario:
         topics |= client_topics(options.workloads) | load_topics(options.duties)
         self.load = Workload(self.world, self.history, topics, self.cluster.bootstrap)
         self.load.delivery_seconds = options.delivery_seconds
+        self.load.pace = self.plan.pace
         self.own: Sequence[OwnWorkload] = ()
         """Workloads of the user."""
         self.committed = Committed()
@@ -140,15 +142,19 @@ class ClusterScenario:
         In the profile `broken` harm is no violation where a node has told of an error: see `sim.storm.breakage`.
         """
         if self.options.profile != "broken":
-            return self.world.run(self._main, virtual_seconds_max=VIRTUAL_SECONDS_MAX)
+            return self.world.run(self._main, virtual_seconds_max=self._virtual_seconds_max)
         try:
-            summary = self.world.run(self._main, virtual_seconds_max=VIRTUAL_SECONDS_MAX)
+            summary = self.world.run(self._main, virtual_seconds_max=self._virtual_seconds_max)
         except (SafetyViolation, Liveness) as error:
             told = self._errors_told()
             if not told:
                 raise SafetyViolation(f"silent damage: no node has told an error, but {error}") from error
             return {"harmed": 1, "told": told}
         return {**summary, "harmed": 0, "told": self._errors_told()}
+
+    @property
+    def _virtual_seconds_max(self) -> float:
+        return VIRTUAL_SECONDS_MAX + self.plan.seconds
 
     @property
     def _heal_seconds(self) -> float:

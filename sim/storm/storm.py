@@ -128,7 +128,7 @@ class Storm:
 
     async def calm(self, random: Random, seconds_max: float) -> bool:
         """Wait before the next trouble; whether there is time for one."""
-        seconds = random.uniform(0.0, seconds_max)
+        seconds = random.uniform(0.0, seconds_max) * self.plan.pace
         await self.world.sleep(max(0.0, min(seconds, self._ends_at - self.world.now)))
         return self.world.now < self._ends_at
 

@@ -21,15 +21,21 @@ MORE_KINDS = (
 )
 """Drawn by a stream of their own: see `StormPlan.with_more`."""
 MORE_PROBABILITY = 0.3
+AGED_HOURS = (1.0, 1.4)
+AGED_PACE = 100.0
 
 
 @attrs.frozen
 class StormPlan:
-    """`seconds` of trouble by `kinds`, a task for each mention; `power` says whether machines may lose it."""
+    """`seconds` of trouble by `kinds`, a task for each mention; `power` says whether machines may lose it.
+
+    `pace` is how many times longer than usual everybody waits between two things.
+    """
 
     seconds: float
     kinds: tuple[str, ...]
     power: bool = True
+    pace: float = 1.0
 
     @classmethod
     def draw(cls, random: Random, seconds: float | None = None) -> StormPlan:
@@ -37,6 +43,11 @@ class StormPlan:
         kinds = tuple(kind for kind in KINDS if random.random() < 0.6)
         kinds += tuple(kind for kind in RARE_KINDS if random.random() < 0.35)
         return cls(drawn if seconds is None else seconds, kinds or ("deaths",), random.random() < 0.7)
+
+    def aged(self, random: Random) -> StormPlan:
+        """The same trouble spread over hours."""
+        hours = random.uniform(*AGED_HOURS)
+        return attrs.evolve(self, seconds=3600.0 * hours, pace=AGED_PACE)
 
     def with_more(self, random: Random) -> StormPlan:
         """The same with some of `MORE_KINDS`."""

@@ -103,7 +103,7 @@ class Duty:
     async def run(self) -> None:
         """Do one thing after the other until it is over."""
         while not self.is_over:
-            await self.world.sleep(self.random.uniform(0.0, self.calm_seconds_max))
+            await self.world.sleep(self.random.uniform(0.0, self.calm_seconds_max) * self.site.load.pace)
             try:
                 await self.step()
             except (KafkaError, ClientError) as error:
