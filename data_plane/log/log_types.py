@@ -102,6 +102,9 @@ class LogOwner(Protocol):
     def log_start_raised(self) -> None:
         """Records were deleted on request: a restart should not bring them back."""
 
+    def cleaner_offset_moved(self, topic: str, partition: int, *, durably: bool) -> None:
+        """The first dirty offset of a log has moved; `durably`: make it durable before this returns (blocking)."""
+
     def log_rolled(self, topic: str, partition: int) -> None:
         """Tell of a finished segment, which is to be flushed."""
 

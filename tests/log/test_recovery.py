@@ -421,7 +421,7 @@ def test_interrupted_work_is_finished() -> None:
     expected = content(reopened(disk, clean=True))
     first, second = (directory.read_bytes(segment.name(".log")) for segment in log.segments[:2])
     directory.open(file_name(0, ".log.swap"), create=True).append(first + second)
-    directory.open(file_name(0, ".log.cleaned"), create=True).append(b"half")
+    directory.open(file_name(30, ".log.cleaned"), create=True).append(b"half")
     directory.open(file_name(7, ".log.deleted"), create=True).append(b"gone")
     log = open_log(directory, LogConfig(index_interval_bytes=200), clean=False)
     assert content(log) == expected
