@@ -73,6 +73,7 @@ class Cleaning:
     """The offset before which the pass may clean."""
     _doomed: list[str] = attrs.field(factory=list)
     """Files of swapped sources that are still to be removed."""
+    _is_prepared: bool = False
     bytes_before: int = 0
     bytes_after: int = 0
 
@@ -109,9 +110,15 @@ class Cleaning:
     def begin_segment(self, group: Group) -> CleanedSegment:
         """The segment that is to stand for the group (blocking, in a worker).
 
+        Before the first one, the recovery-point checkpoint is brought up to date. Recovery derives leader epochs from
+        what it reads, and must not read what has been cleaned.
+
         Raises `CleaningAborted`, `DiskError`.
         """
         log = self._log
+        if not self._is_prepared and self.abort_reason is None:
+            log.home.save_recovery_point(self.end_offset)
+            self._is_prepared = True
         return CleanedSegment(
             log.directory,
             group.base_offset,

@@ -109,6 +109,11 @@ class LogHome:
             with self._needing_room():
                 self.owner.recovery_point_lowered(self.topic, self.partition, offset)
 
+    def save_recovery_point(self, offset: int) -> None:
+        """Make it durable that all below `offset` is on the device (blocking). Raises `DiskError`."""
+        if self.owner is not None:
+            self.owner.recovery_point_lowered(self.topic, self.partition, offset)
+
     def cleaner_offset_moved(self, *, durably: bool) -> None:
         """Tell of another first dirty offset. Raises as `lower_recovery_point` if it must be durable at once."""
         if self.owner is not None:
