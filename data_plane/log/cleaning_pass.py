@@ -97,6 +97,11 @@ class Cleaning:
         )
         if not segments or segments[0].base_offset != base_offset:
             return None
+        after = log.segments[log.segment_list.index_of(segments[-1].base_offset) + 1]
+        if after.base_offset > self.end_offset:
+            raise AssertionError(
+                f"{log}: a pass up to {self.end_offset} ends within segment {segments[-1].base_offset}"
+            )
         sources: list[Source] = []
         try:
             for segment in segments:
@@ -179,14 +184,19 @@ class Cleaning:
 
     def check_end(self) -> None:
         """Raise `AssertionError` if the pass would clean what must stay as it is."""
-        if self.end_offset > cleanable_end(self._log):
+        if self.end_offset > _bound(self._log):
             raise AssertionError(
-                f"{self._log}: cleaning up to {self.end_offset}, where {cleanable_end(self._log)} is allowed"
+                f"{self._log}: cleaning up to {self.end_offset}, where {_bound(self._log)} is allowed"
             )
 
 
 def cleanable_end(log: PartitionLog) -> int:
-    """The offset up to which a pass may clean now. A flush may raise it: see `PartitionLog.flush`."""
+    """The offset up to which a pass may clean now: where a segment begins. A flush may raise it."""
+    at = log.segment_list.index_of(_bound(log))
+    return log.segments[max(at, 0)].base_offset
+
+
+def _bound(log: PartitionLog) -> int:
     return min(log.high_watermark, log.last_stable_offset, log.active.base_offset, log.recovery_point)
 
 

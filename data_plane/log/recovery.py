@@ -79,8 +79,10 @@ class Recovery:
         self._config = config
         self._options = options
         self._buffer = bytearray()
-        self._has_gaps = config.is_compacted
-        """True if offsets may be missing, as compaction leaves them."""
+        self._known_offset = max(options.recovery_point, options.first_dirty_offset)
+        """Gaps below it are no loss: all of it was on the device, or has been cleaned."""
+        self._has_gaps = False
+        """True if batches behind that place have gaps between them, as a compacted leader's."""
         self.log_end_offset = 0
         self.producers = ProducerState()
 
@@ -136,8 +138,8 @@ class Recovery:
     def _joins(self, at: int) -> bool:
         """True if this segment goes on where the one before ends; else it is dropped with all behind it."""
         gap = self._segments.segments[at].base_offset - self.log_end_offset
-        is_synced = self.log_end_offset < max(self._options.recovery_point, self._options.first_dirty_offset)
-        if gap < 0 or (0 < gap <= RELATIVE_OFFSET_MAX and not is_synced and not self._has_gaps):
+        is_known = self.log_end_offset < self._known_offset
+        if gap < 0 or (0 < gap <= RELATIVE_OFFSET_MAX and not is_known and not self._has_gaps):
             self._drop_from(at, f"the log before it ends at {self.log_end_offset}", is_kept=True)
             return False
         return True
@@ -186,6 +188,7 @@ class Recovery:
         scan = SegmentScan(segment.file, 0, segment.size, end_offset, check_crc=True, buffer=self._buffer)
         relative_max = end_offset + RELATIVE_OFFSET_MAX
         is_stopping, recovery_point = self._options.is_stopping, self._options.recovery_point
+        known_offset = self._known_offset
         for position, header in scan:
             if is_stopping():
                 raise LoadingStopped
@@ -197,7 +200,8 @@ class Recovery:
                 reason = f"offset {last_offset} is out of the segment's reach"
                 scan.stop_before(position, end_offset, reason)
                 break
-            if header.base_offset > end_offset or header.record_count <= header.last_offset_delta:
+            is_thinned = header.base_offset > end_offset or header.record_count <= header.last_offset_delta
+            if is_thinned and header.base_offset >= known_offset:
                 self._has_gaps = True
             end_offset = last_offset + 1
             note(position, header.size, last_offset, header.max_timestamp, interval)

@@ -252,7 +252,19 @@ def test_compacted_logs_may_have_gaps_between_segments() -> None:
     middle = log.segments[2]
     disk.open_dir(ROOT).remove(middle.name(".log"))
     compacted = LogConfig(segment_bytes=700, cleanup_policy=("compact",))
-    assert open_log(disk.open_dir(ROOT), compacted, clean=False).log_end_offset == 60
+    recovery_point = middle.base_offset + 1
+    log = open_log(disk.open_dir(ROOT), compacted, clean=False, recovery_point=recovery_point)
+    assert log.log_end_offset == 60
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_a_compacted_topics_lost_tail_is_no_gap_of_compaction(policy: str) -> None:
+    """A hole would never be filled: what is behind the tail is fetched again, also where older segments have gaps."""
+    _, directory = _with_a_gap([0, 1, 4, 7], list(range(8, 16)), list(range(20, 30)))
+    config = LogConfig(cleanup_policy=(policy,))
+    log = open_log(directory, config, clean=False, recovery_point=8, first_dirty_offset=8)
+    assert log.log_end_offset == 16
+    assert content(log).count(b"v" * 20) == 12
 
 
 def _with_a_gap(*offsets: list[int]) -> tuple[SimDisk, Dir]:

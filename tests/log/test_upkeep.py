@@ -93,7 +93,7 @@ def test_compacted_topics_are_not_deleted_by_age() -> None:
 
 
 def test_an_empty_policy_keeps_everything() -> None:
-    """An empty `cleanup.policy` is legal in Kafka 4.3: nothing is deleted by age or size, and no key is asked for."""
+    """An empty `cleanup.policy` is legal in Kafka 4.3: neither age nor size counts, and records may lack keys."""
     config = log_config(
         {"cleanup.policy": "", "retention.ms": "0", "retention.bytes": "0"}, BrokerConfigLayers({})
     )

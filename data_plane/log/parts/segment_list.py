@@ -230,6 +230,8 @@ class SegmentList:
         self.mark_dirty()
         fresh = cleaned.segment
         fresh.begin(sources[0].created_ms)
+        # The snapshot behind the group may still have to be synced.
+        fresh.needs_sync = sources[-1].needs_sync
         with half_done():
             # Readers in workers find either list whole: the fresh segment reads by the descriptor it was written with.
             self._take([*self.segments[:at], fresh, *self.segments[after:]])

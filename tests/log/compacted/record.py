@@ -6,7 +6,7 @@ A node that was killed, after its cleaner had been at every topic. Small segment
 producers, tombstones:
 
 * `horizon`: tombstones that are still kept, so their batches have a delete horizon;
-* `gone`: tombstones that were removed as well, batches without records, segments that are empty or do not join;
+* `gone`: tombstones that were removed as well, emptied batches, empty segments, gaps between segments;
 * `stamped`: LogAppendTime;
 * `changed`: as `gone`, but its policy was `delete` when the node died;
 * `mixed`: transactions, committed and aborted, of which compaction has left only some markers and offsets.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from pathlib import Path
 from random import Random
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bench.kafka_server import run_tool
 from data_plane.groups.decision_log import read_latest
 from data_plane.log.cleaning_pass import cleanable_end
 from data_plane.log.directory.checkpoints import CLEANER_FILE, RECOVERY_POINT_FILE
@@ -22,6 +24,7 @@ from odradek.env.real_files import open_dir
 from tests.client.fake_group import FakeConsumer
 from tests.log.compacted.naive_cleaner import clean, latest_values, visible
 from tests.log.compacted.record import ARCHIVE, TOPICS
+from tests.log.compacted.test_swap import fill_keyed
 from tests.log.support import NOW_MS, Node, append, batch, content, finish, new_log, open_log
 from wire.batches.batch_header import BatchHeader, iter_batches
 from wire.batches.record_times import record_times
@@ -32,6 +35,7 @@ from wire.topic_partition import TopicPartition
 COMPACTED = LogConfig(cleanup_policy=("compact",), segment_bytes=1500, index_interval_bytes=200)
 DELETED = LogConfig(cleanup_policy=("delete",), segment_bytes=1500, index_interval_bytes=200, retention_ms=-1)
 BYTES_MAX = 1 << 24
+DUMP_TOOL = "org.apache.kafka.tools.DumpLogSegments"
 
 
 @pytest.fixture
@@ -137,7 +141,7 @@ def test_a_fetch_in_a_gap_begins_with_the_next_batch(recorded: Path, topic: str)
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_lookups_by_time(recorded: Path, topic: str) -> None:
-    """The first record that is not older; batches without records have a time, and no record of it."""
+    """The first record of that time or later; the time of an emptied batch leads to what follows it."""
     log = loaded(recorded, topic)
     end = log.log_end_offset
     stamped = [
@@ -375,3 +379,29 @@ def test_we_clean_what_kafka_wrote(recorded: Path) -> None:
         }
         assert not list(verify_partition(log.directory))
         assert log.log_end_offset == open_log(log.directory, DELETED, clean=False).log_end_offset
+
+
+@pytest.mark.java
+def test_kafkas_tool_reads_what_we_cleaned(kafka_jars: Path, tmp_path: Path) -> None:
+    """DumpLogSegments: batches with gaps and without records, and the indexes checked against the segments."""
+    log = open_log(open_dir(str(tmp_path)), COMPACTED)
+    fill_keyed(log, Random(5), 60, keys=60)
+    log.flush()
+    clean(log, cleanable_end(log), Random(5))
+    expected = [record.offset for record in visible(log)]
+    count = len(batches_of(log))
+    assert any(not header.record_count for header, _ in batches_of(log))
+    log.close()
+    files = [
+        str(path)
+        for suffix in (".log", ".index", ".timeindex", ".snapshot")
+        for path in sorted(tmp_path.glob(f"*{suffix}"))
+    ]
+    output = run_tool(DUMP_TOOL, "--deep-iteration", "--print-data-log", "--files", ",".join(files))
+    assert [int(found) for found in re.findall(r"^\| offset: (\d+) ", output, re.MULTILINE)] == expected
+    assert output.count("isvalid: true") == len(re.findall(r"^baseOffset:", output, re.MULTILINE)) == count
+    checked = run_tool(DUMP_TOOL, "--index-sanity-check", "--files", ",".join(files))
+    for name in (Path(file).name for file in files if file.endswith((".index", ".timeindex"))):
+        assert f"{name} passed sanity check." in checked or f"{name} is empty." in checked
+    for complaint in ("mismatch", "not valid", "corrupt", "invalid"):
+        assert complaint not in output + checked

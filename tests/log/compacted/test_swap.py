@@ -38,11 +38,11 @@ def keyed(random: Random, sequence: int = -1, keys: int = 7) -> bytearray:
     return builder.build()
 
 
-def fill_keyed(log: PartitionLog, random: Random, batches: int, sequence: int = 0) -> int:
+def fill_keyed(log: PartitionLog, random: Random, batches: int, sequence: int = 0, keys: int = 7) -> int:
     """Append keyed batches of several leader epochs; the producer's next sequence number."""
     for _ in range(batches):
         is_idempotent = random.random() < 0.4
-        data = keyed(random, sequence if is_idempotent else -1)
+        data = keyed(random, sequence if is_idempotent else -1, keys)
         result = append(
             log, data, epoch=log.latest_epoch + (random.random() < 0.1) if log.log_end_offset else 0
         )
