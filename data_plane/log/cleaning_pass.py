@@ -165,9 +165,14 @@ class Cleaning:
         if log.is_closed:
             return
         log.segment_list.sync_entry()
-        while self._doomed:
-            remove_if_present(log.directory, self._doomed[0])
-            del self._doomed[0]
+        # Taken as a whole: if the pass ends meanwhile, the loop hands on what is left.
+        doomed, self._doomed = self._doomed, []
+        try:
+            while doomed:
+                remove_if_present(log.directory, doomed[0])
+                del doomed[0]
+        finally:
+            self._doomed += doomed
 
     def complete(self) -> None:
         """All below `end_offset` is clean: so says the checkpoint from now on, unless the pass was aborted."""
