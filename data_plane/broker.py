@@ -314,7 +314,7 @@ class Broker:
         try:
             await self.workers_for(partition.log).run(partition.log.flush)
         except DiskError as error:
-            partition.log.disk_failed(error)
+            partition.log.home.failed(error)
             failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         for done in waiters:
             done(failure)

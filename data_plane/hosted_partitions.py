@@ -201,7 +201,7 @@ class HostedPartitions:
         if told not in (log_dir.directory_id, LOST_DIRECTORY):
             self._assignments.note(hosted.topic_id, index, log_dir.directory_id)
         log = log_of(log_dir, hosted.name, index)
-        log.config = hosted.config
+        log.set_config(hosted.config)
         partition = hosted.partitions[index] = Partition(log, self._replication)
         return partition
 

@@ -347,6 +347,9 @@ class MetadataLog:
     def log_start_raised(self) -> None:
         """Do nothing: only snapshots let the beginning of the metadata log go."""
 
+    def cleaner_offset_moved(self, topic: str, partition: int, *, durably: bool) -> None:
+        """Do nothing: only snapshots make the metadata log smaller."""
+
     def log_rolled(self, topic: str, partition: int) -> None:
         """Do nothing: the next flush syncs the finished segment with the active one."""
 

@@ -42,6 +42,7 @@ SECONDS = {
     "tests/cluster/test_real_nodes.py": 16,
     "tests/wire/test_connection.py": 15,
     "tests/wire/test_record_batch.py": 15,
+    "tests/log/compacted/test_swap_crashes.py": 14,
     "tests/wire/test_codec.py": 14,
     "tests/groups/test_group_restart.py": 14,
     "tests/sim/test_cluster_in_sim.py": 13,
@@ -60,6 +61,7 @@ SECONDS = {
     "tests/test_determinism.py": 7,
     "tests/sim/test_upgrade.py": 7,
     "tests/cli/test_cli_admin.py": 7,
+    "tests/log/compacted/test_compacted_machine.py": 6,
     "tests/quorum/test_lost_logs.py": 6,
 }
 """The seconds that a scope takes, for those of more than five."""

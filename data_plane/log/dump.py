@@ -118,6 +118,7 @@ def _batch(position: int, header: BatchHeader) -> dict[str, Any]:
         "base_sequence": header.base_sequence,
         "is_transactional": header.is_transactional,
         "is_control": header.is_control,
+        "delete_horizon": header.base_timestamp if header.has_delete_horizon else None,
         "compression": CompressionType(header.compression_type).name.lower() if known else "unknown",
         "crc": header.crc,
     }

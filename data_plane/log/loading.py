@@ -12,15 +12,15 @@ the next segment's beginning is the rest of a truncation that the crash undid.
 
 Compaction leaves gaps between segments. A crash leaves one too, when it takes the tail of a finished segment exactly
 at a batch's end and spares the next segment. A log may have been compacted under another policy than its topic has
-today, so the log decides. A gap that begins below the recovery point was there when all of it was synced. A gap in a
-log that has gaps within its segments is like those. Any other gap is a lost tail: the log ends before it, as a
+today, so the log decides. A gap that begins below the recovery point was there when all of it was synced. One that
+begins below the first dirty offset is the cleaner's. Behind both, gaps within segments vouch for those between. Any other gap is a lost tail: the log ends before it, as a
 replica with a hole would never fetch what it lacks. What is sound behind it is kept beside the log. What follows the
 first damage is not a part of the log: the file is cut there and later segments are removed. Where the damage lies in
 what had been synced, no crash has done it, and what is cut is kept beside the log (`salvage`). Indexes, leader epochs
 and producer state of that part are derived anew on the way.
 
-Foreign files and directories are left alone. Kafka's `.swap` files (a compaction that had finished, but not yet
-replaced its sources) are put in place; `.deleted` and `.cleaned` ones are removed.
+Foreign files and directories are left alone. What a cleaner was interrupted at, ours or Kafka's, is finished or undone
+(`parts/swap_files.py`); `.deleted` files are removed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from __future__ import annotations
 from data_plane.log.log_config import LogConfig
 from data_plane.log.log_types import METADATA_FILE_NAME, NO_TOPIC_ID, LogOwner
 from data_plane.log.partition_log import PartitionLog
+from data_plane.log.parts.cleaning_state import CleaningState
 from data_plane.log.parts.durability import Durability
 from data_plane.log.parts.lazy_producers import LazyProducers
 from data_plane.log.parts.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
@@ -35,16 +36,14 @@ from data_plane.log.parts.leader_epochs import LeaderEpochs, MalformedCheckpoint
 from data_plane.log.parts.log_home import LogHome
 from data_plane.log.parts.producer_recovery import latest_state, replay, snapshot_offsets
 from data_plane.log.parts.segment_list import SegmentList
+from data_plane.log.parts.swap_files import put_in_order
 from data_plane.log.recovery import LoadingStopped, LoadOptions, Recovery
 from data_plane.log.segments.scan import SegmentScan
 from data_plane.log.segments.segment import (
-    CLEANED_SUFFIX,
-    DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
     Segment,
     file_name,
     remove_if_present,
@@ -56,7 +55,6 @@ from wire.uuid_text import uuid_from_text, uuid_to_text
 __all__ = ["LoadOptions", "LoadingStopped", "open_partition_log", "read_topic_id", "write_topic_id"]
 
 _NAME_DIGITS = 20
-_SWAP_SUFFIX = ".swap"
 _SMALL_FILE_BYTES = 16 << 20
 
 
@@ -74,7 +72,7 @@ def open_partition_log(
         DiskError
         LoadingStopped: `options.is_stopping` said so; the log recovers anew at the next start.
     """
-    names = _put_in_order(directory, directory.list())
+    names = put_in_order(directory, directory.list())
     found = _find_segments(directory, names, options.now_ms)
     begins = not found
     if begins:
@@ -94,48 +92,16 @@ def open_partition_log(
         producers.take(recovery.producers)
     jitter_ms = 0
     if config.segment_jitter_ms and options.random is not None:
-        jitter_ms = options.random.randrange(min(config.segment_jitter_ms, config.segment_ms))
+        jitter_ms = options.random.randrange(min(config.segment_jitter_ms, config.roll_ms))
     segments.active.begin(options.now_ms, jitter_ms)
     durability = Durability(home, recovery_point)
     topic_id = read_topic_id(directory, names)
-    log = PartitionLog(topic_id, segments, epochs, producers, durability, end_offset, config)
+    cleaning = CleaningState(home, options.first_dirty_offset)
+    log = PartitionLog(topic_id, segments, epochs, producers, durability, cleaning, end_offset, config)
     _settle_offsets(log, options)
     if producers.state is None:
         _find_producers(log, names)
     return log
-
-
-def _put_in_order(directory: Dir, names: list[str]) -> list[str]:
-    """Finish what a crash interrupted: remove files marked for it, put finished swaps in place."""
-    unfinished = any(name.endswith((CLEANED_SUFFIX, DELETED_SUFFIX)) for name in names)
-    swapped = [name for name in names if name.endswith(LOG_SUFFIX + _SWAP_SUFFIX)]
-    if not unfinished and not swapped:
-        return names
-    for name in names:
-        if name.endswith((CLEANED_SUFFIX, DELETED_SUFFIX)) and name[:_NAME_DIGITS].isdigit():
-            remove_if_present(directory, name)
-    for name in swapped:
-        if name[:_NAME_DIGITS].isdigit():
-            _finish_swap(directory, name, names)
-    directory.sync()
-    return directory.list()
-
-
-def _finish_swap(directory: Dir, swapped: str, names: list[str]) -> None:
-    """Put a compacted segment in place of those whose offsets it covers."""
-    base_offset = int(swapped[:_NAME_DIGITS])
-    file = directory.open(swapped)
-    scan = SegmentScan(file, 0, file.size, base_offset)
-    for _ in scan:
-        continue
-    file.close()
-    for name in names:
-        covered = name[:_NAME_DIGITS].isdigit() and base_offset <= int(name[:_NAME_DIGITS]) < scan.next_offset
-        if covered and name.endswith((LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)):
-            remove_if_present(directory, name)
-    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
-        remove_if_present(directory, file_name(base_offset, suffix) + _SWAP_SUFFIX)
-    directory.rename(swapped, file_name(base_offset, LOG_SUFFIX))
 
 
 def _find_segments(directory: Dir, names: list[str], now_ms: int) -> list[Segment]:
@@ -206,6 +172,7 @@ def _settle_offsets(log: PartitionLog, options: LoadOptions) -> None:
         log.truncate_fully_and_start_at(log_start_offset)
         return
     log.settle(log_start_offset, options.high_watermark)
+    log.cleaning.settle(log_start_offset, log.log_end_offset)
     log.epochs.truncate_from_end(log.log_end_offset + 1)
     log.epochs.truncate_from_start(log_start_offset)
     log.check()

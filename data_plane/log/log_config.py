@@ -59,6 +59,8 @@ class LogConfig:
 
     is_compacted: bool = attrs.field(init=False)
     deletes_by_retention: bool = attrs.field(init=False)
+    roll_ms: int = attrs.field(init=False)
+    """The active segment's time: a record must get into a segment that is cleaned within `max.compaction.lag.ms`."""
     uses_append_time: bool = attrs.field(init=False)
     checks_records: bool = attrs.field(init=False)
     """True if a rule needs every record: a header tells the largest timestamp, but neither keys nor the smallest."""
@@ -75,6 +77,13 @@ class LogConfig:
     @deletes_by_retention.default
     def _deletes_by_retention(self) -> bool:
         return "delete" in self.cleanup_policy
+
+    @roll_ms.default
+    def _roll_ms(self) -> int:
+        """Kafka's `maxSegmentMs`."""
+        if self.is_compacted and self.max_compaction_lag_ms > 0:
+            return min(self.max_compaction_lag_ms, self.segment_ms)
+        return self.segment_ms
 
     @uses_append_time.default
     def _uses_append_time(self) -> bool:

@@ -86,7 +86,7 @@ class LogOwner(Protocol):
         """Note that an operation was short of room or descriptors. It changed nothing and may be tried again."""
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
-        """Make the lower recovery point durable before data below the old one is rewritten (blocking)."""
+        """Make the recovery point durable before data below the old one is rewritten (blocking)."""
 
     def remove_later(self, topic: str, partition: int, directory: Dir, names: list[str]) -> None:
         """Remove these files of the log's directory after `file.delete.delay.ms`."""
@@ -101,6 +101,9 @@ class LogOwner(Protocol):
 
     def log_start_raised(self) -> None:
         """Records were deleted on request: a restart should not bring them back."""
+
+    def cleaner_offset_moved(self, topic: str, partition: int, *, durably: bool) -> None:
+        """The first dirty offset of a log has moved; `durably`: make it durable before this returns (blocking)."""
 
     def log_rolled(self, topic: str, partition: int) -> None:
         """Tell of a finished segment, which is to be flushed."""

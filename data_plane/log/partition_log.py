@@ -36,6 +36,7 @@ from data_plane.log import retention
 from data_plane.log.batch_work import AT_ONCE, BatchWork
 from data_plane.log.log_config import LONG_MAX, LogConfig
 from data_plane.log.log_types import AppendResult, FileRange, LogOwner, LogRead, Origin
+from data_plane.log.parts.cleaning_state import CleaningState
 from data_plane.log.parts.durability import Durability
 from data_plane.log.parts.lazy_producers import LazyProducers
 from data_plane.log.parts.leader_epochs import LeaderEpochs
@@ -75,7 +76,16 @@ _CLIENT, _REPLICA, _RAFT = Origin.CLIENT, Origin.REPLICA, Origin.RAFT
 class PartitionLog(LogOffsets):
     """The log of one partition. Made by `loading.open_partition_log`."""
 
-    __slots__ = ("config", "durability", "epochs", "home", "producers", "segment_list", "topic_id")
+    __slots__ = (
+        "cleaning",
+        "config",
+        "durability",
+        "epochs",
+        "home",
+        "producers",
+        "segment_list",
+        "topic_id",
+    )
 
     def __init__(
         self,
@@ -84,6 +94,7 @@ class PartitionLog(LogOffsets):
         epochs: LeaderEpochs,
         producers: LazyProducers,
         durability: Durability,
+        cleaning: CleaningState,
         log_end_offset: int,
         config: LogConfig,
     ) -> None:
@@ -95,6 +106,7 @@ class PartitionLog(LogOffsets):
         self.epochs = epochs
         self.producers = producers
         self.durability = durability
+        self.cleaning = cleaning
 
     def __str__(self) -> str:
         return str(self.home)
@@ -422,16 +434,19 @@ class PartitionLog(LogOffsets):
         look.
         """
         try:
-            found = self._find(offset, max_bytes, upper_bound, min_one)
-            if found.file is None:
-                return b""
-            try:
-                return found.file.pread(found.count, found.position)
-            finally:
-                found.release()
+            return self.segment_list.look(lambda: self._read_found(offset, max_bytes, upper_bound, min_one))
         except DiskError as error:
             self.home.failed_in_worker(error)
             raise
+
+    def _read_found(self, offset: int, max_bytes: int, upper_bound: int, min_one: bool) -> bytes:
+        found = self._find(offset, max_bytes, upper_bound, min_one)
+        if found.file is None:
+            return b""
+        try:
+            return found.file.pread(found.count, found.position)
+        finally:
+            found.release()
 
     def offset_for_timestamp(self, timestamp_ms: int, *, upper_bound: int) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record below `upper_bound` that is not older.
@@ -489,7 +504,8 @@ class PartitionLog(LogOffsets):
     # --- upkeep
 
     def _truncation(self) -> Truncation:
-        return Truncation(self, self.segment_list, self.epochs, self.producers, self.durability, self.config)
+        segments, durability = self.segment_list, self.durability
+        return Truncation(self, segments, self.epochs, self.producers, durability, self.cleaning, self.config)
 
     def truncate_to(self, offset: int) -> None:
         """Remove what is at `offset` and behind it.
@@ -509,6 +525,8 @@ class PartitionLog(LogOffsets):
 
     def set_log_start_offset(self, offset: int) -> None:
         """Give up all records below `offset` (DeleteRecords). Raises `KafkaError` OFFSET_OUT_OF_RANGE."""
+        if self.log_start_offset < offset <= self.high_watermark:
+            self.cleaning.abort("records were deleted")
         retention.set_log_start_offset(self, self.segment_list, self.epochs, offset)
 
     def prepare_retention(self, now_ms: int) -> bool:
@@ -538,13 +556,13 @@ class PartitionLog(LogOffsets):
         self.check()
         return removed
 
-    # --- its end
+    def set_config(self, config: LogConfig) -> None:
+        """Take over the topic's configuration. A pass of the cleaner ends where its policy does."""
+        self.config = config
+        if not config.is_compacted:
+            self.cleaning.abort("the topic is no longer compacted")
 
-    def disk_failed(self, error: DiskError) -> None:
-        """Take the directory offline after a failed operation, unless the failure may pass or the log was closed
-        meanwhile.
-        """
-        self.home.failed(error)
+    # --- its end
 
     def close(self) -> None:
         """Make everything durable, with all that spares the next start work, and give up the files (blocking).
@@ -568,6 +586,7 @@ class PartitionLog(LogOffsets):
         """Give up the files and write nothing. From now on appends and reads are refused."""
         was_closed = self.home.is_closed
         self.home.close()
+        self.cleaning.abort("the log was closed")
         if not was_closed:
             for segment in self.segments:
                 segment.remove()

@@ -35,6 +35,8 @@ class LoadOptions:
     """The process that had the log last closed it and synced everything."""
     recovery_point: int = 0
     log_start_offset: int = -1
+    first_dirty_offset: int = -1
+    """All below it has been cleaned."""
     high_watermark: int = -1
     now_ms: int = 0
     random: Random | None = None
@@ -77,8 +79,10 @@ class Recovery:
         self._config = config
         self._options = options
         self._buffer = bytearray()
+        self._known_offset = max(options.recovery_point, options.first_dirty_offset)
+        """Gaps below it are no loss: all of it was on the device, or has been cleaned."""
         self._has_gaps = False
-        """True once offsets are missing within a segment, as compaction leaves them."""
+        """True if batches behind that place have gaps between them, as a compacted leader's."""
         self.log_end_offset = 0
         self.producers = ProducerState()
 
@@ -117,7 +121,8 @@ class Recovery:
         listed = self._segments.segments
         directory = self._segments.home.directory
         start_offset = self.log_end_offset = listed[first].base_offset
-        self._epochs.truncate_from_end(start_offset + 1)
+        # Below the recovery point the file is right, and knows epochs whose batches compaction has removed.
+        self._epochs.truncate_from_end(max(start_offset + 1, self._options.recovery_point))
         interval = self._config.index_interval_bytes
         self.producers, offset = latest_state(directory, listed[0].base_offset, start_offset, names)
         if offset < start_offset:
@@ -133,8 +138,8 @@ class Recovery:
     def _joins(self, at: int) -> bool:
         """True if this segment goes on where the one before ends; else it is dropped with all behind it."""
         gap = self._segments.segments[at].base_offset - self.log_end_offset
-        is_synced = self.log_end_offset < self._options.recovery_point
-        if gap < 0 or (0 < gap <= RELATIVE_OFFSET_MAX and not is_synced and not self._has_gaps):
+        is_known = self.log_end_offset < self._known_offset
+        if gap < 0 or (0 < gap <= RELATIVE_OFFSET_MAX and not is_known and not self._has_gaps):
             self._drop_from(at, f"the log before it ends at {self.log_end_offset}", is_kept=True)
             return False
         return True
@@ -182,7 +187,8 @@ class Recovery:
         end_offset = segment.base_offset
         scan = SegmentScan(segment.file, 0, segment.size, end_offset, check_crc=True, buffer=self._buffer)
         relative_max = end_offset + RELATIVE_OFFSET_MAX
-        is_stopping = self._options.is_stopping
+        is_stopping, recovery_point = self._options.is_stopping, self._options.recovery_point
+        known_offset = self._known_offset
         for position, header in scan:
             if is_stopping():
                 raise LoadingStopped
@@ -194,12 +200,14 @@ class Recovery:
                 reason = f"offset {last_offset} is out of the segment's reach"
                 scan.stop_before(position, end_offset, reason)
                 break
-            if header.base_offset > end_offset or header.record_count <= header.last_offset_delta:
+            is_thinned = header.base_offset > end_offset or header.record_count <= header.last_offset_delta
+            if is_thinned and header.base_offset >= known_offset:
                 self._has_gaps = True
             end_offset = last_offset + 1
             note(position, header.size, last_offset, header.max_timestamp, interval)
-            if header.partition_leader_epoch != latest:
-                epochs.assign(header.partition_leader_epoch, header.base_offset)
+            epoch = header.partition_leader_epoch
+            if epoch != latest and (epoch > latest or header.base_offset >= recovery_point):
+                epochs.assign(epoch, header.base_offset)
                 latest = epochs.latest
             if header.producer_id >= 0:
                 note_scanned(self.producers, segment, position, header)

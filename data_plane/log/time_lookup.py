@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 
 import attrs
 
@@ -13,12 +12,9 @@ from data_plane.log.parts.segment_list import SegmentList
 from data_plane.log.record_rules import RECORDS_PARSED_MAX
 from data_plane.log.segments.scan import SegmentScan
 from data_plane.log.segments.segment import Segment
-from odradek.env.ports import FileClosed
 from wire.batches.batch_errors import CorruptBatch
 from wire.batches.batch_header import BatchHeader
 from wire.batches.record_times import record_times
-
-T = TypeVar("T")
 
 
 @attrs.frozen
@@ -31,21 +27,11 @@ class TimeLookup:
 
     def offset_for_timestamp(self, timestamp_ms: int, upper_bound: int) -> tuple[int, int, int] | None:
         """See `PartitionLog.offset_for_timestamp`."""
-        return self._with_its_segments(lambda: self._offset_for_timestamp(timestamp_ms, upper_bound))
+        return self.segments.look(lambda: self._offset_for_timestamp(timestamp_ms, upper_bound))
 
     def offset_of_max_timestamp(self, upper_bound: int) -> tuple[int, int, int] | None:
         """See `PartitionLog.offset_of_max_timestamp`."""
-        return self._with_its_segments(lambda: self._offset_of_max_timestamp(upper_bound))
-
-    def _with_its_segments(self, look: Callable[[], T]) -> T:
-        """Look once more whenever the loop has removed segments meanwhile. Raises `FileClosed` once the log is closed."""
-        while True:
-            listed = self.segments.segments
-            try:
-                return look()
-            except FileClosed:
-                if self.segments.home.is_closed or self.segments.segments is listed:
-                    raise
+        return self.segments.look(lambda: self._offset_of_max_timestamp(upper_bound))
 
     def _offset_for_timestamp(self, timestamp_ms: int, upper_bound: int) -> tuple[int, int, int] | None:
         start_offset = self.offsets.log_start_offset
@@ -72,24 +58,37 @@ class TimeLookup:
     def _offset_of_max_timestamp(self, upper_bound: int) -> tuple[int, int, int] | None:
         interval = self.config.index_interval_bytes
         segments = self.segments.segments
-        best: Segment | None = None
-        newest = -1
+        candidates: list[tuple[int, int]] = []
         for at, segment in enumerate(segments):
             if segment.base_offset >= upper_bound:
                 break
             is_last = at + 1 == len(segments)
             end_offset = self.offsets.log_end_offset if is_last else segments[at + 1].base_offset
             if end_offset <= upper_bound:
-                candidate = segment.newest_timestamp_ms(interval)
+                newest = segment.newest_timestamp_ms(interval)
             else:
-                candidate = _newest_below(segment, upper_bound)
-            if candidate > newest:
-                best, newest = segment, candidate
-        if best is None:
+                newest = _newest_below(segment, upper_bound)
+            if newest >= 0:
+                candidates.append((-newest, at))
+        best: tuple[int, int, int] | None = None
+        # The newest segment has it, unless compaction has taken the record and left its batch, or the header is wrong.
+        for negative, at in sorted(candidates):
+            if best is not None and best[0] >= -negative:
+                break
+            found = self._first_at(segments[at], -negative, upper_bound)
+            if found is None:
+                found = self._first_at(segments[at], _newest_below(segments[at], upper_bound), upper_bound)
+            if found is not None and (best is None or found[0] > best[0]):
+                best = found
+        return best
+
+    def _first_at(self, segment: Segment, timestamp_ms: int, upper_bound: int) -> tuple[int, int, int] | None:
+        """The first record of the segment with exactly this timestamp; None without one, and for -1."""
+        if timestamp_ms < 0:
             return None
-        for header, found in self._batches(best, 0, newest):
+        for header, found in self._batches(segment, 0, timestamp_ms):
             for offset, timestamp in found:
-                if timestamp == newest and offset < upper_bound:
+                if timestamp == timestamp_ms and offset < upper_bound:
                     return timestamp, offset, header.partition_leader_epoch
         return None
 
@@ -123,13 +122,15 @@ class TimeLookup:
 
 
 def _newest_below(segment: Segment, upper_bound: int) -> int:
+    """The newest timestamp of the batches below `upper_bound` that have records, -1 without one."""
     newest = -1
     file = segment.pinned_file()
     try:
         for _, header in SegmentScan(file, 0, segment.size, segment.base_offset):
             if header.last_offset >= upper_bound:
                 break
-            newest = max(newest, header.max_timestamp)
+            if header.record_count:
+                newest = max(newest, header.max_timestamp)
     finally:
         file.unpin()
     return newest

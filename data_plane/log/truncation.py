@@ -12,6 +12,7 @@ from __future__ import annotations
 import attrs
 
 from data_plane.log.log_config import LogConfig
+from data_plane.log.parts.cleaning_state import CleaningState
 from data_plane.log.parts.durability import Durability
 from data_plane.log.parts.lazy_producers import LazyProducers
 from data_plane.log.parts.leader_epochs import LeaderEpochs
@@ -37,6 +38,7 @@ class Truncation:
     epochs: LeaderEpochs
     producers: LazyProducers
     durability: Durability
+    cleaning: CleaningState
     config: LogConfig
 
     def truncate_to(self, offset: int) -> None:
@@ -82,6 +84,7 @@ class Truncation:
         names = directory.list()
         if not position:
             segments.make_empty(last.base_offset)
+        self.cleaning.cut(offset)
         self.durability.lower_to(offset)
         with half_done():
             self.offsets.cut(offset)
@@ -126,6 +129,7 @@ class Truncation:
         doomed = segments.segments[::-1]
         names = directory.list()
         segments.make_empty(base_offset)
+        self.cleaning.cut(base_offset)
         self.durability.lower_to(base_offset)
         with half_done():
             self.epochs.clear()

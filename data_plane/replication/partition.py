@@ -275,7 +275,7 @@ class Partition:
 
     def set_config(self, config: LogConfig) -> None:
         """Take over the topic's new configuration. `min.insync.replicas` may open or close the gate."""
-        self.log.config = config
+        self.log.set_config(config)
         self._weigh_isr()
         if self.is_leader:
             self.advance_high_watermark()

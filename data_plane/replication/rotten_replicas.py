@@ -143,7 +143,7 @@ class RottenReplicas:
         except FileMissing:
             return
         except DiskError as error:
-            log.disk_failed(error)
+            log.home.failed(error)
             return
         if (
             log.truncations != suspect.truncations

@@ -97,6 +97,9 @@ class _LogDir:
         broker = self._broker
         broker.recovery_point_kept = min(broker.recovery_point_kept, offset)
 
+    def cleaner_offset_moved(self, topic: str, partition: int, *, durably: bool) -> None:
+        """Do nothing: no schedule has a cleaner."""
+
     def remove_later(self, topic: str, partition: int, directory: Dir, names: list[str]) -> None:
         """Remove files, at once."""
         for name in names:

@@ -11,9 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_plane.handlers.fetching.fetch_job import FetchJob, FetchRound
+from data_plane.handlers.fetching.fetch_waits import what_to_wait_for
 from data_plane.log.partition_log import PartitionLog
+from data_plane.log.segments.segment import file_name
 from data_plane.replication.waiting_fetches import Mark, Ticket, Until, WaitingFetches
 from sim.machine.world import World
+from tests.log.support import ROOT, batch, new_disk, open_log
 from tests.node.raw_client import frame
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import answer_to, create_topic, play, produce, request
@@ -101,6 +105,33 @@ def fetch_of(*partitions: tuple[int, int], min_bytes: int, limit: int = 1 << 20)
         session_epoch=-1,
         topics=[FetchTopic("t", bytes(16), asked)],
     )
+
+
+def test_a_fetch_in_a_gap_up_to_the_end_waits_for_records() -> None:
+    """Compaction may leave such a gap. An answer at once would be asked for again at once."""
+    directory = new_disk().open_dir(ROOT, create=True)
+    directory.open(file_name(0, ".log"), create=True).append(batch(3, base_offset=0, leader_epoch=0))
+    directory.open(file_name(10, ".log"), create=True)
+    log = open_log(directory, recovery_point=10)
+    log.advance_high_watermark(10)
+    job = SimpleNamespace(
+        hosted=lambda fetched: SimpleNamespace(log=log),
+        upper_bound=lambda log: log.high_watermark,
+        min_bytes=1,
+        is_follower=False,
+    )
+
+    def wait(offset: int, records: bytes) -> object:
+        fetched, answer = SimpleNamespace(fetch_offset=offset, key=0), SimpleNamespace(records=records)
+        attempt = SimpleNamespace(answers=[(fetched, answer)], full=[], bytes_read=0, bytes_cut_off=0)
+        return what_to_wait_for(cast("FetchJob", job), cast("FetchRound", attempt))
+
+    assert wait(0, b"some") is None
+    assert wait(2, b"") is None
+    for offset in (3, 7, 10):
+        waits = wait(offset, b"")
+        assert isinstance(waits, list)
+        assert [each[1:] for each in waits] == [(Until.HIGH_WATERMARK, (11, 0))]
 
 
 Connect = Callable[[], Awaitable[Client]]

@@ -76,6 +76,7 @@ def _read_topic_keys(named: set[str]) -> set[str]:
         "uses_append_time": ("message_timestamp_type",),
         "codec": ("compression_type",),
         "codec_level": ("compression_gzip_level", "compression_lz4_level", "compression_zstd_level"),
+        "roll_ms": ("segment_ms", "max_compaction_lag_ms"),
         "offset_index_entries_max": ("segment_index_bytes",),
     }
     for name, sources in derived.items():

@@ -134,6 +134,26 @@ def test_segments_roll_by_the_time_of_records() -> None:
     assert bases(log) == [0, 3]
 
 
+@pytest.mark.parametrize(
+    ("policy", "lag_ms", "expected"),
+    [
+        (("compact",), 300, [0, 1, 2]),
+        (("compact", "delete"), 300, [0, 1, 2]),
+        (("compact",), 5000, [0, 3]),
+        (("delete",), 300, [0, 3]),
+        ((), 300, [0, 3]),
+    ],
+)
+def test_a_compacted_topics_segments_roll_within_max_compaction_lag(
+    policy: tuple[str, ...], lag_ms: int, expected: list[int]
+) -> None:
+    """The active segment is never cleaned: a record must be in a finished one by `max.compaction.lag.ms`."""
+    log = new_log(LogConfig(segment_ms=1000, max_compaction_lag_ms=lag_ms, cleanup_policy=policy))
+    for offset in (0, 400, 1000, 1001, 1200):
+        append(log, batch(timestamp=NOW_MS + offset), now_ms=NOW_MS)
+    assert bases(log) == expected
+
+
 def test_segments_without_timestamps_roll_by_the_clock() -> None:
     """Without timestamps segment.ms counts from the segment's creation."""
     log = new_log(LogConfig(segment_ms=1000))

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from data_plane.log.log_config import LogConfig
+from data_plane.log.log_config import LogConfig, log_config
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.segments.segment import file_name
+from metadata_quorum.config.effective_config import BrokerConfigLayers
 from odradek.env.real_files import open_dir
 from tests.log.support import NOW_MS, append, batch, content, fill, new_disk, new_log, open_log
 from wire.batches.batch_header import iter_batches
@@ -89,6 +90,24 @@ def test_compacted_topics_are_not_deleted_by_age() -> None:
     log.set_log_start_offset(2)
     assert log.delete_old_segments(NOW_MS) == 2
     assert names(log) == [2, 3, 4, 5]
+
+
+def test_an_empty_policy_keeps_everything() -> None:
+    """An empty `cleanup.policy` is legal in Kafka 4.3: neither age nor size counts, and records may lack keys."""
+    config = log_config(
+        {"cleanup.policy": "", "retention.ms": "0", "retention.bytes": "0"}, BrokerConfigLayers({})
+    )
+    assert (config.is_compacted, config.deletes_by_retention, config.checks_records) == (False, False, False)
+    log = hourly(config)
+    assert log.delete_old_segments(NOW_MS) == 0
+    log.set_log_start_offset(2)
+    assert log.delete_old_segments(NOW_MS) == 2
+
+
+def test_both_policies_delete_by_age_too() -> None:
+    """compact,delete: retention goes on beside the cleaner."""
+    log = hourly(LogConfig(retention_ms=4 * HOUR_MS, cleanup_policy=("compact", "delete")))
+    assert log.delete_old_segments(NOW_MS) == 1
 
 
 def test_delete_records_moves_the_start_and_frees_whole_segments() -> None:

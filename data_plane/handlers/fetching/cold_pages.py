@@ -130,4 +130,4 @@ def _refuse_unreadable(job: FetchJob, attempt: FetchRound, cold: list[FileRange]
         failed = records.file.path == error.path
         records.release()
         if failed and partition is not None:
-            partition.log.disk_failed(error)
+            partition.log.home.failed(error)

@@ -13,9 +13,12 @@ from typing import Any, TypeAlias
 from data_plane.fetch_sessions import FetchedPartition
 from data_plane.handlers.fetching.fetch_job import FetchJob, FetchRound
 from data_plane.log.log_types import FileRange
+from data_plane.log.partition_log import PartitionLog
 from data_plane.replication.partition import Partition
 from data_plane.replication.waiting_fetches import Mark, Until
+from odradek.env.ports import DiskError
 from wire.batches.batch_header import HEADER_SIZE
+from wire.errors import KafkaError
 
 Wait: TypeAlias = tuple[Partition, Until, Mark]
 
@@ -27,7 +30,7 @@ def what_to_wait_for(job: FetchJob, attempt: FetchRound) -> list[Wait] | None:
         partition = job.hosted(fetched)
         if partition is None:
             continue
-        if partition.log.passes_segment_end(fetched.fetch_offset, job.upper_bound(partition.log)):
+        if _range_is_cut(partition.log, fetched.fetch_offset, job.upper_bound(partition.log), answer.records):
             return None
         found.append((fetched, partition, answer.records))
     growing = len(found) - len(attempt.full)
@@ -40,6 +43,20 @@ def what_to_wait_for(job: FetchJob, attempt: FetchRound) -> list[Wait] | None:
         bytes_wanted = share if fetched.key not in full else job.broker.settings.fetch_max_bytes
         waits.append((partition, *_mark(job, partition, records, bytes_wanted)))
     return waits
+
+
+def _range_is_cut(log: PartitionLog, offset: int, upper_bound: int, records: Any) -> bool:
+    """True if a range ends with its segment. In a gap that reaches up to the bound, the fetch waits for what comes."""
+    if not log.passes_segment_end(offset, upper_bound):
+        return False
+    if records:
+        return True
+    try:
+        found = log.read(offset, 1, upper_bound=upper_bound, min_one=True)
+    except (KafkaError, DiskError):
+        return True
+    found.release()
+    return found.count > 0
 
 
 def _mark(job: FetchJob, partition: Partition, records: Any, bytes_wanted: int) -> tuple[Until, Mark]:

@@ -191,9 +191,10 @@ def find_offset(
 
     `to_end`: a replica or a debugger asks, for whom the log ends where it ends.
 
-    Raises `KafkaError`: UNSUPPORTED_VERSION for a special timestamp that this version or node does not know;
-    OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE to older clients) while a new leader's high watermark has not reached
-    its own epoch, so that the end of the log is never seen to fall back (KIP-207).
+    Raises:
+        KafkaError: UNSUPPORTED_VERSION for a special timestamp that this version or node does not know.
+            OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE to older clients) where the answer lies behind a new leader's
+            late high watermark. So the end of the log is never seen to fall back (KIP-207).
     """
     log = partition.log
     bound = log.last_stable_offset if committed else log.high_watermark

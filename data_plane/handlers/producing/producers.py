@@ -82,7 +82,7 @@ class DescribeProducersHandler:
         except KafkaError as error:
             return PartitionResponse(index, error.code, None, [])
         except DiskError as error:
-            log.disk_failed(error)
+            log.home.failed(error)
             return PartitionResponse(index, ErrorCode.KAFKA_STORAGE_ERROR, None, [])
         producers = [
             ProducerState(

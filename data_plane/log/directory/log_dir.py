@@ -28,6 +28,7 @@ import attrs
 
 from data_plane.log.directory.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
@@ -42,6 +43,7 @@ from data_plane.log.directory.watched_workers import WatchedWorkers
 from data_plane.log.loading import LoadingStopped, LoadOptions, open_partition_log, write_topic_id
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
+from data_plane.log.parts.cleaning_state import NEVER_CLEANED
 from data_plane.log.parts.leader_epochs import MalformedCheckpoint
 from data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES
 from metadata_quorum.replica.meta_properties import read_meta_properties
@@ -105,6 +107,7 @@ class LogDir:
         """Logs that were set aside, and may still be in the checkpoints."""
         self._recovery_points: Offsets = {}
         self._log_starts: Offsets = {}
+        self._first_dirty: Offsets = {}
         self._is_loaded = False
         self._is_closed = False
         self._is_stopping = False
@@ -150,6 +153,7 @@ class LogDir:
         log_dir.clean_shutdown_broker_epoch = take_clean_shutdown(directory)
         log_dir._recovery_points = log_dir._read_offsets(RECOVERY_POINT_FILE)
         log_dir._log_starts = log_dir._read_offsets(LOG_START_FILE)
+        log_dir._first_dirty = log_dir._read_offsets(CLEANER_FILE)
         log_dir.high_watermarks = log_dir._read_offsets(HIGH_WATERMARK_FILE)
         log_dir.measure_space()
         return log_dir
@@ -193,10 +197,11 @@ class LogDir:
             self.disk_failed(error)
             return
         self._is_loaded = True
-        known = (*self._recovery_points, *self._log_starts, *self.high_watermarks)
+        known = (*self._recovery_points, *self._log_starts, *self._first_dirty, *self.high_watermarks)
         self._gone.update(key for key in known if key not in self.logs)
         self._recovery_points = {}
         self._log_starts = {}
+        self._first_dirty = {}
 
     async def _load_patiently(
         self, partitions: list[tuple[str, TopicPartition]], buffer: bytearray
@@ -238,6 +243,7 @@ class LogDir:
             is_clean=self.clean_shutdown_broker_epoch is not None,
             recovery_point=self._recovery_points.get(key, 0),
             log_start_offset=self._log_starts.get(key, -1),
+            first_dirty_offset=self._first_dirty.get(key, NEVER_CLEANED),
             high_watermark=self.high_watermarks.get(key, -1),
             now_ms=context.clock.wall_ms(),
             random=context.random,
@@ -347,11 +353,15 @@ class LogDir:
             self.background.forget_written()
             self.directory.write_atomic(HIGH_WATERMARK_FILE, self.high_watermark_offsets())
             self.directory.write_atomic(LOG_START_FILE, self.log_starts())
+            if self.directory.exists(CLEANER_FILE):
+                self.directory.write_atomic(CLEANER_FILE, self.first_dirty_offsets())
             self.directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_points())
         self._gone -= gone
 
     def _set_aside(self, log: PartitionLog, suffix: str) -> str | None:
         self._gone.add(TopicPartition(log.topic, log.partition))
+        if log.cleaning.first_dirty_offset != NEVER_CLEANED:
+            self.background.cleaner_offsets_moved = True
         log.abandon()
         if self.offline_reason is not None:
             return None
@@ -401,6 +411,14 @@ class LogDir:
     def log_start_raised(self) -> None:
         self.background.log_starts_moved = True
 
+    def cleaner_offset_moved(self, topic: str, partition: int, *, durably: bool) -> None:
+        if not durably:
+            self.background.cleaner_offsets_moved = True
+        elif TopicPartition(topic, partition) in self.logs:
+            with self.small_files:
+                self.background.forget_written()
+                self.directory.write_atomic(CLEANER_FILE, self.first_dirty_offsets())
+
     def log_rolled(self, topic: str, partition: int) -> None:
         self.background.flush_soon(topic, partition)
 
@@ -436,6 +454,15 @@ class LogDir:
             if log.log_start_offset > log.segment_list.base_offset
         }
         return encode_offsets({**self._log_starts, **starts})
+
+    def first_dirty_offsets(self) -> bytes:
+        """The offsets below which logs are clean, of those that have ever been cleaned."""
+        first_dirty = {
+            key: log.cleaning.first_dirty_offset
+            for key, log in dict(self.logs).items()
+            if log.cleaning.first_dirty_offset != NEVER_CLEANED
+        }
+        return encode_offsets({**self._first_dirty, **first_dirty})
 
     def high_watermark_offsets(self) -> bytes:
         return encode_offsets({key: log.high_watermark for key, log in dict(self.logs).items()})
@@ -506,6 +533,8 @@ class LogDir:
                 log.close()
             self.write_recovery_points()
             self.directory.write_atomic(LOG_START_FILE, self.log_starts())
+            if self.background.cleaner_offsets_moved:
+                self.directory.write_atomic(CLEANER_FILE, self.first_dirty_offsets())
             self.directory.write_atomic(HIGH_WATERMARK_FILE, self.high_watermark_offsets())
             self.directory.write_atomic(CLEAN_SHUTDOWN_FILE, encode_clean_shutdown(broker_epoch))
         except DiskError as error:

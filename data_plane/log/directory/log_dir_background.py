@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from data_plane.log.directory.checkpoints import HIGH_WATERMARK_FILE, LOG_START_FILE
+from data_plane.log.directory.checkpoints import CLEANER_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE
 from data_plane.log.directory.watched_workers import WatchedWorkers
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.segments.segment import remove_if_present, write_whole
@@ -91,6 +91,8 @@ class LookedAfter(Protocol):
 
     def log_starts(self) -> bytes: ...
 
+    def first_dirty_offsets(self) -> bytes: ...
+
 
 class Background:
     """The upkeep that is due in one log directory. Times are monotonic milliseconds."""
@@ -107,6 +109,8 @@ class Background:
         """True if directories have been renamed since the log directory was last synced."""
         self.log_starts_moved = False
         """True after records were deleted on request: the next look writes the checkpoint of log start offsets."""
+        self.cleaner_offsets_moved = False
+        """True after a pass of the cleaner, or when a log that was cleaned is gone: the next look writes the checkpoint."""
         self.wants_descriptors = False
         """True if the process is out of descriptors: at the next look all segments that nobody reads give up
         theirs.
@@ -168,6 +172,9 @@ class Background:
         if checkpoints_are_due or self.log_starts_moved:
             self.log_starts_moved = False
             await self._write(LOG_START_FILE, self._log_dir.log_starts)
+        if self.cleaner_offsets_moved:
+            self.cleaner_offsets_moved = False
+            await self._write(CLEANER_FILE, self._log_dir.first_dirty_offsets)
         is_full = self._log_dir.full_since is not None
         if self._is_due("space", context.space_interval_ms, now_ms) or is_full:
             await self._log_dir.workers.run(self._log_dir.measure_space)

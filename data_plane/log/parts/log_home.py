@@ -106,13 +106,27 @@ class LogHome:
     def lower_recovery_point(self, offset: int) -> None:
         """Make the lower recovery point durable. Raises `KafkaError` where there is no room for it, `DiskError`."""
         if self.owner is not None:
-            try:
+            with self._needing_room():
                 self.owner.recovery_point_lowered(self.topic, self.partition, offset)
-            except DiskRefused as error:
-                self.refused(error)
-                raise KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"no room for a truncation: {error}"
-                ) from error
+
+    def save_recovery_point(self, offset: int) -> None:
+        """Make it durable that all below `offset` is on the device (blocking). Raises `DiskError`."""
+        if self.owner is not None:
+            self.owner.recovery_point_lowered(self.topic, self.partition, offset)
+
+    def cleaner_offset_moved(self, *, durably: bool) -> None:
+        """Tell of another first dirty offset. Raises as `lower_recovery_point` if it must be durable at once."""
+        if self.owner is not None:
+            with self._needing_room():
+                self.owner.cleaner_offset_moved(self.topic, self.partition, durably=durably)
+
+    @contextmanager
+    def _needing_room(self) -> Iterator[None]:
+        try:
+            yield
+        except DiskRefused as error:
+            self.refused(error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no room for a truncation: {error}") from error
 
     def remove_later(self, names: list[str]) -> None:
         """Remove files of the log when those who are opening them have done so; at once where there is no owner."""

@@ -1,4 +1,4 @@
-"""The list of a log's segments: add, roll, cut, drop, replace.
+"""The list of a log's segments: add, roll, cut, drop, replace, swap.
 
 The list is replaced as a whole, so a reader in a worker goes on with the one that it took. Its last segment is the active
 one. Segments join: each begins behind the one before, where that one ends. Only a gap in the offsets that the
@@ -9,21 +9,31 @@ late finds them gone, and one that has pinned them reads on.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from itertools import pairwise
+from typing import TypeVar
 
 from data_plane.log.log_config import LogConfig
 from data_plane.log.log_types import METADATA_FILE_NAME
-from data_plane.log.parts.log_home import LogHome
+from data_plane.log.parts.cleaned_segment import CleanedSegment
+from data_plane.log.parts.log_home import LogHome, half_done
+from data_plane.log.parts.swap_files import begin_swap, end_swap
 from data_plane.log.segments.segment import (
-    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
     Segment,
     file_name,
     sync_file,
 )
-from odradek.env.ports import DiskError, DiskRefused, FileMissing
+from odradek.env.ports import DiskError, DiskRefused, FileClosed, FileMissing
+
+T = TypeVar("T")
+
+
+_EMPTY_SUFFIX = ".empty.deleted"
+"""An empty segment before it is put in place: every start removes it. (`.cleaned` is the cleaner's, in a worker.)"""
 
 
 class SegmentList:
@@ -82,6 +92,19 @@ class SegmentList:
         """The index in the list of the segment that holds `offset`; -1 below the first one."""
         return bisect_right(self.segments, offset, key=_base_offset) - 1
 
+    def look(self, read: Callable[[], T]) -> T:
+        """What `read` returns, called again whenever the loop has taken segments away meanwhile (in a worker).
+
+        Raises `FileClosed` once the log is closed.
+        """
+        while True:
+            listed = self.segments
+            try:
+                return read()
+            except FileClosed:
+                if self.home.is_closed or self.segments is listed:
+                    raise
+
     def passes_segment_end(self, offset: int, upper_bound: int) -> bool:
         """True if a segment that begins behind `offset` begins at `upper_bound` or below."""
         if offset >= self.active.base_offset:
@@ -96,7 +119,7 @@ class SegmentList:
         active = self.active
         first = active.first_timestamp_ms
         waited = max_timestamp_ms - first if first >= 0 else now_ms - active.created_ms
-        if waited > config.segment_ms - active.jitter_ms:
+        if waited > config.roll_ms - active.jitter_ms:
             return True
         index = active.index
         return index is not None and (
@@ -159,23 +182,78 @@ class SegmentList:
 
     def discard(self, doomed: list[Segment]) -> None:
         """Take the files of dropped segments out of the log, in the order given. Raises `DiskError`."""
-        directory = self.home.directory
-        renamed = []
+        renamed: list[str] = []
         for segment in doomed:
             segment.remove()
-            for suffix in SEGMENT_SUFFIXES:
-                name = segment.name(suffix)
-                try:
-                    directory.rename(name, name + DELETED_SUFFIX)
-                except FileMissing:
-                    continue
-                renamed.append(name + DELETED_SUFFIX)
+            renamed += self._rename_deleted(segment, SEGMENT_SUFFIXES)
         self.mark_dirty()
         self.home.remove_later(renamed)
 
+    def _rename_deleted(self, segment: Segment, suffixes: tuple[str, ...]) -> list[str]:
+        """Mark files of a segment for removal; their new names."""
+        directory = self.home.directory
+        renamed = []
+        for suffix in suffixes:
+            name = segment.name(suffix)
+            try:
+                directory.rename(name, name + DELETED_SUFFIX)
+            except FileMissing:
+                continue
+            renamed.append(name + DELETED_SUFFIX)
+        return renamed
+
+    def replace(self, sources: tuple[Segment, ...], cleaned: CleanedSegment) -> list[str] | None:
+        """Put a finished cleaned segment in the place of its sources; the names of files that may be removed now.
+
+        None: the sources are no longer neighbours in the list. Nothing has changed then.
+
+        Raises:
+            DiskRefused: nothing has changed.
+            DiskError: the swap may have begun; the directory must go offline, and the next start finishes it.
+        """
+        at = self.index_of(sources[0].base_offset)
+        after = at + len(sources)
+        if at < 0 or tuple(self.segments[at:after]) != sources:
+            return None
+        if not cleaned.is_finished or cleaned.base_offset != sources[0].base_offset or sources[-1].is_active:
+            raise AssertionError(
+                f"{self.home}: segment {cleaned.base_offset} cannot stand for {sources[0].base_offset} to "
+                f"{sources[-1].base_offset}"
+            )
+        if cleaned.next_offset > self.segments[after].base_offset:
+            raise AssertionError(
+                f"{self.home}: cleaned segment {cleaned.base_offset} ends at {cleaned.next_offset}, behind the next "
+                f"one's beginning"
+            )
+        directory = self.home.directory
+        begin_swap(directory, cleaned.base_offset)
+        self.mark_dirty()
+        fresh = cleaned.segment
+        fresh.begin(sources[0].created_ms)
+        # The snapshot behind the group may still have to be synced.
+        fresh.needs_sync = sources[-1].needs_sync
+        with half_done():
+            # Readers in workers find either list whole: the fresh segment reads by the descriptor it was written with.
+            self._take([*self.segments[:at], fresh, *self.segments[after:]])
+            self.check_order()
+            renamed: list[str] = []
+            for segment in sources:
+                segment.remove()
+                # The first one's snapshot tells of what lies before it.
+                keeps_snapshot = segment is sources[0]
+                suffixes = tuple(
+                    suffix
+                    for suffix in SEGMENT_SUFFIXES
+                    if not (keeps_snapshot and suffix == SNAPSHOT_SUFFIX)
+                )
+                renamed += self._rename_deleted(segment, suffixes)
+            end_swap(directory, cleaned.base_offset)
+            cleaned.go_live(directory.open(fresh.name(LOG_SUFFIX)))
+        return renamed
+
     def make_empty(self, base_offset: int) -> None:
         """The file of an empty segment, under a name that it has until `put_in_place`. Raises `DiskError`."""
-        file = self.home.directory.open(file_name(base_offset, LOG_SUFFIX) + CLEANED_SUFFIX, create=True)
+        file = self.home.directory.open(file_name(base_offset, LOG_SUFFIX) + _EMPTY_SUFFIX, create=True)
         try:
             if file.size:
                 file.truncate(0)
@@ -186,7 +264,7 @@ class SegmentList:
         """The empty segment that `make_empty` has made, in place with one rename. Raises `DiskError`."""
         directory = self.home.directory
         name = file_name(base_offset, LOG_SUFFIX)
-        directory.rename(name + CLEANED_SUFFIX, name)
+        directory.rename(name + _EMPTY_SUFFIX, name)
         self.mark_dirty()
         fresh = Segment(directory, base_offset, directory.open(name), is_active=True)
         fresh.begin(created_ms, jitter_ms)

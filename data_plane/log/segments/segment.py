@@ -30,6 +30,7 @@ SNAPSHOT_SUFFIX = ".snapshot"
 TXN_INDEX_SUFFIX = ".txnindex"
 DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)
 RELATIVE_OFFSET_MAX = 0x7FFFFFFF
 
@@ -240,6 +241,8 @@ class Segment:
                 if self.is_removed:
                     raise self._removed() from None
                 return self.rebuild_index(interval)
+            if self.is_removed:
+                raise self._removed()
             self.index_is_written = (len(index.offsets), len(index.times))
             self._take_max_timestamp(index)
             self.index = index

@@ -179,7 +179,6 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "log.cleaner.io.buffer.load.factor",
         "log.cleaner.io.buffer.size",
         "log.cleaner.io.max.bytes.per.second",
-        "log.cleaner.max.compaction.lag.ms",
         "log.cleaner.min.cleanable.ratio",
         "log.cleaner.min.compaction.lag.ms",
         "log.cleaner.threads",

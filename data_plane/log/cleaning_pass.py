@@ -1,0 +1,221 @@
+"""One pass of the cleaner over one log: how it reads segments, writes cleaned ones and swaps them in.
+
+Theory of operation
+-------------------
+A pass is made by `begin_cleaning` and goes through groups of neighbouring segments, the oldest first. Each group
+becomes one segment, swapped in at once: on the disk there is never more than one group's copy. The contract with the
+cleaner's runtime, step by step, is in the README of `parts/`.
+
+Rules
+* Only what is durable is cleaned: `end_offset` is at most the recovery point. A record goes because a later one has its
+  key, so a power loss must spare the later one, too.
+* Only what is committed is cleaned, below the last stable offset, in finished segments.
+* A truncation, DeleteRecords, another policy, or the log's end aborts the pass. A group that retention has taken
+  segments of is left as it is.
+* A lack of room loses nothing: the cleaned files are removed, the sources stay.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from data_plane.log.partition_log import PartitionLog
+from data_plane.log.parts.cleaned_segment import CleanedSegment, CleaningAborted
+from data_plane.log.parts.cleaning_state import PassToken
+from data_plane.log.segments.segment import Segment, remove_if_present
+from odradek.env.ports import File
+
+__all__ = ["Cleaning", "CleaningAborted", "Group", "Source", "begin_cleaning", "cleanable_end"]
+
+
+@attrs.frozen(eq=False)
+class Source:
+    """A segment to be read: the first `size` bytes of a file that stays readable until the group is released."""
+
+    base_offset: int
+    size: int
+    file: File
+
+
+@attrs.define(eq=False)
+class Group:
+    """Neighbouring segments that become one. A worker reads `sources`; `release` gives the files back, once."""
+
+    _segments: tuple[Segment, ...]
+    sources: tuple[Source, ...]
+
+    @property
+    def base_offset(self) -> int:
+        return self.sources[0].base_offset
+
+    @property
+    def source_bases(self) -> tuple[int, ...]:
+        return tuple(source.base_offset for source in self.sources)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self._segments
+
+    def release(self) -> None:
+        """Give the sources' files back."""
+        sources, self.sources = self.sources, ()
+        for source in sources:
+            source.file.unpin()
+
+
+@attrs.define(eq=False)
+class Cleaning:
+    """A pass under way. The loop makes it, swaps and ends it; workers write."""
+
+    _log: PartitionLog
+    _token: PassToken
+    end_offset: int
+    """The offset before which the pass may clean."""
+    _doomed: list[str] = attrs.field(factory=list)
+    """Files of swapped sources that are still to be removed."""
+    _is_prepared: bool = False
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+    @property
+    def abort_reason(self) -> str | None:
+        """The reason for which the pass is over, None while it may go on. Workers may ask."""
+        return self._token.abort_reason
+
+    def take_group(self, base_offset: int, end_offset: int) -> Group | None:
+        """The segments from the one with this base offset up to the one that begins at `end_offset` or later.
+
+        None if there are none now: the pass is aborted, or retention was faster. Raises `DiskError`.
+        """
+        log = self._log
+        if self.abort_reason is not None or end_offset > self.end_offset:
+            return None
+        segments = tuple(
+            segment
+            for segment in log.segments
+            if base_offset <= segment.base_offset < end_offset and not segment.is_active
+        )
+        if not segments or segments[0].base_offset != base_offset:
+            return None
+        after = log.segments[log.segment_list.index_of(segments[-1].base_offset) + 1]
+        if after.base_offset > self.end_offset:
+            raise AssertionError(
+                f"{log}: a pass up to {self.end_offset} ends within segment {segments[-1].base_offset}"
+            )
+        sources: list[Source] = []
+        try:
+            for segment in segments:
+                sources.append(Source(segment.base_offset, segment.size, segment.pinned_file()))
+        finally:
+            if len(sources) < len(segments):
+                for source in sources:
+                    source.file.unpin()
+        return Group(segments, tuple(sources))
+
+    def begin_segment(self, group: Group) -> CleanedSegment:
+        """The segment that is to stand for the group (blocking, in a worker).
+
+        Before the first one, the recovery-point checkpoint is brought up to date. Recovery derives leader epochs from
+        what it reads, and must not read what has been cleaned.
+
+        Raises `CleaningAborted`, `DiskError`.
+        """
+        log = self._log
+        if not self._is_prepared and self.abort_reason is None:
+            log.home.save_recovery_point(self.end_offset)
+            self._is_prepared = True
+        return CleanedSegment(
+            log.directory,
+            group.base_offset,
+            log.config.index_interval_bytes,
+            lambda: self._token.abort_reason,
+        )
+
+    def swap(self, group: Group, cleaned: CleanedSegment) -> bool:
+        """Put a finished segment in the group's place, on the loop; then `settle` in a worker.
+
+        False: the pass is aborted, or retention was faster; nothing has changed, `cleaned` is to be discarded.
+
+        Raises:
+            DiskRefused: nothing has changed, `cleaned` is to be discarded.
+            DiskError: the directory is offline now. The next start finishes the swap or undoes it.
+        """
+        log = self._log
+        if self.abort_reason is not None or log.home.offline:
+            return False
+        self.check_end()
+        if cleaned.next_offset > self.end_offset:
+            raise AssertionError(
+                f"{log}: cleaned up to {cleaned.next_offset}, where {self.end_offset} is allowed"
+            )
+        sizes = sum(segment.size for segment in group.segments)
+        with log.home.telling_failures():
+            renamed = log.segment_list.replace(group.segments, cleaned)
+        if renamed is None:
+            return False
+        self._doomed += renamed
+        self.bytes_before += sizes
+        self.bytes_after += cleaned.size
+        log.check()
+        return True
+
+    def settle(self) -> None:
+        """Make the swap durable and free the sources' room (blocking, in a worker). Raises `DiskError`."""
+        log = self._log
+        if log.is_closed:
+            return
+        log.segment_list.sync_entry()
+        # Taken as a whole: if the pass ends meanwhile, the loop hands on what is left.
+        doomed, self._doomed = self._doomed, []
+        try:
+            while doomed:
+                remove_if_present(log.directory, doomed[0])
+                del doomed[0]
+        finally:
+            self._doomed += doomed
+
+    def complete(self) -> None:
+        """All below `end_offset` is clean: so says the checkpoint from now on, unless the pass was aborted."""
+        if self.abort_reason is None:
+            self._log.cleaning.advance(self.end_offset)
+
+    def end(self) -> None:
+        """The pass is over, complete or not (on the loop, once)."""
+        log = self._log
+        log.cleaning.end(self._token)
+        doomed, self._doomed = self._doomed, []
+        if doomed and not log.is_closed:
+            log.home.remove_later(doomed)
+
+    def check_end(self) -> None:
+        """Raise `AssertionError` if the pass would clean what must stay as it is."""
+        if self.end_offset > _bound(self._log):
+            raise AssertionError(
+                f"{self._log}: cleaning up to {self.end_offset}, where {_bound(self._log)} is allowed"
+            )
+
+
+def cleanable_end(log: PartitionLog) -> int:
+    """The offset up to which a pass may clean now: where a segment begins. A flush may raise it."""
+    at = log.segment_list.index_of(_bound(log))
+    return log.segments[max(at, 0)].base_offset
+
+
+def _bound(log: PartitionLog) -> int:
+    return min(log.high_watermark, log.last_stable_offset, log.active.base_offset, log.recovery_point)
+
+
+def begin_cleaning(log: PartitionLog, end_offset: int) -> Cleaning:
+    """Begin a pass that cleans below `end_offset`, which is at most `cleanable_end`. One pass at a time (on the loop).
+
+    Whatever happens, `Cleaning.end` is called once.
+    """
+    if log.home.is_closed or not log.config.is_compacted:
+        raise AssertionError(f"{log}: nothing is cleaned here")
+    cleaning = Cleaning(log, log.cleaning.begin(), end_offset)
+    try:
+        cleaning.check_end()
+    except AssertionError:
+        cleaning.end()
+        raise
+    return cleaning

@@ -1,0 +1,191 @@
+"""The segment that will take the place of others, while it is written beside them.
+
+Its files end in `.cleaned`, and every start removes such files. When it is whole, all of it is made durable, and a swap
+(`segment_list`, `swap_files`) may take it into the log. It ends where its sources end: if cleaning has removed their
+last batch, that batch stays without records. So segments still join, and after a crash the cleaned file alone tells
+which segments it stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from data_plane.log.segments.segment import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    RELATIVE_OFFSET_MAX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+    file_name,
+    remove_if_present,
+    sync_file,
+    write_whole,
+)
+from data_plane.log.segments.segment_index import SegmentIndex
+from odradek.env.ports import Dir, File, FileMissing
+from wire.batches.batch_header import BatchHeader, Buffer, iter_batches
+from wire.record_batch import RecordBatchBuilder
+
+_SEGMENT_BYTES_MAX = (1 << 31) - 1
+"""Positions in an index have 31 bits."""
+_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+class CleaningAborted(Exception):
+    """The pass is over: its log was cut, closed or given another policy. What it has written is no longer wanted."""
+
+
+class CleanedSegment:
+    """A file of cleaned batches and its indexes (blocking, for a worker): `append` all, then `finish`; else `discard`."""
+
+    __slots__ = ("_abort_reason", "_directory", "_interval", "is_finished", "next_offset", "segment")
+
+    def __init__(
+        self,
+        directory: Dir,
+        base_offset: int,
+        index_interval_bytes: int,
+        abort_reason: Callable[[], str | None],
+    ) -> None:
+        """Begin an empty file. `abort_reason` says why the pass is over, if it is.
+
+        Raises `CleaningAborted`, `DiskError`.
+        """
+        self._directory = directory
+        self._interval = index_interval_bytes
+        self._abort_reason = abort_reason
+        self.next_offset = base_offset
+        self.is_finished = False
+        self._check_wanted()
+        file = directory.open(file_name(base_offset, LOG_SUFFIX) + CLEANED_SUFFIX, create=True)
+        if file.size:
+            file.truncate(0)
+        # A descriptor that is pinned stays: the path is another one after the swap.
+        file.pin()
+        self.segment = Segment(directory, base_offset, file, is_active=False)
+
+    @property
+    def base_offset(self) -> int:
+        return self.segment.base_offset
+
+    @property
+    def size(self) -> int:
+        return self.segment.size
+
+    def append(self, batches: Buffer) -> None:
+        """Append whole batches, whose offsets grow. Raises `CleaningAborted`, `DiskError`."""
+        self._check_wanted()
+        segment = self.segment
+        found = list(iter_batches(batches))
+        next_offset = self.next_offset
+        for _, header in found:
+            if header.base_offset < next_offset or header.last_offset < header.base_offset:
+                raise AssertionError(
+                    f"{segment.file.path}: a batch from {header.base_offset} to {header.last_offset} "
+                    f"behind offset {next_offset}"
+                )
+            next_offset = header.next_offset
+        if sum(header.size for _, header in found) != len(batches):
+            raise AssertionError(f"{segment.file.path}: {len(batches)} bytes are no whole batches")
+        if (
+            next_offset - 1 - segment.base_offset > RELATIVE_OFFSET_MAX
+            or segment.size + len(batches) > _SEGMENT_BYTES_MAX
+        ):
+            raise AssertionError(
+                f"{segment.file.path}: no segment can hold {segment.size + len(batches)} bytes up to {next_offset}"
+            )
+        position = segment.file.append(batches)
+        if position != segment.size:
+            raise AssertionError(
+                f"{segment.file.path}: batches for position {segment.size} are at {position}"
+            )
+        for at, header in found:
+            segment.note_batch(
+                position + at, header.size, header.last_offset, header.max_timestamp, self._interval
+            )
+        self.next_offset = next_offset
+
+    def finish(self, last: BatchHeader | None, source_bases: tuple[int, ...]) -> None:
+        """End the file where its sources end, and make it durable with its indexes.
+
+        `last` heads the sources' last batch; None: they have none. Raises `CleaningAborted`, `DiskError`.
+        """
+        if last is not None and self.next_offset < last.next_offset:
+            self.append(_without_records(last))
+        elif last is not None and self.next_offset > last.next_offset:
+            raise AssertionError(
+                f"{self.segment.file.path} ends at {self.next_offset}, its sources at {last.next_offset}"
+            )
+        self._check_wanted()
+        segment = self.segment
+        index = segment.index
+        if index is None:
+            index = segment.index = SegmentIndex()
+        if segment.max_timestamp_ms >= 0 and segment.size:
+            index.append_time(segment.max_timestamp_ms, segment.max_timestamp_offset - segment.base_offset)
+        offsets, times = len(index.offsets), len(index.times)
+        self._write(INDEX_SUFFIX, index.offset_bytes(0, offsets))
+        self._write(TIME_INDEX_SUFFIX, index.time_bytes(0, times))
+        aborted_transactions = self._read_transactions(source_bases)
+        if aborted_transactions:
+            self._write(TXN_INDEX_SUFFIX, aborted_transactions)
+        segment.file.sync()
+        self._check_wanted()
+        self._directory.sync()
+        segment.index_is_written = (offsets, times)
+        self.is_finished = True
+
+    def _write(self, suffix: str, data: bytes) -> None:
+        self._check_wanted()
+        name = self.segment.name(suffix) + CLEANED_SUFFIX
+        write_whole(self._directory, name, data)
+        sync_file(self._directory, name)
+
+    def _read_transactions(self, source_bases: tuple[int, ...]) -> bytes:
+        """The sources' entries of aborted transactions, one behind the other: their offsets are absolute."""
+        parts = []
+        for base_offset in source_bases:
+            try:
+                parts.append(self._directory.read_bytes(file_name(base_offset, TXN_INDEX_SUFFIX)))
+            except FileMissing:
+                continue
+        return b"".join(parts)
+
+    def go_live(self, file: File) -> None:
+        """The swap is done: read by this file, which has the segment's own name, from now on."""
+        written, self.segment.file = self.segment.file, file
+        written.unpin()
+        written.close()
+
+    def discard(self) -> None:
+        """Give up the file and remove what there is of it. Raises `DiskError`."""
+        self.segment.file.unpin()
+        self.segment.remove()
+        for suffix in _SUFFIXES:
+            name = self.segment.name(suffix)
+            remove_if_present(self._directory, name + CLEANED_SUFFIX)
+            remove_if_present(self._directory, name + SWAP_SUFFIX)
+
+    def _check_wanted(self) -> None:
+        reason = self._abort_reason()
+        if reason is not None:
+            raise CleaningAborted(reason)
+
+
+def _without_records(header: BatchHeader) -> bytearray:
+    """The batch with this header, emptied as Kafka does it: offsets, producer, epoch and newest timestamp stay."""
+    builder = RecordBatchBuilder(
+        base_offset=header.base_offset,
+        timestamp_type=header.timestamp_type,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        is_transactional=header.is_transactional,
+        is_control=header.is_control,
+        leader_epoch=header.partition_leader_epoch,
+    )
+    builder.max_timestamp = header.max_timestamp
+    return builder.build(last_offset=header.last_offset)

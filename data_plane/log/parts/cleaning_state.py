@@ -1,0 +1,75 @@
+"""The log's knowledge of its cleaning: up to where it is clean, and the pass that is under way.
+
+The first dirty offset is the one that the next pass begins its map with, kept in the disk's `cleaner-offset-checkpoint`.
+A truncation below it lowers it durably before anything is cut: what is appended next has never been cleaned.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from data_plane.log.parts.log_home import LogHome
+
+NEVER_CLEANED = -1
+
+
+@attrs.define(eq=False)
+class PassToken:
+    """One pass over a log. Only the pass that holds the log's current token may swap."""
+
+    abort_reason: str | None = None
+    """The reason why the pass is over before its end; a worker reads it while the loop may set it."""
+
+
+class CleaningState:
+    """The first dirty offset and the pass of one log. The loop changes it."""
+
+    __slots__ = ("_home", "first_dirty_offset", "token")
+
+    def __init__(self, home: LogHome, first_dirty_offset: int) -> None:
+        self._home = home
+        self.first_dirty_offset = first_dirty_offset
+        """As the checkpoint has it; NEVER_CLEANED without an entry. It may lie below the log's start."""
+        self.token: PassToken | None = None
+
+    def settle(self, log_start_offset: int, log_end_offset: int) -> None:
+        """Reconcile the checkpoint with the log at start: beyond its end, all of the log counts as dirty (Kafka's rule)."""
+        if self.first_dirty_offset > log_end_offset:
+            self.first_dirty_offset = log_start_offset
+            self._home.cleaner_offset_moved(durably=False)
+
+    def begin(self) -> PassToken:
+        """A pass begins. One that is under way is a panic."""
+        if self.token is not None:
+            raise AssertionError(f"{self._home}: a second pass begins while one is under way")
+        self.token = PassToken()
+        return self.token
+
+    def abort(self, reason: str) -> None:
+        """End the pass that is under way, if any: it swaps nothing more. The first reason counts."""
+        token = self.token
+        if token is not None and token.abort_reason is None:
+            token.abort_reason = reason
+
+    def end(self, token: PassToken) -> None:
+        """The pass with this token is over."""
+        if self.token is not token:
+            raise AssertionError(f"{self._home}: a pass ends that is not under way")
+        self.token = None
+
+    def advance(self, first_dirty_offset: int) -> None:
+        """All below has been cleaned."""
+        self.first_dirty_offset = first_dirty_offset
+        self._home.cleaner_offset_moved(durably=False)
+
+    def cut(self, offset: int) -> None:
+        """The log is about to be cut at `offset`: a pass ends, and what is behind counts as dirty.
+
+        Raises:
+            KafkaError: KAFKA_STORAGE_ERROR, no room to make it durable.
+            DiskError
+        """
+        self.abort("the log was cut")
+        if self.first_dirty_offset > offset:
+            self.first_dirty_offset = offset
+            self._home.cleaner_offset_moved(durably=True)

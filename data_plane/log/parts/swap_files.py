@@ -1,0 +1,115 @@
+"""The files of a swap: how a cleaned segment takes the place of its sources, name by name, and what a start makes of it.
+
+The names are Kafka's, so that each program finishes what the other has begun:
+
+1. `NNN.log.cleaned` and its indexes are written and synced. A start removes them.
+2. They become `.swap`, the `.log` last. From here on a start finishes the swap.
+3. The sources' files become `.deleted`, which a start removes.
+4. The `.swap` files lose their suffix, the `.log` first.
+
+A directory's entries reach the device in the order of their changes. So a power loss leaves a state from before step 2
+was complete, which is undone, or a later one, which is finished. The sources are the segments from the cleaned one's
+base offset up to its end. Kafka may have been interrupted while it split a segment into several. It leaves `.cleaned`
+and `.swap` files side by side then, and the split is undone.
+"""
+
+from __future__ import annotations
+
+from data_plane.log.segments.scan import SegmentScan
+from data_plane.log.segments.segment import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    file_name,
+    remove_if_present,
+)
+from odradek.env.ports import Dir, FileMissing
+
+__all__ = ["begin_swap", "end_swap", "put_in_order"]
+
+_NAME_DIGITS = 20
+_INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+def begin_swap(directory: Dir, base_offset: int) -> None:
+    """Step 2: from the last rename on, the swap is to be finished. Raises `DiskError`."""
+    for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):
+        _rename(directory, file_name(base_offset, suffix), CLEANED_SUFFIX, SWAP_SUFFIX)
+
+
+def end_swap(directory: Dir, base_offset: int) -> None:
+    """Step 4. Raises `DiskError`."""
+    for suffix in (LOG_SUFFIX, *_INDEX_SUFFIXES):
+        _rename(directory, file_name(base_offset, suffix), SWAP_SUFFIX, "")
+
+
+def _rename(directory: Dir, name: str, old_suffix: str, new_suffix: str) -> None:
+    try:
+        directory.rename(name + old_suffix, name + new_suffix)
+    except FileMissing:
+        if name.endswith(LOG_SUFFIX):
+            raise
+
+
+def put_in_order(directory: Dir, names: list[str]) -> list[str]:
+    """Finish or undo what a crash interrupted, and remove files marked for it (at start, blocking).
+
+    Returns the names that are in the directory now. Raises `DiskError`.
+    """
+    ours = [name for name in names if name[:_NAME_DIGITS].isdigit()]
+    cleaned = [name for name in ours if name.endswith(CLEANED_SUFFIX)]
+    swapped = [name for name in ours if name.endswith(SWAP_SUFFIX)]
+    deleted = [name for name in ours if name.endswith(DELETED_SUFFIX)]
+    if not cleaned and not swapped and not deleted:
+        return names
+    for name in deleted:
+        remove_if_present(directory, name)
+    if cleaned:
+        first = min(map(_base_offset, cleaned))
+        for name in swapped:
+            if _base_offset(name) >= first:
+                remove_if_present(directory, name)
+        swapped = [name for name in swapped if _base_offset(name) < first]
+    for name in cleaned:
+        remove_if_present(directory, name)
+    _remove_sources(directory, swapped, ours)
+    for name in swapped:
+        directory.rename(name, name.removesuffix(SWAP_SUFFIX))
+    directory.sync()
+    return directory.list()
+
+
+def _remove_sources(directory: Dir, swapped: list[str], names: list[str]) -> None:
+    """Remove the segments that the cleaned ones stand for, as far as they are still there."""
+    logs = [name for name in swapped if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
+    if not logs:
+        return
+    start = min(map(_base_offset, logs))
+    end = max(_next_offset(directory, name) for name in logs)
+    for name in names:
+        base_offset = _base_offset(name)
+        # The snapshot at the start tells of what lies before it. An empty cleaned segment replaces one of its name.
+        if (start < base_offset < end and name.endswith(SEGMENT_SUFFIXES)) or (
+            base_offset == start and name.endswith((LOG_SUFFIX, *_INDEX_SUFFIXES))
+        ):
+            remove_if_present(directory, name)
+
+
+def _next_offset(directory: Dir, name: str) -> int:
+    file = directory.open(name)
+    try:
+        scan = SegmentScan(file, 0, file.size, _base_offset(name))
+        for _ in scan:
+            continue
+        return scan.next_offset
+    finally:
+        file.close()
+
+
+def _base_offset(name: str) -> int:
+    return int(name[:_NAME_DIGITS])

@@ -1,0 +1,241 @@
+"""A log that is cleaned over and over against a dict, on a disk that loses what was not synced, with crashes everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import attrs
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from data_plane.log.cleaning_pass import cleanable_end
+from data_plane.log.dump import verify_partition
+from data_plane.log.log_config import LogConfig
+from sim.machine.disk import Keep
+from sim.machine.disk_files import PowerCut
+from tests.log.compacted.naive_cleaner import clean, visible
+from tests.log.compacted.test_swap import temporary_files
+from tests.log.support import NOW_MS, ROOT, Node, append, content, new_disk
+from tests.schedule import examples
+from wire.batches.batch_header import iter_batches
+from wire.record_batch import RecordBatchBuilder
+
+KEEPS = st.sampled_from(["all", "synced", "random"])
+CRASHES = st.none() | st.integers(1, 60)
+
+
+@attrs.frozen
+class Written:
+    """A record that was appended; `batch` is the base offset of its batch."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
+    epoch: int
+    batch: int
+
+
+class CompactedLog(RuleBasedStateMachine):
+    """The model is every record that was appended and not cut, and the offsets that a pass may have removed.
+
+    A truncation that the power undoes brings back the records of before: `past` has those histories.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model: list[Written] = []
+        self.past: list[list[Written]] = []
+        self.superseded: set[int] = set()
+        self.removable: list[set[int]] = []
+        self.end = 0
+        self.durable = 0
+        self.epoch = 0
+        self.serial = 0
+
+    @initialize(seed=st.integers(0, 1 << 16), segment_bytes=st.sampled_from([300, 700]))
+    def begin(self, seed: int, segment_bytes: int) -> None:
+        config = LogConfig(
+            segment_bytes=segment_bytes,
+            index_interval_bytes=100,
+            file_delete_delay_ms=1000,
+            cleanup_policy=("compact",),
+        )
+        self.node = Node(config, new_disk(seed))
+        self.log = self.node.log()
+        self.log.flush()
+        self.node.log_dir.write_recovery_points()
+
+    @rule(keys=st.lists(st.integers(0, 5), min_size=1, max_size=4), batches=st.integers(1, 6))
+    def append(self, keys: list[int], batches: int) -> None:
+        for _ in range(batches):
+            builder = RecordBatchBuilder()
+            records = []
+            for key in keys:
+                self.serial += 1
+                value = None if self.serial % 7 == 0 else b"%d" % self.serial
+                builder.append(NOW_MS + self.serial, b"k%d" % key, value)
+                records.append((b"k%d" % key, value))
+            base = append(self.log, builder.build(), epoch=self.epoch).base_offset
+            self.model += [
+                Written(base + at, key, value, self.epoch, base) for at, (key, value) in enumerate(records)
+            ]
+        self.end = self.log.log_end_offset
+        self.log.advance_high_watermark(self.end)
+
+    @rule(crash=CRASHES, keep=KEEPS)
+    def flush(self, crash: int | None, keep: Keep) -> None:
+        def act() -> None:
+            self.log.flush()
+            self.durable = self.log.recovery_point
+            self.past, self.removable = [], []
+            self.node.log_dir.write_recovery_points()
+
+        self.survive(act, crash, keep)
+
+    @rule(crash=CRASHES, keep=KEEPS, seed=st.integers(0, 99))
+    def clean(self, crash: int | None, keep: Keep, seed: int) -> None:
+        """A pass: all that has a later record of its key, below the end of the pass, may go."""
+        end = cleanable_end(self.log)
+        later: set[bytes] = set()
+        goes: set[int] = set()
+        for record in reversed(self.model):
+            if record.offset < end:
+                if record.key in later:
+                    goes.add(record.offset)
+                later.add(record.key)
+        self.superseded |= goes
+
+        def act() -> None:
+            clean(self.log, end, Random(seed))
+            assert self.log.cleaning.first_dirty_offset == end
+            assert not [record for record in visible(self.log) if record.offset in goes]
+
+        self.survive(act, crash, keep)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), crash=CRASHES, keep=KEEPS)
+    def truncate(self, data: st.DataObject, crash: int | None, keep: Keep) -> None:
+        """An unclean election may cut below the cleaned point; what had been removed there stays so."""
+        offset = data.draw(st.integers(0, self.end))
+        self.epoch += 1
+        ends = [header.next_offset for _, header in iter_batches(content(self.log))]
+        self.durable = min(self.durable, max((end for end in ends if end <= offset), default=0))
+        self.past.append(list(self.model))
+        self.removable.append(set(self.superseded))
+
+        def act() -> None:
+            self.log.truncate_to(offset)
+            assert self.log.log_end_offset <= offset
+            assert self.log.cleaning.first_dirty_offset <= offset
+
+        kept = [record for record in self.model if record.batch + self.count(record.batch) <= offset]
+        if self.survive(act, crash, keep):
+            self.end = self.log.log_end_offset
+            self.model = [record for record in kept if record.offset < self.end]
+            assert all(record.offset in self.superseded for record in kept if record.offset >= self.end)
+            self.superseded = {each for each in self.superseded if each < self.end}
+            self.check()
+
+    def count(self, batch: int) -> int:
+        return sum(1 for record in self.model if record.batch == batch)
+
+    @rule(milliseconds=st.sampled_from([0, 1000, 70_000]))
+    def background(self, milliseconds: int) -> None:
+        self.node.look(milliseconds)
+        self.durable = max(self.durable, self.log.recovery_point)
+
+    @rule()
+    def roll(self) -> None:
+        self.log.roll(NOW_MS)
+
+    @rule(keep=KEEPS)
+    def crash(self, keep: Keep) -> None:
+        self.restart(keep)
+
+    @rule()
+    def stop_and_start(self) -> None:
+        first_dirty = self.log.cleaning.first_dirty_offset
+        self.node.log_dir.close_clean(7)
+        self.node.disk.crash("synced")
+        self.node.start()
+        self.log = self.node.log()
+        self.log.advance_high_watermark(self.log.log_end_offset)
+        self.durable = self.end
+        self.past, self.removable = [], []
+        assert self.log.log_end_offset == self.end
+        assert self.log.cleaning.first_dirty_offset == first_dirty
+        self.check()
+
+    # --- crashes
+
+    def survive(self, act: Callable[[], object], crash: int | None, keep: Keep) -> bool:
+        if crash is not None:
+            self.node.disk.crash_at(self.node.disk.operation_count + crash)
+        try:
+            act()
+        except PowerCut:
+            self.restart("random" if keep == "all" else keep)
+            return False
+        finally:
+            self.node.disk.crash_at(0)
+        return True
+
+    def restart(self, keep: Keep) -> None:
+        """What is found is a prefix of a history, without what a pass has been told to remove."""
+        self.node.disk.crash(keep)
+        self.node.start()
+        self.log = self.node.log()
+        self.end = self.log.log_end_offset
+        assert self.end >= self.durable
+        for history, superseded in (
+            (self.model, self.superseded),
+            *zip(self.past, self.removable, strict=True),
+        ):
+            kept = [record for record in history if record.offset < self.end]
+            if self.fits(kept, superseded):
+                self.model, self.superseded = kept, {each for each in superseded if each < self.end}
+                break
+        else:
+            raise AssertionError(f"the log up to {self.end} is nothing that was ever there")
+        self.durable = min(self.durable, self.end)
+        if keep != "all":
+            self.past, self.removable = [], []
+        self.log.advance_high_watermark(self.end)
+        self.check()
+
+    def fits(self, history: list[Written], superseded: set[int]) -> bool:
+        """True if the log has these records, but for some that a pass may have removed."""
+        known = {record.offset: record for record in history}
+        found = visible(self.log)
+        offsets = {record.offset for record in found}
+        return all(
+            record.offset in known
+            and (record.key, record.value, record.leader_epoch)
+            == (known[record.offset].key, known[record.offset].value, known[record.offset].epoch)
+            for record in found
+        ) and all(offset in offsets or offset in superseded for offset in known)
+
+    # --- what must always hold
+
+    def check(self) -> None:
+        assert self.fits(self.model, self.superseded)
+        directory = self.node.disk.open_dir(ROOT).subdir("t-0")
+        damage = list(verify_partition(directory))
+        assert not damage, damage
+        assert not [name for name in temporary_files(directory) if not name.endswith(".deleted")]
+
+    @invariant()
+    def parts_agree(self) -> None:
+        if hasattr(self, "log"):
+            self.log.check()
+            assert self.log.log_end_offset == self.end
+            assert self.fits(self.model, self.superseded)
+
+
+def test_cleaning_keeps_the_latest_of_every_key_through_crashes_and_truncations() -> None:
+    """A record goes only when a later one of its key is there for good; offsets and epochs stay."""
+    run = CompactedLog.TestCase
+    run.settings = settings(max_examples=examples(100), stateful_step_count=25, deadline=None)
+    run("runTest").runTest()
