@@ -108,6 +108,11 @@ class Member:
         """True if it lives and has come up to the point where clients are served."""
         return self.is_up() and self._serves
 
+    @property
+    def is_stopping(self) -> bool:
+        """True if its process was asked to stop."""
+        return self._stop is not None and self._stop.is_set()
+
     def launch(self) -> Event:
         """Start the process; the event is set once it serves clients, or is gone again."""
         serving = self._started = self.world.event()

@@ -1,0 +1,126 @@
+"""Groups that could be stable and are not. PURE.
+
+* **Rebalance.** The coordinator of a group leads its partition, and is fit; so are all replicas in sync, with links
+  between them, and they are as many as `min.insync.replicas`. Then no phase of a rebalance takes longer than the
+  rebalance timeout, whatever members do.
+* **Members.** Nothing has befallen any member of the group either, nor any broker, nor a link between a member and a
+  broker. Then the group is stable after the longest session, one rebalance, and one request that nobody has answered.
+  A member may still wait for an answer of an older coordinator; that is why each broker counts.
+
+A group without members is not looked at, nor one that may close because the load is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from data_plane.groups.classic_group import GroupPhase
+from sim.checks.bounds import GroupTimeouts
+from sim.checks.fitness import NEVER
+from sim.checks.outages import Outage, Outages
+
+if TYPE_CHECKING:
+    from data_plane.groups.classic_group import ClassicGroup
+    from sim.checks.availability import Availability, Server
+
+__all__ = ["GroupAvailability", "GroupTerms"]
+
+
+@attrs.frozen(eq=False)
+class GroupTerms:
+    """A group of the load. `hosts` are the machines of its members."""
+
+    group: str
+    hosts: Sequence[str]
+    timeouts: GroupTimeouts
+    is_over: Callable[[], bool]
+    """True once its members may close."""
+
+
+@attrs.define(eq=False)
+class _Seen:
+    """A group as it was at the last look."""
+
+    state: object = None
+    members: object = None
+    members_changed: float = 0.0
+    phase: Outage | None = None
+    unstable: Outage | None = None
+
+
+class GroupAvailability:
+    """Looks at the groups that were named by `watch`."""
+
+    def __init__(self, availability: Availability, outages: Outages) -> None:
+        self._availability = availability
+        self._world = outages.world
+        self._fitness = availability.fitness
+        self._outages = outages
+        self._seen: dict[str, tuple[GroupTerms, _Seen]] = {}
+
+    def watch(self, terms: GroupTerms) -> None:
+        """Look at this group from now on."""
+        self._seen[terms.group] = (terms, _Seen())
+
+    def look(self) -> None:
+        """Raises `Liveness`."""
+        for name, (terms, seen) in self._seen.items():
+            self._note_members(terms, seen)
+            server = self._availability.coordinator_of(name)
+            if server is None or not self._look_at(terms, seen, server):
+                seen.phase = seen.unstable = seen.state = None
+
+    def _note_members(self, terms: GroupTerms, seen: _Seen) -> None:
+        machines = self._world.machines
+        members = [
+            (host, machines[host].env, machines[host].env.alive, machines[host].env.paused)  # type: ignore[union-attr]
+            for host in terms.hosts
+            if host in machines and machines[host].env is not None
+        ]
+        if members != seen.members:
+            seen.members, seen.members_changed = members, self._world.now
+
+    def _look_at(self, terms: GroupTerms, seen: _Seen, server: Server) -> bool:
+        """Judge a group; False: nothing can be said of it."""
+        shard = server.broker.groups.shards.get(server.key.partition)
+        if shard is None or shard.is_loading or not shard.partition.has_min_isr:
+            return False
+        group = shard.machine.membership.groups.get(terms.group)
+        if group is None or group.phase in (GroupPhase.EMPTY, GroupPhase.DEAD):
+            return False
+        if group.phase is GroupPhase.STABLE:
+            seen.phase = seen.unstable = seen.state = None
+            return True
+        now = self._world.now
+        state = (shard, group.phase, group.generation)
+        if seen.phase is None or seen.state != state:
+            seen.phase, seen.state = Outage(now, "rebalance"), state
+        if seen.unstable is None:
+            seen.unstable = Outage(now, "members")
+        since = max(server.since, self._availability.in_sync_since(server))
+        if since == NEVER:
+            return True
+        self._judge_phase(terms, group, seen.phase, since)
+        self._judge_members(terms, seen, seen.unstable, since)
+        return True
+
+    def _judge_phase(self, terms: GroupTerms, group: ClassicGroup, outage: Outage, since: float) -> None:
+        what = f"the group {terms.group} is in the phase {group.phase.value}"
+        self._outages.judge("group", outage, since, what, "its coordinator and all in sync", terms.timeouts)
+
+    def _judge_members(self, terms: GroupTerms, seen: _Seen, outage: Outage, since: float) -> None:
+        fitness = self._fitness
+        latest = max(since, seen.members_changed)
+        for broker in self._availability.brokers:
+            latest = max(latest, fitness.changed(broker))
+            for host in terms.hosts:
+                if fitness.is_cut(host, broker):
+                    return
+                latest = max(latest, fitness.link_changed(host, broker))
+        if not terms.is_over():
+            what = f"the group {terms.group} is not stable"
+            could = f"{', '.join(terms.hosts)} and all brokers are as they were"
+            self._outages.judge("group", outage, latest, what, could, terms.timeouts)
