@@ -124,7 +124,7 @@ class Availability:
                 (each.key.node_id, each.key.directory_id) for each in node.metadata.quorum.core.voters.voters
             )
             for _, node in living.values()
-            if node.metadata is not None
+            if node.metadata is not None and node.metadata.quorum.core.voters.voters
         )
         if voters != self._voters:
             self._voters, self._voters_since = voters, now

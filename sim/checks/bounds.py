@@ -98,7 +98,7 @@ BOUNDS: Mapping[tuple[Subject, str], Callable[[Timeouts], float]] = {
 }
 """The seconds, by what failed and what had befallen the one that served before."""
 GROUP_BOUNDS: Mapping[str, Callable[[Timeouts, GroupTimeouts], float]] = {
-    "rebalance": lambda times, group: group.rebalance + 2.0 + times.weather,
+    "rebalance": lambda times, group: group.session + group.rebalance + 2.0 + times.weather,
     "members": lambda times, group: group.session + group.rebalance + group.request + 2.0 + times.weather,
 }
 """The same for groups."""
