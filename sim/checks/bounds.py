@@ -27,12 +27,8 @@ class Timeouts:
     """The longest of each timeout among the nodes of a cluster, in seconds."""
 
     session: float
-    heartbeat: float
     election: float
-    backoff: float
     fetch: float
-    request: float
-    """`controller.quorum.request.timeout.ms`: the wait for an answer that does not come."""
     weather: float
     """What the weather may add to a few steps in a row."""
 
@@ -46,11 +42,8 @@ class Timeouts:
 
         return cls(
             longest("broker.session.timeout.ms"),
-            longest("broker.heartbeat.interval.ms"),
             longest("controller.quorum.election.timeout.ms"),
-            longest("controller.quorum.election.backoff.max.ms"),
             longest("controller.quorum.fetch.timeout.ms"),
-            longest("controller.quorum.request.timeout.ms"),
             _mishaps(weather),
         )
 
@@ -62,7 +55,6 @@ class GroupTimeouts:
     session: float
     rebalance: float
     """`max.poll.interval.ms`, which a rebalance waits for members."""
-    request: float
 
 
 def _mishaps(weather: Weather) -> float:
@@ -78,7 +70,11 @@ def _mishaps(weather: Weather) -> float:
 
 
 def _election(times: Timeouts) -> float:
-    return times.fetch + 4 * times.election + times.request + 1.0 + times.weather
+    return 2 * times.election + 1.0 + times.weather
+
+
+def _unheard(times: Timeouts) -> float:
+    return times.fetch + _election(times)
 
 
 def _session(times: Timeouts) -> float:
@@ -86,19 +82,17 @@ def _session(times: Timeouts) -> float:
 
 
 BOUNDS: Mapping[tuple[Subject, str], Callable[[Timeouts], float]] = {
-    **{
-        ("quorum", why): _election
-        for why in ("dead", "without power", "paused", "stopping", "cut off", "other")
-    },
+    **{("quorum", why): _election for why in ("dead", "stopping", "other")},
+    **{("quorum", why): _unheard for why in ("without power", "paused", "cut off")},
     **{
         ("partition", why): _session
-        for why in ("dead", "without power", "paused", "stopping", "cut off", "other")
+        for why in ("dead", "stopping", "other", "without power", "paused", "cut off")
     },
-    ("coordinator", "loading"): lambda times: 3.0 + times.weather,
+    ("coordinator", "loading"): lambda times: 1.0 + times.weather,
 }
 """The seconds, by what failed and what had befallen the one that served before."""
 GROUP_BOUNDS: Mapping[str, Callable[[Timeouts, GroupTimeouts], float]] = {
-    "rebalance": lambda times, group: group.session + group.rebalance + 2.0 + times.weather,
-    "members": lambda times, group: group.session + group.rebalance + group.request + 2.0 + times.weather,
+    "rebalance": lambda times, group: max(group.session, group.rebalance) + 2.0 + times.weather,
+    "members": lambda times, group: group.session + group.rebalance + 2.0 + times.weather,
 }
 """The same for groups."""

@@ -6,7 +6,7 @@ or ends starts the time anew: of the machine that it befell, or of the two ends 
 What is unfit:
 
 * a process that is dead, frozen or asked to stop. A new process is fit from its launch;
-* a machine that is slow, and one whose disk hangs, is full, has died or reports errors;
+* a machine that is slow, until the work is done that it has begun; and one whose disk hangs, is full, has died or reports errors;
 * a link that is cut, slow, narrow or closed, in either direction. Connections that the network has forgotten count as
   a fault of that moment: the product's timeouts have to end them.
 
@@ -91,7 +91,8 @@ class Fitness:
             self._severed = dict(fabric.severed)
 
     def _note_link(self, pair: tuple[str, str], what: str) -> None:
-        self.faults.append(f"{pair[0]} to {pair[1]} {what} at {self._world.now:.2f} s")
+        if pair[0] in self._machines and pair[1] in self._machines:
+            self.faults.append(f"{pair[0]} to {pair[1]} {what} at {self._world.now:.2f} s")
 
     def _wrong_with(self, member: Member) -> str:
         running = member.running
@@ -107,7 +108,7 @@ class Fitness:
             return "with a disk that hangs"
         if member.disk_is_bad or machine.disk.dead_paths or machine.disk.capacity_bytes is not None:
             return "with a bad disk"
-        return "slow" if env.work_factor != 1.0 else ""
+        return "slow" if env.work_factor != 1.0 or env.slow_until > self._world.now else ""
 
     # --- machines
 

@@ -4,10 +4,11 @@
   between them, and they are as many as `min.insync.replicas`. Then no phase of a rebalance takes longer than the
   rebalance timeout, whatever members do.
 * **Members.** Nothing has befallen any member of the group either, nor any broker, nor a link between a member and a
-  broker. Then the group is stable after the longest session, one rebalance, and one request that nobody has answered.
-  A member may still wait for an answer of an older coordinator; that is why each broker counts.
+  broker. Then the group is stable after the longest session and one rebalance. A member may still wait for an answer
+  of an older coordinator; that is why each broker counts.
 
-A group without members is not looked at, nor one that may close because the load is over.
+A group without members is looked at only if its members live as long as the load. Once the load is over, members may
+close.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class GroupTerms:
     timeouts: GroupTimeouts
     is_over: Callable[[], bool]
     """True once its members may close."""
+    stays: bool
+    """True if its members live as long as the load."""
 
 
 @attrs.define(eq=False)
@@ -84,18 +87,16 @@ class GroupAvailability:
             seen.members, seen.members_changed = members, self._world.now
 
     def _look_at(self, terms: GroupTerms, seen: _Seen, server: Server) -> bool:
-        """Judge a group; False: nothing can be said of it."""
+        """Judge a group; False: it is stable, or nothing can be said of it."""
         shard = server.broker.groups.shards.get(server.key.partition)
         if shard is None or shard.is_loading or not shard.partition.has_min_isr:
             return False
         group = shard.machine.membership.groups.get(terms.group)
-        if group is None or group.phase in (GroupPhase.EMPTY, GroupPhase.DEAD):
+        is_empty = group is None or group.phase in (GroupPhase.EMPTY, GroupPhase.DEAD)
+        if (group is not None and group.phase is GroupPhase.STABLE) or (is_empty and not terms.stays):
             return False
-        if group.phase is GroupPhase.STABLE:
-            seen.phase = seen.unstable = seen.state = None
-            return True
         now = self._world.now
-        state = (shard, group.phase, group.generation)
+        state = (shard, group and group.phase, group and group.generation)
         if seen.phase is None or seen.state != state:
             seen.phase, seen.state = Outage(now, "rebalance"), state
         if seen.unstable is None:
@@ -103,7 +104,8 @@ class GroupAvailability:
         since = max(server.since, self._availability.in_sync_since(server))
         if since == NEVER:
             return True
-        self._judge_phase(terms, group, seen.phase, since)
+        if group is not None and not is_empty:
+            self._judge_phase(terms, group, seen.phase, since)
         self._judge_members(terms, seen, seen.unstable, since)
         return True
 

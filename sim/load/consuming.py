@@ -89,8 +89,8 @@ class GroupReading:
     def terms(self, members: Sequence[str]) -> GroupTerms:
         """What these members have asked for."""
         load = self._load
-        timeouts = GroupTimeouts(max(SESSION_SECONDS), REBALANCE_SECONDS, load.request_seconds)
-        return GroupTerms(GROUP, members, timeouts, lambda: load.ends is not None)
+        timeouts = GroupTimeouts(max(SESSION_SECONDS), REBALANCE_SECONDS)
+        return GroupTerms(GROUP, members, timeouts, lambda: load.ends is not None, stays=True)
 
     async def member(self, name: str) -> None:
         """Read what the group gives to this member, until the end."""

@@ -70,9 +70,9 @@ class Crowd:
         """What its members ask for, at most."""
         load = self._load
         session = max(SESSION_MS_DEFAULT, 2 * self._session_ms) / 1000
-        timeouts = GroupTimeouts(session, self._rebalance_ms / 1000, load.request_seconds)
+        timeouts = GroupTimeouts(session, self._rebalance_ms / 1000)
         return GroupTerms(
-            self._group, _slots(self._group, self._plan), timeouts, lambda: load.ends is not None
+            self._group, _slots(self._group, self._plan), timeouts, lambda: load.ends is not None, stays=False
         )
 
     def start(self) -> dict[str, Event]:
