@@ -32,7 +32,7 @@ from metadata_quorum.raft.voters import ReplicaKey
 from odradek.node.node import Node
 from sim.checks.fitness import NEVER, Fitness
 from sim.checks.group_availability import GroupAvailability
-from sim.checks.outages import Outage, Outages
+from sim.checks.outages import Outage, Outages, Server
 from sim.checks.watched import Processes
 from sim.machine.members import Member
 from sim.machine.world import Liveness
@@ -40,7 +40,7 @@ from wire.topic_partition import TopicIdPartition
 
 LOOK_SECONDS = 0.25
 
-__all__ = ["Availability", "Server"]
+__all__ = ["Availability"]
 
 
 @attrs.frozen(eq=False)
@@ -50,17 +50,6 @@ class _Controller:
     member: Member
     node: Node
     epoch: int
-    since: float
-
-
-@attrs.frozen(eq=False)
-class Server:
-    """The process that serves a partition."""
-
-    key: TopicIdPartition
-    member: Member
-    broker: Broker
-    image: PartitionImage
     since: float
 
 
@@ -83,8 +72,8 @@ class Availability:
         self._servers: dict[TopicIdPartition, Server] = {}
         self._loading: dict[TopicIdPartition, Outage] = {}
         self._offsets_topic: TopicImage | None = None
-        self.brokers = [member.name for member in processes.cluster.brokers]
-        self.groups = GroupAvailability(self, self._outages)
+        self.brokers: Sequence[str] = [member.name for member in processes.cluster.brokers]
+        self.groups = GroupAvailability(self, self.fitness, self._outages)
 
     def begin(self) -> None:
         """Look from now on, until the run ends."""

@@ -7,25 +7,25 @@
   broker. Then the group is stable after the longest session and one rebalance. A member may still wait for an answer
   of an older coordinator; that is why each broker counts.
 
-A group without members is looked at only if its members live as long as the load. Once the load is over, members may
+A group without members is looked at only if its members live as long as the load. Once everything is read, members
 close.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
 from data_plane.groups.classic_group import GroupPhase
 from sim.checks.bounds import GroupTimeouts
 from sim.checks.fitness import NEVER
-from sim.checks.outages import Outage, Outages
+from sim.checks.outages import Outage, Outages, Server
 
 if TYPE_CHECKING:
     from data_plane.groups.classic_group import ClassicGroup
-    from sim.checks.availability import Availability, Server
+    from sim.checks.fitness import Fitness
 
 __all__ = ["GroupAvailability", "GroupTerms"]
 
@@ -38,9 +38,21 @@ class GroupTerms:
     hosts: Sequence[str]
     timeouts: GroupTimeouts
     is_over: Callable[[], bool]
-    """True once its members may close."""
+    """True once everything is read, so that its members close."""
     stays: bool
     """True if its members live as long as the load."""
+
+
+class Coordinators(Protocol):
+    """The brokers, and which of them has which groups."""
+
+    brokers: Sequence[str]
+
+    def coordinator_of(self, group: str) -> Server | None:
+        """The process that leads the partition of a group."""
+
+    def in_sync_since(self, server: Server) -> float:
+        """The time since which the replicas in sync of its partition are fit, with their links to it."""
 
 
 @attrs.define(eq=False)
@@ -57,10 +69,10 @@ class _Seen:
 class GroupAvailability:
     """Looks at the groups that were named by `watch`."""
 
-    def __init__(self, availability: Availability, outages: Outages) -> None:
-        self._availability = availability
+    def __init__(self, coordinators: Coordinators, fitness: Fitness, outages: Outages) -> None:
+        self._coordinators = coordinators
         self._world = outages.world
-        self._fitness = availability.fitness
+        self._fitness = fitness
         self._outages = outages
         self._seen: dict[str, tuple[GroupTerms, _Seen]] = {}
 
@@ -72,7 +84,7 @@ class GroupAvailability:
         """Raises `Liveness`."""
         for name, (terms, seen) in self._seen.items():
             self._note_members(terms, seen)
-            server = self._availability.coordinator_of(name)
+            server = self._coordinators.coordinator_of(name)
             if server is None or not self._look_at(terms, seen, server):
                 seen.phase = seen.unstable = seen.state = None
 
@@ -101,7 +113,7 @@ class GroupAvailability:
             seen.phase, seen.state = Outage(now, "rebalance"), state
         if seen.unstable is None:
             seen.unstable = Outage(now, "members")
-        since = max(server.since, self._availability.in_sync_since(server))
+        since = max(server.since, self._coordinators.in_sync_since(server))
         if since == NEVER:
             return True
         if group is not None and not is_empty:
@@ -116,7 +128,7 @@ class GroupAvailability:
     def _judge_members(self, terms: GroupTerms, seen: _Seen, outage: Outage, since: float) -> None:
         fitness = self._fitness
         latest = max(since, seen.members_changed)
-        for broker in self._availability.brokers:
+        for broker in self._coordinators.brokers:
             latest = max(latest, fitness.changed(broker))
             for host in terms.hosts:
                 if fitness.is_cut(host, broker):

@@ -7,15 +7,29 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from data_plane.broker import Broker
+from metadata_quorum.image.metadata_image import PartitionImage
 from sim.checks.bounds import BOUNDS, GROUP_BOUNDS, GroupTimeouts, Subject, Timeouts
 from sim.checks.fitness import Fitness
 from sim.machine.members import Member
 from sim.machine.world import Liveness
+from wire.topic_partition import TopicIdPartition
 
 if TYPE_CHECKING:
     from sim.machine.world import World
 
-__all__ = ["Outage", "Outages"]
+__all__ = ["Outage", "Outages", "Server"]
+
+
+@attrs.frozen(eq=False)
+class Server:
+    """The process that serves a partition."""
+
+    key: TopicIdPartition
+    member: Member
+    broker: Broker
+    image: PartitionImage
+    since: float
 
 
 @attrs.define(eq=False)

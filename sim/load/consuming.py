@@ -90,7 +90,7 @@ class GroupReading:
         """What these members have asked for."""
         load = self._load
         timeouts = GroupTimeouts(max(SESSION_SECONDS), REBALANCE_SECONDS)
-        return GroupTerms(GROUP, members, timeouts, lambda: load.ends is not None, stays=True)
+        return GroupTerms(GROUP, members, timeouts, lambda: load.reader_is_done(self._committed), stays=True)
 
     async def member(self, name: str) -> None:
         """Read what the group gives to this member, until the end."""

@@ -68,12 +68,13 @@ class Crowd:
     @property
     def terms(self) -> GroupTerms:
         """What its members ask for, at most."""
-        load = self._load
         session = max(SESSION_MS_DEFAULT, 2 * self._session_ms) / 1000
         timeouts = GroupTimeouts(session, self._rebalance_ms / 1000)
-        return GroupTerms(
-            self._group, _slots(self._group, self._plan), timeouts, lambda: load.ends is not None, stays=False
-        )
+        return GroupTerms(self._group, _slots(self._group, self._plan), timeouts, self._is_read, stays=False)
+
+    def _is_read(self) -> bool:
+        progress = self.promises.progress
+        return self._load.reader_is_done({key: progress.get(key, 0) for key in self._load.partitions})
 
     def start(self) -> dict[str, Event]:
         """Set the slots to work; the events are set when they have read everything there is."""
