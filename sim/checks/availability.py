@@ -1,15 +1,13 @@
-"""What could serve and does not: a quorum without a leader, a partition without one, a coordinator that does not load.
-PURE.
+"""Outages of what could serve: leaders of the quorum and of partitions, and coordinators. PURE.
 
-"Could" is judged from the world (`sim.checks.fitness`): who lives, and who reaches whom. The time that counts begins with
-the outage, and again with each fault that begins or ends at one of those that could serve, or between them. When it
-exceeds the bound (`sim.checks.bounds`), the verdict is `liveness`.
+"Could" is judged from the world (`sim.checks.fitness`): who lives, and who reaches whom. Time counts from the outage,
+and anew from each fault that begins or ends at one of those that could serve, or between them. When it exceeds the bound (`sim.checks.bounds`), the verdict is `liveness`.
 
 * **Quorum.** A majority of the voters is fit, with all links between them. Then one of the voters leads, and reaches
   a majority.
 * **Partition.** The quorum has led without a break, and its leader is fit, with links to a majority. A replica in sync
   (without one, an eligible replica) is fit, with a link to that leader. Then the leader that the metadata name leads,
-  in the epoch that they name. It is not frozen, nor cut off from the quorum's leader.
+  in the epoch that they name. It is awake, and in reach of the quorum's leader.
 * **Coordinator.** The leader of a partition of `__consumer_offsets` is fit. Then it has read the log.
 
 What is left out, and why: a broker that an operator has unregistered stays away, as in Kafka. A quorum's leader with a

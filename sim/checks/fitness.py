@@ -6,11 +6,12 @@ or ends starts the time anew: of the machine that it befell, or of the two ends 
 What is unfit:
 
 * a process that is dead, frozen or asked to stop. A new process is fit from its launch;
-* a machine that is slow, until the work is done that it has begun; and one whose disk hangs, is full, has died or reports errors;
+* a machine that is slow, until the work is done that it has begun;
+* a machine whose disk hangs, is full, has died or reports errors;
 * a link that is cut, slow, narrow or closed, in either direction. Connections that the network has forgotten count as
   a fault of that moment: the product's timeouts have to end them.
 
-Clocks that are wrong are no reason: nothing may hang on them.
+Wrong clocks leave a machine fit: nothing may hang on them.
 """
 
 from __future__ import annotations

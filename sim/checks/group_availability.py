@@ -1,11 +1,11 @@
 """Groups that could be stable and are not. PURE.
 
-* **Rebalance.** The coordinator of a group leads its partition, and is fit; so are all replicas in sync, with links
-  between them, and they are as many as `min.insync.replicas`. Then no phase of a rebalance takes longer than the
+* **Rebalance.** The coordinator of a group leads its partition, and is fit. So are all replicas in sync, with links
+  between them and it. They are as many as `min.insync.replicas`. Then no phase of a rebalance takes longer than the
   rebalance timeout, whatever members do.
-* **Members.** Nothing has befallen any member of the group either, nor any broker, nor a link between a member and a
-  broker. Then the group is stable after the longest session and one rebalance. A member may still wait for an answer
-  of an older coordinator; that is why each broker counts.
+* **Members.** Besides, all members of the group are as they were, and so are all brokers, and the links between both.
+  Then the group is stable after the longest session and one rebalance. A member may still wait for an answer of an
+  older coordinator; that is why each broker counts.
 
 A group without members is looked at only if its members live as long as the load. Once everything is read, members
 close.
