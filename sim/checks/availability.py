@@ -1,7 +1,8 @@
 """Outages of what could serve: leaders of the quorum and of partitions, and coordinators. PURE.
 
 "Could" is judged from the world (`sim.checks.fitness`): who lives, and who reaches whom. Time counts from the outage,
-and anew from each fault that begins or ends at one of those that could serve, or between them. When it exceeds the bound (`sim.checks.bounds`), the verdict is `liveness`.
+and anew from each fault that begins or ends at one of those that could serve, or between them. When it exceeds the
+bound (`sim.checks.bounds`), the verdict is `liveness`.
 
 * **Quorum.** A majority of the voters is fit, with all links between them. Then one of the voters leads, and reaches
   a majority.
