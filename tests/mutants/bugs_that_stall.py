@@ -1,4 +1,4 @@
-"""Mutants that break no promise: something that could serve never does. The bounds on outages find them."""
+"""Mutants that keep something from serving, and break no other promise. The bounds on outages find them."""
 
 from __future__ import annotations
 
