@@ -11,16 +11,16 @@ from tests.mutants.patching import patched
 
 
 def test_an_error_behind_which_a_node_goes_on_is_the_runs_verdict() -> None:
-    """A request that fails with an error of no kind costs its connection alone; the run is not sound."""
+    """A parked fetch that fails with an error of no kind costs its node nothing, and the run its verdict."""
     options = RunOptions.draw(1, "calm", nodes=3, controllers=0, seconds=3.0)
     options = attrs.evolve(options, weather=Weather(), workloads=("produce", "consume"), duties=())
     with patched(
-        "data_plane.replication.waiting_fetches:WaitingFetches.remove",
-        "mark, serial, until, _ = ticket\n",
-        "mark, serial, until = ticket\n",
+        "data_plane.handlers.fetching.delayed_fetch:DelayedFetch._try_again",
+        "        attempt = job.read()\n",
+        "        attempt = job.read(1)\n",
     ):
         result = run(1, options)
     assert (result.verdict, result.signature) == (
         "crash",
-        "crash: ValueError in data_plane/replication/waiting_fetches.py remove",
+        "crash: TypeError in data_plane/handlers/fetching/delayed_fetch.py _try_again",
     )
