@@ -11,7 +11,7 @@ from tests.mutants.patching import patched
 
 
 def test_an_error_behind_which_a_node_goes_on_is_the_runs_verdict() -> None:
-    """A parked fetch that fails with an error of no kind costs its node nothing, and the run its verdict."""
+    """A parked fetch fails with an error of no kind: its node goes on, and the run is over."""
     options = RunOptions.draw(1, "calm", nodes=3, controllers=0, seconds=3.0)
     options = attrs.evolve(options, weather=Weather(), workloads=("produce", "consume"), duties=())
     with patched(
