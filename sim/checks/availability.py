@@ -63,7 +63,8 @@ class Availability:
         self._outages = Outages(processes.world, processes.cluster.members, self.fitness)
         self.longest = self._outages.longest
         self._quorum: Outage | None = None
-        self._voters: frozenset[tuple[tuple[int, bytes], ...]] = frozenset()
+        self._voters: dict[tuple[tuple[int, bytes], ...], None] = {}
+        """The voters that living nodes know of: one value, unless an operator has just changed them."""
         self._voters_since = 0.0
         self._controller: _Controller | None = None
         self._last_controller: _Controller | None = None
@@ -107,7 +108,7 @@ class Availability:
 
     def _look_at_quorum(self, living: Mapping[int, tuple[Member, Node]]) -> None:
         now = self._world.now
-        voters = frozenset(
+        voters = dict.fromkeys(
             tuple(
                 (each.key.node_id, each.key.directory_id) for each in node.metadata.quorum.core.voters.voters
             )
