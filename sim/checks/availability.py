@@ -304,14 +304,16 @@ class Availability:
         image: MetadataImage,
         living: Mapping[int, tuple[Member, Node]],
     ) -> None:
+        now, before = self._world.now, outage.able
+        outage.able = {each: before.get(each, now) for each in partition.isr or partition.elr}
         controller = self._controller
         if controller is None or controller_since == NEVER:
             return
-        able = list(self._able(partition, image, living))
+        fitness, leader = self.fitness, controller.member.name
         since, best = min(
             (
-                (max(self.fitness.since(each), self.fitness.link_since(each, controller.member.name)), each)
-                for each in able
+                (max(since, fitness.since(name), fitness.link_since(name, leader)), name)
+                for since, name in self._able(outage, image, living)
             ),
             default=(NEVER, ""),
         )
@@ -326,10 +328,10 @@ class Availability:
             )
 
     def _able(
-        self, partition: PartitionImage, image: MetadataImage, living: Mapping[int, tuple[Member, Node]]
-    ) -> Iterator[str]:
-        """The machines of those that may be elected."""
-        for broker_id in partition.isr or partition.elr:
+        self, outage: Outage, image: MetadataImage, living: Mapping[int, tuple[Member, Node]]
+    ) -> Iterator[tuple[float, str]]:
+        """The machines of those that may be elected, with the time since when they may be."""
+        for broker_id, since in outage.able.items():
             found = living.get(broker_id)
             if found is None:
                 continue
@@ -337,7 +339,7 @@ class Availability:
             broker = node.broker
             if broker_id not in image.brokers and broker is not None and broker.replication.broker_epoch >= 0:
                 continue  # an operator has unregistered it
-            yield member.name
+            yield since, member.name
 
     # --- coordinators
 

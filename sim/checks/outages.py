@@ -38,6 +38,8 @@ class Outage:
 
     since: float
     why: str
+    able: dict[int, float] = attrs.Factory(dict)
+    """Those that may take over by what is committed, and since when: an operator may have named one late."""
 
 
 class Outages:
