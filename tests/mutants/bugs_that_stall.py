@@ -6,15 +6,6 @@ from tests.mutants.mutant import CAMPAIGN, Mutant
 
 MUTANTS_THAT_STALL: tuple[Mutant, ...] = (
     Mutant(
-        "dead-broker-never-fenced",
-        "KIP-631: a broker that sends no heartbeats is fenced after its session; here it leads for ever.",
-        "metadata_quorum.controller.broker_sessions:BrokerSessions.expired",
-        "if not broker.fenced and",
-        "if broker_id < 0 and",
-        CAMPAIGN,
-        40,
-    ),
-    Mutant(
         "vote-asked-for-only-once",
         "Raft, 5.2: a candidate without a majority starts another election after a timeout; here it waits for ever.",
         "metadata_quorum.raft.election:on_time",
