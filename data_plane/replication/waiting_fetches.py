@@ -58,9 +58,13 @@ class WaitingFetches:
         return ticket
 
     def remove(self, ticket: Ticket) -> None:
-        """Wait no more; one that was woken is unknown, which is fine."""
-        tickets = self._by_mark[ticket[2]]
-        at = bisect_left(tickets, ticket)
+        """Wait no more; one that was woken is unknown, which is fine.
+
+        An unknown ticket may have the mark and the number of another one: each queue counts anew.
+        """
+        mark, serial, until, _ = ticket
+        tickets = self._by_mark[until]
+        at = bisect_left(tickets, (mark, serial))
         if at < len(tickets) and tickets[at] is ticket:
             del tickets[at]
 

@@ -33,6 +33,7 @@ from odradek.node.connections.answer_queue import SEND_QUEUE_BYTES_MAX
 from odradek.node.connections.answers import HELD_BYTES_MAX, PARKED_MAX, SLOTS_MAX
 from odradek.node.connections.connection_loop import FRAMES_PER_TURN
 from odradek.node.node import Node
+from sim.checks.availability import Availability
 from sim.checks.derived_state import DerivedState
 from sim.checks.invariants import (
     CommittedBatches,
@@ -134,6 +135,7 @@ class Watch:
             self.metadata_replay,
             self.derived_state,
         )
+        self.availability = Availability(processes)
         self.tap = Wiretap(self._world.refute)
         self.tap.listen(ApiKey.FETCH, self.served_records)
         self.tap.listen(ApiKey.FETCH, self.promises)

@@ -11,6 +11,8 @@ from random import Random
 
 from odradek.client.errors import ClientError
 from odradek.client.shells.aio_consumer import AsyncConsumer
+from sim.checks.bounds import GroupTimeouts
+from sim.checks.group_availability import GroupTerms
 from sim.history import SafetyViolation, Told
 from sim.load.attachments import must_be_whole
 from sim.load.workload import FETCH_BYTES_MAX, REQUEST_SECONDS, ROT_SECONDS, Workload
@@ -20,6 +22,8 @@ from wire.topic_partition import TopicPartition
 
 GROUP = "readers"
 POLL_SECONDS = 1.0
+SESSION_SECONDS = (6, 20)
+REBALANCE_SECONDS = 60
 CLOSE_SECONDS = 5.0
 
 __all__ = ["GroupReading", "follow"]
@@ -82,6 +86,12 @@ class GroupReading:
         self._seen: dict[tuple[TopicPartition, int], bytes] = {}
         self._committed: dict[TopicPartition, int] = dict.fromkeys(load.partitions, 0)
 
+    def terms(self, members: Sequence[str]) -> GroupTerms:
+        """What these members have asked for."""
+        load = self._load
+        timeouts = GroupTimeouts(max(SESSION_SECONDS), REBALANCE_SECONDS)
+        return GroupTerms(GROUP, members, timeouts, lambda: load.reader_is_done(self._committed), stays=True)
+
     async def member(self, name: str) -> None:
         """Read what the group gives to this member, until the end."""
         load = self._load
@@ -92,9 +102,9 @@ class GroupReading:
             name,
             **{
                 "group.id": GROUP,
-                "session.timeout.ms": random.choice(("6000", "20000")),
+                "session.timeout.ms": str(random.choice(SESSION_SECONDS) * 1000),
                 # A join over a connection that a firewall has forgotten is given up after it, as in other clients.
-                "max.poll.interval.ms": "60000",
+                "max.poll.interval.ms": str(REBALANCE_SECONDS * 1000),
                 "heartbeat.interval.ms": "1500",
                 "max.poll.records": "200",
             },

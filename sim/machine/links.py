@@ -15,7 +15,7 @@ resets, and connections of which the network has forgotten that they are there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Literal
 
@@ -81,6 +81,14 @@ class Links:
     def cuts(self) -> list[tuple[str, str]]:
         """The directions that are cut."""
         return [ends for ends, link in self._links.items() if link.held is not None]
+
+    def wrong(self) -> Iterator[tuple[tuple[str, str], bool]]:
+        """The directions with which something is wrong, each with whether it is cut."""
+        for ends, link in self._links.items():
+            if link.held is not None:
+                yield ends, True
+            elif link.slow_seconds or link.closed is not None or link.bytes_per_second != math.inf:
+                yield ends, False
 
     def slow(self, source: str, target: str, seconds: float) -> None:
         """Let everything from `source` to `target` take up to so much longer; 0: as fast as the weather is."""

@@ -13,6 +13,7 @@ Ways to die:
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Callable, Mapping
 from random import Random
 
@@ -28,6 +29,8 @@ from sim.machine.answer_counts import AnswerCounts
 from sim.machine.disk import Keep
 from sim.machine.world import Running, World
 
+BUG = ".bug"
+"""The end of the name of a line that a node writes when it goes on after an error that should not be."""
 CUT_SECONDS_MAX = 30.0
 """The seconds to wait for the disk operation in which the power fails."""
 
@@ -38,11 +41,16 @@ class TraceLog:
     """The node's log, as events of the trace."""
 
     def __init__(
-        self, world: World, who: str, on_offline: Callable[[Mapping[str, object]], None] = lambda fields: None
+        self,
+        world: World,
+        who: str,
+        on_offline: Callable[[Mapping[str, object]], None] = lambda fields: None,
+        on_bug: Callable[[Exception], None] = lambda error: None,
     ) -> None:
         self._world = world
         self._who = who
         self._on_offline = on_offline
+        self._on_bug = on_bug
         self.directory_is_offline = False
         self.is_unregistered = False
         """True once the broker has told that an operator removed it from the cluster."""
@@ -61,8 +69,13 @@ class TraceLog:
         self.errors += 1
         self._note(event, **fields)
 
+    def exception(self, event: str, /, **fields: object) -> None:
+        self.error(event, **fields)
+        error = sys.exception()
+        if event.endswith(BUG) and isinstance(error, Exception):
+            self._on_bug(error)
+
     debug = info = warning = _note
-    exception = error
 
 
 class Member:
@@ -108,6 +121,11 @@ class Member:
         """True if it lives and has come up to the point where clients are served."""
         return self.is_up() and self._serves
 
+    @property
+    def is_stopping(self) -> bool:
+        """True if its process was asked to stop."""
+        return self._stop is not None and self._stop.is_set()
+
     def launch(self) -> Event:
         """Start the process; the event is set once it serves clients, or is gone again."""
         serving = self._started = self.world.event()
@@ -133,7 +151,11 @@ class Member:
             if running.env.alive:
                 self._must_have_a_reason(fields)
 
-        log = self.log = TraceLog(self.world, self.name, offline)
+        def bug(error: Exception) -> None:
+            if running.env.alive and not self.may_be_damaged:
+                self.world.refute(error)
+
+        log = self.log = TraceLog(self.world, self.name, offline, bug)
 
         def made(node: Node) -> None:
             self.node = node

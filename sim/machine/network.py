@@ -94,6 +94,8 @@ class Fabric(Links):
         self.hosts: dict[str, Host] = {}
         self._connections: dict[SimConn, None] = {}
         self.connection_count = 0
+        self.severed: dict[tuple[str, str], float] = {}
+        """The time at which connections between two hosts were forgotten last."""
         self.may_close_late = True
         """True while the news of a closed connection may be late, as the weather says: until a storm is over."""
         self.on_sent: Callable[[SimConn, bytes], None] | None = None
@@ -137,6 +139,7 @@ class Fabric(Links):
         How many.
         """
         severed = 0
+        self.severed[here, there] = self.agenda.now
         for conn in self._connections:
             if (conn.host_name, conn.peer_name) in ((here, there), (there, here)):
                 severed += conn.is_heard

@@ -65,6 +65,8 @@ class SimEnv:
         """The factor by which off-loop work takes longer than by the weather."""
         self.hangs_until = 0.0
         """Virtual time before which no off-loop work ends."""
+        self.slow_until = 0.0
+        """Virtual time until which work goes on that was begun while the machine was slow."""
         self._trace = trace
         self._live_points = live_points
         self._ports_random = Random(f"{random.random()}")
@@ -135,6 +137,8 @@ class SimWorkers:
         share = random.choice((0.0, 1.0, random.random()))
         acts_at = max(began + share * seconds, env.hangs_until, self.hangs_until)
         ends_at = max(began + seconds, acts_at)
+        if env.work_factor != 1.0:
+            env.slow_until = max(env.slow_until, ends_at)
         env.record("work", getattr(function, "__qualname__", "function"), acts_at - began, ends_at - began)
         if acts_at > began:
             await self._until(acts_at)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from odradek.env.ports import Event
+from sim.checks.group_availability import GroupTerms
 from sim.load import pipelining
 from sim.load.asking import Asking
 from sim.load.churning import Churning
@@ -81,6 +82,11 @@ class Clientele:
         if self._crowds:
             names += crowd.slots(self._world.seed)
         return names
+
+    def terms(self) -> list[GroupTerms]:
+        """The groups, as the checks must know them."""
+        found = [] if self._group is None else [self._group.terms(MEMBERS)]
+        return found + [each.terms for each in self._crowds]
 
     def start_readers(self) -> dict[str, Event]:
         """Set those to work that read to the end; the events are set when they have done so."""

@@ -167,6 +167,8 @@ class ClusterScenario:
         world, cluster, load = self.world, self.cluster, self.load
         cluster.format()
         self.watch.begin()
+        if self.options.profile != "broken":
+            self.watch.availability.begin()
         for member in cluster.members:
             member.launch()
         await self._must_be_whole("after the first start", START_SECONDS_MAX)
@@ -183,6 +185,8 @@ class ClusterScenario:
         half = (len(self._producers) + 1) // 2
         readers_named = ("reader",) if "consume" in self.options.workloads else ()
         workers = load.start(self._producers[:half], self._producers[half:], readers_named)
+        for terms in self._clientele.terms():
+            self.watch.availability.groups.watch(terms)
         readers = self._clientele.start_readers()
         workers += self._clientele.start_workers()
         own = [world.spawn(each.run, load) for each in self.own]

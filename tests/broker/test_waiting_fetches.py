@@ -47,6 +47,15 @@ def log_at(high_watermark: int, log_end_offset: int, base_offset: int, size: int
     )
 
 
+def test_a_fetch_that_was_woken_leaves_those_of_a_later_queue_alone() -> None:
+    """A woken fetch may still be told to wait no more, when others wait at the same place in a queue that is new."""
+    queues = [WaitingFetches(), WaitingFetches()]
+    (woken, waiting) = (queue.add(Until.HIGH_WATERMARK, (5, 0), lambda: None) for queue in queues)
+    assert queues[0].take_all() == [woken]
+    queues[1].remove(woken)
+    assert queues[1].take_all() == [waiting]
+
+
 @given(steps)
 def test_whoever_has_reached_its_mark_is_woken_once(script: list[tuple[Any, Any, Any]]) -> None:
     """ "Wakes only those whose mark is reached", each once, those of one mark in the order of their coming; nobody is kept."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.bugs_of_parts import MUTANTS_OF_PARTS
 from tests.mutants.bugs_of_rules import MUTANTS_OF_RULES
+from tests.mutants.bugs_that_stall import MUTANTS_THAT_STALL
 from tests.mutants.mutant import Mutant
 
 RAFT = "metadata_quorum.raft."
@@ -333,4 +334,5 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     *MUTANTS_OF_PARTS,
     *MUTANTS_OF_RULES,
+    *MUTANTS_THAT_STALL,
 )

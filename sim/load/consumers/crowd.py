@@ -13,6 +13,8 @@ from odradek.client.consumer.group_calls import Coordinator
 from odradek.client.core.client_config import ClientConfig
 from odradek.client.shells.aio import AsyncClient
 from odradek.env.ports import Event
+from sim.checks.bounds import GroupTimeouts
+from sim.checks.group_availability import GroupTerms
 from sim.checks.group_promises import GroupPromises
 from sim.load.consumers.member import MemberLife
 from sim.load.consumers.member_plan import CALM, GroupPlan, MemberPlan
@@ -58,6 +60,21 @@ class Crowd:
         self.promises = GroupPromises(group, load.history)
         load.positions[group] = self.promises.progress
         self.lives = 0
+
+    @property
+    def _rebalance_ms(self) -> int:
+        return max(REBALANCE_MS_MIN, REBALANCE_SESSIONS * self._session_ms)
+
+    @property
+    def terms(self) -> GroupTerms:
+        """What its members ask for, at most."""
+        session = max(SESSION_MS_DEFAULT, 2 * self._session_ms) / 1000
+        timeouts = GroupTimeouts(session, self._rebalance_ms / 1000)
+        return GroupTerms(self._group, _slots(self._group, self._plan), timeouts, self._is_read, stays=False)
+
+    def _is_read(self) -> bool:
+        progress = self.promises.progress
+        return self._load.reader_is_done({key: progress.get(key, 0) for key in self._load.partitions})
 
     def start(self) -> dict[str, Event]:
         """Set the slots to work; the events are set when they have read everything there is."""
@@ -109,7 +126,7 @@ class Crowd:
             "group.id": self._group,
             "auto.offset.reset": "earliest",
             "partition.assignment.strategy": self._plan.assignor,
-            "max.poll.interval.ms": str(max(REBALANCE_MS_MIN, REBALANCE_SESSIONS * self._session_ms)),
+            "max.poll.interval.ms": str(self._rebalance_ms),
             "request.timeout.ms": str(int(load.request_seconds * 1000)),
         }
 

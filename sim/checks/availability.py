@@ -1,0 +1,376 @@
+"""Outages of what could serve: leaders of the quorum and of partitions, and coordinators. PURE.
+
+"Could" is judged from the world (`sim.checks.fitness`): who lives, and who reaches whom. Time counts from the outage,
+and anew from each fault that begins or ends at one of those that could serve, or between them. When it exceeds the
+bound (`sim.checks.bounds`), the verdict is `liveness`.
+
+* **Quorum.** A majority of the voters is fit, with all links between them. Then one of the voters leads, and reaches
+  a majority.
+* **Partition.** The quorum has led without a break, and its leader is fit, with links to a majority. A replica in sync
+  (without one, an eligible replica) is fit, with a link to that leader. Then the leader that the metadata name leads,
+  in the epoch that they name. It is awake, and in reach of the quorum's leader.
+* **Coordinator.** The leader of a partition of `__consumer_offsets` is fit. Then it has read the log.
+
+What is left out, and why: a broker that an operator has unregistered stays away, as in Kafka. A quorum's leader with a
+disk that hangs keeps its lead, as in Kafka: its followers hear it. So nothing can be decided meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+import attrs
+
+from data_plane.broker import Broker
+from data_plane.groups.coordinator import partition_of
+from data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
+from metadata_quorum.raft.roles import Leader
+from metadata_quorum.raft.voters import ReplicaKey
+from odradek.node.node import Node
+from sim.checks.fitness import NEVER, Fitness
+from sim.checks.group_availability import GroupAvailability
+from sim.checks.outages import Outage, Outages, Server
+from sim.checks.watched import Processes
+from sim.machine.members import Member
+from sim.machine.world import Liveness
+from wire.topic_partition import TopicIdPartition
+
+LOOK_SECONDS = 0.25
+
+__all__ = ["Availability"]
+
+
+@attrs.frozen(eq=False)
+class _Controller:
+    """The leader of the quorum, who reaches a majority."""
+
+    member: Member
+    node: Node
+    epoch: int
+    since: float
+
+
+class Availability:
+    """Looks four times a second, once it has begun."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._world = processes.world
+        self._members = {member.config.node_id: member for member in processes.cluster.members}
+        self.fitness = Fitness(processes.world, processes.cluster.members)
+        self._outages = Outages(processes.world, processes.cluster.members, self.fitness)
+        self.longest = self._outages.longest
+        self._quorum: Outage | None = None
+        self._voters: dict[tuple[tuple[int, bytes], ...], None] = {}
+        """The voters that living nodes know of: one value, unless an operator has just changed them."""
+        self._voters_since = 0.0
+        self._controller: _Controller | None = None
+        self._last_controller: _Controller | None = None
+        self._unserved: dict[TopicIdPartition, Outage] = {}
+        self._servers: dict[TopicIdPartition, Server] = {}
+        self._loading: dict[TopicIdPartition, Outage] = {}
+        self._offsets_topic: TopicImage | None = None
+        self.brokers: Sequence[str] = [member.name for member in processes.cluster.brokers]
+        self.groups = GroupAvailability(self, self.fitness, self._outages)
+
+    def begin(self) -> None:
+        """Look from now on, until the run ends."""
+        self._look_later()
+
+    def _look_later(self) -> None:
+        self._world.agenda.at(self._world.now + LOOK_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look_later()
+        try:
+            self.look()
+        except Liveness as error:
+            self._world.refute(error)
+
+    def look(self) -> None:
+        """Raises `Liveness`."""
+        self.fitness.look()
+        living = {
+            member.config.node_id: (member, node)
+            for member, node in self._processes.living()
+            if node.metadata is not None and node.metadata.quorum.is_open
+        }
+        self._look_at_quorum(living)
+        image = self._newest_image(living)
+        if image is not None:
+            self._look_at_partitions(image, living)
+            self._offsets_topic = image.topics.get(OFFSETS_TOPIC)
+            self.groups.look()
+
+    # --- the quorum
+
+    def _look_at_quorum(self, living: Mapping[int, tuple[Member, Node]]) -> None:
+        now = self._world.now
+        voters = dict.fromkeys(
+            tuple(
+                (each.key.node_id, each.key.directory_id) for each in node.metadata.quorum.core.voters.voters
+            )
+            for _, node in living.values()
+            if node.metadata is not None and node.metadata.quorum.core.voters.voters
+        )
+        if voters != self._voters:
+            self._voters, self._voters_since = voters, now
+        found = self._find_controller(living)
+        if found is None:
+            self._controller = None
+            if self._quorum is None:
+                self._quorum = Outage(now, self._why_without_leader())
+            self._judge_quorum(self._quorum, living)
+            return
+        self._quorum = None
+        member, node, epoch = found
+        known = self._controller
+        if known is None or known.node is not node or known.epoch != epoch:
+            known = self._controller = self._last_controller = _Controller(member, node, epoch, now)
+
+    def _find_controller(self, living: Mapping[int, tuple[Member, Node]]) -> tuple[Member, Node, int] | None:
+        """The leader of the newest epoch, if it is awake and not cut off from a majority."""
+        newest: tuple[Member, Node, int] | None = None
+        for member, node in living.values():
+            assert node.metadata is not None
+            role = node.metadata.quorum.core.role
+            if isinstance(role, Leader) and (newest is None or role.epoch > newest[2]):
+                newest = (member, node, role.epoch)
+        if newest is None or self.fitness.wrong_with(newest[0].name) == "paused":
+            return None
+        member, node, _ = newest
+        assert node.metadata is not None
+        core = node.metadata.quorum.core
+        reached = sum(
+            each.key.node_id in living
+            and self.fitness.wrong_with(living[each.key.node_id][0].name) != "paused"
+            and not self.fitness.is_cut(member.name, living[each.key.node_id][0].name)
+            for each in core.voters.voters
+        )
+        return newest if reached >= core.voters.majority else None
+
+    def _why_without_leader(self) -> str:
+        last = self._last_controller
+        if last is None:
+            return "other"
+        return self._why(last.member, last.node, has_lost_reach=True)
+
+    def _why(self, member: Member, node: Node, *, has_lost_reach: bool) -> str:
+        """What had befallen a process that served, by the world."""
+        wrong = self.fitness.wrong_with(member.name)
+        if wrong in ("dead", "without power", "paused", "stopping"):
+            return wrong
+        if member.node is not node:
+            return "dead"
+        return "cut off" if has_lost_reach and self._is_cut_off(member) else "other"
+
+    def _is_cut_off(self, member: Member) -> bool:
+        return any(
+            self.fitness.is_cut(member.name, each.name)
+            for each in self._members.values()
+            if each is not member
+        )
+
+    def _judge_quorum(self, outage: Outage, living: Mapping[int, tuple[Member, Node]]) -> None:
+        since = self._voters_since
+        names: Sequence[str] = ()
+        for voters in self._voters:
+            able = []
+            for node_id, directory_id in voters:
+                if node_id in living:
+                    member, node = living[node_id]
+                    assert node.metadata is not None
+                    if ReplicaKey(node_id, directory_id).matches(node.metadata.quorum.settings.me):
+                        able.append(member.name)
+            best, names = self._largest_group(able, len(voters) // 2 + 1)
+            since = max(since, best)
+        if not self._voters or since == NEVER:
+            return
+        self._outages.judge(
+            "quorum", outage, since, "the quorum has no leader", f"{', '.join(names)} could elect one"
+        )
+
+    def _largest_group(self, names: Sequence[str], majority: int) -> tuple[float, Sequence[str]]:
+        """The majority that has been fit for longest, and since when."""
+        fit = [name for name in names if self.fitness.since(name) != NEVER]
+        groups = ((self.fitness.together_since(each), each) for each in combinations(fit, majority))
+        return min(groups, default=(NEVER, ()))
+
+    # --- partitions
+
+    def _newest_image(self, living: Mapping[int, tuple[Member, Node]]) -> MetadataImage | None:
+        """The newest committed metadata that any living process has."""
+        newest: MetadataImage | None = None
+        for _, node in living.values():
+            assert node.metadata is not None
+            image = node.metadata.committed_image
+            if newest is None or image.offset > newest.offset:
+                newest = image
+        return newest
+
+    def _controller_since(self, living: Mapping[int, tuple[Member, Node]]) -> float:
+        """The time since which there has been one leader of the quorum, fit, with fit links to a majority."""
+        controller = self._controller
+        if controller is None or controller.node.metadata is None:
+            return NEVER
+        voters = controller.node.metadata.quorum.core.voters
+        name = controller.member.name
+        links = sorted(
+            max(
+                self.fitness.since(living[each.key.node_id][0].name),
+                self.fitness.link_since(name, living[each.key.node_id][0].name),
+            )
+            for each in voters.voters
+            if each.key.node_id in living
+        )
+        if len(links) < voters.majority:
+            return NEVER
+        return max(controller.since, self.fitness.since(name), links[voters.majority - 1], self._voters_since)
+
+    def _look_at_partitions(self, image: MetadataImage, living: Mapping[int, tuple[Member, Node]]) -> None:
+        now = self._world.now
+        controller_since: float | None = None
+        there: dict[TopicIdPartition, None] = {}
+        for topic_id, topic in image.topics_by_id.items():
+            for index, partition in topic.partitions.items():
+                key = TopicIdPartition(topic_id, index)
+                there[key] = None
+                broker = self._serving(key, partition, living)
+                if broker is not None:
+                    self._unserved.pop(key, None)
+                    member = self._members[partition.leader]
+                    server = self._servers.get(key)
+                    if (
+                        server is None
+                        or server.broker is not broker
+                        or server.image.leader_epoch != partition.leader_epoch
+                    ):
+                        self._servers[key] = Server(key, member, broker, partition, now)
+                    if topic.name == OFFSETS_TOPIC:
+                        self._look_at_coordinator(key)
+                    continue
+                outage = self._unserved.get(key)
+                if outage is None:
+                    outage = self._unserved[key] = Outage(now, self._why_unserved(key, living))
+                self._servers.pop(key, None)
+                self._loading.pop(key, None)
+                if controller_since is None:
+                    controller_since = self._controller_since(living)
+                self._judge_partition(
+                    f"{topic.name}-{index}", partition, outage, controller_since, image, living
+                )
+        for key in [key for key in self._unserved if key not in there]:
+            del self._unserved[key]
+
+    def _serving(
+        self, key: TopicIdPartition, partition: PartitionImage, living: Mapping[int, tuple[Member, Node]]
+    ) -> Broker | None:
+        """The broker that leads a partition as the metadata say, awake, and within reach of the quorum's leader."""
+        found = living.get(partition.leader)
+        if found is None:
+            return None
+        member, node = found
+        broker = node.broker
+        hosted = None if broker is None else broker.topics_by_id.get(key.topic_id)
+        replica = None if hosted is None else hosted.partitions.get(key.partition)
+        if replica is None or not replica.is_leader or replica.leader_epoch != partition.leader_epoch:
+            return None
+        if self.fitness.wrong_with(member.name) == "paused":
+            return None
+        controller = self._controller
+        if controller is not None and self.fitness.is_cut(member.name, controller.member.name):
+            return None
+        return broker
+
+    def _why_unserved(self, key: TopicIdPartition, living: Mapping[int, tuple[Member, Node]]) -> str:
+        server = self._servers.get(key)
+        if server is None:
+            return "other"
+        member = server.member
+        node = member.node
+        if node is None or node.broker is not server.broker or not member.is_up():
+            wrong = self.fitness.wrong_with(member.name)
+            return wrong if wrong == "without power" else "dead"
+        return self._why(member, node, has_lost_reach=True)
+
+    def _judge_partition(
+        self,
+        name: str,
+        partition: PartitionImage,
+        outage: Outage,
+        controller_since: float,
+        image: MetadataImage,
+        living: Mapping[int, tuple[Member, Node]],
+    ) -> None:
+        now, before = self._world.now, outage.able
+        outage.able = {each: before.get(each, now) for each in partition.isr or partition.elr}
+        controller = self._controller
+        if controller is None or controller_since == NEVER:
+            return
+        fitness, leader = self.fitness, controller.member.name
+        since, best = min(
+            (
+                (max(since, fitness.since(name), fitness.link_since(name, leader)), name)
+                for since, name in self._able(outage, image, living)
+            ),
+            default=(NEVER, ""),
+        )
+        since = max(since, controller_since)
+        if since != NEVER:
+            self._outages.judge(
+                "partition",
+                outage,
+                since,
+                f"{name} has no leader that serves",
+                f"{best} could lead it, and {controller.member.name} leads the quorum",
+            )
+
+    def _able(
+        self, outage: Outage, image: MetadataImage, living: Mapping[int, tuple[Member, Node]]
+    ) -> Iterator[tuple[float, str]]:
+        """The machines of those that may be elected, with the time since when they may be."""
+        for broker_id, since in outage.able.items():
+            found = living.get(broker_id)
+            if found is None:
+                continue
+            member, node = found
+            broker = node.broker
+            if broker_id not in image.brokers and broker is not None and broker.replication.broker_epoch >= 0:
+                continue  # an operator has unregistered it
+            yield since, member.name
+
+    # --- coordinators
+
+    def _look_at_coordinator(self, key: TopicIdPartition) -> None:
+        server = self._servers[key]
+        shard = server.broker.groups.shards.get(key.partition)
+        if shard is not None and not shard.is_loading:
+            self._loading.pop(key, None)
+            return
+        outage = self._loading.setdefault(key, Outage(self._world.now, "loading"))
+        since = max(server.since, self.fitness.since(server.member.name))
+        if since != NEVER:
+            what = f"the coordinator of {OFFSETS_TOPIC}-{key.partition} does not answer for its groups"
+            self._outages.judge("coordinator", outage, since, what, f"{server.member.name} leads it")
+
+    def coordinator_of(self, group: str) -> Server | None:
+        """The process that leads the partition of a group."""
+        topic = self._offsets_topic
+        if topic is None:
+            return None
+        return self._servers.get(TopicIdPartition(topic.topic_id, partition_of(group, len(topic.partitions))))
+
+    def in_sync_since(self, server: Server) -> float:
+        """The time since which the replicas in sync of a led partition are fit, with their links to its leader."""
+        topic = self._offsets_topic
+        partition = None if topic is None else topic.partitions.get(server.key.partition)
+        if partition is None:
+            return NEVER
+        name, fitness = server.member.name, self.fitness
+        latest = fitness.since(name)
+        for each in partition.isr:
+            other = self._members[each].name
+            latest = max(latest, fitness.since(other), fitness.link_since(name, other))
+        return latest

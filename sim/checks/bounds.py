@@ -1,0 +1,98 @@
+"""How long what could serve may fail to: a bound for each fault, from the configured timeouts. PURE.
+
+docs/simulation.md has the table for readers, with what sound runs need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+import attrs
+
+from odradek.node.configuration.node_config import NodeConfig
+from sim.machine.weather import Weather
+
+Subject = Literal["quorum", "partition", "coordinator", "group"]
+LOST_SECONDS = 1.4
+"""The wait for a segment that is lost three times in a row."""
+WORK_PIECES = 2
+"""The pieces of slow disk work that may follow each other in an election or in the load of a log."""
+
+__all__ = ["BOUNDS", "GROUP_BOUNDS", "GroupTimeouts", "Subject", "Timeouts"]
+
+
+@attrs.frozen
+class Timeouts:
+    """The longest of each timeout among the nodes of a cluster, in seconds."""
+
+    session: float
+    election: float
+    fetch: float
+    weather: float
+    """What the weather may add to a few steps in a row."""
+
+    @classmethod
+    def of(cls, configs: Iterable[NodeConfig], weather: Weather) -> Timeouts:
+        """The timeouts in these files."""
+        files = list(configs)
+
+        def longest(key: str) -> float:
+            return max(each.get_int(key) for each in files) / 1000
+
+        return cls(
+            longest("broker.session.timeout.ms"),
+            longest("controller.quorum.election.timeout.ms"),
+            longest("controller.quorum.fetch.timeout.ms"),
+            _mishaps(weather),
+        )
+
+
+@attrs.frozen
+class GroupTimeouts:
+    """The longest timeouts of a group's members, in seconds."""
+
+    session: float
+    rebalance: float
+    """`max.poll.interval.ms`, which a rebalance waits for members."""
+
+
+def _mishaps(weather: Weather) -> float:
+    """The seconds by which a spike, a lost segment and slow disk work each may hold up a few steps."""
+    seconds = 0.0
+    if weather.spike_probability:
+        seconds += weather.spike_seconds
+    if weather.loss_probability:
+        seconds += LOST_SECONDS
+    if weather.worker_spike_probability:
+        seconds += WORK_PIECES * weather.worker_spike_seconds
+    return seconds
+
+
+def _election(times: Timeouts) -> float:
+    return 2 * times.election + 1.0 + times.weather
+
+
+def _unheard(times: Timeouts) -> float:
+    return times.fetch + _election(times)
+
+
+def _session(times: Timeouts) -> float:
+    return times.session + 2.0 + times.weather
+
+
+BOUNDS: Mapping[tuple[Subject, str], Callable[[Timeouts], float]] = {
+    **{("quorum", why): _election for why in ("dead", "stopping", "other")},
+    **{("quorum", why): _unheard for why in ("without power", "paused", "cut off")},
+    **{
+        ("partition", why): _session
+        for why in ("dead", "stopping", "other", "without power", "paused", "cut off")
+    },
+    ("coordinator", "loading"): lambda times: 1.0 + times.weather,
+}
+"""The seconds, by what failed and what had befallen the one that served before."""
+GROUP_BOUNDS: Mapping[str, Callable[[Timeouts, GroupTimeouts], float]] = {
+    "rebalance": lambda times, group: max(group.session, group.rebalance) + 2.0 + times.weather,
+    "members": lambda times, group: group.session + group.rebalance + 2.0 + times.weather,
+}
+"""The same for groups."""

@@ -1,0 +1,156 @@
+"""The state of the machines and links of a cluster, as the world knows it: what is fit, and since when. PURE.
+
+It is told nothing by the product. It looks at what a storm has done to processes, disks and links. A fault that begins
+or ends starts the time anew: of the machine that it befell, or of the two ends of the link.
+
+What is unfit:
+
+* a process that is dead, frozen or asked to stop. A new process is fit from its launch;
+* a machine that is slow, until the work is done that it has begun;
+* a machine whose disk hangs, is full, has died or reports errors;
+* a link that is cut, slow, narrow or closed, in either direction. Connections that the network has forgotten count as
+  a fault of that moment: the product's timeouts have to end them.
+
+Wrong clocks leave a machine fit: nothing may hang on them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from sim.machine.members import Member
+
+if TYPE_CHECKING:
+    from sim.machine.world import World
+
+FAULTS_KEPT = 12
+NEVER = math.inf
+
+__all__ = ["NEVER", "Fitness"]
+
+
+@attrs.define(eq=False)
+class _Machine:
+    """A machine as it was at the last look. `wrong` names what is wrong, or nothing."""
+
+    env: object = None
+    wrong: str = "not started"
+    changed: float = 0.0
+
+
+class Fitness:
+    """What is fit, since when. `look` first."""
+
+    def __init__(self, world: World, members: Sequence[Member]) -> None:
+        self._world = world
+        self._members = members
+        self._machines = {member.name: _Machine() for member in members}
+        self._wrong: dict[tuple[str, str], bool] = {}
+        """Pairs of hosts with a link that is unfit, each with whether a direction is cut."""
+        self._changed: dict[tuple[str, str], float] = {}
+        self._severed: dict[tuple[str, str], float] = {}
+        self.faults: deque[str] = deque(maxlen=FAULTS_KEPT)
+        """The last faults that began or ended."""
+
+    def look(self) -> None:
+        """See what has changed since the last look."""
+        now = self._world.now
+        for member in self._members:
+            running = member.running
+            env = None if running is None else running.env
+            wrong = self._wrong_with(member)
+            known = self._machines[member.name]
+            if known.env is not env or known.wrong != wrong:
+                self._machines[member.name] = _Machine(env, wrong, now)
+                self.faults.append(f"{member.name} {wrong or 'is fit'} at {now:.2f} s")
+        self._look_at_links(now)
+
+    def _look_at_links(self, now: float) -> None:
+        fabric = self._world.fabric
+        wrong: dict[tuple[str, str], bool] = {}
+        for (source, target), is_cut in fabric.wrong():
+            pair = _pair(source, target)
+            wrong[pair] = wrong.get(pair, False) or is_cut
+        if wrong != self._wrong:
+            for pair in {**self._wrong, **wrong}:
+                if wrong.get(pair) != self._wrong.get(pair):
+                    self._changed[pair] = now
+                    self._note_link(
+                        pair, {None: "is fit", True: "cut", False: "slow or closed"}[wrong.get(pair)]
+                    )
+            self._wrong = wrong
+        if fabric.severed != self._severed:
+            for (here, there), at in fabric.severed.items():
+                if self._severed.get((here, there)) != at:
+                    self._changed[_pair(here, there)] = at
+                    self._note_link((here, there), "forgotten")
+            self._severed = dict(fabric.severed)
+
+    def _note_link(self, pair: tuple[str, str], what: str) -> None:
+        if pair[0] in self._machines and pair[1] in self._machines:
+            self.faults.append(f"{pair[0]} to {pair[1]} {what} at {self._world.now:.2f} s")
+
+    def _wrong_with(self, member: Member) -> str:
+        running = member.running
+        if running is None or running.ended.is_set() or not running.env.alive:
+            return "dead" if self._world.machine(member.name).host.up else "without power"
+        env = running.env
+        if env.paused:
+            return "paused"
+        if member.is_stopping:
+            return "stopping"
+        machine = self._world.machine(member.name)
+        if env.hangs_until > self._world.now:
+            return "with a disk that hangs"
+        if member.disk_is_bad or machine.disk.dead_paths or machine.disk.capacity_bytes is not None:
+            return "with a bad disk"
+        return "slow" if env.work_factor != 1.0 or env.slow_until > self._world.now else ""
+
+    # --- machines
+
+    def wrong_with(self, name: str) -> str:
+        """What is wrong with a machine, in a word; empty: nothing."""
+        return self._machines[name].wrong
+
+    def changed(self, name: str) -> float:
+        """The time at which a fault of this machine began or ended last."""
+        return self._machines[name].changed
+
+    def since(self, name: str) -> float:
+        """The time since which this machine has been fit; `NEVER` if it is not."""
+        machine = self._machines[name]
+        return NEVER if machine.wrong else machine.changed
+
+    # --- links
+
+    def is_cut(self, one: str, other: str) -> bool:
+        """True if a direction between the two is cut."""
+        return self._wrong.get(_pair(one, other), False)
+
+    def link_changed(self, one: str, other: str) -> float:
+        """The time at which a fault of this link began or ended last."""
+        return self._changed.get(_pair(one, other), 0.0)
+
+    def link_since(self, one: str, other: str) -> float:
+        """The time since which the link between the two has been fit; `NEVER` if it is not."""
+        if one == other:
+            return 0.0
+        pair = _pair(one, other)
+        return NEVER if pair in self._wrong else self._changed.get(pair, 0.0)
+
+    def together_since(self, names: Sequence[str]) -> float:
+        """The time since which all of these have been fit, with the links between them."""
+        latest = max(self.since(name) for name in names)
+        for place, one in enumerate(names):
+            for other in names[place + 1 :]:
+                latest = max(latest, self.link_since(one, other))
+        return latest
+
+
+def _pair(one: str, other: str) -> tuple[str, str]:
+    return (one, other) if one < other else (other, one)

@@ -1,0 +1,140 @@
+"""Groups that could be stable and are not. PURE.
+
+* **Rebalance.** The coordinator of a group leads its partition, and is fit. So are all replicas in sync, with links
+  between them and it. They are as many as `min.insync.replicas`. Then no phase of a rebalance takes longer than the
+  rebalance timeout, whatever members do.
+* **Members.** Besides, all members of the group are as they were, and so are all brokers, and the links between both.
+  Then the group is stable after the longest session and one rebalance. A member may still wait for an answer of an
+  older coordinator; that is why each broker counts.
+
+A group without members is looked at only if its members live as long as the load. Once everything is read, members
+close.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+from data_plane.groups.classic_group import GroupPhase
+from sim.checks.bounds import GroupTimeouts
+from sim.checks.fitness import NEVER
+from sim.checks.outages import Outage, Outages, Server
+
+if TYPE_CHECKING:
+    from data_plane.groups.classic_group import ClassicGroup
+    from sim.checks.fitness import Fitness
+
+__all__ = ["GroupAvailability", "GroupTerms"]
+
+
+@attrs.frozen(eq=False)
+class GroupTerms:
+    """A group of the load. `hosts` are the machines of its members."""
+
+    group: str
+    hosts: Sequence[str]
+    timeouts: GroupTimeouts
+    is_over: Callable[[], bool]
+    """True once everything is read, so that its members close."""
+    stays: bool
+    """True if its members live as long as the load."""
+
+
+class Coordinators(Protocol):
+    """The brokers, and which of them has which groups."""
+
+    brokers: Sequence[str]
+
+    def coordinator_of(self, group: str) -> Server | None:
+        """The process that leads the partition of a group."""
+
+    def in_sync_since(self, server: Server) -> float:
+        """The time since which the replicas in sync of its partition are fit, with their links to it."""
+
+
+@attrs.define(eq=False)
+class _Seen:
+    """A group as it was at the last look."""
+
+    state: object = None
+    members: object = None
+    members_changed: float = 0.0
+    phase: Outage | None = None
+    unstable: Outage | None = None
+
+
+class GroupAvailability:
+    """Looks at the groups that were named by `watch`."""
+
+    def __init__(self, coordinators: Coordinators, fitness: Fitness, outages: Outages) -> None:
+        self._coordinators = coordinators
+        self._world = outages.world
+        self._fitness = fitness
+        self._outages = outages
+        self._seen: dict[str, tuple[GroupTerms, _Seen]] = {}
+
+    def watch(self, terms: GroupTerms) -> None:
+        """Look at this group from now on."""
+        self._seen[terms.group] = (terms, _Seen())
+
+    def look(self) -> None:
+        """Raises `Liveness`."""
+        for name, (terms, seen) in self._seen.items():
+            self._note_members(terms, seen)
+            server = self._coordinators.coordinator_of(name)
+            if server is None or not self._look_at(terms, seen, server):
+                seen.phase = seen.unstable = seen.state = None
+
+    def _note_members(self, terms: GroupTerms, seen: _Seen) -> None:
+        machines = self._world.machines
+        members = [
+            (host, machines[host].env, machines[host].env.alive, machines[host].env.paused)  # type: ignore[union-attr]
+            for host in terms.hosts
+            if host in machines and machines[host].env is not None
+        ]
+        if members != seen.members:
+            seen.members, seen.members_changed = members, self._world.now
+
+    def _look_at(self, terms: GroupTerms, seen: _Seen, server: Server) -> bool:
+        """Judge a group; False: it is stable, or nothing can be said of it."""
+        shard = server.broker.groups.shards.get(server.key.partition)
+        if shard is None or shard.is_loading or not shard.partition.has_min_isr:
+            return False
+        group = shard.machine.membership.groups.get(terms.group)
+        is_empty = group is None or group.phase in (GroupPhase.EMPTY, GroupPhase.DEAD)
+        if (group is not None and group.phase is GroupPhase.STABLE) or (is_empty and not terms.stays):
+            return False
+        now = self._world.now
+        state = (shard, group and group.phase, group and group.generation)
+        if seen.phase is None or seen.state != state:
+            seen.phase, seen.state = Outage(now, "rebalance"), state
+        if seen.unstable is None:
+            seen.unstable = Outage(now, "members")
+        since = max(server.since, self._coordinators.in_sync_since(server))
+        if since == NEVER:
+            return True
+        if group is not None and not is_empty:
+            self._judge_phase(terms, group, seen.phase, since)
+        self._judge_members(terms, seen, seen.unstable, since)
+        return True
+
+    def _judge_phase(self, terms: GroupTerms, group: ClassicGroup, outage: Outage, since: float) -> None:
+        what = f"the group {terms.group} is in the phase {group.phase.value}"
+        self._outages.judge("group", outage, since, what, "its coordinator and all in sync", terms.timeouts)
+
+    def _judge_members(self, terms: GroupTerms, seen: _Seen, outage: Outage, since: float) -> None:
+        fitness = self._fitness
+        latest = max(since, seen.members_changed)
+        for broker in self._coordinators.brokers:
+            latest = max(latest, fitness.changed(broker))
+            for host in terms.hosts:
+                if fitness.is_cut(host, broker):
+                    return
+                latest = max(latest, fitness.link_changed(host, broker))
+        if not terms.is_over():
+            what = f"the group {terms.group} is not stable"
+            could = f"{', '.join(terms.hosts)} and all brokers are as they were"
+            self._outages.judge("group", outage, latest, what, could, terms.timeouts)

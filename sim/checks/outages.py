@@ -1,0 +1,88 @@
+"""Outages, and the bounds that they are held against. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from data_plane.broker import Broker
+from metadata_quorum.image.metadata_image import PartitionImage
+from sim.checks.bounds import BOUNDS, GROUP_BOUNDS, GroupTimeouts, Subject, Timeouts
+from sim.checks.fitness import Fitness
+from sim.machine.members import Member
+from sim.machine.world import Liveness
+from wire.topic_partition import TopicIdPartition
+
+if TYPE_CHECKING:
+    from sim.machine.world import World
+
+__all__ = ["Outage", "Outages", "Server"]
+
+
+@attrs.frozen(eq=False)
+class Server:
+    """The process that serves a partition."""
+
+    key: TopicIdPartition
+    member: Member
+    broker: Broker
+    image: PartitionImage
+    since: float
+
+
+@attrs.define(eq=False)
+class Outage:
+    """Something that does not serve, since when, and why: what had befallen the one that served before."""
+
+    since: float
+    why: str
+    able: dict[int, float] = attrs.Factory(dict)
+    """Those that may take over by what is committed, and since when: an operator may have named one late."""
+
+
+class Outages:
+    """Holds outages against the bounds of the table. `longest` has the longest wait of each row, with its bound."""
+
+    def __init__(self, world: World, members: Sequence[Member], fitness: Fitness) -> None:
+        self.world = world
+        self._members = members
+        self._fitness = fitness
+        self._configs: list[object] = []
+        self._timeouts: Timeouts | None = None
+        self.longest: dict[tuple[Subject, str], tuple[float, float]] = {}
+
+    def timeouts(self) -> Timeouts:
+        """The timeouts of the files that the nodes have now."""
+        configs = [member.config for member in self._members]
+        if self._timeouts is None or configs != self._configs:
+            self._configs = list(configs)
+            self._timeouts = Timeouts.of(configs, self.world.weather)
+        return self._timeouts
+
+    def judge(
+        self,
+        subject: Subject,
+        outage: Outage,
+        since: float,
+        what: str,
+        could: str,
+        group: GroupTimeouts | None = None,
+    ) -> None:
+        """Hold an outage against its bound, since those that could serve are fit. Raises `Liveness`."""
+        begins = max(outage.since, since)
+        waited = self.world.now - begins
+        if group is None:
+            bound = BOUNDS[subject, outage.why](self.timeouts())
+        else:
+            bound = GROUP_BOUNDS[outage.why](self.timeouts(), group)
+        longest = self.longest.get((subject, outage.why))
+        if longest is None or waited / bound > longest[0] / longest[1]:
+            self.longest[subject, outage.why] = (waited, bound)
+        if waited > bound:
+            raise Liveness(
+                f"seed {self.world.seed}: availability: {what} since {outage.since:.2f} s ({outage.why}). Nothing has"
+                f" befallen those that could serve since {begins:.2f} s: {could}. The bound is {bound:.1f} s."
+                f" Faults: {'; '.join(self._fitness.faults)}"
+            )

@@ -1,0 +1,42 @@
+"""Mutants that keep something from serving, and break no other promise. The bounds on outages find them."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import CAMPAIGN, Mutant
+
+MUTANTS_THAT_STALL: tuple[Mutant, ...] = (
+    Mutant(
+        "vote-asked-for-only-once",
+        "Raft, 5.2: a candidate without a majority starts another election after a timeout; here it waits for ever.",
+        "metadata_quorum.raft.election:on_time",
+        "            if core.may_stand:\n                ask_for_pre_votes(core)\n            elif",
+        """            if isinstance(role, Candidate):
+                role.election_deadline = float("inf")
+            elif core.may_stand:
+                ask_for_pre_votes(core)
+            elif""",
+        CAMPAIGN,
+        40,
+    ),
+    Mutant(
+        "coordinator-that-loads-for-ever",
+        "A coordinator that takes over from another one reads the log, and never begins to answer.",
+        "data_plane.groups.coordinator:Shard.load",
+        "        if self._stopped:\n            return\n        broker = self._broker",
+        "        if self._stopped or (state.offsets and self.leader_epoch > 1):\n            return\n        broker = self._broker",
+        CAMPAIGN,
+        40,
+    ),
+    Mutant(
+        "sync-of-a-later-generation-unanswered",
+        "A group's members wait for their assignment for ever, once the group has rebalanced a few times.",
+        "data_plane.groups.membership:Membership.sync",
+        "group = self.find(turn, request.group_id) if request.group_id else None\n",
+        """group = self.find(turn, request.group_id) if request.group_id else None
+        if group and group.generation > 3:
+            return
+""",
+        CAMPAIGN,
+        40,
+    ),
+)

@@ -1,0 +1,211 @@
+"""What could serve and does not is told: after one fault in a quiet cluster, where a bug keeps others from taking over."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import attrs
+import pytest
+
+from sim.checks.fitness import NEVER, Fitness
+from sim.machine.cluster_members import QUICK_SETTINGS, SETTINGS, Cluster, Shape
+from sim.machine.members import Member
+from sim.machine.weather import Weather
+from sim.machine.world import Liveness, World
+from sim.options import RunOptions
+from sim.scenarios.cluster_scenario import ClusterScenario
+from sim.storm.storm_plan import StormPlan
+from tests.mutants.patching import patched
+
+SETTLE_SECONDS = 3.0
+FAULT_SECONDS = 14.0
+"""The fault lasts longer than each bound of quick timeouts."""
+
+
+class OneFault:
+    """A quiet cluster with a group at work, in which one member dies, and stays dead for a while."""
+
+    def __init__(self, victim: str) -> None:
+        options = RunOptions.draw(1, "calm", nodes=3, controllers=0)
+        settings = {**SETTINGS, **QUICK_SETTINGS, "group.min.session.timeout.ms": "1000"}
+        self._scenario = ClusterScenario.of(
+            1,
+            attrs.evolve(
+                options,
+                shape=Shape(settings=settings),
+                storm=StormPlan(SETTLE_SECONDS, ()),
+                weather=Weather(),
+                workloads=("produce", "crowd"),
+                duties=(),
+            ),
+        )
+        self._find: Callable[[], Member] = getattr(self, f"_{victim}")
+
+    def run(self) -> None:
+        """Run, with the fault in the place of the storm's end. Raises `Liveness`."""
+        storm, world = self._scenario._storm.run, self._scenario.world
+
+        async def with_fault() -> None:
+            await storm()
+            victim = self._find()
+            await victim.kill("all")
+            await world.sleep(FAULT_SECONDS)
+
+        vars(self._scenario._storm)["run"] = with_fault
+        self._scenario.run()
+
+    @property
+    def _cluster(self) -> Cluster:
+        return self._scenario.cluster
+
+    def _leader_of(self, topic: str) -> Member:
+        metadata = next(iter(self._scenario.watch._processes.living()))[1].metadata
+        assert metadata is not None
+        partition = metadata.committed_image.partition(topic, 0)
+        assert partition is not None
+        return next(each for each in self._cluster.brokers if each.config.node_id == partition.leader)
+
+    def _leader(self) -> Member:
+        return self._leader_of("replicated")
+
+    def _coordinator(self) -> Member:
+        return self._leader_of("__consumer_offsets")
+
+    def _controller(self) -> Member:
+        for member, node in self._scenario.watch._processes.living():
+            if node.metadata is not None and node.metadata.is_active:
+                return member
+        raise AssertionError("no controller is active")
+
+
+PLANTED = {
+    "never fenced": (
+        "leader",
+        "metadata_quorum.controller.broker_sessions:BrokerSessions.expired",
+        "if not broker.fenced and",
+        "if broker_id < 0 and",
+        r"has no leader that serves since .* \(dead\)",
+    ),
+    "follower never stands": (
+        "controller",
+        "metadata_quorum.raft.election:on_time",
+        "                if core.may_stand:\n                    ask_for_pre_votes(core)\n",
+        "                if core.may_stand:\n                    role.fetch_deadline = core.now + 1.0\n",
+        r"the quorum has no leader since .* \(dead\)",
+    ),
+    "image without effect": (
+        "leader",
+        "data_plane.hosted_partitions:HostedPartitions.apply_topic",
+        "            if partition.image is not image:\n",
+        "            if partition.image is not image and (index or image.leader_epoch < 1):\n",
+        r"-0 has no leader that serves since",
+    ),
+    "load without end": (
+        "coordinator",
+        "data_plane.groups.coordinator:Shard.load",
+        "        if self._stopped:\n            return\n        broker = self._broker",
+        "        if self._stopped or self.leader_epoch > 0:\n            return\n        broker = self._broker",
+        r"the coordinator of __consumer_offsets-\d does not answer for its groups",
+    ),
+    "sync without effect": (
+        "leader",
+        "data_plane.groups.membership:Membership.sync",
+        "group = self.find(turn, request.group_id) if request.group_id else None\n",
+        "group = self.find(turn, request.group_id)\n        if group and group.generation > 1:\n            return\n",
+        r"the group crowd-\d is (not stable|in the phase)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_who_could_serve_and_does_not_is_told(name: str) -> None:
+    """A bug keeps the living from taking over what the dead one served: the verdict is `liveness`, in mid-run."""
+    victim, function, old, new, complaint = PLANTED[name]
+    with patched(function, old, new), pytest.raises(Liveness, match=complaint):
+        OneFault(victim).run()
+
+
+@pytest.mark.parametrize("victim", ["leader", "controller"])
+def test_who_takes_over_in_time_is_not_told(victim: str) -> None:
+    """The same faults without a bug pass."""
+    OneFault(victim).run()
+
+
+def _in_world(scenario: Callable[[World, Cluster, Fitness], Awaitable[None]]) -> None:
+    world = World(1, Weather())
+    cluster = Cluster(world, Shape(settings=SETTINGS))
+
+    async def main() -> None:
+        cluster.format()
+        for member in cluster.members:
+            member.launch()
+        await world.sleep(1.0)
+        fitness = Fitness(world, cluster.members)
+        fitness.look()
+        await scenario(world, cluster, fitness)
+
+    world.run(main)
+
+
+def test_the_time_begins_anew_with_each_fault_that_begins_or_ends() -> None:
+    """A machine is unfit while it is frozen, hangs, is slow or full, and fit from the end of that; so is a link."""
+
+    async def scenario(world: World, cluster: Cluster, fitness: Fitness) -> None:
+        node, other = "node-1", "node-2"
+        disk = world.machine(node).disk
+
+        def fill(capacity_bytes: int | None) -> None:
+            disk.capacity_bytes = capacity_bytes
+
+        faults: list[tuple[Callable[[], object], Callable[[], object]]] = [
+            (lambda: world.pause(node), lambda: world.resume(node)),
+            (lambda: world.slow_down(node, 5.0), lambda: world.slow_down(node, 1.0)),
+            (lambda: fill(disk.used_bytes), lambda: fill(None)),
+            (lambda: world.hang(node, 1.0), lambda: None),
+        ]
+        for begin, end in faults:
+            begin()
+            fitness.look()
+            assert fitness.since(node) == NEVER
+            await world.sleep(2.0)
+            end()
+            fitness.look()
+            assert fitness.since(node) == world.now
+            assert fitness.since(other) < world.now
+        links: list[tuple[Callable[[], object], Callable[[], object], bool]] = [
+            (lambda: world.cut(node, other), lambda: world.heal(node, other), True),
+            (lambda: world.slow(node, other, 1.0), lambda: world.slow(node, other, 0.0), False),
+        ]
+        for begin, end, is_cut in links:
+            begin()
+            fitness.look()
+            assert fitness.link_since(other, node) == NEVER
+            assert fitness.is_cut(node, other) is is_cut
+            await world.sleep(1.0)
+            end()
+            fitness.look()
+            assert fitness.link_since(node, other) == world.now
+        await world.sleep(1.0)
+        world.fabric.sever(node, other)
+        fitness.look()
+        assert fitness.link_since(node, other) == world.now
+        assert fitness.together_since(["node-1", "node-3"]) < world.now
+
+    _in_world(scenario)
+
+
+def test_a_dead_process_is_unfit_and_its_next_one_fit_from_its_start() -> None:
+    """A process that is gone, and a machine without power, are told apart; a new process counts from its launch."""
+
+    async def scenario(world: World, cluster: Cluster, fitness: Fitness) -> None:
+        member = cluster.members[0]
+        for keep, wrong in (("all", "dead"), ("synced", "without power")):
+            world.crash(member.name, "all" if keep == "all" else "synced")
+            await world.sleep(1.0)
+            fitness.look()
+            assert (fitness.wrong_with(member.name), fitness.since(member.name)) == (wrong, NEVER)
+            member.launch()
+            fitness.look()
+            assert (fitness.wrong_with(member.name), fitness.since(member.name)) == ("", world.now)
+
+    _in_world(scenario)
