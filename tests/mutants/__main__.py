@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def is_missed(found: Search, *, aimed: bool = False) -> bool:
-    """True for a mutant that was not found, or that an aimed driver alone has found without a reason."""
+    """True for a mutant that all drivers have missed, or that campaigns have, though they must find it."""
     must = not found.mutant.aimed_only and not aimed
     return found.seed is None or (must and found.driver != CAMPAIGN)
 
