@@ -61,6 +61,16 @@ def test_making_simpler_comes_to_an_end_at_nothing() -> None:
     assert options.workloads == ("produce",)
 
 
+def test_some_runs_live_for_hours() -> None:
+    """At least one in fifty of the default profile, with little load; none of the others."""
+    storms = [RunOptions.draw(seed).storm for seed in range(2000)]
+    aged = [storm for storm in storms if storm.pace > 1]
+    assert len(aged) >= len(storms) / 50
+    assert all(storm.seconds >= 3600 for storm in aged)
+    for profile in set(PROFILES) - {"default"}:
+        assert all(RunOptions.draw(seed, profile).storm.pace == 1 for seed in range(200))
+
+
 def test_one_seed_and_options_give_one_run() -> None:
     """The same through text; and looking at it changes nothing."""
     options = RunOptions.draw(3, "calm")
