@@ -47,8 +47,9 @@ NODES = 3
 DUTIES = {"moves": 0.35, "topics": 0.3, "settings": 0.35, "elections": 0.3, "directories": 0.3, "ask": 0.3}
 """Operators and the asker of any API (`sim.load.operators`), with the share of the runs that have them. Each is drawn
 by a stream of its own."""
-OPERATED_KINDS = {"rolling": 0.2, "unregister": 0.15}
-"""Kinds of trouble that operators make (`sim.storm.upkeep`), with the share of the runs that have them, drawn alike."""
+OPERATED_KINDS = {"rolling": 0.2, "unregister": 0.15, "descriptors": 0.15}
+"""Kinds of trouble that operators make (`sim.storm.upkeep`), and the lack of descriptors, with the share of the runs
+that have them, drawn alike."""
 LITE_SECONDS = 8.0
 LITE_KINDS_MAX = 2
 PERF_SECONDS = 30.0
@@ -92,6 +93,8 @@ class RunOptions:
         if profile not in PROFILES:
             raise ValueError(f"unknown profile {profile!r}: one of {', '.join(PROFILES)}")
         weather = Weather.draw(Random(f"{seed}/weather"))
+        if profile in ("default", "lite"):
+            weather = weather.with_toil(Random(f"{seed}/toil"))
         random = Random(f"{seed}/cluster")
         shape = Shape.draw(random, nodes or NODES, controllers)
         storm = StormPlan.draw(random, seconds).with_more(Random(f"{seed}/more trouble"))

@@ -16,6 +16,8 @@ from sim.machine.weather import Weather
 Subject = Literal["quorum", "partition", "coordinator", "group"]
 LOST_SECONDS = 1.4
 """The wait for a segment that is lost three times in a row."""
+TURNS = 4
+"""The long turns of loops, of several processes, that may follow each other in a few steps."""
 WORK_PIECES = 2
 """The pieces of slow disk work that may follow each other in an election or in the load of a log."""
 
@@ -64,6 +66,8 @@ def _mishaps(weather: Weather) -> float:
         seconds += weather.spike_seconds
     if weather.loss_probability:
         seconds += LOST_SECONDS
+    if weather.wake_seconds:
+        seconds += TURNS * weather.long_turn_seconds
     if weather.worker_spike_probability:
         seconds += WORK_PIECES * weather.worker_spike_seconds
     return seconds

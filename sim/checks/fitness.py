@@ -100,11 +100,13 @@ class Fitness:
         if running is None or running.ended.is_set() or not running.env.alive:
             return "dead" if self._world.machine(member.name).host.up else "without power"
         env = running.env
-        if env.paused:
+        if env.stopped:
             return "paused"
         if member.is_stopping:
             return "stopping"
         machine = self._world.machine(member.name)
+        if not env.has_descriptors:
+            return "without descriptors"
         if env.hangs_until > self._world.now:
             return "with a disk that hangs"
         if member.disk_is_bad or machine.disk.dead_paths or machine.disk.capacity_bytes is not None:

@@ -91,7 +91,7 @@ class GroupAvailability:
     def _note_members(self, terms: GroupTerms, seen: _Seen) -> None:
         machines = self._world.machines
         members = [
-            (host, machines[host].env, machines[host].env.alive, machines[host].env.paused)  # type: ignore[union-attr]
+            (host, machines[host].env, machines[host].env.alive, machines[host].env.stopped)  # type: ignore[union-attr]
             for host in terms.hosts
             if host in machines and machines[host].env is not None
         ]

@@ -73,6 +73,10 @@ _REASONS = {
 }
 
 
+_NEED_DESCRIPTORS = frozenset({"open", "create", "list"})
+"""Operations that open a file or a directory."""
+
+
 @attrs.define
 class _Fault:
     """An error for the next `times` operations that match."""
@@ -106,6 +110,8 @@ class SimDisk:
         """Set: every operation fails with it (a dead disk)."""
         self.dead_paths: dict[str, int] = {}
         """Devices that are dead by themselves: every operation below such a path fails with its error."""
+        self.has_descriptors = True
+        """False: the process that uses the disk is out of file descriptors."""
         self.used_bytes = 0
         self.generation = 0
         self.wall_ms = wall_ms
@@ -266,6 +272,7 @@ class SimDisk:
         number = (
             self.broken_errno
             or (self.dead_paths and self._dead(path))
+            or (not self.has_descriptors and operation in _NEED_DESCRIPTORS and errno.EMFILE)
             or self._fail_at.pop(self.operation_count, 0)
             or self._fault(operation, path)
         )

@@ -66,6 +66,7 @@ class Node(Waiter, Protocol):
 
     host: str
     paused: bool
+    has_descriptors: bool
 
     def record(self, what: str, *details: float | str) -> None: ...
 
@@ -534,6 +535,8 @@ class SimNetwork:
         if not self._node.alive:
             raise ConnectionLost("the node has crashed")
         fabric, node = self._fabric, self._node
+        if not node.has_descriptors:
+            raise ConnectionLost(f"{host}:{port}: too many open files")
         target = fabric.resolve(host, node.host)
         if target is None:
             raise ConnectionLost(f"{host}:{port}: no such host")

@@ -54,6 +54,10 @@ class SimEnv:
         self.host = host
         self.alive = True
         self.paused = False
+        """Nothing happens to it now: it is stopped, or at work (`sim.machine.toil`)."""
+        self.stopped = False
+        """Paused until somebody resumes it."""
+        self.has_descriptors = True
         self.wakes = 0
         self.waits: dict[Task, Signal] = {}
         self.random = random

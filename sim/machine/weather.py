@@ -6,6 +6,8 @@ from random import Random
 
 import attrs
 
+TOIL_PROBABILITY = 0.15
+"""The share of runs in which CPU takes time."""
 TORN_SHARE = 0.25
 """The share of torn connections in a run. All of them would cost twice the steps, and show nothing else."""
 
@@ -40,6 +42,11 @@ class Weather:
     worker_spike_probability: float = 0.0
     """The probability that off-loop work takes up to `worker_spike_seconds` longer (a disk that hangs)."""
     worker_spike_seconds: float = 2.0
+    wake_seconds: float = 0.0
+    """The CPU time of each wake of a process; it passes only if this is above 0."""
+    long_turn_probability: float = 0.0
+    """The probability, at each look at a process that was awake, of a turn of the loop that lasts."""
+    long_turn_seconds: float = 1.0
     cold_probability: float = 0.0
     """The probability that `File.is_warm` says no."""
     buggify_active_probability: float = 0.0
@@ -71,6 +78,17 @@ class Weather:
             late_probability=chance(0.1, 0.5),
             late_seconds=random.choice((0.5, 5.0, 40.0)),
             torn_share=TORN_SHARE,
+        )
+
+    def with_toil(self, random: Random) -> Weather:
+        """The same; in some of all runs CPU takes time."""
+        if random.random() >= TOIL_PROBABILITY:
+            return self
+        return attrs.evolve(
+            self,
+            wake_seconds=random.choice((0.0001, 0.0004, 0.001)),
+            long_turn_probability=random.choice((0.0, 0.0002, 0.002)),
+            long_turn_seconds=random.choice((0.2, 1.0)),
         )
 
     def untorn(self) -> Weather:

@@ -35,6 +35,7 @@ from sim.machine.events import Agenda
 from sim.machine.network import Fabric, Host
 from sim.machine.sim_env import SimEnv
 from sim.machine.task_loop import task_loop
+from sim.machine.toil import Toil
 from sim.machine.trace import Trace
 from sim.machine.waiting import NodeCrashed
 from sim.machine.weather import Weather
@@ -211,6 +212,7 @@ class World:
         machine = self.machines[env.host]
         env.alive = False
         self.resume(env.host)
+        self.give_descriptors(env.host)
         machine.host.up = keep == "all"
         self.fabric.end_node(env, silent=keep != "all")
         if disk_forgets:
@@ -218,14 +220,27 @@ class World:
 
     def pause(self, name: str) -> None:
         """Freeze the process: nothing happens to it until `resume`."""
-        self.node_env(name).paused = True
+        env = self.node_env(name)
+        env.paused = env.stopped = True
 
     def resume(self, name: str) -> None:
         """Let happen what was held back."""
         env = self.machine(name).env
         if env is not None and env.paused:
-            env.paused = False
+            env.paused = env.stopped = False
             self.agenda.release(env)
+
+    def take_descriptors(self, name: str) -> None:
+        """Take all free descriptors of a process: each open and each connect fails until they are given back."""
+        self.node_env(name).has_descriptors = False
+        self.machine(name).disk.has_descriptors = False
+
+    def give_descriptors(self, name: str) -> None:
+        """Undo `take_descriptors`; the next process on the machine has some anyway."""
+        machine = self.machine(name)
+        machine.disk.has_descriptors = True
+        if machine.env is not None:
+            machine.env.has_descriptors = True
 
     def partition(self, here: str, there: str) -> None:
         """Cut the links between two machines, both directions."""
@@ -299,6 +314,9 @@ class World:
             await event.wait()
             timer.cancel()
 
+    def _envs(self) -> list[SimEnv]:
+        return [machine.env for machine in self.machines.values() if machine.env is not None]
+
     # --- the run
 
     def run(
@@ -311,6 +329,8 @@ class World:
 
         Raises `Liveness`, and whatever the main function or a living node raises.
         """
+        if self.weather.wake_seconds:
+            Toil(self.agenda, self._envs, Random(f"{self.seed}/toil")).begin()
         self.agenda.at(virtual_seconds_max, lambda: self._fail(f"not done after {virtual_seconds_max} s"))
         clock = VirtualClock(self.agenda, self._fail)
         scheduler = vars(_trio_run)

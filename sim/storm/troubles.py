@@ -114,6 +114,20 @@ async def other_configurations(storm: Storm, random: Random) -> None:
         storm.end()
 
 
+async def no_descriptors(storm: Storm, random: Random) -> None:
+    """Take a node's file descriptors away for a while, as a leak or a crowd of connections does."""
+    world = storm.world
+    while await storm.calm(random, 10.0):
+        member = random.choice(storm.cluster.members)
+        if not member.serves():
+            continue
+        storm.begin(f"descriptors of {member.name}")
+        world.take_descriptors(member.name)
+        await storm.last(random)
+        world.give_descriptors(member.name)
+        storm.end()
+
+
 TROUBLES: Mapping[str, Trouble] = {
     "narrow": narrow_links,
     "closed": closed_links,
@@ -123,3 +137,5 @@ TROUBLES: Mapping[str, Trouble] = {
     "configurations": other_configurations,
 }
 """Troubles by their word in `StormPlan.kinds`."""
+LATER_TROUBLES: Mapping[str, Trouble] = {"descriptors": no_descriptors}
+"""The same, each drawn by a stream of its own."""

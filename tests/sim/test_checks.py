@@ -43,13 +43,13 @@ PLANTED = {
         "tells a consumer of high watermark",
     ),
     "latest": (
-        "data_plane.handlers.fetching.offsets:_find",
+        "data_plane.handlers.fetching.offsets:find_offset",
         "return -1, bound, partition.leader_epoch",
         "return -1, max(0, bound - 1), partition.leader_epoch",
         "latest offset: .* was committed before it was asked",
     ),
     "earliest": (
-        "data_plane.handlers.fetching.offsets:_find",
+        "data_plane.handlers.fetching.offsets:find_offset",
         "return -1, log.log_start_offset, -1",
         "return -1, 0, -1",
         "earliest offset: .* was deleted before it was asked",
