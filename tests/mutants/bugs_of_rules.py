@@ -49,7 +49,7 @@ MUTANTS_OF_RULES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "eligible-after-an-unclean-restart",
-        "KIP-966: a broker that comes back without its page cache is no longer eligible.",
+        "KIP-966: a broker that comes back without its page cache stays eligible.",
         CONTROLLER + "partitions.partition_change:_keep_eligible",
         "    candidates.discard(-1 if unclean_restart is None else unclean_restart)\n",
         "",

@@ -143,6 +143,8 @@ def test_a_campaign_that_is_interrupted_writes_its_report(number: signal.Signals
         "1",
         "--hours",
         "0.2",
+        "--first-seed",  # of seed 0 the coverage would be recorded
+        "1",
         "--out",
         str(tmp_path),
     ]
