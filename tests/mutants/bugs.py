@@ -52,6 +52,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         "raft",
         4000,
+        aimed_only="three accidents in one order: one schedule of raft in a thousand",
     ),
     Mutant(
         "snapshot-over-newer-entries",
@@ -90,6 +91,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         "voters",
         300,
+        aimed_only="the drawn schedules change voters seldom",
     ),
     Mutant(
         "truncation-by-high-watermark",
@@ -126,6 +128,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         "replication",
         3000,
+        aimed_only="one schedule of replication in five hundred",
     ),
     Mutant(
         "stale-leader-acknowledges",
