@@ -30,6 +30,7 @@ from sim.machine.world import World
 from sim.replicas import StoredBatch, read_log
 from wire.errors import KafkaError
 from wire.messages.metadata import MetadataRequest, MetadataResponse
+from wire.topic_partition import TopicPartition
 from wire.uuid_text import uuid_to_text
 
 BROKER_PORT = 9092
@@ -276,6 +277,8 @@ class Cluster:
         self.bootstrap: Sequence[tuple[str, int]] = [(member.name, BROKER_PORT) for member in self.brokers]
         self.topics: list[str] = []
         """Topics that every broker must know before the cluster is whole."""
+        self.recovered: dict[TopicPartition, tuple[int, ...]] = {}
+        """The replicas, in ascending order, that an operator gave to partitions to have them led again."""
         self.replica_sets: frozenset[frozenset[str]] = frozenset()
         """The names of the brokers of each partition, when the cluster was last whole."""
         self._observer: AsyncClient | None = None

@@ -72,7 +72,7 @@ class Moves(Duty):
         for key, possible in self._replicas.items():
             there = known.partition(*key)
             replicas = tuple(sorted(there.replicas))
-            if not possible.allows(replicas):
+            if not possible.allows(replicas) and replicas != self.cluster.recovered.get(key):
                 return f"{key} is on {replicas}, asked for was {possible}"
             if tuple(sorted(there.isr)) != replicas:
                 return f"{key} on {replicas} has in sync only {there.isr}"

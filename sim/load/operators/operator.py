@@ -139,7 +139,9 @@ class Operator:
                 since = {key: since.get(key, cluster.world.now) for key in waiting}
                 for key, began in since.items():
                     if cluster.world.now - began >= LEADERLESS_SECONDS:
-                        await self._elect_fullest(key)
+                        await self._elect_fullest(
+                            key, known.topics[key.topic].partitions[key.partition].replicas
+                        )
             except (KafkaError, ClientError):
                 continue
 
@@ -157,17 +159,23 @@ class Operator:
                     await running.ended.wait()
                     member.launch()
 
-    async def _elect_fullest(self, key: TopicPartition) -> None:
-        """Elect the replica with the fullest log: by the last leader epoch and the end of the log, as Raft compares
-        logs."""
+    async def _elect_fullest(self, key: TopicPartition, replicas: Sequence[int]) -> None:
+        """Elect the one of these replicas with the fullest log: by the last leader epoch and the end of the log, as Raft
+        compares logs."""
         client = self._cluster.observer
         ids = {member.name: member.config.node_id for member in self._cluster.brokers}
         logs = self._cluster.replica_logs(*key)
-        fullness = {ids[name]: (log[-1].epoch if log else -1, end_of(log)) for name, log in logs.items()}
-        order = sorted(fullness, key=lambda broker: fullness[broker], reverse=True)
+        fullness = {
+            ids[name]: (log[-1].epoch if log else -1, end_of(log))
+            for name, log in logs.items()
+            if ids[name] in replicas  # files of another broker are of before a move
+        }
+        # In the middle of a move there are more of them than the topic is to have.
+        order = sorted(fullness, key=lambda broker: fullness[broker], reverse=True)[: self._replicas]
         self._cluster.world.trace.record(
             self._cluster.world.now, "operator", "log", "recover", tuple(key), order
         )
+        self._cluster.recovered[key] = tuple(sorted(order))
         await client.run(alter_partition_reassignments(client.core, {key: order}, timeout=CALL_SECONDS))
         await client.run(elect_leaders(client.core, [key], ElectionType.UNCLEAN, timeout=CALL_SECONDS))
 
