@@ -12,7 +12,8 @@ from tests.mutants.patching import patched
 
 RAFT_SEEDS = range(60)
 REPLICATION_SEEDS = range(200)
-QUORUM_SEEDS = range(30)
+QUORUM_SEEDS = (*range(30), 50307, 50346)
+"""In the last two, a step commits with the voters before, and then changes them: one joins, the leader goes."""
 GROUPS_SEEDS = range(60)
 
 

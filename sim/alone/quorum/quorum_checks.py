@@ -6,7 +6,8 @@ own objects are asked only for what they believe: role, epoch, high watermark, v
 * Raft, figure 3: an epoch has one leader, leaders only append, logs match, and leaders have all that is committed.
   Different records are never applied at one offset.
 * A vote is on the platter before it is told, and a Fetch asks from no offset below which the platter lacks something.
-* What a leader commits is on the platters of a majority of its voters.
+* What a leader commits is on the platters of a majority of its voters. A step may commit and then change the voters.
+  So those from before the step may be the ones that count.
 * The voters in force are those of the newest voters record in the log, or else of the snapshot before it.
 * The image of each node is a replay of what was committed, and so is each snapshot. What was acknowledged is in it.
 """
@@ -47,6 +48,8 @@ class _Seen:
     """The last batch of its log while it leads."""
     flushed: int = -1
     epoch: int = -1
+    voters: VoterSet | None = None
+    """Those in force at its last look."""
     images: int = 0
 
 
@@ -128,6 +131,7 @@ class Promises:
             self._look_at_commit(node, quorum.decisions.high_watermark, seen)
         if core.log.flushed_offset != seen.flushed:
             self._look_at_flushed(node, seen)
+        seen.voters = core.voters
         told, self._told = self._told, []
         for teller, life, broker_id in told:
             if teller.life == life and teller.lives:
@@ -186,7 +190,7 @@ class Promises:
                 break
             _must(batch is not None, f"{node.node_id} commits {offset}, and its log lacks it")
             assert batch is not None
-            self._commit(node, batch)
+            self._commit(node, batch, seen)
             offset = batch.last_offset + 1
         known = self._by_last.get(high_watermark - 1)
         found = node.platter.find(high_watermark - 1)
@@ -195,19 +199,15 @@ class Promises:
         if high_watermark > self.committed_end:
             _must(False, f"{node.node_id} commits up to {high_watermark}, which nobody has committed")
 
-    def _commit(self, node: Node, batch: LoggedBatch) -> None:
+    def _commit(self, node: Node, batch: LoggedBatch, seen: _Seen) -> None:
         """A batch is seen committed for the first time."""
         _must(batch.base_offset == self.committed_end, f"{batch} is committed behind {self.committed_end}")
         assert node.service is not None
         voters = node.service.quorum.core.voters
-        holding = [
-            each
-            for each in voters.node_ids
-            if self._nodes[each].platter.find(batch.last_offset, durable=True) == batch
-            or self._nodes[each].platter.has_snapshot(batch.last_offset)
-        ]
+        holding = self._holding(batch, voters)
         _must(
-            len(holding) >= voters.majority,
+            len(holding) >= voters.majority
+            or (seen.voters is not None and len(self._holding(batch, seen.voters)) >= seen.voters.majority),
             f"{node.node_id} commits {batch}, which a loss of power would leave on {holding} of {voters.node_ids}",
         )
         self.committed.append(batch)
@@ -222,6 +222,15 @@ class Promises:
                 if isinstance(record, VotersRecord):
                     self._voters.append((offset + 1, VoterSet.from_record(record)))
         self._images[self.committed_end] = self._builder.build()[0]
+
+    def _holding(self, batch: LoggedBatch, voters: VoterSet) -> list[int]:
+        """The voters that have this batch on their platters, in the log or in a snapshot."""
+        return [
+            each
+            for each in voters.node_ids
+            if self._nodes[each].platter.find(batch.last_offset, durable=True) == batch
+            or self._nodes[each].platter.has_snapshot(batch.last_offset)
+        ]
 
     def _look_below(self, node: Node, high_watermark: int) -> None:
         """All that this log has below its high watermark is what was committed there."""
