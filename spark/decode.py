@@ -3,18 +3,13 @@
 Theory of operation
 ===================
 
-`wire.batches.records` parses one record after the other; at a million rows a second Python has no time for that. Only
-one thing here is sequential: where a record begins follows from the length of the one before. So a loop walks from
-length to length and touches one varint per record. Where records of one length follow each other, numpy compares all
-their lengths with the first one's instead (`_run`). Everything else happens with numpy for all records of a group of
-batches at once. Their decompressed bytes lie behind one another in one buffer:
+`wire.batches.records` parses one record after the other; at a million rows a second Python has no time for that.
+`wire.batches.record_columns` decodes all records of a group of batches at once, and this module makes Arrow's columns
+of them:
 
-1. `_Group.add` checks a batch (header, checksum, decompression, number of records) and notes where its records begin;
-2. `_fields` decodes the varints of all records, column by column: lengths, timestamp deltas, offset deltas, key
-   lengths, ...
-3. every record must end where its length says: positions only grow, so that one comparison proves that all lengths
-   inside lie inside. Reads that overshoot before it is made land in `_PAD` zero bytes;
-4. Arrow cuts keys and values out in C. The parts of the buffer are the items of an array, wanted and unwanted in
+1. every record must end where its length says: positions only grow, so that one comparison proves that all lengths
+   inside lie inside;
+2. Arrow cuts keys and values out in C. The parts of the buffer are the items of an array, wanted and unwanted in
    turn. `take` copies every second item.
 
 Headers are rare and nested: the records that have some are walked one by one.
@@ -29,7 +24,6 @@ Control batches are skipped. So are the batches of the aborted transactions that
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
 from struct import Struct
 
@@ -38,9 +32,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
-from wire.batches.batch_header import HEADER_SIZE, BatchHeader, Buffer, check_crc, iter_batches
-from wire.batches.compression import decompress
+from wire.batches.batch_errors import CorruptBatch, InvalidRecord
+from wire.batches.batch_header import BatchHeader, Buffer, check_crc, iter_batches
+from wire.batches.record_columns import (
+    Bytes,
+    Int64s,
+    RecordColumns,
+    RecordPlaces,
+    record_columns,
+    record_offsets,
+)
 from wire.batches.records import records
 
 __all__ = ["SCHEMA", "SCHEMA_WITH_HEADERS", "DecodedRows", "decode_batches"]
@@ -61,11 +62,6 @@ SCHEMA = pa.schema(_COLUMNS)
 SCHEMA_WITH_HEADERS = pa.schema([*_COLUMNS, ("headers", pa.list_(_HEADER_TYPE))])
 """The same with `includeHeaders`; a record without headers has null there."""
 
-_RECORD_SIZE_MIN = 7
-_RUN_MIN = 32
-"""The number of records of one length that are found faster at once than one by one."""
-_PAD = 64
-"""More than the varints that can be read behind the last record before its end is compared: five of ten bytes."""
 _GROUP_BYTES = 16 << 20
 """A group is closed behind the batch that reaches this, however few its rows."""
 _BATCH_BYTES_MAX = 1 << 30
@@ -74,9 +70,6 @@ _TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 _CONTROL_KEY = Struct(">hh")
 _CONTROL_BYTES_MAX = 1 << 16
 _ABORT = 0
-
-_Int64s = npt.NDArray[np.int64]
-_Bytes = npt.NDArray[np.uint8]
 
 
 @attrs.frozen
@@ -131,7 +124,7 @@ def decode_batches(
         next_offset = header.next_offset
         visible = left_out is None or left_out.visible(buf, position, header)
         group.add(buf, position, header, decompressed_bytes_max, visible=visible)
-        if len(group.places) >= rows_wanted or group.size >= _GROUP_BYTES:
+        if len(group.places) >= rows_wanted or group.places.size >= _GROUP_BYTES:
             yield DecodedRows(_rows(group, schema, topic, partition, offset, end), min(next_offset, end))
             group = _Group()
             if next_offset >= end:
@@ -177,184 +170,31 @@ def _is_abort_marker(buf: Buffer, position: int) -> bool:
 
 @attrs.define
 class _Group:
-    """Batches that become one Arrow batch: their bytes, and where each record's length stands in them."""
+    """Batches that become one Arrow batch."""
 
-    bodies: list[Buffer] = attrs.field(factory=list)
-    size: int = 0
+    places: RecordPlaces = attrs.field(factory=RecordPlaces)
     looked_at: int = 0
-    places: array[int] = attrs.field(factory=lambda: array("q"))
-    headers: list[BatchHeader] = attrs.field(factory=list)
-    """The headers of the batches that have records."""
 
     def add(
         self, buf: Buffer, position: int, header: BatchHeader, decompressed_bytes_max: int, *, visible: bool
     ) -> None:
         self.looked_at += 1
-        end = position + header.size
-        if not check_crc(buf, position, header.size):
-            raise CorruptBatch("batch checksum is wrong")
         if header.is_control or not visible:
+            if not check_crc(buf, position, header.size):
+                raise CorruptBatch("batch checksum is wrong")
             return
-        body: Buffer = memoryview(buf)[position + HEADER_SIZE : end]
-        if header.compression_type:
-            body = decompress(header.compression_type, body, decompressed_bytes_max)
-        elif len(body) > decompressed_bytes_max:
-            raise DecompressionBomb(f"batch of {len(body)} bytes where {decompressed_bytes_max} are allowed")
-        count = header.record_count
-        if count < 0 or count * _RECORD_SIZE_MIN > len(body):
-            raise InvalidRecord(f"{count} records cannot be in {len(body)} bytes")
-        try:
-            place = _walk(body, count, self.size, self.places)
-        except (IndexError, OverflowError):
-            raise InvalidRecord("a record is longer than its batch") from None
-        if place != len(body):
-            raise InvalidRecord(f"{count} records of {place} bytes in a batch of {len(body)}")
-        if count:
-            self.bodies.append(body)
-            self.size += len(body)
-            self.headers.append(header)
-
-
-def _walk(body: Buffer, count: int, base: int, places: array[int]) -> int:
-    """Append where `count` records begin, counted from `base`, to `places`; return where the last one ends.
-
-    A length's sign is ignored here and looked at with all other numbers.
-
-    Raises:
-        IndexError: they go beyond the body.
-        OverflowError: they go beyond what 64 bits can count.
-        InvalidRecord: a length of more than ten bytes.
-    """
-    place = 0
-    while count >= _RUN_MIN:
-        run, size = _run(body, place, count)
-        if run:
-            places.frombytes(
-                np.arange(base + place, base + place + run * size, size, dtype=np.int64).tobytes()
-            )
-            place += run * size
-            count -= run
-        if run < _RUN_MIN:
-            break
-    append = places.append
-    for _ in range(count):
-        append(base + place)
-        byte = body[place]
-        if byte < 0x80:
-            place += 1 + (byte >> 1)
-        elif (high := body[place + 1]) < 0x80:
-            place += 2 + ((byte & 0x7F | high << 7) >> 1)
-        else:
-            number, shift = byte & 0x7F, 7
-            while byte >= 0x80:
-                if shift > 63:
-                    raise InvalidRecord("variable-length number of more than ten bytes")
-                place += 1
-                byte = body[place]
-                number |= (byte & 0x7F) << shift
-                shift += 7
-            place += 1 + (number >> 1)
-    return place
-
-
-def _run(body: Buffer, place: int, count: int) -> tuple[int, int]:
-    """The number of records from `place` on that are as long as the first, `count` at most, and their size in bytes.
-
-    Zero where the second's differs already, and where the length has more than two bytes.
-
-    Raises:
-        IndexError: the first two go beyond the body.
-    """
-    low, high = body[place], body[place + 1]
-    if low < 0x80:
-        size, width = 1 + (low >> 1), "u1"
-    elif high < 0x80:
-        size, width = 2 + ((low & 0x7F | high << 7) >> 1), "<u2"
-    else:
-        return 0, 0
-    second = place + size
-    if body[second] != low or (width == "<u2" and body[second + 1] != high):
-        return 0, 0
-    fitting = min(count, (len(body) - place) // size)
-    lengths = np.ndarray((fitting,), width, body, place, (size,))
-    others = np.flatnonzero(lengths != lengths[0])
-    return (int(others[0]) if len(others) else fitting), size
-
-
-def _varints(data: _Bytes, places: _Int64s) -> tuple[_Int64s, _Int64s]:
-    """The zigzag number at each of `places`, and the place behind it.
-
-    Raises:
-        InvalidRecord: one of more than ten bytes, or 64 bits.
-    """
-    first = data.take(places)
-    number = (first & 0x7F).astype(np.uint64)
-    behind = places + 1
-    longer = first >= 0x80
-    if longer.any():
-        second = data.take(behind)
-        number |= np.where(longer, second & 0x7F, 0).astype(np.uint64) << np.uint64(7)
-        behind += longer
-        # Lengths and offsets rarely have more than two bytes, so only two are read for all records at once.
-        left = np.flatnonzero(longer & (second >= 0x80))
-        shift = 14
-        while len(left):
-            byte = data[behind[left]]
-            if shift == 63 and (byte > 1).any():
-                raise InvalidRecord("variable-length number of more than 64 bits")
-            number[left] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
-            behind[left] += 1
-            left = left[byte >= 0x80]
-            shift += 7
-    sign = -(number & 1).view(np.int64)
-    return (number >> 1).view(np.int64) ^ sign, behind
-
-
-def _part(data: _Bytes, places: _Int64s, ends: _Int64s, what: str) -> tuple[_Int64s, _Int64s, _Int64s]:
-    """The begin of a part with a length (-1: null) in each record, its length, and the place behind it."""
-    length, start = _varints(data, places)
-    if ((length < -1) | (length > ends - start)).any():
-        raise InvalidRecord(f"a {what} of an impossible length")
-    return start, length, start + np.maximum(length, 0)
-
-
-@attrs.frozen
-class _Fields:
-    """The numbers of all records of a group; places are those in its buffer, a length of -1 is null."""
-
-    timestamp_delta: _Int64s
-    offset_delta: _Int64s
-    key: _Int64s
-    key_length: _Int64s
-    value: _Int64s
-    value_length: _Int64s
-    headers: _Int64s
-    """The position of each record's number of headers."""
-    end: _Int64s
-
-
-def _fields(data: _Bytes, places: _Int64s) -> _Fields:
-    length, body = _varints(data, places)
-    if (length < _RECORD_SIZE_MIN - 1).any():
-        raise InvalidRecord("a record of an impossible length")
-    end = body + length
-    timestamp_delta, behind = _varints(data, body + 1)
-    offset_delta, behind = _varints(data, behind)
-    key, key_length, behind = _part(data, behind, end, "key")
-    value, value_length, headers = _part(data, behind, end, "value")
-    return _Fields(timestamp_delta, offset_delta, key, key_length, value, value_length, headers, end)
+        self.places.add(buf, position, header, decompressed_bytes_max)
 
 
 def _rows(
     group: _Group, schema: pa.Schema, topic: str, partition: int, offset: int, offset_end: int
 ) -> pa.RecordBatch:
     """The Arrow batch of a group, which is checked as a whole before rows outside of the offsets are left out."""
-    joined = b"".join([*group.bodies, bytes(_PAD)])
-    data = np.frombuffer(joined, np.uint8)
-    fields = _fields(data, np.frombuffer(group.places, np.int64))
-    headers = _header_column(joined, data, fields, len(group.places))
-    offsets = _offsets(group.headers, fields.offset_delta)
-    timestamps, timestamp_types = _timestamps(group.headers, fields.timestamp_delta)
+    fields = record_columns(group.places)
+    data = fields.data
+    headers = _header_column(data, fields, len(group.places))
+    offsets = record_offsets(group.places.headers, fields.offset_delta)
+    timestamps, timestamp_types = _timestamps(group.places.headers, fields.timestamp_delta)
 
     first, last = (int(each) for each in np.searchsorted(offsets, (offset, max(offset, offset_end))))
     wanted = slice(first, last)
@@ -373,19 +213,7 @@ def _rows(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _offsets(headers: list[BatchHeader], delta: _Int64s) -> _Int64s:
-    counts = np.array([header.record_count for header in headers], np.int64)
-    base = np.repeat(np.array([header.base_offset for header in headers], np.int64), counts)
-    last = np.repeat(np.array([header.last_offset_delta for header in headers], np.int64), counts)
-    grows = np.ones(len(delta), np.bool_)
-    np.greater(delta[1:], delta[:-1], out=grows[1:])
-    grows[np.cumsum(counts)[:-1]] = True
-    if not (grows & (delta >= 0) & (delta <= last)).all():
-        raise InvalidRecord("offset deltas that do not grow, or go beyond their batch's last")
-    return base + delta
-
-
-def _timestamps(headers: list[BatchHeader], delta: _Int64s) -> tuple[_Int64s, npt.NDArray[np.int32]]:
+def _timestamps(headers: list[BatchHeader], delta: Int64s) -> tuple[Int64s, npt.NDArray[np.int32]]:
     """Milliseconds since 1970 and timestampType; with LogAppendTime the batch's largest is every record's."""
     counts = np.array([header.record_count for header in headers], np.int64)
     types = np.repeat(np.array([header.timestamp_type for header in headers], np.int32), counts)
@@ -401,7 +229,7 @@ def _timestamps(headers: list[BatchHeader], delta: _Int64s) -> tuple[_Int64s, np
     return timestamps, types
 
 
-def _binaries(data: _Bytes, places: _Int64s, lengths: _Int64s) -> pa.Array:
+def _binaries(data: Bytes, places: Int64s, lengths: Int64s) -> pa.Array:
     """The parts of `data` as Arrow's binary; `places` grow, a length of -1 is null."""
     count = len(places)
     bounds = np.empty(2 * count + 1, np.int32)
@@ -419,12 +247,13 @@ def _binaries(data: _Bytes, places: _Int64s, lengths: _Int64s) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), count, [pa.py_buffer(valid), ends, content])
 
 
-def _header_column(joined: bytes, data: _Bytes, fields: _Fields, rows: int) -> pa.Array:
+def _header_column(data: Bytes, fields: RecordColumns, rows: int) -> pa.Array:
     """The column of headers, null where a record has none; every record is proved to end where it says."""
     records = np.flatnonzero((data[fields.headers] != 0) | (fields.headers + 1 != fields.end))
     if not len(records):
         return pa.nulls(rows, pa.list_(_HEADER_TYPE))
     flat = _Headers()
+    joined = data.tobytes()
     for place, end in zip(fields.headers[records].tolist(), fields.end[records].tolist(), strict=True):
         flat.walk(joined, place, end)
     try:
@@ -478,12 +307,12 @@ class _Headers:
         self.counts.append(count)
 
 
-def _int64s(numbers: list[int]) -> _Int64s:
+def _int64s(numbers: list[int]) -> Int64s:
     return np.array(numbers, np.int64)
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """A zigzag number, and the place behind it; `data` has `_PAD` zero bytes at its end."""
+    """A zigzag number, and the place behind it; `data` has `record_columns.PAD` zero bytes at its end."""
     byte = data[place]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), place + 1

@@ -1,0 +1,261 @@
+"""The records of many batches at once, in columns. PURE; the one module of `wire` that needs numpy.
+
+Theory of operation
+-------------------
+Only one thing about records is sequential: where one begins follows from the length of the one before. So a loop walks
+from length to length and touches one varint per record. Where records of one length follow each other, numpy compares
+all their lengths with the first one's instead (`_run`). Everything else happens for all records of a group at once.
+Their decompressed bytes lie behind one another in one buffer:
+
+1. `RecordPlaces.add` checks a batch (header, checksum, decompression, number of records) and notes where its records
+   begin;
+2. `record_columns` decodes the varints of all records, column by column: lengths, timestamp deltas, offset deltas, key
+   lengths, ...
+3. no part of a record may be longer than what its record has left. Reads that overshoot before that is compared land in
+   `PAD` zero bytes.
+
+What `wire.batches.records.records` refuses is refused here too, but for headers, which nobody looks at here.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
+from wire.batches.batch_header import HEADER_SIZE, BatchHeader, Buffer, check_crc
+from wire.batches.compression import decompress
+
+__all__ = ["PAD", "Bytes", "Int64s", "RecordColumns", "RecordPlaces", "record_columns", "record_offsets"]
+
+_RECORD_SIZE_MIN = 7
+_RUN_MIN = 32
+"""The number of records of one length that are found faster at once than one by one."""
+PAD = 64
+"""More than the varints that can be read behind the last record before its end is compared: five of ten bytes."""
+
+Int64s = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+@attrs.define
+class RecordPlaces:
+    """Batches, and where each of their records begins."""
+
+    bodies: list[Buffer] = attrs.field(factory=list)
+    size: int = 0
+    """Bytes of all bodies, decompressed."""
+    headers: list[BatchHeader] = attrs.field(factory=list)
+    """The headers of the batches that have records."""
+    _places: array[int] = attrs.field(factory=lambda: array("q"))
+
+    def __len__(self) -> int:
+        """The number of records."""
+        return len(self._places)
+
+    def add(self, buf: Buffer, position: int, header: BatchHeader, decompressed_bytes_max: int) -> None:
+        """Add a whole batch of a log. `decompressed_bytes_max` bounds its records' bytes.
+
+        Raises:
+            CorruptBatch: a wrong checksum, or bytes that do not decompress.
+            DecompressionBomb: it has more than `decompressed_bytes_max` bytes.
+            InvalidRecord: records contradict their header or themselves.
+            KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
+        """
+        end = position + header.size
+        if not check_crc(buf, position, header.size):
+            raise CorruptBatch("batch checksum is wrong")
+        body: Buffer = memoryview(buf)[position + HEADER_SIZE : end]
+        if header.compression_type:
+            body = decompress(header.compression_type, body, decompressed_bytes_max)
+        elif len(body) > decompressed_bytes_max:
+            raise DecompressionBomb(f"batch of {len(body)} bytes where {decompressed_bytes_max} are allowed")
+        count = header.record_count
+        if count < 0 or count * _RECORD_SIZE_MIN > len(body):
+            raise InvalidRecord(f"{count} records cannot be in {len(body)} bytes")
+        try:
+            place = _walk(body, count, self.size, self._places)
+        except (IndexError, OverflowError):
+            raise InvalidRecord("a record is longer than its batch") from None
+        if place != len(body):
+            raise InvalidRecord(f"{count} records of {place} bytes in a batch of {len(body)}")
+        if count:
+            self.bodies.append(body)
+            self.size += len(body)
+            self.headers.append(header)
+
+    def joined(self) -> tuple[Bytes, Int64s]:
+        """All bodies in one buffer with `PAD` zero bytes behind them, and the place of each record in it."""
+        data = np.frombuffer(b"".join([*self.bodies, bytes(PAD)]), np.uint8)
+        return data, np.frombuffer(self._places, np.int64)
+
+    def counts(self) -> Int64s:
+        """The number of records of each of `headers`."""
+        return np.array([header.record_count for header in self.headers], np.int64)
+
+
+def _walk(body: Buffer, count: int, base: int, places: array[int]) -> int:
+    """Append where `count` records begin, counted from `base`, to `places`; return where the last one ends.
+
+    A length's sign is ignored here and looked at with all other numbers.
+
+    Raises:
+        IndexError: they go beyond the body.
+        OverflowError: they go beyond what 64 bits can count.
+        InvalidRecord: a length of more than ten bytes.
+    """
+    place = 0
+    while count >= _RUN_MIN:
+        run, size = _run(body, place, count)
+        if run:
+            places.frombytes(
+                np.arange(base + place, base + place + run * size, size, dtype=np.int64).tobytes()
+            )
+            place += run * size
+            count -= run
+        if run < _RUN_MIN:
+            break
+    append = places.append
+    for _ in range(count):
+        append(base + place)
+        byte = body[place]
+        if byte < 0x80:
+            place += 1 + (byte >> 1)
+        elif (high := body[place + 1]) < 0x80:
+            place += 2 + ((byte & 0x7F | high << 7) >> 1)
+        else:
+            number, shift = byte & 0x7F, 7
+            while byte >= 0x80:
+                if shift > 63:
+                    raise InvalidRecord("variable-length number of more than ten bytes")
+                place += 1
+                byte = body[place]
+                number |= (byte & 0x7F) << shift
+                shift += 7
+            place += 1 + (number >> 1)
+    return place
+
+
+def _run(body: Buffer, place: int, count: int) -> tuple[int, int]:
+    """The number of records from `place` on that are as long as the first, `count` at most, and their size in bytes.
+
+    Zero where the second's differs already, and where the length has more than two bytes.
+
+    Raises:
+        IndexError: the first two go beyond the body.
+    """
+    low, high = body[place], body[place + 1]
+    if low < 0x80:
+        size, width = 1 + (low >> 1), "u1"
+    elif high < 0x80:
+        size, width = 2 + ((low & 0x7F | high << 7) >> 1), "<u2"
+    else:
+        return 0, 0
+    second = place + size
+    if body[second] != low or (width == "<u2" and body[second + 1] != high):
+        return 0, 0
+    fitting = min(count, (len(body) - place) // size)
+    lengths = np.ndarray((fitting,), width, body, place, (size,))
+    others = np.flatnonzero(lengths != lengths[0])
+    return (int(others[0]) if len(others) else fitting), size
+
+
+def _varints(data: Bytes, places: Int64s) -> tuple[Int64s, Int64s]:
+    """The zigzag number at each of `places`, and the place behind it.
+
+    Raises:
+        InvalidRecord: one of more than ten bytes, or 64 bits.
+    """
+    first = data.take(places)
+    number = (first & 0x7F).astype(np.uint64)
+    behind = places + 1
+    longer = first >= 0x80
+    if longer.any():
+        second = data.take(behind)
+        number |= np.where(longer, second & 0x7F, 0).astype(np.uint64) << np.uint64(7)
+        behind += longer
+        # Lengths and offsets rarely have more than two bytes, so only two are read for all records at once.
+        left = np.flatnonzero(longer & (second >= 0x80))
+        shift = 14
+        while len(left):
+            byte = data[behind[left]]
+            if shift == 63 and (byte > 1).any():
+                raise InvalidRecord("variable-length number of more than 64 bits")
+            number[left] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+            behind[left] += 1
+            left = left[byte >= 0x80]
+            shift += 7
+    sign = -(number & 1).view(np.int64)
+    return (number >> 1).view(np.int64) ^ sign, behind
+
+
+def _part(data: Bytes, places: Int64s, ends: Int64s, what: str) -> tuple[Int64s, Int64s, Int64s]:
+    """The begin of a part with a length (-1: null) in each record, its length, and the place behind it."""
+    length, start = _varints(data, places)
+    if ((length < -1) | (length > ends - start)).any():
+        raise InvalidRecord(f"a {what} of an impossible length")
+    return start, length, start + np.maximum(length, 0)
+
+
+@attrs.frozen
+class _Fields:
+    """The numbers of all records of a group; places are those in its buffer, a length of -1 is null."""
+
+    timestamp_delta: Int64s
+    offset_delta: Int64s
+    key: Int64s
+    key_length: Int64s
+    value: Int64s
+    value_length: Int64s
+    headers: Int64s
+    """The position of each record's number of headers."""
+    end: Int64s
+
+
+@attrs.frozen
+class RecordColumns:
+    """The numbers of all records of a group; places are those in `data`, a length of -1 is null."""
+
+    data: Bytes
+    start: Int64s
+    timestamp_delta: Int64s
+    offset_delta: Int64s
+    key: Int64s
+    key_length: Int64s
+    value: Int64s
+    value_length: Int64s
+    headers: Int64s
+    """The position of each record's number of headers."""
+    end: Int64s
+
+
+def record_columns(group: RecordPlaces) -> RecordColumns:
+    """Decode all records of a group. Raises `InvalidRecord`."""
+    data, places = group.joined()
+    length, body = _varints(data, places)
+    if (length < _RECORD_SIZE_MIN - 1).any():
+        raise InvalidRecord("a record of an impossible length")
+    end = body + length
+    timestamp_delta, behind = _varints(data, body + 1)
+    offset_delta, behind = _varints(data, behind)
+    key, key_length, behind = _part(data, behind, end, "key")
+    value, value_length, headers = _part(data, behind, end, "value")
+    return RecordColumns(
+        data, places, timestamp_delta, offset_delta, key, key_length, value, value_length, headers, end
+    )
+
+
+def record_offsets(headers: list[BatchHeader], delta: Int64s) -> Int64s:
+    """Each record's offset. Raises `InvalidRecord` where they do not grow within their batch."""
+    counts = np.array([header.record_count for header in headers], np.int64)
+    base = np.repeat(np.array([header.base_offset for header in headers], np.int64), counts)
+    last = np.repeat(np.array([header.last_offset_delta for header in headers], np.int64), counts)
+    grows = np.ones(len(delta), np.bool_)
+    np.greater(delta[1:], delta[:-1], out=grows[1:])
+    grows[np.cumsum(counts)[:-1]] = True
+    if not (grows & (delta >= 0) & (delta <= last)).all():
+        raise InvalidRecord("offset deltas that do not grow, or go beyond their batch's last")
+    return base + delta
