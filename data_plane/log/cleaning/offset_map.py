@@ -1,0 +1,103 @@
+"""The offset map: the last offset of every key of the dirty part of a log, 24 bytes each. PURE.
+
+Theory of operation
+-------------------
+One numpy array of slots: 16 bytes of hash, and 8 of an offset plus one (zero: the slot is empty). Addressing is open:
+a hash names its first slot and its step, and the number of slots is prime, so a step visits all of them. All keys of a
+call take their steps together. Keys are told apart by their hashes alone (as in Kafka); the hash is secret, see
+`key_hash`.
+
+Where two keys of one call want one empty slot, the later write wins, and the other one goes on. numpy writes equal
+indexes in order, so of two records of one key the later one stays.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from data_plane.log.cleaning.key_hash import Hashes
+from wire.batches.record_columns import Int64s
+
+SLOT_BYTES = 24
+_SLOTS_MIN = 2
+_NONE = -1
+
+
+class OffsetMap:
+    """A map of a fixed number of slots. Offsets are put in ascending order."""
+
+    def __init__(self, buffer_bytes: int, load_factor: float) -> None:
+        """As many slots as fit into the buffer, of which `load_factor` may be used."""
+        self.slots = _prime_at_most(max(buffer_bytes // SLOT_BYTES, _SLOTS_MIN))
+        self.keys_max = max(1, int(self.slots * load_factor))
+        # The kernel gives zeroed pages at the first write: what a small log does not use costs nothing.
+        self._table = np.zeros((self.slots, 3), np.uint64)
+        self.size = 0
+
+    def clear(self) -> None:
+        """Forget all keys."""
+        if self.size:
+            self._table = np.zeros((self.slots, 3), np.uint64)
+            self.size = 0
+
+    def count_new(self, hashes: Hashes) -> int:
+        """The number of different hashes among these that the map does not have."""
+        missing = hashes[self.find(hashes) == _NONE]
+        if len(missing) < 2:
+            return len(missing)
+        order = np.lexsort((missing[:, 1], missing[:, 0]))
+        ordered = missing[order]
+        return 1 + int((ordered[1:] != ordered[:-1]).any(axis=1).sum())
+
+    def put(self, hashes: Hashes, offsets: Int64s) -> None:
+        """Set the offsets of these keys. The caller has made sure that there is room (`count_new`)."""
+        table = self._table
+        rows = np.empty((len(hashes), 3), np.uint64)
+        rows[:, :2] = hashes
+        rows[:, 2] = offsets + 1
+        slot, step = self._begin(hashes)
+        while len(rows):
+            empty = table[slot, 2] == 0
+            if empty.any():
+                begun = slot[empty]
+                table[begun] = rows[empty]
+                self.size += len(np.unique(begun))
+            there = table[slot]
+            same = (there[:, 0] == rows[:, 0]) & (there[:, 1] == rows[:, 1])
+            # Ascending offsets: the last of several records of a key is written last.
+            table[slot[same], 2] = rows[same, 2]
+            left = ~same
+            rows, slot, step = rows[left], slot[left], step[left]
+            slot = (slot + step) % np.uint64(self.slots)
+        if self.size > self.keys_max:
+            raise AssertionError(f"{self.size} keys in a map for {self.keys_max}")
+
+    def find(self, hashes: Hashes) -> Int64s:
+        """The offset of each key, -1 for those that the map does not have."""
+        found = np.full(len(hashes), _NONE, np.int64)
+        if not self.size:
+            return found
+        table = self._table
+        index = np.arange(len(hashes))
+        slot, step = self._begin(hashes)
+        while len(index):
+            there = table[slot]
+            same = (there[:, 0] == hashes[index, 0]) & (there[:, 1] == hashes[index, 1])
+            same &= there[:, 2] != 0
+            found[index[same]] = there[same, 2].astype(np.int64) - 1
+            left = ~same & (there[:, 2] != 0)
+            index, slot, step = index[left], slot[left], step[left]
+            slot = (slot + step) % np.uint64(self.slots)
+        return found
+
+    def _begin(self, hashes: Hashes) -> tuple[Hashes, Hashes]:
+        """The first slot of each key, and its step: between 1 and one less than the number of slots."""
+        slots = np.uint64(self.slots)
+        return hashes[:, 0] % slots, hashes[:, 1] % (slots - np.uint64(1)) + np.uint64(1)
+
+
+def _prime_at_most(number: int) -> int:
+    """The greatest prime that is no larger."""
+    while any(number % divisor == 0 for divisor in range(2, int(number**0.5) + 1)):
+        number -= 1
+    return number

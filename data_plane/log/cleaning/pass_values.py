@@ -1,0 +1,65 @@
+"""What a pass tells its record loop, and what it hears from it. Plain values that go between processes. PURE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from wire.batches.batch_header import BatchHeader
+
+
+class TransactionFound(Exception):
+    """A batch of a transaction stands where a pass wanted to clean. `offset`: its base offset."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(offset)
+        self.offset = offset
+
+
+@attrs.define
+class Mapped:
+    """What `RecordLoop.map_records` has done."""
+
+    bytes_read: int = 0
+    """Bytes of the batches that are in the map now."""
+    next_offset: int = -1
+    """The offset behind them; -1 if there were none."""
+    records: int = 0
+    keyless: int = 0
+    """Records without a key: no pass keeps them."""
+    keys: int = 0
+    """Different keys in the map, from all calls."""
+    is_full: bool = False
+    """True if the next batch does not fit into the map."""
+    transactional_offset: int | None = None
+    """Where the first batch of a transaction begins, if one stopped the call."""
+
+
+@attrs.define
+class Cleaned:
+    """What `RecordLoop.clean` has made of some batches."""
+
+    data: bytes | bytearray = b""
+    """The batches that stay."""
+    bytes_read: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    last_header: tuple[Any, ...] = ()
+    """The fields of the last batch's header, as it was."""
+
+
+@attrs.frozen
+class PassRules:
+    """What holds for all batches of a pass."""
+
+    now_ms: int
+    delete_retention_ms: int
+    map_end: int
+    """The offset behind what is in the map. What lies at it or behind it stays as it is."""
+    last_batches: dict[int, int]
+    """The last offset of the last data batch of each producer that the log knows: it stays, though empty."""
+
+    def stays_empty(self, header: BatchHeader) -> bool:
+        """True if the batch stays when all its records go: its producer's next sequence number hangs on it."""
+        return header.producer_id >= 0 and self.last_batches.get(header.producer_id) == header.last_offset

@@ -1,0 +1,157 @@
+"""What to clean: which log is dirtiest, until which offset, and which segments become one. PURE.
+
+The rules are those of Kafka's `LogCleanerManager` and `Cleaner.groupSegmentsBySize`. Sizes are in bytes, times in
+milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from data_plane.log.log_config import LONG_MAX, LogConfig
+
+OFFSET_RANGE_MAX = (1 << 31) - 1
+GROUP_SEGMENTS_MAX = 100
+"""A swap renames the files of a group on the loop."""
+
+
+@attrs.frozen
+class SegmentView:
+    """What planning knows of one segment."""
+
+    base_offset: int
+    size: int
+    index_bytes: int = 0
+    """The size of the larger one of its indexes."""
+    max_timestamp_ms: int = -1
+    """Its newest timestamp; read only where `min.compaction.lag.ms` asks for it."""
+    first_timestamp_ms: int = -1
+    """The timestamp of its first batch, -1 if none is known; read only where `max.compaction.lag.ms` asks for it."""
+
+
+@attrs.frozen
+class LogView:
+    """What planning knows of one log."""
+
+    config: LogConfig
+    log_start_offset: int
+    log_end_offset: int
+    first_dirty_offset: int
+    """As the checkpoint has it; -1 without an entry."""
+    committed_end: int
+    """The least of high watermark, last stable offset and the first batch of a transaction."""
+    segments: Sequence[SegmentView]
+    """All segments, the active one last."""
+
+
+@attrs.frozen
+class LogPlan:
+    """What a pass over one log would do now."""
+
+    first_dirty_offset: int
+    end_offset: int
+    """Where a segment begins: what lies before may be cleaned."""
+    clean_bytes: int
+    dirty_bytes: int
+    compaction_delay_ms: int
+    """The time for which the oldest dirty record has been overdue by `max.compaction.lag.ms`; 0: it is not."""
+
+    @property
+    def dirty_ratio(self) -> float:
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+    def is_due(self, config: LogConfig) -> bool:
+        """True if the log is dirty enough, or if its records have waited for too long."""
+        if not self.dirty_bytes:
+            return False
+        return self.compaction_delay_ms > 0 or self.dirty_ratio > config.min_cleanable_dirty_ratio
+
+
+def first_dirty_offset(view: LogView) -> int:
+    """Where the dirty part begins: the checkpoint, unless it lies outside of the log (Kafka's rule)."""
+    checkpoint = view.first_dirty_offset
+    if checkpoint < view.log_start_offset or checkpoint > view.log_end_offset:
+        return view.log_start_offset
+    return checkpoint
+
+
+def plan_log(view: LogView, now_ms: int) -> LogPlan:
+    """What a pass over this log would clean now."""
+    dirty = first_dirty_offset(view)
+    finished = view.segments[:-1]
+    end = _end(view, dirty, now_ms)
+    ends = [each.base_offset for each in view.segments[1:]]
+    clean = sum(each.size for each, limit in zip(finished, ends, strict=True) if limit <= dirty)
+    cleanable = sum(each.size for each, limit in zip(finished, ends, strict=True) if dirty < limit <= end)
+    return LogPlan(dirty, max(end, dirty), clean, cleanable, _overdue_ms(view, dirty, now_ms))
+
+
+def _end(view: LogView, dirty: int, now_ms: int) -> int:
+    """The last place where a segment begins, all before which is finished, committed and old enough."""
+    lag_ms = view.config.min_compaction_lag_ms
+    end = view.segments[0].base_offset
+    for segment, after in zip(view.segments, view.segments[1:], strict=False):
+        if after.base_offset > view.committed_end:
+            break
+        if lag_ms > 0 and after.base_offset > dirty and segment.max_timestamp_ms > now_ms - lag_ms:
+            break
+        end = after.base_offset
+    return end
+
+
+def _overdue_ms(view: LogView, dirty: int, now_ms: int) -> int:
+    lag_ms = view.config.max_compaction_lag_ms
+    if lag_ms >= LONG_MAX:
+        return 0
+    oldest = min(
+        (
+            each.first_timestamp_ms
+            for each, after in zip(view.segments, view.segments[1:], strict=False)
+            if after.base_offset > dirty and each.first_timestamp_ms > 0
+        ),
+        default=LONG_MAX,
+    )
+    return max(0, now_ms - max(lag_ms, 0) - oldest)
+
+
+def dirtiest(plans: Iterable[tuple[LogConfig, LogPlan]]) -> int | None:
+    """The index of the plan with the highest dirty ratio among those that are due; None if none is."""
+    best = None
+    ratio = -1.0
+    for index, (config, plan) in enumerate(plans):
+        if plan.is_due(config) and plan.dirty_ratio > ratio:
+            best, ratio = index, plan.dirty_ratio
+    return best
+
+
+def group_segments(
+    segments: Sequence[SegmentView], end_offset: int, segment_bytes: int, index_bytes: int
+) -> list[tuple[int, int]]:
+    """Neighbouring segments that become one: pairs of the first one's base offset and the offset behind the last one.
+
+    `segments` are those to clean, in order; `end_offset` is where the one behind them begins. A group has at most
+    `segment_bytes` and `index_bytes` (it may be one segment that has more), a range of offsets that an index can
+    hold, and `GROUP_SEGMENTS_MAX` segments.
+    """
+    groups: list[tuple[int, int]] = []
+    ends = [*(each.base_offset for each in segments[1:]), end_offset]
+    first = size = indexes = count = 0
+    for segment, end in zip(segments, ends, strict=True):
+        if (
+            groups
+            and size + segment.size <= segment_bytes
+            and indexes + segment.index_bytes <= index_bytes
+            and end - first <= OFFSET_RANGE_MAX
+            and count < GROUP_SEGMENTS_MAX
+        ):
+            groups[-1] = (first, end)
+        else:
+            first, size, indexes, count = segment.base_offset, 0, 0, 0
+            groups.append((first, end))
+        size += segment.size
+        indexes += segment.index_bytes
+        count += 1
+    return groups

@@ -1,0 +1,408 @@
+"""The cleaner's work on records: it fills the offset map, and rewrites batches with the records that stay. PURE.
+
+A `RecordLoop` lives in a companion process (`Env.new_companion`), which alone imports numpy. Files come as arguments.
+The rules are those of Kafka's `Cleaner` and of `MemoryRecords.filterTo`:
+
+* A record stays if it lies at or behind the end of the map, or if it has a key and no later record of the map has it.
+  A tombstone stays only until the delete horizon of its batch (KIP-534). A batch gets its horizon, `delete.retention.ms`
+  from now, from the first pass that keeps a tombstone in it.
+* A batch keeps its range of offsets, its producer's numbers, its leader epoch and its timestamp type. If it loses no
+  record, it stays as it is. If it loses all, it goes, unless it is the last one of a producer that may still send.
+* The base timestamp stays (Kafka takes that of the first record that stays): the records' bytes can then be copied. A
+  delete horizon takes its place, and the deltas are counted from it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from data_plane.log.cleaning.key_hash import KeyHash
+from data_plane.log.cleaning.offset_map import OffsetMap
+from data_plane.log.cleaning.pass_values import Cleaned, Mapped, PassRules, TransactionFound
+from wire.batches.batch_errors import CorruptBatch, InvalidRecord
+from wire.batches.batch_header import (
+    HEAD,
+    HEAD_SIZE,
+    HEADER,
+    HEADER_SIZE,
+    MAGIC,
+    SIZE_PREFIX,
+    BatchHeader,
+    check_crc,
+    iter_batches,
+    seal,
+)
+from wire.batches.compression import compress
+from wire.batches.record_columns import (
+    Bytes,
+    Int64s,
+    RecordColumns,
+    RecordPlaces,
+    record_columns,
+    record_offsets,
+)
+from wire.batches.records import RecordBatchBuilder, records
+
+_GROUP_BYTES = 4 << 20
+"""Batches are decompressed together up to this: it bounds memory, and is enough for numpy to be fast."""
+_SMALLEST = np.iinfo(np.int64).min
+
+_Bools = npt.NDArray[np.bool_]
+
+
+class Source(Protocol):
+    """A file of batches, as a companion sees it."""
+
+    def pread(self, count: int, offset: int) -> bytes: ...
+
+
+class OffsetMapTooSmall(Exception):
+    """The keys of one batch do not fit into an empty map."""
+
+
+class RecordLoop:
+    """The record loop of one cleaner thread. A pass is `begin`, `map_records` to the end, `rewrite_by`, then `clean`."""
+
+    def __init__(self) -> None:
+        self._map: OffsetMap | None = None
+        self._shape = (0, 0.0)
+        self._hash = KeyHash(bytes(32))
+        self._bytes_max = 0
+        self._rules: PassRules | None = None
+
+    def begin(self, secret: bytes, buffer_bytes: int, load_factor: float, decompressed_bytes_max: int) -> int:
+        """Begin a pass with an empty map; the number of keys that it may hold."""
+        shape = buffer_bytes, load_factor
+        if self._map is None or self._shape != shape:
+            self._map, self._shape = None, shape
+            self._map = OffsetMap(buffer_bytes, load_factor)
+        self._map.clear()
+        self._hash = KeyHash(secret)
+        self._bytes_max = decompressed_bytes_max
+        self._rules = None
+        return self._map.keys_max
+
+    # -- the map
+
+    def map_records(
+        self, source: Source, position: int, end: int, bytes_max: int, from_offset: int
+    ) -> Mapped:
+        """Put the keys of some whole batches, from a position of a file on, into the map.
+
+        It reads about `bytes_max` bytes, at least one batch. Records below `from_offset` are passed over. It stops
+        before the first batch of a transaction, and before a batch that does not fit into the map.
+
+        Raises:
+            CorruptBatch, InvalidRecord, KafkaError: the log cannot be cleaned.
+            OffsetMapTooSmall: one batch does not fit into an empty map.
+        """
+        data = _read_batches(source, position, end, bytes_max)
+        mapped = Mapped()
+        group = RecordPlaces()
+        consumed = group_start = 0
+        for at, header in _batches(data):
+            if header.is_transactional or header.is_control:
+                mapped.transactional_offset = header.base_offset
+                break
+            if header.next_offset > from_offset:
+                group.add(data, at, header, self._bytes_max)
+            consumed = at + header.size
+            mapped.next_offset = header.next_offset
+            if group.size >= _GROUP_BYTES:
+                if not self._map_group(data, group, group_start, from_offset, mapped):
+                    return mapped
+                group, group_start = RecordPlaces(), consumed
+        if self._map_group(data, group, group_start, from_offset, mapped):
+            mapped.bytes_read = consumed
+        return mapped
+
+    def _map_group(
+        self, data: bytes, group: RecordPlaces, start: int, from_offset: int, mapped: Mapped
+    ) -> bool:
+        """Put a group into the map; False: only its first batches, for the map is full.
+
+        The group's first batch is the first one at `start` or behind it.
+        """
+        if not len(group) or self._put(group, from_offset, mapped):
+            return True
+        for at, header in iter_batches(data, start):
+            single = RecordPlaces()
+            if header.next_offset > from_offset:
+                single.add(data, at, header, self._bytes_max)
+            if len(single) and not self._put(single, from_offset, mapped):
+                break
+            mapped.bytes_read = at + header.size
+            mapped.next_offset = header.next_offset
+        else:
+            raise AssertionError("batches fit into a map one by one, and together they did not")
+        mapped.is_full = True
+        if not self._known.size:
+            raise OffsetMapTooSmall(
+                f"a batch of {header.record_count} records is too large for a map of {self._known.keys_max} keys: "
+                "raise log.cleaner.dedupe.buffer.size"
+            )
+        return False
+
+    def _put(self, group: RecordPlaces, from_offset: int, mapped: Mapped) -> bool:
+        columns = record_columns(group)
+        offsets = record_offsets(group.headers, columns.offset_delta)
+        wanted = offsets >= from_offset
+        keyed = np.flatnonzero(wanted & (columns.key_length >= 0))
+        hashes = self._hash.of(columns.data, columns.key[keyed], columns.key_length[keyed])
+        known = self._known
+        if known.size + len(keyed) > known.keys_max and known.size + known.count_new(hashes) > known.keys_max:
+            return False
+        known.put(hashes, offsets[keyed])
+        mapped.records += int(wanted.sum())
+        mapped.keyless += int(wanted.sum()) - len(keyed)
+        mapped.keys = known.size
+        return True
+
+    @property
+    def _known(self) -> OffsetMap:
+        if self._map is None:
+            raise AssertionError("no pass has begun")
+        return self._map
+
+    # -- the cleaned batches
+
+    def rewrite_by(self, rules: PassRules) -> None:
+        """The map is complete: these rules hold for all that `clean` is asked for."""
+        self._rules = rules
+
+    def clean(self, source: Source, position: int, end: int, bytes_max: int) -> Cleaned:
+        """What stays of some whole batches from a position of a file on.
+
+        Raises:
+            TransactionFound: a batch below the map's end belongs to a transaction.
+            CorruptBatch, InvalidRecord, KafkaError: the log cannot be cleaned.
+        """
+        if self._rules is None:
+            raise AssertionError("the map is not complete")
+        data = _read_batches(source, position, end, bytes_max)
+        cleaned = Cleaned()
+        out: list[bytes | bytearray | memoryview] = []
+        waiting: list[tuple[int, BatchHeader]] = []
+        size = 0
+        for at, header in _batches(data):
+            cleaned.bytes_read = at + header.size
+            cleaned.last_header = tuple(header)
+            if header.base_offset >= self._rules.map_end:
+                out += self._rewritten(data, waiting, cleaned)
+                waiting, size = [], 0
+                if not check_crc(data, at, header.size):
+                    raise CorruptBatch(f"the checksum of the batch at offset {header.base_offset} is wrong")
+                out.append(memoryview(data)[at : at + header.size])
+                cleaned.records_read += header.record_count
+                cleaned.records_kept += header.record_count
+                continue
+            if header.is_transactional or header.is_control:
+                raise TransactionFound(header.base_offset)
+            waiting.append((at, header))
+            # What is compressed grows; how much, only decompression tells.
+            size += header.size * (8 if header.compression_type else 1)
+            if size >= _GROUP_BYTES:
+                out += self._rewritten(data, waiting, cleaned)
+                waiting, size = [], 0
+        out += self._rewritten(data, waiting, cleaned)
+        cleaned.data = out[0] if len(out) == 1 and not isinstance(out[0], memoryview) else b"".join(out)
+        return cleaned
+
+    def _rewritten(
+        self, data: bytes, batches: list[tuple[int, BatchHeader]], cleaned: Cleaned
+    ) -> list[bytes | bytearray | memoryview]:
+        """What stays of neighbouring batches."""
+        if not batches:
+            return []
+        assert self._rules is not None
+        group = RecordPlaces()
+        for at, header in batches:
+            group.add(data, at, header, self._bytes_max)
+        verdict = self._judge(group) if len(group) else None
+        out: list[bytes | bytearray | memoryview] = []
+        index = 0
+        for at, header in batches:
+            kept = 0
+            if header.record_count:
+                assert verdict is not None
+                kept, index, now = verdict.kept[index], index + 1, index
+                cleaned.records_read += header.record_count
+                cleaned.records_kept += kept
+            if not kept:
+                if self._rules.stays_empty(header):
+                    out.append(_emptied(header))
+                continue
+            assert verdict is not None
+            if verdict.needs_horizon[now]:
+                out.append(self._with_horizon(data, at, header, verdict, now))
+            elif kept == header.record_count:
+                out.append(memoryview(data)[at : at + header.size])
+            else:
+                out.append(_rebuilt(header, verdict, now))
+        return out
+
+    def _judge(self, group: RecordPlaces) -> _Verdict:
+        """Which records of a group of batches stay."""
+        assert self._rules is not None
+        rules = self._rules
+        columns = record_columns(group)
+        headers = group.headers
+        offsets = record_offsets(headers, columns.offset_delta)
+        keyed = np.flatnonzero(columns.key_length >= 0)
+        latest = self._known.find(self._hash.of(columns.data, columns.key[keyed], columns.key_length[keyed]))
+        keep = np.zeros(len(offsets), np.bool_)
+        keep[keyed] = offsets[keyed] >= latest
+        counts = group.counts()
+        is_tombstone = columns.value_length < 0
+        if is_tombstone.any():
+            expired = np.array(
+                [each.has_delete_horizon and each.base_timestamp <= rules.now_ms for each in headers],
+                np.bool_,
+            )
+            keep &= ~(is_tombstone & np.repeat(expired, counts))
+        return _Verdict.of(columns, headers, counts, keep, keep & is_tombstone)
+
+    def _with_horizon(
+        self, data: bytes, at: int, header: BatchHeader, verdict: _Verdict, index: int
+    ) -> bytearray:
+        """The batch with a delete horizon, and with the records that stay."""
+        assert self._rules is not None
+        builder = RecordBatchBuilder(
+            base_offset=header.base_offset,
+            compression_type=header.compression_type,
+            timestamp_type=header.timestamp_type,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            leader_epoch=header.partition_leader_epoch,
+            delete_horizon_ms=self._rules.now_ms + self._rules.delete_retention_ms,
+        )
+        found = records(data, at, decompressed_bytes_max=self._bytes_max)
+        for record, stays in zip(found, verdict.of_batch(index), strict=True):
+            if stays:
+                builder.append(record.timestamp, record.key, record.value, record.headers, record.offset)
+        if header.timestamp_type:
+            builder.max_timestamp = header.max_timestamp
+        return builder.build(last_offset=header.last_offset)
+
+
+@attrs.frozen
+class _Verdict:
+    """What stays of each batch of a group."""
+
+    kept: list[int]
+    """The number of records of each batch that stay."""
+    needs_horizon: list[bool]
+    max_timestamps: list[int]
+    """The largest timestamp of the records that stay, of each batch."""
+    _keep: _Bools
+    _first: list[int]
+    """The index of the first record of each batch, and behind the last one the number of records."""
+    _bytes: memoryview
+    """The bytes of all records that stay, behind one another."""
+    _ends: list[int]
+    """Where the bytes of each batch end, behind a zero."""
+
+    @classmethod
+    def of(
+        cls,
+        columns: RecordColumns,
+        headers: list[BatchHeader],
+        counts: Int64s,
+        keep: _Bools,
+        kept_tombstones: _Bools,
+    ) -> _Verdict:
+        first = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+        starts = first[:-1]
+        base = np.repeat(np.array([header.base_timestamp for header in headers], np.int64), counts)
+        timestamps = np.where(keep, base + columns.timestamp_delta, _SMALLEST)
+        lengths = columns.end - columns.start
+        ends = np.cumsum(np.add.reduceat(np.where(keep, lengths, 0), starts))
+        tombstones = np.add.reduceat(kept_tombstones, starts, dtype=np.int64)
+        return cls(
+            kept=np.add.reduceat(keep, starts, dtype=np.int64).tolist(),
+            needs_horizon=[
+                bool(count) and not header.has_delete_horizon
+                for count, header in zip(tombstones.tolist(), headers, strict=True)
+            ],
+            max_timestamps=np.maximum.reduceat(timestamps, starts).tolist(),
+            keep=keep,
+            first=first.tolist(),
+            bytes=_kept_bytes(columns.data, keep, lengths),
+            ends=[0, *ends.tolist()],
+        )
+
+    def of_batch(self, index: int) -> list[bool]:
+        """Which records of a batch stay."""
+        stays: list[bool] = self._keep[self._first[index] : self._first[index + 1]].tolist()
+        return stays
+
+    def bytes_of(self, index: int) -> memoryview:
+        """The bytes of the records of a batch that stay."""
+        return self._bytes[self._ends[index] : self._ends[index + 1]]
+
+
+def _kept_bytes(data: Bytes, keep: _Bools, lengths: Int64s) -> memoryview:
+    if keep.all():
+        return data[: int(lengths.sum())].data
+    return data[: int(lengths.sum())][np.repeat(keep, lengths)].data
+
+
+def _rebuilt(header: BatchHeader, verdict: _Verdict, index: int) -> bytearray:
+    """The batch with the records that stay, as they are."""
+    payload: bytes | memoryview = verdict.bytes_of(index)
+    if header.compression_type:
+        payload = compress(header.compression_type, payload)
+    max_timestamp = header.max_timestamp if header.timestamp_type else verdict.max_timestamps[index]
+    changed = header._replace(
+        batch_length=HEADER_SIZE - SIZE_PREFIX + len(payload),
+        max_timestamp=max_timestamp,
+        record_count=verdict.kept[index],
+        crc=0,
+    )
+    batch = bytearray(HEADER.pack(*changed))
+    batch += payload
+    seal(batch)
+    return batch
+
+
+def _emptied(header: BatchHeader) -> bytearray:
+    """The batch without records, as Kafka writes it (`DefaultRecordBatch.writeEmptyHeader`)."""
+    builder = RecordBatchBuilder(
+        base_offset=header.base_offset,
+        timestamp_type=header.timestamp_type,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        leader_epoch=header.partition_leader_epoch,
+    )
+    builder.max_timestamp = header.max_timestamp
+    return builder.build(last_offset=header.last_offset)
+
+
+def _read_batches(source: Source, position: int, end: int, bytes_max: int) -> bytes:
+    """Bytes of a file from a batch on, below `end`: at least that batch, as a whole."""
+    wanted = min(max(bytes_max, HEADER_SIZE), end - position)
+    data = source.pread(wanted, position)
+    if len(data) < wanted:
+        raise CorruptBatch(f"a segment ends at {position + len(data)}, before its size of {end}")
+    if len(data) >= HEAD_SIZE:
+        size = HEAD.unpack_from(data)[1] + SIZE_PREFIX
+        if len(data) < size <= end - position:
+            data = source.pread(size, position)
+    return data
+
+
+def _batches(data: bytes) -> list[tuple[int, BatchHeader]]:
+    """The whole batches of some bytes; at least one. Raises `CorruptBatch`, `InvalidRecord`."""
+    found = list(iter_batches(data))
+    if not found:
+        raise CorruptBatch(f"no whole batch in {len(data)} bytes")
+    for _, header in found:
+        if header.magic != MAGIC:
+            raise InvalidRecord(f"a batch of format {header.magic}, where only {MAGIC} can be cleaned")
+    return found

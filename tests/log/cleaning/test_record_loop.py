@@ -1,0 +1,233 @@
+"""The record loop against a dict: which records stay, and in what batches."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_plane.log.cleaning.pass_values import PassRules, TransactionFound
+from data_plane.log.cleaning.record_loop import OffsetMapTooSmall, RecordLoop
+from wire.batches.batch_errors import CorruptBatch
+from wire.batches.batch_header import BatchHeader, iter_batches
+from wire.batches.records import Record, RecordBatchBuilder, records
+
+BYTES_MAX = 1 << 24
+NOW = 1_000_000
+DELETE_RETENTION = 500
+
+
+@attrs.frozen
+class Bytes:
+    """A file in memory."""
+
+    data: bytes
+
+    def pread(self, count: int, offset: int) -> bytes:
+        return self.data[offset : offset + count]
+
+
+def batch(
+    base_offset: int,
+    found: list[tuple[bytes | None, bytes | None]],
+    codec: int = 0,
+    producer_id: int = -1,
+    timestamp_type: int = 0,
+    horizon: int | None = None,
+    transactional: bool = False,
+    gap: int = 0,
+) -> bytes:
+    """A batch of keys and values from an offset on, whose range of offsets is `gap` longer than its records."""
+    builder = RecordBatchBuilder(
+        base_offset=base_offset,
+        compression_type=codec,
+        producer_id=producer_id,
+        producer_epoch=0 if producer_id >= 0 else -1,
+        base_sequence=base_offset if producer_id >= 0 else -1,
+        timestamp_type=timestamp_type,
+        leader_epoch=3,
+        delete_horizon_ms=horizon,
+        is_transactional=transactional,
+    )
+    for index, (key, value) in enumerate(found):
+        headers = [("h", b"x")] if index % 3 == 0 else []
+        builder.append(1000 + base_offset + index * 7 % 5, key, value, headers)
+    return bytes(builder.build(last_offset=base_offset + len(found) - 1 + gap))
+
+
+def a_loop(buffer_bytes: int = 1 << 16, load_factor: float = 0.9) -> RecordLoop:
+    loop = RecordLoop()
+    loop.begin(bytes(range(32)), buffer_bytes, load_factor, BYTES_MAX)
+    return loop
+
+
+def map_all(loop: RecordLoop, data: bytes, bytes_max: int = 1 << 20, from_offset: int = 0) -> int:
+    """Map a whole file; the end of the map."""
+    at, end = 0, from_offset
+    while at < len(data):
+        mapped = loop.map_records(Bytes(data), at, len(data), bytes_max, from_offset)
+        end = max(end, mapped.next_offset)
+        at += mapped.bytes_read
+        if mapped.is_full or mapped.transactional_offset is not None:
+            break
+    return end
+
+
+def clean_all(loop: RecordLoop, data: bytes, bytes_max: int = 1 << 20) -> bytes:
+    """Clean a whole file."""
+    out, at = bytearray(), 0
+    while at < len(data):
+        cleaned = loop.clean(Bytes(data), at, len(data), bytes_max)
+        out += cleaned.data
+        at += cleaned.bytes_read
+    return bytes(out)
+
+
+def content(data: bytes) -> list[tuple[BatchHeader, list[Record]]]:
+    return [
+        (header, records(data, at, decompressed_bytes_max=BYTES_MAX)) for at, header in iter_batches(data)
+    ]
+
+
+def rules(map_end: int, last: dict[int, int] | None = None, now: int = NOW) -> PassRules:
+    return PassRules(now, DELETE_RETENTION, map_end, last or {})
+
+
+keys = st.one_of(st.none(), st.integers(0, 12).map(lambda n: b"k%d" % n * (1 + n % 4 * 20)), st.just(b""))
+values = st.one_of(st.none(), st.binary(max_size=40))
+batches = st.lists(
+    st.tuples(
+        st.lists(st.tuples(keys, values), min_size=1, max_size=12),
+        st.integers(0, 4),
+        st.integers(-1, 2),
+        st.integers(0, 1),
+        st.sampled_from([None, NOW - 1, NOW, NOW + 1]),
+        st.integers(0, 3),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(batches, st.integers(0, 12), st.integers(1, 400))
+def test_what_stays_is_what_a_dict_says(
+    drawn: list[tuple[list[tuple[bytes | None, bytes | None]], int, int, int, int | None, int]],
+    dirty_batches: int,
+    bytes_max: int,
+) -> None:
+    """Keys of every length, all codecs, tombstones before and behind their horizon, reads of every size."""
+    data, offset, ends = b"", 0, []
+    last: dict[int, int] = {}
+    for found, codec, producer_id, timestamp_type, horizon, gap in drawn:
+        data += batch(offset, found, codec, producer_id, timestamp_type, horizon, gap=gap)
+        offset += len(found) + gap
+        ends.append(offset)
+        if producer_id >= 0:
+            last[producer_id] = offset - 1
+    mapped = b"".join(
+        data[at : at + header.size]
+        for index, (at, header) in enumerate(iter_batches(data))
+        if index < dirty_batches
+    )
+    loop = a_loop()
+    map_end = map_all(loop, mapped, bytes_max)
+    loop.rewrite_by(rules(map_end, last))
+    out = clean_all(loop, data, bytes_max)
+
+    latest: dict[bytes, int] = {}
+    for _, found_records in content(mapped):
+        latest.update({record.key: record.offset for record in found_records if record.key is not None})
+    wanted: list[tuple[BatchHeader, list[Record]]] = []
+    for header, found_records in content(data):
+        kept = [
+            record
+            for record in found_records
+            if header.base_offset >= map_end
+            or (
+                record.key is not None
+                and latest.get(record.key, -1) <= record.offset
+                and (record.value is not None or not header.has_delete_horizon or header.base_timestamp > NOW)
+            )
+        ]
+        if kept or last.get(header.producer_id) == header.last_offset:
+            wanted.append((header, kept))
+    found_after = content(out)
+    assert [(h.base_offset, h.last_offset, kept) for h, kept in found_after] == [
+        (h.base_offset, h.last_offset, kept) for h, kept in wanted
+    ]
+    for (before, kept), (after, _) in zip(wanted, found_after, strict=True):
+        for field in ("partition_leader_epoch", "producer_id", "producer_epoch", "base_sequence"):
+            assert getattr(before, field) == getattr(after, field)
+        assert before.timestamp_type == after.timestamp_type
+        if kept and not before.timestamp_type and len(kept) < before.record_count:
+            assert after.max_timestamp == max(record.timestamp for record in kept)
+        has_tombstone = any(record.value is None for record in kept) and before.base_offset < map_end
+        if before.has_delete_horizon or not kept or not has_tombstone:
+            assert after.has_delete_horizon == (before.has_delete_horizon and bool(kept))
+        else:
+            assert after.has_delete_horizon
+            assert after.base_timestamp == NOW + DELETE_RETENTION
+
+
+def test_a_batch_that_loses_nothing_stays_byte_for_byte() -> None:
+    data = batch(0, [(b"a", b"1"), (b"b", b"2")], codec=3) + batch(2, [(b"c", b"3")])
+    loop = a_loop()
+    loop.rewrite_by(rules(map_all(loop, data)))
+    assert clean_all(loop, data) == data
+
+
+def test_a_full_map_ends_before_the_batch_that_does_not_fit() -> None:
+    """Repeated keys need no room of their own."""
+    data = b"".join(batch(2 * n, [(b"%d" % n, b""), (b"x", b"")]) for n in range(100))
+    loop = a_loop(buffer_bytes=24 * 20, load_factor=0.5)
+    keys_max = loop.begin(bytes(32), 24 * 20, 0.5, BYTES_MAX)
+    mapped = loop.map_records(Bytes(data), 0, len(data), 1 << 20, 0)
+    assert mapped.is_full
+    assert mapped.keys == keys_max
+    assert mapped.next_offset == 2 * (keys_max - 1)
+    again = loop.map_records(Bytes(data), mapped.bytes_read, len(data), 1 << 20, 0)
+    assert again.is_full
+    assert not again.bytes_read
+
+
+def test_one_batch_that_is_too_large_for_the_map_is_said_so() -> None:
+    data = batch(0, [(b"%d" % n, b"") for n in range(100)])
+    loop = a_loop(buffer_bytes=24 * 20)
+    with pytest.raises(OffsetMapTooSmall, match=r"log\.cleaner\.dedupe\.buffer\.size"):
+        loop.map_records(Bytes(data), 0, len(data), 1 << 20, 0)
+
+
+def test_the_map_ends_before_a_transaction_and_no_pass_rewrites_one() -> None:
+    before = batch(0, [(b"a", b"1")])
+    data = before + batch(1, [(b"a", b"2")], producer_id=4, transactional=True) + batch(2, [(b"a", b"3")])
+    loop = a_loop()
+    mapped = loop.map_records(Bytes(data), 0, len(data), 1 << 20, 0)
+    assert (mapped.transactional_offset, mapped.next_offset, mapped.bytes_read) == (1, 1, len(before))
+    loop.rewrite_by(rules(mapped.next_offset))
+    assert clean_all(loop, data) == data
+    loop.rewrite_by(rules(3))
+    with pytest.raises(TransactionFound) as caught:
+        loop.clean(Bytes(data), 0, len(data), 1 << 20)
+    assert caught.value.offset == 1
+
+
+@pytest.mark.parametrize("flipped", [30, 70])
+def test_damage_is_refused_wherever_it_is(flipped: int) -> None:
+    data = bytearray(batch(0, [(b"a", b"1" * 40)]))
+    data[flipped] ^= 1
+    loop = a_loop()
+    with pytest.raises(CorruptBatch):
+        loop.map_records(Bytes(bytes(data)), 0, len(data), 1 << 20, 0)
+    for map_end in (0, 1):
+        loop.rewrite_by(rules(map_end))
+        with pytest.raises(CorruptBatch):
+            loop.clean(Bytes(bytes(data)), 0, len(data), 1 << 20)
+
+
+def test_records_below_the_first_dirty_offset_are_not_mapped() -> None:
+    data = batch(0, [(b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"c", b"1")])
+    loop = a_loop()
+    mapped = loop.map_records(Bytes(data), 0, len(data), 1 << 20, 2)
+    assert (mapped.records, mapped.keys) == (2, 2)
