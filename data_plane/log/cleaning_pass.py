@@ -174,10 +174,17 @@ class Cleaning:
         finally:
             self._doomed += doomed
 
-    def complete(self) -> None:
-        """All below `end_offset` is clean: so says the checkpoint from now on, unless the pass was aborted."""
+    def note_unchanged(self, size: int) -> None:
+        """A segment of this size has nothing to lose, and stays as it is."""
+        self.bytes_before += size
+        self.bytes_after += size
+
+    def complete(self, clean_end: int) -> None:
+        """All below `clean_end` is clean: so says the checkpoint from now on, unless the pass was aborted."""
+        if clean_end > self.end_offset:
+            raise AssertionError(f"{self._log}: clean up to {clean_end}, where {self.end_offset} is allowed")
         if self.abort_reason is None:
-            self._log.cleaning.advance(self.end_offset)
+            self._log.cleaning.advance(clean_end)
 
     def end(self) -> None:
         """The pass is over, complete or not (on the loop, once)."""

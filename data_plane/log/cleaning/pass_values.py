@@ -17,6 +17,10 @@ class TransactionFound(Exception):
         self.offset = offset
 
 
+class OffsetMapTooSmall(Exception):
+    """The keys of one batch do not fit into an empty map."""
+
+
 @attrs.define
 class Mapped:
     """What `RecordLoop.map_records` has done."""
@@ -45,6 +49,8 @@ class Cleaned:
     bytes_read: int = 0
     records_read: int = 0
     records_kept: int = 0
+    is_changed: bool = False
+    """False if all batches stay as they are."""
     last_header: tuple[Any, ...] = ()
     """The fields of the last batch's header, as it was."""
 

@@ -22,7 +22,13 @@ import numpy.typing as npt
 
 from data_plane.log.cleaning.key_hash import KeyHash
 from data_plane.log.cleaning.offset_map import OffsetMap
-from data_plane.log.cleaning.pass_values import Cleaned, Mapped, PassRules, TransactionFound
+from data_plane.log.cleaning.pass_values import (
+    Cleaned,
+    Mapped,
+    OffsetMapTooSmall,
+    PassRules,
+    TransactionFound,
+)
 from wire.batches.batch_errors import CorruptBatch, InvalidRecord
 from wire.batches.batch_header import (
     HEAD,
@@ -58,10 +64,6 @@ class Source(Protocol):
     """A file of batches, as a companion sees it."""
 
     def pread(self, count: int, offset: int) -> bytes: ...
-
-
-class OffsetMapTooSmall(Exception):
-    """The keys of one batch do not fit into an empty map."""
 
 
 class RecordLoop:
@@ -232,15 +234,23 @@ class RecordLoop:
                 kept, index, now = verdict.kept[index], index + 1, index
                 cleaned.records_read += header.record_count
                 cleaned.records_kept += kept
+            source = memoryview(data)[at : at + header.size]
             if not kept:
-                if self._rules.stays_empty(header):
+                if not self._rules.stays_empty(header):
+                    cleaned.is_changed = True
+                elif header.record_count:
                     out.append(_emptied(header))
+                    cleaned.is_changed = True
+                else:
+                    out.append(source)
                 continue
             assert verdict is not None
+            if not verdict.needs_horizon[now] and kept == header.record_count:
+                out.append(source)
+                continue
+            cleaned.is_changed = True
             if verdict.needs_horizon[now]:
                 out.append(self._with_horizon(data, at, header, verdict, now))
-            elif kept == header.record_count:
-                out.append(memoryview(data)[at : at + header.size])
             else:
                 out.append(_rebuilt(header, verdict, now))
         return out

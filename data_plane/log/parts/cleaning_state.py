@@ -13,6 +13,22 @@ from data_plane.log.parts.log_home import LogHome
 NEVER_CLEANED = -1
 
 
+@attrs.frozen
+class PassReport:
+    """The last pass over a log that came to its end."""
+
+    ended_ms: int
+    """Wall-clock milliseconds."""
+    seconds: float
+    bytes_before: int
+    """The size of the segments that it rewrote."""
+    bytes_after: int
+    records_read: int
+    records_kept: int
+    keyless_records: int
+    """Dirty records without a key, which no pass keeps."""
+
+
 @attrs.define(eq=False)
 class PassToken:
     """One pass over a log. Only the pass that holds the log's current token may swap."""
@@ -24,13 +40,25 @@ class PassToken:
 class CleaningState:
     """The first dirty offset and the pass of one log. The loop changes it."""
 
-    __slots__ = ("_home", "first_dirty_offset", "token")
+    __slots__ = (
+        "_home",
+        "first_dirty_offset",
+        "last_pass",
+        "token",
+        "transactional_offset",
+        "uncleanable_reason",
+    )
 
     def __init__(self, home: LogHome, first_dirty_offset: int) -> None:
         self._home = home
         self.first_dirty_offset = first_dirty_offset
         """As the checkpoint has it; NEVER_CLEANED without an entry. It may lie below the log's start."""
         self.token: PassToken | None = None
+        self.uncleanable_reason: str | None = None
+        """The reason why no pass can clean the log; None while none is known. A restart tries again."""
+        self.transactional_offset: int | None = None
+        """The first batch of a transaction that a pass has met: passes end before it."""
+        self.last_pass: PassReport | None = None
 
     def settle(self, log_start_offset: int, log_end_offset: int) -> None:
         """Reconcile the checkpoint with the log at start: beyond its end, all of the log counts as dirty (Kafka's rule)."""
@@ -57,6 +85,11 @@ class CleaningState:
             raise AssertionError(f"{self._home}: a pass ends that is not under way")
         self.token = None
 
+    def note_transaction(self, offset: int) -> None:
+        """A pass has met a batch of a transaction."""
+        known = self.transactional_offset
+        self.transactional_offset = offset if known is None else min(known, offset)
+
     def advance(self, first_dirty_offset: int) -> None:
         """All below has been cleaned."""
         self.first_dirty_offset = first_dirty_offset
@@ -70,6 +103,8 @@ class CleaningState:
             DiskError
         """
         self.abort("the log was cut")
+        if self.transactional_offset is not None and self.transactional_offset >= offset:
+            self.transactional_offset = None
         if self.first_dirty_offset > offset:
             self.first_dirty_offset = offset
             self._home.cleaner_offset_moved(durably=True)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_plane.log.cleaning.pass_values import PassRules, TransactionFound
-from data_plane.log.cleaning.record_loop import OffsetMapTooSmall, RecordLoop
+from data_plane.log.cleaning.pass_values import OffsetMapTooSmall, PassRules, TransactionFound
+from data_plane.log.cleaning.record_loop import RecordLoop
 from wire.batches.batch_errors import CorruptBatch
 from wire.batches.batch_header import BatchHeader, iter_batches
 from wire.batches.records import Record, RecordBatchBuilder, records

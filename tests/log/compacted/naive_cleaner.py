@@ -124,7 +124,7 @@ def clean(
             if group is None or not clean_group(cleaning, group, latest, last):
                 continue
             between()
-        cleaning.complete()
+        cleaning.complete(end_offset)
     finally:
         cleaning.end()
     return cleaning

@@ -276,7 +276,7 @@ def test_what_aborts_a_pass(how: str, when: str) -> None:
         abort(node, log)
         assert cleaning.take_group(bases[0], bases[2]) is None
         assert cleaning.abort_reason
-        cleaning.complete()
+        cleaning.complete(cleaning.end_offset)
         cleaning.end()
         assert log.cleaning.first_dirty_offset == -1
         return
@@ -298,7 +298,7 @@ def test_what_aborts_a_pass(how: str, when: str) -> None:
         assert log.is_closed or visible(log) == after
     group.release()
     cleaned.discard()
-    cleaning.complete()
+    cleaning.complete(cleaning.end_offset)
     cleaning.end()
     assert log.cleaning.first_dirty_offset == -1
     if not log.is_closed:

@@ -1,0 +1,353 @@
+"""The cleaner of a broker: it looks for the dirtiest log of each free disk, and cleans it. PORTED.
+
+Each of `log.cleaner.threads` tasks has a companion process with an offset map of its own. It begins with the first pass
+and ends when nothing is left to be cleaned: an idle broker has neither process nor map. A disk has one pass at a time,
+unless `odradek.log.cleaner.threads.per.disk` allows more.
+
+A log that cannot be cleaned (damage, an unknown format, a batch with more keys than the map can hold) is set aside with
+the reason, and tried again after a restart. What may pass (a full disk, a companion that died) is tried again after
+`log.cleaner.backoff.ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from data_plane.log.cleaning.log_views import needs_timestamps, read_timestamps, view_of
+from data_plane.log.cleaning.key_hash import SECRET_BYTES
+from data_plane.log.cleaning.pass_run import NoRoom, PassRun, PassSettings
+from data_plane.log.cleaning.pass_values import OffsetMapTooSmall
+from data_plane.log.cleaning.plan import LogPlan, dirtiest, plan_log
+from data_plane.log.cleaning_pass import CleaningAborted
+from data_plane.log.directory.log_dir import LogDir
+from data_plane.log.log_config import LogConfig
+from data_plane.log.partition_log import PartitionLog
+from data_plane.log.parts.cleaning_state import PassReport
+from metadata_quorum.config.typed_settings import setting
+from odradek.env.ports import (
+    Companion,
+    CompanionLost,
+    DiskError,
+    DiskRefused,
+    Env,
+    Event,
+    FileClosed,
+    Log,
+    TaskGroup,
+)
+from wire.batches.batch_errors import CorruptBatch, InvalidRecord
+from wire.errors import KafkaError
+
+FACTORY = "data_plane.log.cleaning.record_loop:RecordLoop"
+_UNCLEANABLE = (CorruptBatch, InvalidRecord, KafkaError, OffsetMapTooSmall)
+_THREAD_BYTES_MAX = (1 << 31) - 1
+_IO_BYTES_MIN = 64 << 10
+
+
+@attrs.frozen(kw_only=True)
+class CleanerSettings:
+    """`log.cleaner.*`. All but `enable` may change while the broker runs."""
+
+    enable: bool = setting("log.cleaner.enable")
+    threads: int = setting("log.cleaner.threads")
+    dedupe_buffer_bytes: int = setting("log.cleaner.dedupe.buffer.size")
+    """Shared by all threads."""
+    load_factor: float = setting("log.cleaner.io.buffer.load.factor")
+    io_buffer_bytes: int = setting("log.cleaner.io.buffer.size")
+    """Shared by all threads."""
+    io_bytes_per_second_max: float = setting("log.cleaner.io.max.bytes.per.second")
+    backoff_ms: int = setting("log.cleaner.backoff.ms")
+    threads_per_disk: int = 1
+
+
+@attrs.define
+class CleanerFigures:
+    """What the cleaner has done since the start."""
+
+    passes: int = 0
+    passes_failed: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    seconds_max: float = 0.0
+    """The longest of the last passes, one of each thread."""
+    recopy_percent: float = 0.0
+    """The size of what the last pass has rewritten, of what it has read."""
+
+
+@attrs.define
+class _Thread:
+    """One of the cleaner's tasks."""
+
+    number: int
+    companion: Companion | None = None
+    last_seconds: float = 0.0
+
+
+class LogCleaner:
+    """All cleaning of one broker. `run` once, `stop` before the directories are closed."""
+
+    def __init__(
+        self,
+        env: Env,
+        log_dirs: Sequence[LogDir],
+        tasks: TaskGroup,
+        log: Log,
+        settings: Callable[[], CleanerSettings],
+    ) -> None:
+        self._env = env
+        self._log_dirs = log_dirs
+        self._tasks = tasks
+        self._log = log
+        self._settings_now = settings
+        self.settings = settings()
+        self._workers = env.new_workers()
+        self._threads: list[_Thread] = []
+        self._busy: dict[str, int] = {}
+        """The number of passes under way on each disk."""
+        self._wake: Event = env.event()
+        self._throttled_until = 0.0
+        self._is_stopped = False
+        self.figures = CleanerFigures()
+        self.max_dirty_ratio = 0.0
+        """Of the logs at the last look."""
+        self.max_compaction_delay_ms = 0
+
+    # -- its life
+
+    def run(self) -> None:
+        """Start as many threads as the settings say."""
+        if self.settings.enable:
+            while len(self._threads) < self.settings.threads:
+                thread = _Thread(len(self._threads))
+                self._threads.append(thread)
+                self._tasks.start_soon(self._run_thread, thread)
+
+    def config_changed(self) -> None:
+        """Take over the broker's configuration: at once, a pass under way keeps its buffers."""
+        self.settings = self._settings_now()
+        if self._threads:
+            self.run()
+        self.look_now()
+
+    def look_now(self) -> None:
+        """Look for dirty logs before the backoff is over."""
+        self._wake.set()
+        self._wake = self._env.event()
+
+    def stop(self) -> None:
+        """End all passes: the directories are about to be closed."""
+        self._is_stopped = True
+        for log_dir in self._log_dirs:
+            for log in log_dir.logs.values():
+                log.cleaning.abort("the broker stops")
+        for thread in self._threads:
+            self._close(thread)
+        self.look_now()
+
+    @staticmethod
+    def _close(thread: _Thread) -> None:
+        companion, thread.companion = thread.companion, None
+        if companion is not None:
+            companion.close()
+
+    # -- a thread
+
+    async def _run_thread(self, thread: _Thread) -> None:
+        clock = self._env.clock
+        try:
+            while not self._is_stopped and thread.number < self.settings.threads:
+                if await self._clean_one(thread):
+                    continue
+                if thread.companion is not None and not self._is_stopped:
+                    companion, thread.companion = thread.companion, None
+                    await self._workers.run(companion.close)
+                if not self._is_stopped:
+                    wake = self._wake
+                    with clock.timeout_at(clock.monotonic() + self.settings.backoff_ms / 1000):
+                        await wake.wait()
+        finally:
+            self._close(thread)
+            self._threads.remove(thread)
+
+    async def _clean_one(self, thread: _Thread) -> bool:
+        """Clean the dirtiest log; False if there is none, or if it has to wait."""
+        found = await self._choose()
+        if found is None or self._is_stopped:
+            return False
+        log_dir, log, plan = found
+        self._busy[log_dir.path] = self._busy.get(log_dir.path, 0) + 1
+        try:
+            return await self._clean(thread, log_dir, log, plan)
+        finally:
+            self._busy[log_dir.path] -= 1
+
+    # -- which log
+
+    def _is_free(self, log_dir: LogDir) -> bool:
+        return (
+            log_dir.offline_reason is None
+            and not log_dir.is_stalled
+            and log_dir.full_since is None
+            and self._busy.get(log_dir.path, 0) < self.settings.threads_per_disk
+        )
+
+    async def _choose(self) -> tuple[LogDir, PartitionLog, LogPlan] | None:
+        """The dirtiest log that may be cleaned now, on a disk that has room for a pass."""
+        await self._learn_ages()
+        now_ms = self._env.clock.wall_ms()
+        candidates: list[tuple[LogDir, PartitionLog]] = []
+        plans: list[tuple[LogConfig, LogPlan]] = []
+        self.max_dirty_ratio, self.max_compaction_delay_ms = 0.0, 0
+        for log_dir in self._log_dirs:
+            for log in log_dir.logs.values():
+                if not _is_candidate(log):
+                    continue
+                plan = plan_log(view_of(log), now_ms)
+                self.max_dirty_ratio = max(self.max_dirty_ratio, plan.dirty_ratio)
+                self.max_compaction_delay_ms = max(self.max_compaction_delay_ms, plan.compaction_delay_ms)
+                if self._is_free(log_dir):
+                    candidates.append((log_dir, log))
+                    plans.append((log.config, plan))
+        index = dirtiest(plans)
+        return None if index is None else (*candidates[index], plans[index][1])
+
+    async def _learn_ages(self) -> None:
+        """Read the ages of segments, where rules ask for them."""
+        for log_dir in self._log_dirs:
+            for log in list(log_dir.logs.values()):
+                if self._is_free(log_dir) and _is_candidate(log) and needs_timestamps(log.config):
+                    try:
+                        await self._workers.run(read_timestamps, log)
+                    except (DiskRefused, FileClosed):
+                        continue
+                    except CorruptBatch as error:
+                        self._set_aside(log, error)
+                    except DiskError as error:
+                        log.home.failed(error)
+
+    # -- one pass
+
+    async def _clean(self, thread: _Thread, log_dir: LogDir, log: PartitionLog, plan: LogPlan) -> bool:
+        """A whole pass over a log; False if the thread is to wait before the next one."""
+        where = {"topic": log.topic, "partition": log.partition}
+        self._log.info(
+            "log.cleaning_began",
+            **where,
+            first_dirty_offset=plan.first_dirty_offset,
+            end_offset=plan.end_offset,
+            dirty_ratio=round(plan.dirty_ratio, 3),
+        )
+        settings = self.settings
+        if thread.companion is None:
+            thread.companion = self._env.new_companion(FACTORY)
+        run = PassRun(
+            log,
+            plan,
+            PassSettings(
+                self._env.random.randbytes(SECRET_BYTES),
+                min(settings.dedupe_buffer_bytes // settings.threads, _THREAD_BYTES_MAX),
+                settings.load_factor,
+                max(settings.io_buffer_bytes // settings.threads, _IO_BYTES_MIN),
+            ),
+            thread.companion,
+            self._workers,
+            self._env.clock,
+            self._throttle,
+            lambda: log_dir.space.free_bytes,
+        )
+        try:
+            report = await run.run()
+        except (CleaningAborted, FileClosed) as error:
+            self._log.info("log.cleaning_aborted", **where, reason=str(error))
+            return True
+        except _UNCLEANABLE as error:
+            self._set_aside(log, error)
+            return True
+        except (NoRoom, CompanionLost, DiskError) as error:
+            self._failed(thread, log, error)
+            return False
+        if report is None:
+            reason = log.cleaning.transactional_offset
+            self._log.info(
+                "log.cleaning_aborted",
+                **where,
+                reason="nothing was left to clean" if reason is None else f"a transaction at offset {reason}",
+            )
+            return log.cleaning.transactional_offset is not None
+        self._note(thread, log, report)
+        return True
+
+    def _note(self, thread: _Thread, log: PartitionLog, report: PassReport) -> None:
+        log.cleaning.last_pass = report
+        figures = self.figures
+        figures.passes += 1
+        figures.bytes_read += report.bytes_before
+        figures.bytes_written += report.bytes_after
+        thread.last_seconds = report.seconds
+        figures.seconds_max = max(each.last_seconds for each in self._threads)
+        figures.recopy_percent = 100.0 * report.bytes_after / max(report.bytes_before, 1)
+        self._log.info(
+            "log.cleaned",
+            topic=log.topic,
+            partition=log.partition,
+            first_dirty_offset=log.cleaning.first_dirty_offset,
+            seconds=round(report.seconds, 3),
+            bytes_before=report.bytes_before,
+            bytes_after=report.bytes_after,
+            records_read=report.records_read,
+            records_kept=report.records_kept,
+            keyless_records=report.keyless_records,
+        )
+
+    def _set_aside(self, log: PartitionLog, error: Exception) -> None:
+        self.figures.passes_failed += 1
+        log.cleaning.uncleanable_reason = str(error) or type(error).__name__
+        self._log.error(
+            "log.uncleanable",
+            topic=log.topic,
+            partition=log.partition,
+            reason=log.cleaning.uncleanable_reason,
+        )
+
+    def _failed(self, thread: _Thread, log: PartitionLog, error: Exception) -> None:
+        self.figures.passes_failed += 1
+        if isinstance(error, DiskError):
+            log.home.failed(error)
+        if isinstance(error, CompanionLost):
+            self._close(thread)
+        self._log.warning("log.cleaning_failed", topic=log.topic, partition=log.partition, reason=str(error))
+
+    async def _throttle(self, size: int) -> None:
+        """Wait until `log.cleaner.io.max.bytes.per.second` allows for what has just been read or written."""
+        clock = self._env.clock
+        rate = self.settings.io_bytes_per_second_max
+        self._throttled_until = max(self._throttled_until, clock.monotonic()) + size / rate
+        if self._throttled_until > clock.monotonic() and not self._is_stopped:
+            await clock.sleep_until(self._throttled_until)
+
+    def statistics(self) -> dict[str, Any]:
+        """Figures for the metrics."""
+        aside = [
+            log for each in self._log_dirs for log in each.logs.values() if log.cleaning.uncleanable_reason
+        ]
+        return {
+            "threads": len(self._threads),
+            "dead_threads": max(0, self.settings.threads - len(self._threads)) if self.settings.enable else 0,
+            "uncleanable_partitions": len(aside),
+            "uncleanable_bytes": sum(log.size_bytes for log in aside),
+            "max_dirty_percent": round(100 * self.max_dirty_ratio, 2),
+            "max_compaction_delay_seconds": self.max_compaction_delay_ms / 1000,
+            **attrs.asdict(self.figures),
+        }
+
+
+def _is_candidate(log: PartitionLog) -> bool:
+    return (
+        log.config.is_compacted
+        and not log.offline
+        and log.cleaning.token is None
+        and log.cleaning.uncleanable_reason is None
+    )

@@ -1,0 +1,60 @@
+"""What planning has to know of logs, taken from them on the loop."""
+
+from __future__ import annotations
+
+from data_plane.log.cleaning.plan import LogView, SegmentView
+from data_plane.log.log_config import LONG_MAX, TIME_ENTRY_BYTES, LogConfig
+from data_plane.log.partition_log import PartitionLog
+from data_plane.log.segments.segment import NO_TIMESTAMP, Segment
+from odradek.env.ports import File
+from wire.batches.batch_header import HEADER_SIZE, parse_header
+
+
+def needs_timestamps(config: LogConfig) -> bool:
+    """True if a rule asks for the age of segments."""
+    return config.min_compaction_lag_ms > 0 or config.max_compaction_lag_ms < LONG_MAX
+
+
+def view_of(log: PartitionLog) -> LogView:
+    """The log as it is now."""
+    interval = max(log.config.index_interval_bytes, HEADER_SIZE)
+    committed = min(log.high_watermark, log.last_stable_offset)
+    if log.cleaning.transactional_offset is not None:
+        committed = min(committed, log.cleaning.transactional_offset)
+    return LogView(
+        config=log.config,
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        first_dirty_offset=log.cleaning.first_dirty_offset,
+        committed_end=committed,
+        segments=[
+            SegmentView(
+                each.base_offset,
+                each.size,
+                # An upper bound. An index that nobody uses is not in memory.
+                (each.size // interval + 1) * TIME_ENTRY_BYTES,
+                each.max_timestamp_ms,
+                each.first_timestamp_ms,
+            )
+            for each in log.segments
+        ],
+    )
+
+
+def read_timestamps(log: PartitionLog) -> None:
+    """Read the ages of finished segments that are not known yet (blocking, in a worker).
+
+    Raises `FileClosed` when segments, or the log, were removed meanwhile, `DiskError`, `CorruptBatch`.
+    """
+    for segment in log.segments[:-1]:
+        segment.newest_timestamp_ms(log.config.index_interval_bytes)
+        if segment.first_timestamp_ms == NO_TIMESTAMP and segment.size:
+            segment.first_timestamp_ms = _first_timestamp(segment)
+
+
+def _first_timestamp(segment: Segment) -> int:
+    file: File = segment.pinned_file()
+    try:
+        return parse_header(file.pread(HEADER_SIZE, 0)).max_timestamp
+    finally:
+        file.unpin()

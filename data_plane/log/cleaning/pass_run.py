@@ -1,0 +1,256 @@
+"""One pass over one log, from the map to the last swap. PORTED.
+
+The loop plans and swaps; workers read, write and wait for the companion, in which the record loop runs. The order of the
+steps is the contract in `data_plane/log/parts/README.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import attrs
+
+from data_plane.log.cleaning.log_views import view_of
+from data_plane.log.cleaning.pass_values import Cleaned, Mapped, PassRules, TransactionFound
+from data_plane.log.cleaning.plan import LogPlan, SegmentView, group_segments
+from data_plane.log.cleaning_pass import Cleaning, Group, begin_cleaning, cleanable_end
+from data_plane.log.partition_log import PartitionLog
+from data_plane.log.parts.cleaned_segment import CleanedSegment
+from data_plane.log.parts.cleaning_state import PassReport
+from odradek.env.ports import Clock, File, Workers
+from wire.batches.batch_header import BatchHeader
+
+ROOM_SPARE_BYTES = 16 << 20
+"""What a pass leaves free on a disk beyond what its next segment may take."""
+
+
+class Loop(Protocol):
+    """`RecordLoop`, in a companion."""
+
+    def call(self, method: str, *args: Any) -> Any: ...
+
+
+@attrs.frozen
+class PassSettings:
+    """What a pass needs to know beside its log. Sizes are in bytes."""
+
+    secret: bytes
+    dedupe_bytes: int
+    load_factor: float
+    io_buffer_bytes: int
+
+
+class NoRoom(Exception):
+    """The disk has less room than the next cleaned segment may take."""
+
+
+@attrs.define
+class PassRun:
+    """A pass. `run` once; all else is its own."""
+
+    log: PartitionLog
+    plan: LogPlan
+    settings: PassSettings
+    loop: Loop
+    workers: Workers
+    clock: Clock
+    throttle: Callable[[int], Awaitable[None]]
+    """Wait as long as these bytes of reading or writing have to."""
+    free_bytes: Callable[[], int]
+    """The room on the disk, as of the last look."""
+    _mapped: Mapped = attrs.field(factory=Mapped, init=False)
+    _records_read: int = attrs.field(default=0, init=False)
+    _records_kept: int = attrs.field(default=0, init=False)
+    _keyless: int = attrs.field(default=0, init=False)
+    _is_changed: bool = attrs.field(default=False, init=False)
+    """True if the segment that is being written differs from its source."""
+
+    async def run(self) -> PassReport | None:
+        """Clean the log as planned; None if the pass was aborted, or if nothing could be cleaned.
+
+        Raises:
+            NoRoom: the disk is too full; some groups may have been cleaned.
+            CorruptBatch, InvalidRecord, KafkaError, OffsetMapTooSmall: the log cannot be cleaned.
+            CleaningAborted, FileClosed: the log was cut, closed or given another policy meanwhile.
+            DiskError, CompanionLost
+        """
+        log, run = self.log, self.workers.run
+        started = self.clock.monotonic()
+        if log.recovery_point < self.plan.end_offset:
+            await run(log.flush)
+        end_offset = min(self.plan.end_offset, cleanable_end(log))
+        if log.home.is_closed or not log.config.is_compacted or end_offset <= self.plan.first_dirty_offset:
+            return None
+        cleaning = begin_cleaning(log, end_offset)
+        try:
+            rules = await self._map(cleaning)
+            if rules is None or not await self._clean(cleaning, rules):
+                return None
+            cleaning.complete(rules.map_end)
+            return PassReport(
+                ended_ms=self.clock.wall_ms(),
+                seconds=self.clock.monotonic() - started,
+                bytes_before=cleaning.bytes_before,
+                bytes_after=cleaning.bytes_after,
+                records_read=self._records_read,
+                records_kept=self._records_kept,
+                keyless_records=self._keyless,
+            )
+        finally:
+            cleaning.end()
+
+    # -- the map
+
+    async def _map(self, cleaning: Cleaning) -> PassRules | None:
+        """Fill the map with the dirty part; None if it has nothing, or if the pass was aborted."""
+        log, settings = self.log, self.settings
+        await self._call(
+            "begin",
+            settings.secret,
+            settings.dedupe_bytes,
+            settings.load_factor,
+            log.config.decompressed_bytes_max,
+        )
+        first = self.plan.first_dirty_offset
+        map_end = first
+        for base_offset, end_offset in self._dirty_segments(cleaning.end_offset):
+            group = cleaning.take_group(base_offset, end_offset)
+            if group is None:
+                continue
+            try:
+                map_end = await self._map_segment(group, first, map_end)
+            finally:
+                group.release()
+            if self._mapped.is_full or self._mapped.transactional_offset is not None:
+                break
+            # What cleaning has removed at a segment's end is clean as well.
+            map_end = max(map_end, end_offset)
+        if self._mapped.transactional_offset is not None:
+            log.cleaning.note_transaction(self._mapped.transactional_offset)
+        if map_end <= first or cleaning.abort_reason is not None:
+            return None
+        producers = log.load_producers()
+        return PassRules(
+            now_ms=self.clock.wall_ms(),
+            delete_retention_ms=log.config.delete_retention_ms,
+            map_end=map_end,
+            last_batches={
+                producer_id: entry.last_offset
+                for producer_id, entry in producers.entries.items()
+                if entry.last_offset >= 0
+            },
+        )
+
+    def _dirty_segments(self, end_offset: int) -> list[tuple[int, int]]:
+        views = self._segments(end_offset)
+        ends = [*(each.base_offset for each in views[1:]), end_offset]
+        return [
+            (each.base_offset, end)
+            for each, end in zip(views, ends, strict=True)
+            if end > self.plan.first_dirty_offset
+        ]
+
+    def _segments(self, end_offset: int) -> list[SegmentView]:
+        return [each for each in view_of(self.log).segments if each.base_offset < end_offset]
+
+    async def _map_segment(self, group: Group, first: int, map_end: int) -> int:
+        """Put one segment's batches into the map; the end of the map then."""
+        source = group.sources[0]
+        position = await self._begin_of(group, first) if source.base_offset < first else 0
+        while position < source.size:
+            mapped: Mapped = await self._call(
+                "map_records", source.file, position, source.size, self.settings.io_buffer_bytes, first
+            )
+            self._mapped = mapped
+            self._keyless += mapped.keyless
+            map_end = max(map_end, mapped.next_offset)
+            position += mapped.bytes_read
+            await self.throttle(mapped.bytes_read)
+            if mapped.is_full or mapped.transactional_offset is not None:
+                break
+        return map_end
+
+    async def _begin_of(self, group: Group, offset: int) -> int:
+        """The position of an offset within a segment."""
+        segment, file = group.segments[0], group.sources[0].file
+        interval = self.log.config.index_interval_bytes
+        position, _ = await self.workers.run(segment.position_of, offset, file, interval)
+        return position
+
+    # -- the groups
+
+    async def _clean(self, cleaning: Cleaning, rules: PassRules) -> bool:
+        """Clean all groups; False if the pass was aborted, or met a transaction, before the last one."""
+        log = self.log
+        await self._call("rewrite_by", rules)
+        views = self._segments(cleaning.end_offset)
+        wanted = [each for each in views if each.base_offset < rules.map_end]
+        end_offset = views[len(wanted)].base_offset if len(wanted) < len(views) else cleaning.end_offset
+        config = log.config
+        for base_offset, group_end in group_segments(
+            wanted, end_offset, config.segment_bytes, config.segment_index_bytes
+        ):
+            group = cleaning.take_group(base_offset, group_end)
+            if group is None:
+                if cleaning.abort_reason is not None:
+                    return False
+                continue
+            try:
+                if not await self._clean_group(cleaning, group):
+                    return False
+            except TransactionFound as error:
+                log.cleaning.note_transaction(error.offset)
+                return False
+            finally:
+                group.release()
+        return cleaning.abort_reason is None
+
+    async def _clean_group(self, cleaning: Cleaning, group: Group) -> bool:
+        """Write one group anew and swap it in; False if the pass is over."""
+        run = self.workers.run
+        size = sum(source.size for source in group.sources)
+        if self.free_bytes() < size + ROOM_SPARE_BYTES:
+            raise NoRoom(f"a cleaned segment may take {size} bytes, and {self.free_bytes()} are free")
+        cleaned = await run(cleaning.begin_segment, group)
+        try:
+            last = None
+            self._is_changed = len(group.sources) > 1
+            for source in group.sources:
+                last = await self._clean_source(cleaned, source.file, source.size) or last
+            if not self._is_changed:
+                cleaning.note_unchanged(size)
+                await run(cleaned.discard)
+                return cleaning.abort_reason is None
+            await run(cleaned.finish, last, group.source_bases)
+            is_done = cleaning.swap(group, cleaned)
+        except BaseException:
+            await self._discard(cleaned)
+            raise
+        if not is_done:
+            await self._discard(cleaned)
+            return cleaning.abort_reason is None
+        await run(cleaning.settle)
+        return True
+
+    async def _clean_source(self, cleaned: CleanedSegment, file: File, size: int) -> BatchHeader | None:
+        """Append what stays of one segment; the header of its last batch."""
+        position, last = 0, None
+        while position < size:
+            part: Cleaned = await self._call("clean", file, position, size, self.settings.io_buffer_bytes)
+            position += part.bytes_read
+            last = BatchHeader(*part.last_header)
+            self._records_read += part.records_read
+            self._records_kept += part.records_kept
+            self._is_changed |= part.is_changed
+            if part.data:
+                await self.workers.run(cleaned.append, part.data)
+            await self.throttle(part.bytes_read + len(part.data))
+        return last
+
+    async def _discard(self, cleaned: CleanedSegment) -> None:
+        """Remove what was written; a cancelled pass leaves it to the next start."""
+        await self.workers.run(cleaned.discard)
+
+    async def _call(self, method: str, *args: Any) -> Any:
+        return await self.workers.run(self.loop.call, method, *args)
