@@ -21,6 +21,7 @@ from data_plane.groups.coordinator import GroupCoordinator
 from data_plane.groups.group_settings import GroupSettings
 from data_plane.hosted_partitions import HostedPartitions, ReplicaDisks
 from data_plane.log.batch_work import LoopWork
+from data_plane.log.cleaning.log_cleaner import CleanerSettings, LogCleaner
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.log.log_config import LogConfig
 from data_plane.log.log_types import AppendResult
@@ -35,7 +36,7 @@ from data_plane.replication.rotten_replicas import RottenReplicas
 from data_plane.topic_configs import TopicConfigs
 from metadata_quorum.config.effective_config import BrokerConfigLayers
 from metadata_quorum.config.log_levels import LogLevels
-from metadata_quorum.config.typed_settings import setting
+from metadata_quorum.config.typed_settings import setting, settings_of
 from metadata_quorum.features import THIS_RELEASE, Release
 from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.ports import ControllerPort
@@ -63,6 +64,8 @@ class BrokerSettings:
     groups: GroupSettings
     config_layers: BrokerConfigLayers
     """The values of the properties file. Dynamic values of brokers and topics take precedence."""
+    cleaner_threads_per_disk: int = 1
+    """How many logs of one disk the cleaner may clean at a time."""
     release: Release = THIS_RELEASE
     listener_of_brokers: str | None = None
     """The listener between brokers, which may be another than the clients'."""
@@ -129,6 +132,7 @@ class Broker:
         disks = self._make_disks(unavailable_dirs or {})
         self.placement, self.maker, self.assignments = disks.placement, disks.maker, disks.assignments
         self.troubles = DirectoryTroubles(self)
+        self.cleaner = LogCleaner(env, log_dirs, tasks, log, self._cleaner_settings)
         self.replication = Replication(self, ReplicationSettings.of(settings.config_layers))
         self.rotten = RottenReplicas(self, self.replication.settings.fetch_bytes_max)
         self.hosting = HostedPartitions(self, self.configs, disks, self.replication, self.rotten)
@@ -262,6 +266,11 @@ class Broker:
         """The effective configuration of a topic's logs."""
         return self.configs.log_config(topic)
 
+    def _cleaner_settings(self) -> CleanerSettings:
+        return settings_of(
+            CleanerSettings, self.config_layers, threads_per_disk=self.settings.cleaner_threads_per_disk
+        )
+
     def _apply_broker_config(self) -> None:
         """Give every log its configuration anew, after the broker's has changed."""
         self.configs.broker_changed()
@@ -270,6 +279,7 @@ class Broker:
         for listener in self.config_listeners:
             listener()
         self.troubles.config_changed()
+        self.cleaner.config_changed()
 
     # -- disks ----------------------------------------------------------------------------------------------------
 
@@ -321,8 +331,9 @@ class Broker:
         self.run_woken()
 
     def stop(self) -> None:
-        """End the groups, the making of logs and all following: the directories are about to be closed."""
+        """End the groups, the making of logs, all cleaning and all following: the directories are about to be closed."""
         self.maker.stop()
+        self.cleaner.stop()
         self.replication.stop()
         self.groups.stop()
 
@@ -334,6 +345,7 @@ class Broker:
             "groups": self.groups.statistics(),
             "replication": self.replication.statistics(),
             "rot": self.rotten.statistics(),
+            "cleaner": self.cleaner.statistics(),
             "fetch_sessions": self.sessions.statistics(),
             "timers": self.timers.statistics(),
             "produce_workers": self.produce_workers.statistics(),

@@ -327,6 +327,7 @@ class Node:
         broker.set_strays_aside()
         for log_dir in self._directories.log_dirs:
             self._tasks.start_soon(log_dir.run_background)
+        broker.cleaner.run()
         self._tasks.start_soon(broker.timers.run)
         broker.troubles.heartbeat_now = self._tell_controller
         watch = DiskWatch(

@@ -171,18 +171,6 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "transaction.two.phase.commit.enable",
         "transactional.id.expiration.ms",
     ),
-    "nothing is compacted": (
-        "log.cleaner.backoff.ms",
-        "log.cleaner.dedupe.buffer.size",
-        "log.cleaner.delete.retention.ms",
-        "log.cleaner.enable",
-        "log.cleaner.io.buffer.load.factor",
-        "log.cleaner.io.buffer.size",
-        "log.cleaner.io.max.bytes.per.second",
-        "log.cleaner.min.cleanable.ratio",
-        "log.cleaner.min.compaction.lag.ms",
-        "log.cleaner.threads",
-    ),
     "replicas do not move between disks": (
         "alter.log.dirs.replication.quota.window.num",
         "alter.log.dirs.replication.quota.window.size.seconds",

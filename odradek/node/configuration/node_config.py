@@ -51,6 +51,8 @@ START_WITHOUT_ACLS = "odradek.start.without.acls"
 DISK_HUNG = "odradek.disk.hung.ms"
 DISK_FULL = "odradek.disk.full.ms"
 """Our own keys: how long a disk may be silent, or full, until it gives up its leaderships."""
+CLEANER_THREADS_PER_DISK = "odradek.log.cleaner.threads.per.disk"
+"""Our own key: how many logs of one disk may be cleaned at a time."""
 OWN_DEFS: dict[str, ConfigDef] = {
     name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
     for name, kind, default, valid in (
@@ -58,6 +60,7 @@ OWN_DEFS: dict[str, ConfigDef] = {
         (START_WITHOUT_ACLS, "boolean", "false", ""),
         (DISK_HUNG, "long", "15000", "[1,...,9999999999]"),
         (DISK_FULL, "long", "5000", "[1,...,9999999999]"),
+        (CLEANER_THREADS_PER_DISK, "int", "1", "[1,...]"),
     )
 }
 """Keys that Kafka does not have. Only the properties file has them; DescribeConfigs leaves them out."""

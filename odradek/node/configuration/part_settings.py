@@ -15,7 +15,7 @@ from metadata_quorum.replica.snapshots import SnapshotSettings
 from metadata_quorum.replica.wire_messages import Endpoint
 from metadata_quorum.service import MetadataSettings
 from odradek.node.broker_lifecycle import LifecycleSettings
-from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.configuration.node_config import CLEANER_THREADS_PER_DISK, NodeConfig
 from odradek.node.connections.listener_settings import SEND_BUFFER_BYTES, ListenerSettings
 from wire.structure import Message
 
@@ -42,6 +42,7 @@ def broker_settings(config: NodeConfig, cluster_id: str) -> BrokerSettings:
         groups=settings_of(GroupSettings, layers),
         config_layers=layers,
         release=config.release,
+        cleaner_threads_per_disk=config.get_int(CLEANER_THREADS_PER_DISK),
         listener_of_brokers=config.inter_broker_listener_name if len(config.broker_listeners) > 1 else None,
     )
 

@@ -70,8 +70,9 @@ def metrics_page(sources: MetricsSources) -> bytes:
         _topics(page, sources.broker)
         _directories(page, sources.broker)
         statistics = sources.broker.statistics()
+        _cleaner(page, statistics["cleaner"])
         _groups(page, statistics["groups"])
-        _parts(page, "broker", statistics, skip=("topics", "partitions", "groups"))
+        _parts(page, "broker", statistics, skip=("topics", "partitions", "groups", "cleaner"))
     controller_metrics(page, sources.controller)
     _parts(page, "controller", sources.controller.statistics())
     _parts(page, "controller_channel", sources.channel.statistics())
@@ -319,6 +320,34 @@ def _directories(page: MetricsText, broker: Broker) -> None:
         page.counter(f"odradek_directory_{field}_total", described)
         for path, statistics in figures.items():
             page.sample(statistics[field], directory=path)
+
+
+def _cleaner(page: MetricsText, figures: Mapping[str, float]) -> None:
+    """Kafka's figures of its log cleaner, and our own bytes."""
+    for field, metric, described in (
+        ("threads", "cleaner_threads", "Threads of the log cleaner."),
+        ("dead_threads", "cleaner_dead_threads", "Threads of the log cleaner that have ended though they should run."),
+        ("uncleanable_partitions", "cleaner_uncleanable_partitions", "Logs that the cleaner has set aside."),
+        ("uncleanable_bytes", "cleaner_uncleanable_bytes", "Bytes of the logs that the cleaner has set aside."),
+        ("max_dirty_percent", "cleaner_max_dirty_percent", "The dirtiest log's dirty part, at the last look."),
+        (
+            "max_compaction_delay_seconds",
+            "cleaner_max_compaction_delay_seconds",
+            "The time by which the most overdue log has passed max.compaction.lag.ms.",
+        ),
+        ("seconds_max", "cleaner_max_clean_time_seconds", "The longest of the threads' last passes."),
+        ("recopy_percent", "cleaner_recopy_percent", "What the last pass wrote, of what it read."),
+    ):
+        page.gauge(f"odradek_{metric}", described)
+        page.one(figures[field])
+    for field, described in (
+        ("passes", "Passes over a log that came to their end."),
+        ("passes_failed", "Passes that failed; logs.md has the events."),
+        ("bytes_read", "Bytes of segments that passes have rewritten."),
+        ("bytes_written", "Bytes of the segments that took their place."),
+    ):
+        page.counter(f"odradek_cleaner_{field}_total", described)
+        page.one(figures[field])
 
 
 # -- groups ---------------------------------------------------------------------------------------------------------
