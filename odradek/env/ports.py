@@ -11,7 +11,7 @@ Rules
 -----
 * Only `Clock.sleep_until`, `Conn.readable`, `Conn.writable`, `Listener.accept`, `Network.connect`, `Event.wait`
   and `Workers.run` await. Everything else returns at once, so nothing can be interleaved between a receive and
-  its dispatch.
+  its dispatch. (`Companion` blocks, and is for workers.)
 * `File` and `Dir` calls block the caller. On the loop that is allowed for appends, and for reads that `File.is_warm`
   vouches for (`File.read_warm` reads only such). Calls that may wait for a device go through `Workers.run`: sync,
   cold reads, listing big trees.
@@ -20,6 +20,8 @@ Rules
   changed again.
 * A failed file operation raises `DiskError`, which names the log directory that it came from: one bad disk takes
   down only its own partitions.
+* What has passed between a node and its companion stays as it is: neither side changes it. In the simulator both have
+  the same object.
 * mmap is not used, because it would bypass the port. Clean-up code may have no effects: after a crash the ports fail
   first.
 
@@ -32,6 +34,7 @@ import errno as _errno
 import random as _random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
+from importlib import import_module
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from odradek.env.long_work import LongWork
@@ -39,6 +42,9 @@ from odradek.env.long_work import LongWork
 T = TypeVar("T")
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+FILES_MAX = 250
+"""The most files in one call of a companion. Linux passes up to 253 descriptors at once (unix(7), SCM_RIGHTS)."""
 
 
 class DiskError(Exception):
@@ -55,6 +61,10 @@ class DiskError(Exception):
         self.operation = operation
         self.errno = errno
         self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The fields, for pickle: an error crosses from a companion's process."""
+        return type(self), (self.directory, self.path, self.operation, self.errno, self.reason), self.__dict__
 
 
 class DiskRefused(DiskError):
@@ -94,6 +104,18 @@ def disk_error(directory: str, path: str, operation: str, number: int, reason: s
 
 class ConnectionLost(Exception):
     """The peer is gone: reset, refused, or closed under a send."""
+
+
+class CompanionLost(Exception):
+    """A companion's process ended, or it was closed, before the method returned. The companion stays lost."""
+
+
+class CompanionRefused(CompanionLost):
+    """The system has no process for a companion (memory, processes, descriptors): the same call may succeed later."""
+
+
+class CompanionFailed(Exception):
+    """A companion's method raised an exception that cannot be pickled: its type and text."""
 
 
 class Scope(Protocol):
@@ -319,6 +341,43 @@ class Workers(Protocol):
     async def run(self, function: Callable[..., T], *args: Any) -> T: ...
 
 
+class LentFile(Protocol):
+    """The part of a `File` that a companion has during one call, over the same open file."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file when the call began."""
+
+    def pread(self, count: int, offset: int) -> bytes:
+        """Up to `count` bytes at `offset`; fewer only at the end of the file. Raises `DiskError`."""
+
+
+class Companion(Protocol):
+    """An object in a process of its own, for work that would hold the interpreter. In the simulator it is in this
+    process.
+
+    Both methods block, so they are for workers.
+    """
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the object and return its result. Concurrent calls have their turns one by one.
+
+        Arguments and results can be pickled. Long bytes are cheap: each side copies them once. A memoryview
+        arrives as bytes. A `File` among the arguments, at most `FILES_MAX` in all, arrives as a `LentFile`; the
+        caller has pinned it.
+        The first call starts the process and makes the object.
+
+        Raises what the method or the factory raises. An error that cannot be pickled becomes `CompanionFailed`.
+        Raises `CompanionLost`, and `CompanionRefused` if the process could not be started.
+        """
+
+    def close(self) -> None:
+        """End the process, within seconds. A call that runs in another thread raises `CompanionLost`. Idempotent."""
+
+
 class Meter(Protocol):
     """Processor time, for request quotas and reports."""
 
@@ -368,6 +427,13 @@ class Env(Protocol):
         None: as many as the node's.
         """
 
+    def new_companion(self, factory: str, *args: Any) -> Companion:
+        """A companion whose object `factory`, such as "package.module:Class", makes of `args` in the companion's
+        process.
+
+        Nothing is started before its first call.
+        """
+
     def open_dir(self, path: str, *, create: bool = False) -> Dir:
         """A root directory (a log directory). Raises `FileMissing` unless it exists or `create`."""
 
@@ -387,6 +453,13 @@ class Env(Protocol):
         It is trouble that a node must survive at any time: a short answer, a lost connection, work that is done early
         or late. Always false in production.
         """
+
+
+def load_factory(name: str) -> Callable[..., Any]:
+    """The callable that a companion's factory names: "package.module:Class"."""
+    module, _, attribute = name.partition(":")
+    factory: Callable[..., Any] = getattr(import_module(module), attribute)
+    return factory
 
 
 def never(point: str) -> bool:

@@ -1,6 +1,7 @@
 """The real world of one node (SHELL): trio, the machine's clocks, threads, files and sockets.
 
-`RealEnv` binds the ports of `odradek.env.ports`; files are in `real_files`, sockets in `real_net`.
+`RealEnv` binds the ports of `odradek.env.ports`; files are in `real_files`, sockets in
+`real_net`, other processes in `companion`.
 
 `Clock.monotonic` reads the system's clock rather than trio's, so that workers' threads may ask too; deadlines are
 turned into trio's when a wait begins.
@@ -16,10 +17,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from traceback import walk_tb
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import trio
 
+from odradek.env.companion import RealCompanion
 from odradek.env.long_work import LongWork
 from odradek.env.ports import Env, Event, Scope
 from odradek.env.real_files import RealDir, open_dir
@@ -166,9 +168,16 @@ class RealEnv:
         self.long_work = LongWork(self.clock, self.event, self.new_workers(1))
         self.random = random.Random(seed)
         self._dirs: list[RealDir] = []
+        self._companions: list[RealCompanion] = []
 
     def new_workers(self, threads_max: int | None = None) -> RealWorkers:
         return RealWorkers(WORKERS_DEFAULT if threads_max is None else threads_max)
+
+    def new_companion(self, factory: str, *args: Any) -> RealCompanion:
+        companion = RealCompanion(factory, args)
+        self._companions = [each for each in self._companions if not each.is_closed]
+        self._companions.append(companion)
+        return companion
 
     def open_dir(self, path: str, *, create: bool = False) -> RealDir:
         directory = open_dir(path, create=create)
@@ -189,7 +198,9 @@ class RealEnv:
         return False
 
     def close(self) -> None:
-        """Give back the locks of the directories; the end of the process does so too."""
+        """End the companions and give back the locks of the directories; the end of the process does so too."""
+        for companion in self._companions:
+            companion.close()
         for directory in self._dirs:
             directory.unlock()
 

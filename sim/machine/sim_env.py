@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from odradek.env.long_work import LongWork
-from odradek.env.ports import Dir, Env, Event
+from odradek.env.ports import CompanionLost, Dir, Env, Event, load_factory
 from sim.machine.clock import NodeClock
 from sim.machine.disk import SimDisk
 from sim.machine.events import Agenda
@@ -88,6 +88,9 @@ class SimEnv:
     def new_workers(self, threads_max: int | None = None) -> SimWorkers:
         return SimWorkers(self, self._ports_random)
 
+    def new_companion(self, factory: str, *args: Any) -> SimCompanion:
+        return SimCompanion(self, factory, args)
+
     def open_dir(self, path: str, *, create: bool = False) -> Dir:
         if not self.alive:  # killed before its first step: what it opened now would be a living process's
             raise NodeCrashed
@@ -162,6 +165,29 @@ class SimWorkers:
         done = Signal(self._env)
         self._env.agenda.at(moment, done.wake, self._env)
         await wait_shielded(done)
+
+
+class SimCompanion:
+    """`odradek.env.ports.Companion` in this process: a call takes no virtual time beside its worker's."""
+
+    def __init__(self, env: SimEnv, factory: str, args: tuple[Any, ...]) -> None:
+        self._env = env
+        self._factory = factory
+        self._args = args
+        self._made: Any = None
+        self._is_closed = False
+
+    def call(self, method: str, *args: Any) -> Any:
+        if not self._env.alive:
+            raise NodeCrashed
+        if self._is_closed:
+            raise CompanionLost(f"the companion {self._factory} is closed")
+        if self._made is None:
+            self._made = load_factory(self._factory)(*self._args)
+        return getattr(self._made, method)(*args)
+
+    def close(self) -> None:
+        self._is_closed, self._made = True, None
 
 
 class SimMeter:

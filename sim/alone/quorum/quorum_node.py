@@ -98,6 +98,9 @@ class _Env:
     def new_workers(self, threads_max: int | None = None) -> StepWorkers:
         return self.workers
 
+    def new_companion(self, factory: str, *args: Any) -> Any:
+        raise AssertionError("the metadata log is not compacted")
+
     def open_dir(self, path: str, *, create: bool = False) -> Dir:
         return self._node.disk.open_dir(path, create)
 

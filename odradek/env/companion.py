@@ -1,0 +1,210 @@
+"""A companion's process, as its node sees it (SHELL): `odradek.env.ports.Companion` of this machine.
+
+Theory of operation
+-------------------
+The process runs `odradek.env.companion_main`. Two descriptors connect it: a socket for calls (`companion_frames`),
+and the lifeline, a pipe that nobody writes to. When the node ends, even by kill -9, the pipe's end closes. The kernel
+then ends the companion at once, also in the middle of a call.
+
+Beside these the companion inherits standard error alone. Listening sockets stay with the node, and so do the locks of
+log directories: a `flock` lasts as long as any process has the file open.
+
+Two locks: `_turn` is held for a whole call, `_state` for moments. `close` shuts the socket down, which ends a call
+under way, and ends the process. It waits for that call before it closes the descriptors: their numbers could be
+reused under it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from odradek.env.companion_frames import FramePickler, Outgoing, receive
+from odradek.env.ports import Companion, CompanionLost, CompanionRefused
+from odradek.env.real_files import RealFile
+
+END_SECONDS_MAX = 1.0
+"""The time that an idle companion has to end by itself: it takes some milliseconds."""
+KILLED_SECONDS_MAX = 3.0
+"""The longest wait for a killed process. One that reads from a device that hangs ends when the device answers; the
+next start of any process reaps it (`subprocess`)."""
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
+)
+"""Numeric libraries start a thread per core by default, each with memory of its own. The node needs the cores."""
+
+
+class _LendingPickler(FramePickler):
+    """Passes files as their descriptors."""
+
+    def persistent_id(self, value: object) -> Any:
+        if not isinstance(value, RealFile):
+            return super().persistent_id(value)
+        self.descriptors.append(value.fileno())
+        return value.directory, value.path, value.size
+
+
+class _Process:
+    """A started process and the descriptors that lead to it. Raises `OSError` if the system has none."""
+
+    def __init__(self, factory: str) -> None:
+        with contextlib.ExitStack() as opened:
+            self.socket, theirs = socket.socketpair()
+            opened.callback(self.socket.close)
+            with theirs:
+                lifeline, self._lifeline = os.pipe()
+                opened.callback(os.close, self._lifeline)
+                try:
+                    self.process = _spawn(factory, theirs.fileno(), lifeline)
+                finally:
+                    os.close(lifeline)
+            opened.pop_all()
+
+    def shut(self) -> None:
+        """Let both ends see the end of the stream."""
+        with contextlib.suppress(OSError):  # the other end was first
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def end(self, patience_seconds: float) -> str:
+        """Wait for the end of the process, kill it after `patience_seconds`, and reap it. Returns how it ended."""
+        try:
+            status = self.process.wait(patience_seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(KILLED_SECONDS_MAX)
+            return "was killed"
+        return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+    def release(self) -> None:
+        """Close the descriptors, once."""
+        self.socket.close()
+        os.close(self._lifeline)
+
+
+def _spawn(factory: str, channel: int, lifeline: int) -> subprocess.Popen[bytes]:
+    """Start the program. The factory stands in its arguments for whoever lists processes."""
+    program = [sys.executable, "-P", "-m", "odradek.env.companion_main", str(channel), str(lifeline), factory]
+    # As this process finds its packages: installed, or in the checkout that it was started in.
+    paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
+    return subprocess.Popen(
+        program,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        close_fds=True,
+        pass_fds=(channel, lifeline),
+        env={**os.environ, **ONE_THREAD, "PYTHONPATH": paths},
+    )
+
+
+class RealCompanion:
+    """`odradek.env.ports.Companion` in a child process."""
+
+    def __init__(self, factory: str, args: tuple[Any, ...]) -> None:
+        self._factory = factory
+        self._args = args
+        self._turn = threading.Lock()
+        self._state = threading.Lock()
+        self._process: _Process | None = None
+        self._lost: str | None = None
+        """The reason why there will never be a process again."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process' id; None while there is none."""
+        with self._state:
+            return None if self._process is None else self._process.process.pid
+
+    @property
+    def is_closed(self) -> bool:
+        """True if it is lost, or was closed: no process is left."""
+        return self._lost is not None
+
+    def call(self, method: str, *args: Any) -> Any:
+        question = Outgoing((method, args), _LendingPickler)
+        with self._turn:
+            process = self._process or self._start()
+            return self._ask(process, question)
+
+    def close(self) -> None:
+        with self._state:
+            if self._lost is None:
+                self._lost = "was closed"
+            process = self._process
+            if process is not None:
+                process.shut()
+        if process is not None:
+            # A method that runs has nothing to finish: its caller is told that it is lost.
+            process.end(0.0 if self._turn.locked() else END_SECONDS_MAX)
+        with self._turn:
+            self._forget()
+
+    def _start(self) -> _Process:
+        """Start the process and make the object. If the factory raises, the next call starts anew."""
+        making = Outgoing(self._args)
+        with self._state:
+            if self._lost is not None:
+                raise self._lost_error()
+            try:
+                process = self._process = _Process(self._factory)
+            except OSError as error:
+                raise CompanionRefused(f"the companion {self._factory} did not start: {error}") from error
+        is_made = False
+        try:
+            self._ask(process, making)
+            is_made = True
+        finally:
+            if not is_made:
+                process.shut()
+                process.end(END_SECONDS_MAX)
+                self._forget()
+        return process
+
+    def _ask(self, process: _Process, question: Outgoing) -> Any:
+        try:
+            question.send(process.socket)
+            answer = receive(process.socket)
+        except (OSError, EOFError) as error:
+            self._lose(process)
+            raise self._lost_error() from error
+        except BaseException:  # no memory, or an interrupt: the next call would read the rest of this answer
+            self._lose(process)
+            raise
+        is_result, value, places = answer.value()
+        if is_result:
+            return value
+        value.add_note(f"raised in a companion: {places}")
+        try:
+            raise value
+        finally:
+            del value  # or error, traceback and frame hold each other until a collection of garbage
+
+    def _lose(self, process: _Process) -> None:
+        process.shut()
+        how = process.end(END_SECONDS_MAX)
+        with self._state:
+            if self._lost is None:
+                self._lost = f"(process {process.process.pid}) {how}"
+        self._forget()
+
+    def _forget(self) -> None:
+        """Close the descriptors. The caller has the turn, so nobody reads from them."""
+        with self._state:
+            process, self._process = self._process, None
+            if process is not None:
+                process.release()
+
+    def _lost_error(self) -> CompanionLost:
+        return CompanionLost(f"the companion {self._factory} {self._lost}")
+
+
+if TYPE_CHECKING:
+
+    def _conforms(companion: RealCompanion) -> Companion:
+        return companion

@@ -1,0 +1,161 @@
+"""What passes between a node and its companion (SHELL): values as frames on a Unix stream socket.
+
+A frame is a head, a table, a pickle (protocol 5, PEP 574), and the buffers that the table lists. Bytes of
+`APART_BYTES_MIN` or more are such buffers. They go from the sender's memory to the socket, and from the socket to where
+they stay, so each side copies them once. Descriptors travel beside the head (SCM_RIGHTS).
+
+Both ends are one release's, and strangers cannot reach the socket. So frames are as plain as that.
+"""
+
+from __future__ import annotations
+
+import array
+import io
+import pickle
+import socket
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from odradek.env.ports import FILES_MAX
+
+APART_BYTES_MIN = 32 << 10
+"""The fewest bytes that are a buffer of their own. Below, one more call of the system costs more than the copy."""
+_HEAD = struct.Struct("!QII")
+"""Bytes of the pickle, number of buffers, number of descriptors."""
+_ROW = struct.Struct("!?Q")
+"""True if the buffer may be written to where it arrives; its bytes."""
+_APART = 0
+"""The persistent id of the next buffer. That of a lent file is a tuple."""
+
+_Apart: TypeAlias = list[tuple[bool, memoryview]]
+
+
+class FramePickler(pickle.Pickler):
+    """Writes a value, and leaves its long bytes in `apart`."""
+
+    def __init__(self, file: io.BytesIO, apart: _Apart) -> None:
+        super().__init__(file, 5, buffer_callback=partial(_keep_apart, apart))
+        self._apart = apart
+        self.descriptors: list[int] = []
+
+    def persistent_id(self, value: object) -> Any:
+        if isinstance(value, (bytes, bytearray)):
+            if len(value) < APART_BYTES_MIN or type(value) not in (bytes, bytearray):
+                return None
+            self._apart.append((isinstance(value, bytearray), memoryview(value)))
+            return _APART
+        if isinstance(value, memoryview):
+            flat = value if value.c_contiguous and value.nbytes else memoryview(value.tobytes())
+            self._apart.append((False, flat.cast("B")))
+            return _APART
+        return None
+
+
+def _keep_apart(apart: _Apart, buffer: pickle.PickleBuffer) -> bool:
+    """Keep the memory of an array or the like out of the pickle; True leaves it there."""
+    raw = buffer.raw()
+    if raw.nbytes < APART_BYTES_MIN:
+        return True
+    apart.append((not raw.readonly, raw))
+    return False
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads a value. Its long bytes come in the order in which the pickle names them."""
+
+    def __init__(
+        self, file: io.BytesIO, apart: Iterator[bytes | bytearray], lend: Callable[..., Any] | None
+    ) -> None:
+        super().__init__(file, buffers=apart)
+        self._apart = apart
+        self._lend = lend
+
+    def persistent_load(self, pid: Any) -> Any:
+        if pid == _APART:
+            return next(self._apart)
+        if self._lend is None:
+            raise pickle.UnpicklingError("a file was lent to a node")
+        return self._lend(*pid)
+
+
+class Outgoing:
+    """A frame to be sent. Raises what pickle raises for a value that it cannot write."""
+
+    def __init__(self, value: object, pickler: type[FramePickler] = FramePickler) -> None:
+        file, apart = io.BytesIO(), _Apart()
+        writer = pickler(file, apart)
+        writer.dump(value)
+        self._apart = [view for _, view in apart]
+        self._descriptors = writer.descriptors
+        if len(self._descriptors) > FILES_MAX:
+            raise ValueError(f"{len(self._descriptors)} files in one call, more than {FILES_MAX}")
+        table = b"".join(_ROW.pack(is_writable, view.nbytes) for is_writable, view in apart)
+        body = file.getbuffer()
+        self._head = _HEAD.pack(body.nbytes, len(apart), len(self._descriptors)) + table
+        self._body = body
+
+    def send(self, sock: socket.socket) -> None:
+        """Send the frame whole. Raises `OSError`."""
+        lent = array.array("i", self._descriptors)
+        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, lent)] if lent else []
+        sent = sock.sendmsg((self._head, self._body), beside)
+        for chunk in (memoryview(self._head), self._body, *self._apart):
+            if sent < chunk.nbytes:
+                sock.sendall(chunk[sent:])
+            sent = max(0, sent - chunk.nbytes)
+
+
+class Incoming:
+    """A frame that has come whole, with its descriptors. The receiver closes them."""
+
+    def __init__(self, body: bytes, apart: Sequence[bytes | bytearray], descriptors: Sequence[int]) -> None:
+        self._body = body
+        self._apart = apart
+        self.descriptors = descriptors
+
+    def value(self, lend: Callable[..., Any] | None = None) -> Any:
+        """The value that was sent. `lend` makes its files, in the order of the descriptors.
+
+        Raises what pickle, or the making of the value, raises.
+        """
+        return _Unpickler(io.BytesIO(self._body), iter(self._apart), lend).load()
+
+
+def receive(sock: socket.socket) -> Incoming:
+    """The next frame. Raises `OSError`, and `EOFError` at the end of the stream."""
+    head, descriptors, _, _ = socket.recv_fds(sock, _HEAD.size, FILES_MAX, socket.MSG_CMSG_CLOEXEC)
+    if not head:
+        raise EOFError
+    body_bytes, buffers, descriptor_count = _HEAD.unpack(head + _receive_bytes(sock, _HEAD.size - len(head)))
+    if len(descriptors) != descriptor_count:
+        raise OSError(f"{len(descriptors)} of {descriptor_count} descriptors arrived")
+    rows = list(_ROW.iter_unpack(_receive_bytes(sock, buffers * _ROW.size)))
+    body = _receive_bytes(sock, body_bytes)
+    apart = [
+        _receive_bytearray(sock, count) if writable else _receive_bytes(sock, count)
+        for writable, count in rows
+    ]
+    return Incoming(body, apart, descriptors)
+
+
+def _receive_bytes(sock: socket.socket, count: int) -> bytes:
+    data = sock.recv(count, socket.MSG_WAITALL) if count else b""
+    while len(data) < count:  # a signal came in between, or the end
+        more = sock.recv(count - len(data), socket.MSG_WAITALL)
+        if not more:
+            raise EOFError
+        data += more
+    return data
+
+
+def _receive_bytearray(sock: socket.socket, count: int) -> bytearray:
+    data = bytearray(count)
+    rest = memoryview(data)
+    while rest:
+        got = sock.recv_into(rest, 0, socket.MSG_WAITALL)
+        if not got:
+            raise EOFError
+        rest = rest[got:]
+    return data

@@ -1,0 +1,149 @@
+"""The program of a companion's process (SHELL): `python -m odradek.env.companion_main CHANNEL LIFELINE FACTORY`.
+
+`odradek.env.companion` starts it. The first frame has the factory's arguments, of which the object is made. Each further
+frame names a method to call. The end of the channel ends the process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from odradek.env.companion_frames import Incoming, Outgoing, receive
+from odradek.env.ports import CompanionFailed, FileClosed, LentFile, disk_error, load_factory
+
+NICENESS = 5
+"""This work may wait, clients may not. On a core that both want, the companion gets a quarter (sched(7): each step is
+a factor of about 1.25)."""
+
+
+class DescriptorFile:
+    """`odradek.env.ports.LentFile` over a descriptor that the node lent. It is of use until the call returns."""
+
+    __slots__ = ("_directory", "_fd", "path", "size")
+
+    def __init__(self, fd: int, directory: str, path: str, size: int) -> None:
+        self._fd = fd
+        self._directory = directory
+        self.path = path
+        self.size = size
+
+    def pread(self, count: int, offset: int) -> bytes:
+        if self._fd < 0:
+            raise FileClosed(self._directory, self.path, "read", 0, "the call that lent it has ended")
+        try:
+            data = os.pread(self._fd, count, offset)
+            while len(data) < count and (rest := os.pread(self._fd, count - len(data), offset + len(data))):
+                data += rest
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise disk_error(self._directory, self.path, "read", error.errno or 0, reason) from error
+        return data
+
+    def forget(self) -> None:
+        """The call has ended, and with it the descriptor."""
+        self._fd = -1
+
+
+class _Server:
+    """The object, once it is made, and the calls of it."""
+
+    def __init__(self, channel: socket.socket, factory: str) -> None:
+        self._channel = channel
+        self._factory = factory
+        self._made: Any = None
+
+    def serve_next(self) -> None:
+        """Answer one frame. Raises `EOFError` when the node has closed the channel."""
+        self._answer(receive(self._channel)).send(self._channel)
+
+    def _answer(self, frame: Incoming) -> Outgoing:
+        descriptors = iter(frame.descriptors)
+        lent: list[DescriptorFile] = []
+
+        def lend(directory: str, path: str, size: int) -> DescriptorFile:
+            lent.append(DescriptorFile(next(descriptors), directory, path, size))
+            return lent[-1]
+
+        try:
+            return Outgoing((True, self._act(frame.value(lend)), ""))
+        except Exception as error:  # noqa: BLE001 - it is raised where the call was made
+            return _failure(error)
+        finally:
+            for file in lent:
+                file.forget()
+            for fd in frame.descriptors:
+                os.close(fd)
+
+    def _act(self, asked: Any) -> Any:
+        if self._made is None:
+            self._made = load_factory(self._factory)(*asked)
+            return None
+        method, args = asked
+        return getattr(self._made, method)(*args)
+
+
+def _failure(error: Exception) -> Outgoing:
+    """The frame that raises this error in the node, or its text where pickle would change the error."""
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    places = " > ".join(
+        f"{os.path.basename(code.co_filename)}:{line} {code.co_name}" for code, line in frames
+    )
+    if not _survives_pickle(error):
+        error = CompanionFailed("".join(traceback.format_exception_only(error)).strip())
+    return Outgoing((False, error, places))
+
+
+def _survives_pickle(error: Exception) -> bool:
+    try:
+        again = pickle.loads(pickle.dumps(error))
+        return type(again) is type(error) and str(again) == str(error)
+    except Exception:  # noqa: BLE001 - whatever the error's class raises here, it would raise in the node
+        return False
+
+
+def _end_with_the_node(lifeline: int) -> None:
+    """Let the kernel end this process when the node's end of the pipe closes, be it in the middle of a call.
+
+    SIGIO (fcntl(2), O_ASYNC) ends a process by default. PR_SET_PDEATHSIG would not do: it tells of the end of the
+    thread that started the process, here a worker's.
+    """
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGIO,))
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    if select.select((lifeline,), (), (), 0)[0]:
+        raise EOFError  # the node had ended before
+
+
+def main(channel: str, lifeline: str, factory: str) -> None:
+    """Serve the node until it closes the channel or ends."""
+    # They come to all processes of a terminal or a service; the node stops in its own order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.nice(NICENESS)
+    with socket.socket(fileno=int(channel)) as connected:
+        server = _Server(connected, factory)
+        try:
+            _end_with_the_node(int(lifeline))
+            while True:
+                server.serve_next()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            return
+
+
+if TYPE_CHECKING:
+
+    def _conforms(file: DescriptorFile) -> LentFile:
+        return file
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

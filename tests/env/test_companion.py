@@ -1,0 +1,406 @@
+"""Companions: one contract for the machine and the simulator, then the process itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pytest
+
+from bench.processes import command_prefix
+from odradek.env import companion as companion_module
+from odradek.env.ports import (
+    FILES_MAX,
+    Companion,
+    CompanionFailed,
+    CompanionLost,
+    CompanionRefused,
+    Dir,
+    DiskError,
+    FileClosed,
+    FileMissing,
+    ResourcesShort,
+)
+from odradek.env.real import RealEnv
+from sim.machine.waiting import NodeCrashed
+from sim.machine.weather import Weather
+from sim.machine.world import World
+from tests.env.companions import MIB
+
+MIRROR = "tests.env.companions:Mirror"
+PROCESS = "tests.env.companions:Process"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Maker(Protocol):
+    """The part of `Env` that is under test."""
+
+    def new_companion(self, factory: str, *args: Any) -> Companion: ...
+
+    def open_dir(self, path: str, *, create: bool = False) -> Dir: ...
+
+
+@pytest.fixture
+def real() -> Iterator[RealEnv]:
+    """This machine; its companions end with the test."""
+    env = RealEnv()
+    yield env
+    env.close()
+
+
+@pytest.fixture(params=["real", "sim"])
+def env(request: pytest.FixtureRequest) -> Maker:
+    """Each of the two worlds."""
+    if request.param == "sim":
+        return World(1, Weather()).node_env("a")
+    made: Maker = request.getfixturevalue("real")
+    return made
+
+
+def test_a_call_returns_what_the_method_returns(env: Maker) -> None:
+    """The factory gets its arguments, the method its own, and the result comes back."""
+    mirror = env.new_companion(MIRROR, 7, "x")
+    assert mirror.call("made_of") == (7, "x")
+    assert mirror.call("echo", 1, None, {"a": [b"b"]}) == (1, None, {"a": [b"b"]})
+    mirror.close()
+
+
+def test_long_bytes_pass_both_ways(env: Maker) -> None:
+    """Four MiB of bytes, bytearray and array arrive with their types, long and short, nested and repeated."""
+    mirror = env.new_companion(MIRROR)
+    long, array = os.urandom(4 * MIB), np.arange(MIB, dtype=np.int32)
+    for value in (long, bytearray(long), b"", bytearray(b"short"), [long, {"again": long}]):
+        (back,) = mirror.call("echo", value)
+        assert type(back) is type(value)
+        assert back == value
+    for numbers in (array, array[:9], array.reshape(1024, 1024).T[::2]):
+        (there,) = mirror.call("echo", numbers)
+        assert np.array_equal(there, numbers)
+        assert there.flags.writeable
+    mirror.close()
+
+
+def test_an_exception_comes_back_as_it_is(env: Maker) -> None:
+    """'Raises what the method or the factory raises'; the object lives on."""
+    mirror = env.new_companion(MIRROR)
+    with pytest.raises(ZeroDivisionError, match="by nothing"):
+        mirror.call("fail", ZeroDivisionError("by nothing"))
+    with pytest.raises(ResourcesShort) as caught:
+        mirror.call("fail", ResourcesShort("/data", "/data/a.log", "read", 24, "too many"))
+    error = caught.value
+    assert (error.directory, error.path, error.operation, error.errno, error.reason, str(error)) == (
+        "/data",
+        "/data/a.log",
+        "read",
+        24,
+        "too many",
+        "read /data/a.log: too many",
+    )
+    with pytest.raises(AttributeError, match="no_such_method"):
+        mirror.call("no_such_method")
+    assert mirror.call("echo", 1) == (1,)
+    never_made = env.new_companion("tests.env.companions:NeverMade", "a reason")
+    for _ in range(2):
+        with pytest.raises(LookupError, match="a reason"):
+            never_made.call("echo")
+    mirror.close()
+    never_made.close()
+
+
+def test_a_pinned_file_is_read_even_if_it_was_removed(env: Maker, tmp_path: Path) -> None:
+    """A `File` among the arguments arrives with path, size and `pread`, over the same open file."""
+    directory = env.open_dir(str(tmp_path / "data"), create=True)
+    file = directory.open("a.log", create=True)
+    file.append(b"0123456789")
+    file.rest()
+    file.pin()
+    mirror = env.new_companion(MIRROR)
+    assert mirror.call("read", file, 4, 3) == (file.path, 10, b"3456")
+    directory.remove("a.log")
+    file.close()
+    assert mirror.call("read", file, 100, 8) == (file.path, 10, b"89")
+    assert mirror.call("read_all", {"one": [file, file]}) == {"one": [b"0123456789"] * 2}
+    file.unpin()
+    with pytest.raises(FileClosed):
+        mirror.call("read", file, 1, 0)
+    assert mirror.call("echo", 1) == (1,)
+    mirror.close()
+
+
+def test_a_closed_companion_is_lost(env: Maker) -> None:
+    """'Idempotent': each later call raises `CompanionLost`, also if the first one has yet to come."""
+    for is_used in (False, True):
+        mirror = env.new_companion(MIRROR)
+        if is_used:
+            mirror.call("echo")
+        mirror.close()
+        mirror.close()
+        with pytest.raises(CompanionLost, match="closed"):
+            mirror.call("echo")
+
+
+def test_a_dead_node_calls_nothing() -> None:
+    """In the simulator a companion dies with its node, as all its ports do."""
+    world = World(1, Weather())
+    called: list[str] = []
+
+    async def main() -> None:
+        env = world.node_env("a")
+        mirror = env.new_companion(MIRROR)
+        mirror.call("echo")
+        world.crash("a")
+        try:
+            mirror.call("echo")
+        except NodeCrashed:
+            called.append("crashed")
+
+    world.run(main)
+    assert called == ["crashed"]
+
+
+# --- the process
+
+
+def children() -> set[str]:
+    """Processes whose parent is this one, zombies included."""
+    return {
+        pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
+    }
+
+
+def descriptors() -> dict[str, str]:
+    """The descriptors of this process that companions use."""
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            target = os.readlink(f"/proc/self/fd/{fd}")
+            if target.startswith(("socket:", "pipe:")):
+                found[fd] = target
+    return found
+
+
+def test_nothing_is_started_before_the_first_call(real: RealEnv) -> None:
+    """The first call starts the process, and `close` leaves neither zombie nor descriptor."""
+    before = children(), descriptors()
+    process = real.new_companion(PROCESS)
+    assert (children(), descriptors()) == before
+    pid = process.call("pid")
+    assert children() - before[0] == {str(pid)}
+    assert len(descriptors()) == len(before[1]) + 2
+    process.close()
+    assert (children(), descriptors()) == before
+
+
+def test_the_process_has_what_it_needs_and_nothing_else(real: RealEnv, tmp_path: Path) -> None:
+    """It inherits neither locks nor files, yields to the node, and finds the same packages."""
+    directory = real.open_dir(str(tmp_path))
+    directory.lock()
+    (tmp_path / "leaky").touch()
+    fd = os.open(tmp_path / "leaky", os.O_RDONLY)
+    os.set_inheritable(fd, True)
+    try:
+        status = real.new_companion(PROCESS).call("status")
+    finally:
+        os.close(fd)
+    held = [target for target in status["descriptors"] if not target.startswith(("socket:", "pipe:"))]
+    assert not [target for target in held if target.startswith(str(tmp_path))]
+    assert status["nice"] == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 5)
+    paths = list(dict.fromkeys(map(os.path.abspath, sys.path)))
+    assert status["sys.path"][: len(paths)] == paths
+    assert status["threads"] == "1"
+
+
+def test_a_killed_process_is_lost_and_the_next_one_works(real: RealEnv) -> None:
+    """kill -9 of the companion raises `CompanionLost` at the next call, for good; a new one starts anew."""
+    before = children(), descriptors()
+    process = real.new_companion(PROCESS)
+    os.kill(process.call("pid"), signal.SIGKILL)
+    for _ in range(2):
+        with pytest.raises(CompanionLost, match="ended by SIGKILL"):
+            process.call("pid")
+    assert (children(), descriptors()) == before, "nothing waits for `close`"
+    with pytest.raises(CompanionLost, match="ended with status 3"):
+        real.new_companion(PROCESS).call("end", 3)
+    assert (children(), descriptors()) == before
+    assert real.new_companion(PROCESS).call("pid") > 0
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Path:
+    """A named pipe, through which a companion tells that a call runs."""
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path / "fifo"
+
+
+def test_close_ends_a_call_that_runs(real: RealEnv, fifo: Path) -> None:
+    """'A call that runs in another thread raises `CompanionLost`', however long it would hold its interpreter."""
+    before = children(), descriptors()
+    process = real.new_companion(PROCESS)
+    caught: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            process.call("hold", str(fifo))
+        except CompanionLost as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    with open(fifo) as pipe:
+        assert int(pipe.readline()) == process.pid
+    process.close()
+    thread.join()
+    assert [str(error) for error in caught] == [f"the companion {PROCESS} was closed"]
+    assert (children(), descriptors()) == before
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_the_process_ends_when_its_node_is_killed(fifo: Path, is_busy: bool) -> None:
+    """kill -9 of the node ends the companion at once: in the middle of a call too, after the thread that started it."""
+    script = f"""
+import sys, threading
+from odradek.env.real import RealEnv
+process = RealEnv().new_companion({PROCESS!r})
+thread = threading.Thread(target=lambda: print(process.call("pid"), flush=True))
+thread.start(); thread.join()
+if {is_busy}: process.call("hold", sys.argv[1])
+else: threading.Event().wait()
+"""
+    node = subprocess.Popen(
+        [*command_prefix(), sys.executable, "-c", script, str(fifo)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    try:
+        assert node.stdout is not None
+        pid = int(node.stdout.readline())
+        companion = os.pidfd_open(pid)
+        if is_busy:
+            with open(fifo) as pipe:
+                assert int(pipe.readline()) == pid
+        assert not select.select([companion], [], [], 0)[0]
+    finally:
+        node.kill()
+        node.wait()
+        assert node.stdout is not None
+        node.stdout.close()
+    assert select.select([companion], [], [], 30)[0], "the companion has outlived its node"
+    os.close(companion)
+
+
+def test_the_signals_that_stop_a_node_leave_its_companion(real: RealEnv) -> None:
+    """SIGINT and SIGTERM come to all processes of a terminal or a service; the node ends its companion itself."""
+    process = real.new_companion(PROCESS)
+    pid = process.call("pid")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(pid, number)
+        assert process.call("pid") == pid
+
+
+def test_an_error_that_cannot_be_pickled_comes_as_its_text(real: RealEnv) -> None:
+    """`CompanionFailed` has type and text, and a note of the place; a result of that kind is an error as well."""
+    mirror = real.new_companion(MIRROR)
+    with pytest.raises(CompanionFailed, match=r"companions\.Unpicklable: \('told', <unlocked") as caught:
+        mirror.call("fail_oddly")
+    (note,) = caught.value.__notes__
+    assert note.startswith("raised in a companion: ")
+    assert note.endswith(" fail_oddly")
+    with pytest.raises(TypeError, match="cannot pickle"):
+        mirror.call("result_that_stays")
+    with pytest.raises(TypeError, match="cannot pickle"):
+        mirror.call("echo", threading.Lock())
+    assert mirror.call("echo", 1) == (1,)
+
+
+def test_a_memoryview_arrives_as_bytes(real: RealEnv) -> None:
+    """A view has no life of its own in another process: its bytes go, in order."""
+    mirror = real.new_companion(MIRROR)
+    whole = memoryview(bytes(range(256)) * 1024)
+    for view in (whole, whole[1:4], whole[::2], whole[:0], whole.cast("I")):
+        (back,) = mirror.call("echo", view)
+        assert type(back) is bytes
+        assert back == view.tobytes()
+
+
+def test_a_lent_file_is_of_use_during_its_call(real: RealEnv, tmp_path: Path) -> None:
+    """'Valid during the call': afterwards it is closed, and the companion keeps no descriptor."""
+    file = real.open_dir(str(tmp_path)).open("a.log", create=True)
+    file.append(b"x")
+    mirror = real.new_companion(MIRROR)
+    mirror.call("keep", file)
+    with pytest.raises(FileClosed):
+        mirror.call("read_kept")
+    with pytest.raises(ValueError, match="251 files in one call"):
+        mirror.call("echo", [file] * (FILES_MAX + 1))
+    assert len(mirror.call("read_all", {"all": [file] * FILES_MAX})["all"]) == FILES_MAX
+    file.close()
+
+
+def test_a_failed_read_names_the_directory(real: RealEnv, tmp_path: Path) -> None:
+    """A `DiskError` of the companion is one of the node's: the log directory goes offline as after any other."""
+    file = real.open_dir(str(tmp_path)).open("a.log", create=True)
+    mirror = real.new_companion(MIRROR)
+    with pytest.raises(DiskError) as caught:
+        mirror.call("read", file, 1, -1)
+    assert (caught.value.directory, caught.value.path, caught.value.operation) == (
+        str(tmp_path),
+        file.path,
+        "read",
+    )
+    assert not isinstance(caught.value, FileMissing)
+
+
+def test_a_start_that_the_system_refuses_may_be_tried_again(
+    real: RealEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A want of memory or processes (fork(2), EAGAIN) is `CompanionRefused`, and leaves nothing open."""
+    before = children(), descriptors()
+    process = real.new_companion(PROCESS)
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(companion_module.subprocess, "Popen", refuse)
+        with pytest.raises(CompanionRefused, match=r"did not start: .*temporarily unavailable"):
+            process.call("pid")
+    assert (children(), descriptors()) == before
+    assert process.call("pid") == process.pid
+    process.close()
+
+
+def test_calls_of_two_threads_have_their_turns(real: RealEnv) -> None:
+    """Each gets the answer to its own question."""
+    mirror = real.new_companion(MIRROR)
+    answers: dict[int, list[Any]] = {0: [], 1: []}
+
+    def ask(number: int) -> None:
+        for turn in range(200):
+            answers[number].append(mirror.call("echo", number, turn, bytes(turn)))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in answers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {number: [(number, turn, bytes(turn)) for turn in range(200)] for number in answers}
+
+
+def test_a_companion_is_of_its_environment(real: RealEnv) -> None:
+    """`RealEnv.close` ends what it has made: a process that embeds a node has no child left."""
+    before = children()
+    made = [real.new_companion(PROCESS) for _ in range(2)]
+    pids = {process.call("pid") for process in made}
+    assert len(pids) == 2
+    real.close()
+    assert children() == before
