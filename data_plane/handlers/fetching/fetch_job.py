@@ -17,6 +17,7 @@ import attrs
 
 from data_plane.broker import Broker
 from data_plane.fetch_sessions import FetchedPartition, FetchPlan, FollowerCursor, move_to_end
+from data_plane.handlers.fetching.empty_batches import read_records
 from data_plane.handlers.leader_hints import leader_endpoints
 from data_plane.log.partition_log import FileRange, PartitionLog
 from data_plane.replication.partition import Partition
@@ -233,7 +234,8 @@ class FetchJob:
                 if throttle is not None and not throttle.has_room(int(self.broker.clock.monotonic() * 1000)):
                     bound = -1
             limit = min(fetched.max_bytes, room)
-            got = log.read(fetched.fetch_offset, limit, upper_bound=bound, min_one=not attempt.bytes_read)
+            read = PartitionLog.read if self.is_follower else read_records
+            got = read(log, fetched.fetch_offset, limit, upper_bound=bound, min_one=not attempt.bytes_read)
         except (KafkaError, DiskError) as error:
             return self._not_read(fetched, partition, error)
         if got.next_offset < bound:

@@ -326,10 +326,22 @@ def _cleaner(page: MetricsText, figures: Mapping[str, float]) -> None:
     """Kafka's figures of its log cleaner, and our own bytes."""
     for field, metric, described in (
         ("threads", "cleaner_threads", "Threads of the log cleaner."),
-        ("dead_threads", "cleaner_dead_threads", "Threads of the log cleaner that have ended though they should run."),
+        (
+            "dead_threads",
+            "cleaner_dead_threads",
+            "Threads of the log cleaner that have ended though they should run.",
+        ),
         ("uncleanable_partitions", "cleaner_uncleanable_partitions", "Logs that the cleaner has set aside."),
-        ("uncleanable_bytes", "cleaner_uncleanable_bytes", "Bytes of the logs that the cleaner has set aside."),
-        ("max_dirty_percent", "cleaner_max_dirty_percent", "The dirtiest log's dirty part, at the last look."),
+        (
+            "uncleanable_bytes",
+            "cleaner_uncleanable_bytes",
+            "Bytes of the logs that the cleaner has set aside.",
+        ),
+        (
+            "max_dirty_percent",
+            "cleaner_max_dirty_percent",
+            "The dirtiest log's dirty part, at the last look.",
+        ),
         (
             "max_compaction_delay_seconds",
             "cleaner_max_compaction_delay_seconds",

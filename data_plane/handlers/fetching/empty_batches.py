@@ -1,0 +1,46 @@
+"""Consumers are spared answers that have batches without records alone.
+
+Compaction leaves such batches, and a segment may have nothing else. librdkafka takes an answer without a record for
+one that was too small for the next record. It doubles its limit, and fails after ten such answers in a row. So a
+consumer gets what comes behind them. Followers get all batches.
+"""
+
+from __future__ import annotations
+
+from data_plane.log.log_types import LogRead
+from data_plane.log.partition_log import PartitionLog
+from odradek.env.ports import DiskError
+from wire.batches.batch_header import HEADER_SIZE, iter_batches
+from wire.errors import KafkaError
+
+_BYTES_MAX = 64 * HEADER_SIZE
+_READS_MAX = 200
+"""Reads for one partition of a request, which bounds its work on the loop."""
+
+
+def read_records(
+    log: PartitionLog, offset: int, max_bytes: int, *, upper_bound: int, min_one: bool
+) -> LogRead:
+    """`PartitionLog.read`, past batches without records if something follows them. Raises as it does."""
+    found = log.read(offset, max_bytes, upper_bound=upper_bound, min_one=min_one)
+    for _ in range(_READS_MAX):
+        if found.next_offset >= upper_bound or not _is_empty(found):
+            break
+        try:
+            behind = log.read(found.next_offset, max_bytes, upper_bound=upper_bound, min_one=min_one)
+        except (KafkaError, DiskError):
+            # The next request meets it, and is told.
+            break
+        if behind.file is None:
+            break
+        found.release()
+        found = behind
+    return found
+
+
+def _is_empty(found: LogRead) -> bool:
+    """True if the bytes lie in memory, and no batch in them has a record."""
+    if found.file is None or found.count > _BYTES_MAX or found.count % HEADER_SIZE:
+        return False
+    data = found.file.read_warm(found.count, found.position)
+    return data is not None and all(not header.record_count for _, header in iter_batches(data))
