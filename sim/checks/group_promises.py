@@ -7,7 +7,7 @@
 5. Once a member has an assignment of a generation, no commit of an older one is taken.
 
 A group that is empty and has no commits is deleted, as in Kafka, and its generations begin anew. So a generation may
-come twice, if no commit has been acknowledged, and if the owners of before are dead or have heard nothing for a session.
+come twice before the first commit is acknowledged. The owners of before are dead then, or were silent for a session.
 
 An owner that seeks goes on where it wants. Records that a client has asked to delete may be missed.
 

@@ -205,8 +205,8 @@ class ProducerState:
         """Forget producers without an open transaction that have been silent this long; how many.
 
         `now_ms` is monotonic. Silence counts from the first look that finds nothing new. (Kafka compares the batches'
-        timestamps with the wall clock. Then a clock that is off lets it forget a producer that is at work, whose next
-        batch may stand anywhere: one that was lost comes behind it.)
+        timestamps with the wall clock. With a clock that is off it may forget a producer at work. The next
+        batch of a forgotten producer may stand anywhere, so a lost one may come behind it.)
         """
         expired = []
         for producer_id, entry in self.entries.items():
