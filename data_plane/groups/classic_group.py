@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from wire.codec import decode_bounded
 from wire.errors import ErrorCode, ProtocolError
 from wire.messages.coordinator_records import GroupMetadataValue, MemberMetadata
-from wire.messages.data_records import ConsumerProtocolSubscription
+from wire.messages.data_records import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from wire.messages.join_group import JoinGroupResponseMember
 
 CONSUMER_PROTOCOL = "consumer"
@@ -128,6 +128,36 @@ class Member:
         if self._subscription is None or self._subscription[0] != metadata:
             self._subscription = (metadata, _topics_of(metadata))
         return self._subscription[1]
+
+    def owes_rejoin(self, protocol: str) -> bool:
+        """True if it claimed partitions when it joined that its assignment lacks. By the cooperative protocol
+        (KIP-429) it gives them up and joins once more: nobody has them until then."""
+        claimed = _claimed_partitions(self.metadata_for(protocol))
+        return bool(claimed) and not claimed <= _given_partitions(self.assignment)
+
+
+def _claimed_partitions(metadata: bytes) -> set[tuple[str, int]]:
+    """The partitions that a member claims in its metadata. None in version 0, or if a stranger wrote something else."""
+    try:
+        subscription = decode_bounded(ConsumerProtocolSubscription, _version_of(metadata), metadata, 2)
+    except ProtocolError:
+        return set()
+    return {(each.topic, index) for each in subscription.owned_partitions for index in each.partitions}
+
+
+def _given_partitions(assignment: bytes) -> set[tuple[str, int]]:
+    """The partitions in an assignment; none if a stranger wrote something else."""
+    try:
+        given = decode_bounded(ConsumerProtocolAssignment, _version_of(assignment), assignment, 2)
+    except ProtocolError:
+        return set()
+    return {(each.topic, index) for each in given.assigned_partitions for index in each.partitions}
+
+
+def _version_of(data: bytes) -> int:
+    """The version to read a member's metadata or assignment with. Newer versions only append fields."""
+    newest = ConsumerProtocolSubscription.VALID_VERSIONS[1]
+    return max(0, min(int.from_bytes(data[:2], "big", signed=True), newest))
 
 
 def _topics_of(metadata: bytes) -> tuple[str, ...] | None:
@@ -309,6 +339,12 @@ class ClassicGroup:
         if not votes:
             raise AssertionError(f"group {self.group_id}: members without a common protocol")
         return max(votes, key=lambda name: votes[name])
+
+    def can_keep_generation(self, replaced: Member) -> bool:
+        """True if the new self of a static member may go on in this generation, with its assignment."""
+        if self.select_protocol() != self.protocol:
+            return False
+        return self.protocol_type != CONSUMER_PROTOCOL or not replaced.owes_rejoin(self.protocol or "")
 
     def is_subscribed_to(self, topic: str) -> bool:
         """True if a member may read the topic; a consumer group whose subscriptions are unreadable may read any."""

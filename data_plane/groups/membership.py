@@ -13,7 +13,8 @@ Rules
 * A dynamic member first gets an id and joins with it again (KIP-394, from version 4). Until it does, it is pending,
   and a rebalance waits for it as for a member.
 * A static member (KIP-345) that joins without an id takes the place of its old self. In a stable group whose chosen
-  protocol stays the same, the other members do not notice.
+  protocol stays the same, the other members do not notice. If the old self had still to join once
+  more, to give partitions up (KIP-429), there is a rebalance. Apache Kafka has no such rule.
 * A member that waits in a rebalance need not send heartbeats; its session goes on when it is answered.
 * Every check is in Kafka's order, since clients see which error comes first.
 """
@@ -259,7 +260,7 @@ class Membership:
         self._update(turn, new, group, ask, request)
         if group.phase is PREPARING:
             self._complete_if_all_joined(turn, group)
-        elif group.phase is STABLE and group.select_protocol() == group.protocol:
+        elif group.phase is STABLE and group.can_keep_generation(old):
             self._keep_generation(turn, group, new, ask, leader_before)
         else:
             self._prepare_rebalance(turn, group)

@@ -30,12 +30,14 @@ from collections.abc import Callable
 from typing import Any
 
 from data_plane.log.log_types import Origin
+from data_plane.log.partition_log import PartitionLog
 from data_plane.replication.follower_fetch_session import ReplicaFetchSession, Told
 from data_plane.replication.leader_connection import LeaderConnection, SharedByFetchers
 from data_plane.replication.partition import Partition
 from data_plane.replication.synced_promises import SYNC_AGAIN_SECONDS, sync_partitions
 from data_plane.replication.truncation import truncation_offset
 from odradek.env.ports import ConnectionLost, DiskError
+from wire.batches.batch_header import parse_header
 from wire.errors import ErrorCode, KafkaError, ProtocolError
 from wire.messages.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
 from wire.messages.list_offsets import (
@@ -384,6 +386,8 @@ class LeaderFetcher:
                 records: Any = answer.records
                 if records:
                     written = len(records)
+                    if parts_below_the_start(log, records, answer.log_start_offset):
+                        self._begin_anew(log, answer.log_start_offset)
                     log.append(records, Origin.REPLICA, followed.leader_epoch, self._clock.wall_ms())
                 partition.follow(answer.high_watermark, answer.log_start_offset)
             followed.failures = 0
@@ -479,14 +483,7 @@ class LeaderFetcher:
                 if end < log.log_end_offset:
                     self._truncate(followed, end)
                 elif start > log.log_end_offset:
-                    self._log.warning(
-                        "replication.begun_anew",
-                        topic=log.topic,
-                        partition=log.partition,
-                        log_end_offset=log.log_end_offset,
-                        leader_log_start_offset=start,
-                    )
-                    log.truncate_fully_and_start_at(start)
+                    self._begin_anew(log, start)
                 else:
                     # The leader's log moved meanwhile, or something is wrong that cutting would not mend.
                     self._back_off(followed)
@@ -496,6 +493,17 @@ class LeaderFetcher:
                 )
             if self.followed.get(followed.replica) is followed:
                 self._changed[followed.replica] = None
+
+    def _begin_anew(self, log: PartitionLog, start: int) -> None:
+        """Give up all of a log, for the leader's begins behind it. Raises `DiskError`."""
+        self._log.warning(
+            "replication.begun_anew",
+            topic=log.topic,
+            partition=log.partition,
+            log_end_offset=log.log_end_offset,
+            leader_log_start_offset=start,
+        )
+        log.truncate_fully_and_start_at(start)
 
     async def _offsets(self, lost: list[Followed], timestamp: int) -> dict[TopicIdPartition, int]:
         """The leader's first or last offsets, for the partitions for which it answers without error."""
@@ -533,3 +541,15 @@ class LeaderFetcher:
             "rounds": self.rounds,
             "bytes_fetched": self.bytes_fetched,
         }
+
+
+def parts_below_the_start(log: PartitionLog, records: memoryview, leader_log_start_offset: int) -> bool:
+    """True if the leader's first batch begins before this log's end, where records were deleted up to its middle.
+
+    The logs part below the leader's start then, where the leader can tell no epoch any more.
+    """
+    end_offset = log.log_end_offset
+    if end_offset != leader_log_start_offset or end_offset == log.log_start_offset:
+        return False
+    header = parse_header(records)
+    return header.base_offset < end_offset <= header.last_offset

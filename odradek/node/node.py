@@ -28,7 +28,7 @@ from metadata_quorum.raft.voters import ReplicaKey
 from metadata_quorum.replica.peers import Addresses, PeerConnections
 from metadata_quorum.replica.quorum_state import FileQuorumStateStore
 from metadata_quorum.service import MetadataService
-from odradek.env.ports import Env, Log, TaskGroup
+from odradek.env.ports import DiskError, Env, Log, TaskGroup
 from odradek.env.ports import Listener as OpenListener
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
 from odradek.node.configuration.dynamic_config import DynamicConfig
@@ -555,6 +555,16 @@ class Node:
         if self._peers is not None:
             self._peers.close()
         if self._metadata_log is not None:
-            await self._env.workers.run(self._metadata_log.close)
+            await self._close_metadata_log(self._metadata_log)
         await self._directories.close(-1 if lifecycle is None else lifecycle.broker_epoch)
         self._log.info("node.stopped", stop_ms=round((clock.monotonic() - began_at) * 1000))
+
+    async def _close_metadata_log(self, log: MetadataLog) -> None:
+        """Close the metadata log. If its disk refuses, the logs of partitions are still to be closed.
+
+        Nothing is lost: what the quorum was promised has been synced before. The next start recovers the log.
+        """
+        try:
+            await self._env.workers.run(log.close)
+        except DiskError as error:
+            self._log.warning("node.metadata_log_not_closed", reason=str(error))

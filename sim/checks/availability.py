@@ -29,6 +29,7 @@ from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, 
 from metadata_quorum.raft.roles import Leader
 from metadata_quorum.raft.voters import ReplicaKey
 from odradek.node.node import Node
+from sim.checks.bounds import HANGS
 from sim.checks.fitness import NEVER, Fitness
 from sim.checks.group_availability import GroupAvailability
 from sim.checks.outages import Outage, Outages, Server
@@ -253,7 +254,7 @@ class Availability:
                     continue
                 outage = self._unserved.get(key)
                 if outage is None:
-                    outage = self._unserved[key] = Outage(now, self._why_unserved(key, living))
+                    outage = self._unserved[key] = Outage(now, self._why_unserved(key, partition, living))
                 self._servers.pop(key, None)
                 self._loading.pop(key, None)
                 if controller_since is None:
@@ -284,7 +285,11 @@ class Availability:
             return None
         return broker
 
-    def _why_unserved(self, key: TopicIdPartition, living: Mapping[int, tuple[Member, Node]]) -> str:
+    def _why_unserved(
+        self, key: TopicIdPartition, partition: PartitionImage, living: Mapping[int, tuple[Member, Node]]
+    ) -> str:
+        if partition.leader in living and self._hangs(living[partition.leader][0]):
+            return HANGS
         server = self._servers.get(key)
         if server is None:
             return "other"
@@ -294,6 +299,9 @@ class Availability:
             wrong = self.fitness.wrong_with(member.name)
             return wrong if wrong == "without power" else "dead"
         return self._why(member, node, has_lost_reach=True)
+
+    def _hangs(self, member: Member) -> bool:
+        return self.fitness.wrong_with(member.name) == HANGS
 
     def _judge_partition(
         self,

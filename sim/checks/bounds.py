@@ -10,7 +10,7 @@ from typing import Literal
 
 import attrs
 
-from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.configuration.node_config import DISK_HUNG, NodeConfig
 from sim.machine.weather import Weather
 
 Subject = Literal["quorum", "partition", "coordinator", "group"]
@@ -21,7 +21,10 @@ TURNS = 4
 WORK_PIECES = 2
 """The pieces of slow disk work that may follow each other in an election or in the load of a log."""
 
-__all__ = ["BOUNDS", "GROUP_BOUNDS", "GroupTimeouts", "Subject", "Timeouts"]
+HANGS = "with a disk that hangs"
+"""The new leader cannot make its log: its disk hung before it was named."""
+
+__all__ = ["BOUNDS", "GROUP_BOUNDS", "HANGS", "GroupTimeouts", "Subject", "Timeouts"]
 
 
 @attrs.frozen
@@ -31,6 +34,8 @@ class Timeouts:
     session: float
     election: float
     fetch: float
+    hung: float
+    """The time after which a broker gives up the partitions of a disk that hangs."""
     weather: float
     """What the weather may add to a few steps in a row."""
 
@@ -46,6 +51,7 @@ class Timeouts:
             longest("broker.session.timeout.ms"),
             longest("controller.quorum.election.timeout.ms"),
             longest("controller.quorum.fetch.timeout.ms"),
+            longest(DISK_HUNG),
             _mishaps(weather),
         )
 
@@ -92,6 +98,7 @@ BOUNDS: Mapping[tuple[Subject, str], Callable[[Timeouts], float]] = {
         ("partition", why): _session
         for why in ("dead", "stopping", "other", "without power", "paused", "cut off")
     },
+    ("partition", HANGS): lambda times: times.hung + _session(times),
     ("coordinator", "loading"): lambda times: 1.0 + times.weather,
 }
 """The seconds, by what failed and what had befallen the one that served before."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from sim.checks.bounds import HANGS
 from sim.machine.members import Member
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Fitness:
         if not env.has_descriptors:
             return "without descriptors"
         if env.hangs_until > self._world.now:
-            return "with a disk that hangs"
+            return HANGS
         if member.disk_is_bad or machine.disk.dead_paths or machine.disk.capacity_bytes is not None:
             return "with a bad disk"
         return "slow" if env.work_factor != 1.0 or env.slow_until > self._world.now else ""

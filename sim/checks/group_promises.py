@@ -6,6 +6,9 @@
 4. It commits nothing beyond what it was handed, or what was asked to be deleted.
 5. Once a member has an assignment of a generation, no commit of an older one is taken.
 
+A group that is empty and has no commits is deleted, as in Kafka, and its generations begin anew. So a generation may
+come twice before the first commit is acknowledged. The owners of before are dead then, or were silent for a session.
+
 An owner that seeks goes on where it wants. Records that a client has asked to delete may be missed.
 
 When can a commit become the group's offset? One that was sent once and is answered did so before its answer. Any other
@@ -41,6 +44,7 @@ class OpenCommit:
     operation: Commit
     generation: int
     late: bool
+    owner: str
 
 
 @attrs.define(eq=False)
@@ -49,6 +53,8 @@ class GroupPromises:
 
     group: str
     history: History
+    session_seconds: float = 10.0
+    """The shortest session of a member."""
     generation: int = -1
     """The latest generation of which a member has had an assignment."""
     seen: set[tuple[TopicPartition, int]] = attrs.Factory(set)
@@ -56,8 +62,12 @@ class GroupPromises:
     progress: dict[TopicPartition, int] = attrs.Factory(dict)
     """The furthest position of any owner."""
     rebalances: int = 0
+    begun_anew: int = 0
+    """How often its generations have begun anew."""
     refused_late: int = 0
     _owners: dict[tuple[int, TopicPartition], str] = attrs.Factory(dict)
+    _told: dict[tuple[str, int], float] = attrs.Factory(dict)
+    """When each owner has first said that it has an assignment of a generation."""
     _held: dict[tuple[str, TopicPartition], _Ownership] = attrs.Factory(dict)
     _commits: list[OpenCommit] = attrs.Factory(list)
 
@@ -71,12 +81,29 @@ class GroupPromises:
             for commit in self._commits:
                 if commit.operation.over is None and commit.generation < generation:
                     commit.operation.over = now
+        self._told.setdefault((owner, generation), now)
         for key in keys:
             other = self._owners.setdefault((generation, key), owner)
+            if other != owner and self._may_begin_anew(owner, now):
+                self._begin_anew(generation)
+                other = self._owners[generation, key] = owner
             if other != owner:
                 raise SafetyViolation(
                     f"{self.group}: {key} belongs to {other} and to {owner} in generation {generation}"
                 )
+
+    def _may_begin_anew(self, owner: str, now: float) -> bool:
+        """True if the group may have been deleted since any other owner knew it."""
+        if any(each.operation.outcome == "ok" for each in self._commits):
+            return False
+        others = [at for (other, _), at in self._told.items() if other != owner]
+        return not self._held or now - max(others, default=now) >= self.session_seconds
+
+    def _begin_anew(self, generation: int) -> None:
+        self._owners.clear()
+        self._told.clear()
+        self.generation = generation
+        self.begun_anew += 1
 
     def begins(
         self, member: str, keys: Iterable[TopicPartition], now: float, *, will_seek: bool = False
@@ -171,7 +198,7 @@ class GroupPromises:
                     raise SafetyViolation(
                         f"{self.group}: {member} commits {offset} of {key}, and was handed up to {held.next_offset}"
                     )
-        commit = OpenCommit(self.history.commit(member, self.group, offsets, now), generation, late)
+        commit = OpenCommit(self.history.commit(member, self.group, offsets, now), generation, late, member)
         if late:
             commit.operation.outcome = "fail"
         else:
@@ -180,6 +207,10 @@ class GroupPromises:
 
     def committed(self, commit: OpenCommit, now: float, *, times: int = 1) -> None:
         """A commit that was sent so many times was acknowledged. Raises `SafetyViolation`."""
+        if commit.late and self._may_begin_anew(commit.owner, now):
+            self._begin_anew(commit.generation)
+            commit.late = False
+            self._commits.append(commit)
         if commit.late:
             raise SafetyViolation(
                 f"{self.group}: a commit of generation {commit.generation} was taken at {now:.6f} s, asked for at"

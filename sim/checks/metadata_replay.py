@@ -163,11 +163,12 @@ class MetadataReplay:
                 _, records = self._decode(inode.data, position, size, (base_offset, epoch, crc))
                 if named := [record for record in records if isinstance(record, VotersRecord)]:
                     return VoterSet.from_record(named[-1])
-        return self._snapshot_voters(disk, path, static)
+        return self._snapshot_voters(disk, path, static, end_offset)
 
-    def _snapshot_voters(self, disk: SimDisk, path: str, static: VoterSet) -> VoterSet:
+    def _snapshot_voters(self, disk: SimDisk, path: str, static: VoterSet, end_offset: int) -> VoterSet:
+        """The voters of the newest snapshot below `end_offset`: one beyond has come, and is not in force yet."""
         files = disk.in_cache(path)
-        ends = [end for end in map(parse_snapshot_name, files) if end is not None]
+        ends = [end for end in map(parse_snapshot_name, files) if end is not None and end[0] <= end_offset]
         if not ends:
             return static
         control = _snapshot(files, *max(ends)).control_records

@@ -15,7 +15,7 @@ import attrs
 from odradek.client.admin import NewTopic, create_topics
 from odradek.client.core.client_config import ClientConfig
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
-from odradek.client.errors import ClientError, ConnectionBroken, RequestTimedOut
+from odradek.client.errors import ClientError, ConnectionBroken, RequestTimedOut, is_retriable
 from odradek.client.shells.aio import AsyncClient
 from odradek.client.shells.aio_producer import AsyncProducer, SentRecord
 from odradek.env.ports import Event
@@ -219,6 +219,12 @@ class Workload:
                 polled = await client.run(fetcher.poll(timeout=10 * REQUEST_SECONDS))
             except CorruptBatch as error:
                 await self._meet_rot(name, error)
+                continue
+            except (KafkaError, ClientError) as error:
+                # In a run that lives for hours, a partition may lack a leader for longer than a client's patience.
+                if not is_retriable(error):
+                    raise
+                self.world.trace.record(self.world.now, name, "poll", error)
                 continue
             for fetched in polled:
                 key = TopicPartition(fetched.topic, fetched.partition)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.client.core.known_cluster import TOLD_TIMES, Broker, Cluster
+from odradek.client.core.known_cluster import STALE_TIMES, TOLD_TIMES, Broker, Cluster
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata import (
     MetadataResponse,
@@ -35,6 +35,43 @@ def test_an_older_leader_epoch_is_no_news() -> None:
     cluster.update(response(topic("t", leader=1, epoch=6)))
     assert cluster.leader("t", 0) == 2
     cluster.update(response(topic("t", leader=1, epoch=8)))
+    assert cluster.leader("t", 0) == 1
+
+
+def test_a_leader_of_an_older_epoch_than_a_commits_is_not_asked() -> None:
+    """KIP-320: a broker that was cut off takes itself for the leader still, and its log ends before the commit."""
+    cluster = Cluster()
+    cluster.update(response(topic("t", leader=2, epoch=1)))
+    assert cluster.note_epoch("t", 0, 3)
+    for _ in range(3):
+        with pytest.raises(KafkaError, match="has no leader"):
+            cluster.leader("t", 0)
+        cluster.update(response(topic("t", leader=2, epoch=1)))
+    assert not cluster.set_leader("t", 0, 2, 2)
+    cluster.update(response(topic("t", leader=1, epoch=3)))
+    assert cluster.leader("t", 0) == 1
+    assert not cluster.note_epoch("t", 0, 3)
+
+
+def test_a_commits_epoch_is_remembered_until_the_topic_is_known() -> None:
+    cluster = Cluster()
+    cluster.update(response())
+    assert not cluster.note_epoch("t", 0, 3)
+    cluster.update(response(topic("t", leader=2, epoch=1)))
+    assert cluster.partition("t", 0).leader == -1
+
+
+def test_the_commit_of_a_deleted_topic_does_not_hide_the_leader_for_ever() -> None:
+    cluster = Cluster()
+    cluster.update(response(topic("t", leader=2, epoch=0)))
+    assert cluster.note_epoch("t", 0, 7)
+    for _ in range(STALE_TIMES):
+        cluster.update(response(topic("t", leader=2, epoch=0)))
+        assert cluster.partition("t", 0).leader == -1
+    cluster.update(response(topic("t", leader=2, epoch=0)))
+    assert cluster.leader("t", 0) == 2
+    assert cluster.note_epoch("t", 0, 7)
+    cluster.update(response(topic("t", leader=1, epoch=0, topic_id=OTHER_ID)))
     assert cluster.leader("t", 0) == 1
 
 

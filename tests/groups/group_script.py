@@ -51,9 +51,14 @@ from data_plane.groups.records import (
 from data_plane.groups.state import GroupsState, state_of
 from data_plane.groups.turn import Ask
 from metadata_quorum.state_machine import ReplicatedStateMachine
-from wire.codec import encode
+from wire.codec import decode, encode
 from wire.errors import ErrorCode
-from wire.messages.data_records import ConsumerProtocolSubscription
+from wire.messages.data_records import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolAssignmentTopicPartition,
+    ConsumerProtocolSubscription,
+    ConsumerProtocolSubscriptionTopicPartition,
+)
 from wire.messages.describe_groups import DescribedGroup
 from wire.messages.heartbeat import HeartbeatRequest
 from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
@@ -204,7 +209,7 @@ class GroupScript:
             options.get("instance"),
             None,
             None,
-            [SyncGroupRequestAssignment(self._id(member), value.encode()) for member, value in given],
+            [SyncGroupRequestAssignment(self._id(member), _assignment(value)) for member, value in given],
         )
         self.ask(f"{name} sync", request, 3)
 
@@ -304,7 +309,7 @@ class GroupScript:
             return f"group {key.group} removed"
         assert isinstance(value, GroupMetadataValue)
         members = [
-            f"{self._tell_id(each.member_id)}={each.assignment.decode()}"
+            f"{self._tell_id(each.member_id)}={_shown_assignment(each.assignment)}"
             + (f" ({each.group_instance_id})" if each.group_instance_id is not None else "")
             for each in value.members
         ]
@@ -336,7 +341,7 @@ class GroupScript:
         if isinstance(response, JoinGroupResponse):
             return self._tell_joined(response, code)
         if isinstance(response, SyncGroupResponse) and not code:
-            return f"assigned {response.assignment.decode() or 'nothing'}"
+            return f"assigned {_shown_assignment(response.assignment) or 'nothing'}"
         if isinstance(response, LeaveGroupResponse) and not code:
             return ", ".join(ErrorCode(each.error_code).name for each in response.members)
         return code.name
@@ -359,7 +364,8 @@ class GroupScript:
 
     def _tell_described(self, group: DescribedGroup) -> str:
         members = [
-            f"{self._tell_id(each.member_id)}={each.member_assignment.decode()}" for each in group.members
+            f"{self._tell_id(each.member_id)}={_shown_assignment(each.member_assignment)}"
+            for each in group.members
         ]
         code = ErrorCode(group.error_code)
         if code:
@@ -382,14 +388,38 @@ def _partition(word: str) -> tuple[str, str, str]:
 
 
 def _metadata(text: str) -> bytes:
-    """`a+b` in angle brackets is a subscription to topics, anything else is itself."""
-    if text.startswith("<"):
-        return b"\0\0" + encode(ConsumerProtocolSubscription(text.strip("<>").split("+")), 0)
-    return text.encode()
+    """`<a+b>` is a subscription to topics, `<a+b;a-0+b-1>` one that claims partitions too; anything else is itself."""
+    if not text.startswith("<"):
+        return text.encode()
+    topics, claims, owned = text.strip("<>").partition(";")
+    partitions = [ConsumerProtocolSubscriptionTopicPartition(*each) for each in _partitions(owned)]
+    version = 1 if claims else 0
+    subscription = ConsumerProtocolSubscription(topics.split("+"), owned_partitions=partitions)
+    return version.to_bytes(2, "big") + encode(subscription, version)
+
+
+def _assignment(text: str) -> bytes:
+    """`<a-0+b-1>` is an assignment of partitions, anything else is itself."""
+    if not text.startswith("<"):
+        return text.encode()
+    partitions = [ConsumerProtocolAssignmentTopicPartition(*each) for each in _partitions(text.strip("<>"))]
+    return b"\0\1" + encode(ConsumerProtocolAssignment(partitions), 1)
+
+
+def _partitions(text: str) -> list[tuple[str, list[int]]]:
+    names = [each.rpartition("-") for each in text.split("+") if each]
+    return [(topic, [int(index)]) for topic, _, index in names]
 
 
 def _shown(metadata: bytes) -> str:
-    return "subscription" if metadata.startswith(b"\0\0") else metadata.decode()
+    return "subscription" if metadata.startswith((b"\0\0", b"\0\1")) else metadata.decode()
+
+
+def _shown_assignment(assignment: bytes) -> str:
+    if not assignment.startswith(b"\0\1"):
+        return assignment.decode()
+    given = decode(ConsumerProtocolAssignment, 1, assignment, 2).assigned_partitions
+    return "+".join(f"{each.topic}-{index}" for each in given for index in each.partitions)
 
 
 def _blocks(text: str) -> Iterator[tuple[list[str], str]]:

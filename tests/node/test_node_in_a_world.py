@@ -77,11 +77,13 @@ def play(
     weather: Weather | None = None,
     *,
     made: Callable[[Node], None] | None = None,
+    stop: trio.Event | None = None,
+    log: Log | None = None,
     **settings: str,
 ) -> None:
     """Format a disk, start a node on it with poisoned receive buffers, and run the script beside it.
 
-    `made` is shown the node before it starts.
+    `made` is shown the node before it starts. The node stops cleanly once `stop` is set.
     """
     world = World(1, weather or Weather())
     properties = SETTINGS | {key.replace("_", "."): value for key, value in settings.items()}
@@ -101,7 +103,15 @@ def play(
                 timestamp_ms=env.clock.wall_ms(),
             ),
         )
-        await run_node(config, env, made=made, started=lambda _: ready.set(), log=Quiet(), poison=True)
+        await run_node(
+            config,
+            env,
+            made=made,
+            started=lambda _: ready.set(),
+            stop=stop,
+            log=log or Quiet(),
+            poison=True,
+        )
 
     async def main() -> None:
         world.start("server", serve)
@@ -216,3 +226,23 @@ def test_a_device_error_in_a_read_is_its_partitions() -> None:
 
     with pytest.raises(NodeFailed, match=r"t-0.*Input/output error"):
         play(script, Weather(cold_probability=1.0))
+
+
+def test_a_metadata_log_that_cannot_be_closed_leaves_no_other_log_open() -> None:
+    """Without descriptors the metadata log is recovered at the next start; the directories are closed all the same."""
+    stop, log, closed = trio.Event(), Quiet(), []
+
+    async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
+        client = await connect()
+        await create_topic(client)
+        disk = world.machine("server").disk
+        disk.fail_next(errno.EMFILE, operation="open", path_part="__cluster_metadata-0", times=1000)
+        stop.set()
+        await world.sleep(60)
+        disk.forget_faults()
+        closed.append(disk.open_dir("/data").exists(".kafka_cleanshutdown"))
+
+    play(script, stop=stop, log=log)
+    assert log.events.count("node.metadata_log_not_closed") == 1
+    assert log.events[-1] == "node.stopped"
+    assert closed == [True]

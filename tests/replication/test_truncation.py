@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_plane.log.log_types import Origin
 from data_plane.log.parts.leader_epochs import LeaderEpochs
+from data_plane.replication.fetcher import parts_below_the_start
 from data_plane.replication.truncation import truncation_offset
+from tests.log.support import append, batch, new_log
 from tests.schedule import examples
+from wire.errors import KafkaError
 
 NODES = range(3)
 
@@ -134,3 +139,23 @@ def test_an_epoch_without_records_is_cut_too() -> None:
     for _ in range(3):
         topic.fetch(1, 9)
     assert topic.replicas[1].epochs.entries == topic.replicas[2].epochs.entries == ((1, 0), (3, 1))
+
+
+def test_a_log_that_parts_below_the_leaders_start_begins_anew() -> None:
+    """The leader's records were deleted up to the middle of its first batch, and the epoch of ours with them (seed 70671).
+
+    The leader can only tell that our epoch ends where its log starts. Our batches end there too, and its do not.
+    """
+    log = new_log()
+    for _ in range(2):
+        append(log, batch(1), epoch=0)
+    leaders = batch(3, base_offset=1, leader_epoch=1)
+    assert parts_below_the_start(log, memoryview(leaders), 2)
+    assert not parts_below_the_start(log, memoryview(leaders), 1)
+    assert not parts_below_the_start(log, memoryview(batch(3, base_offset=2, leader_epoch=1)), 2)
+    with pytest.raises(KafkaError, match="a batch at 1 cannot follow offset 2"):
+        append(log, leaders, epoch=1, origin=Origin.REPLICA)
+    log.truncate_fully_and_start_at(2)
+    assert not parts_below_the_start(log, memoryview(leaders), 2)
+    append(log, leaders, epoch=1, origin=Origin.REPLICA)
+    assert (log.log_start_offset, log.log_end_offset) == (2, 4)

@@ -55,8 +55,21 @@ def test_a_partition_goes_from_hand_to_hand() -> None:
     assert promises.rebalances == 2
 
 
+def test_generations_begin_anew_where_nothing_was_committed() -> None:
+    """Kafka deletes a group that is empty and has no commits."""
+    promises = group()
+    owned(promises, "one", 2, 1.0)
+    promises.gone("one")
+    owned(promises, "two", 1, 5.0)
+    owned(promises, "two", 2, 12.0)
+    assert promises.begun_anew == 1
+    committed(promises, "two", 2, 0, 13.0)
+    with pytest.raises(SafetyViolation, match="belongs to two and to three in generation 2"):
+        promises.owns("three", 2, [KEY], 30.0)
+
+
 def two_owners(promises: GroupPromises) -> None:
-    promises.owns("one", 1, [KEY], 1.0)
+    owned(promises, "one", 1, 1.0)
     promises.owns("two", 1, [OTHER], 1.0)
     promises.owns("two", 1, [KEY, OTHER], 1.1)
 

@@ -161,7 +161,7 @@ class Background:
         if self._is_due("retention", context.retention_check_interval_ms, now_ms):
             await self._apply_retention()
         if self._is_due("producers", context.producer_id_expiration_check_interval_ms, now_ms):
-            self._expire_producers()
+            self._expire_producers(now_ms)
         if self._is_due("indexes", context.index_idle_ms, now_ms):
             self._drop_idle_indexes()
         if self._is_due("high_watermark", context.high_watermark_checkpoint_interval_ms, now_ms):
@@ -270,9 +270,8 @@ class Background:
                     log_start_offset=log.log_start_offset,
                 )
 
-    def _expire_producers(self) -> None:
+    def _expire_producers(self, now_ms: int) -> None:
         context = self._log_dir.context
-        now_ms = context.clock.wall_ms()
         for log in self._log_dir.logs.values():
             if log.producers.state is not None:
                 log.producers.state.expire(now_ms, context.producer_id_expiration_ms)

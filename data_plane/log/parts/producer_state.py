@@ -61,7 +61,15 @@ class ActiveProducer(NamedTuple):
 class ProducerEntry:
     """One producer. `batches` holds (last sequence, last offset, offset delta, timestamp) of up to five batches."""
 
-    __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "epoch", "last_timestamp_ms")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "current_txn_first_offset",
+        "epoch",
+        "last_timestamp_ms",
+        "silent_at_offset",
+        "silent_since_ms",
+    )
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -69,6 +77,9 @@ class ProducerEntry:
         self.current_txn_first_offset = -1
         self.last_timestamp_ms = -1
         self.batches = array("q")
+        self.silent_at_offset = -1
+        self.silent_since_ms = -1
+        """When a look at expiry first found the last batch at `silent_at_offset`, by the monotonic clock; -1: not yet."""
 
     @property
     def last_sequence(self) -> int:
@@ -191,12 +202,20 @@ class ProducerState:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers without an open transaction that have been silent this long; how many."""
-        expired = [
-            producer_id
-            for producer_id, entry in self.entries.items()
-            if entry.current_txn_first_offset < 0 and now_ms - entry.last_timestamp_ms >= expiration_ms
-        ]
+        """Forget producers without an open transaction that have been silent this long; how many.
+
+        `now_ms` is monotonic. Silence counts from the first look that finds nothing new. (Kafka compares the batches'
+        timestamps with the wall clock. With a clock that is off it may forget a producer at work. The next
+        batch of a forgotten producer may stand anywhere, so a lost one may come behind it.)
+        """
+        expired = []
+        for producer_id, entry in self.entries.items():
+            if entry.current_txn_first_offset >= 0:
+                entry.silent_since_ms = -1
+            elif entry.silent_since_ms < 0 or entry.silent_at_offset != entry.last_offset:
+                entry.silent_since_ms, entry.silent_at_offset = now_ms, entry.last_offset
+            elif now_ms - entry.silent_since_ms >= expiration_ms:
+                expired.append(producer_id)
         for producer_id in expired:
             del self.entries[producer_id]
         return len(expired)

@@ -134,6 +134,8 @@ class Positions:
             commit = commits.get(state.key)
             if commit is not None:
                 state.seek(commit.offset, commit.leader_epoch)
+                if self._core.cluster.note_epoch(*state.key, commit.leader_epoch):
+                    self._ask_metadata()
             elif self._settings.auto_offset_reset == "none":
                 state.needs_committed = False
                 self._failed(state, NoOffsetForPartition([state.key]))

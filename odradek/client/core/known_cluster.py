@@ -4,6 +4,8 @@ Rules
 -----
 * Knowledge never goes back in time. A partition keeps its leader when an answer carries an older leader epoch
   of the same topic id (KIP-320). Such answers come because brokers learn of changes at different moments.
+* A leader of an older epoch than a commit's is none: the broker that names it lags (KIP-320). After `STALE_TIMES`
+  answers in a row it is believed, for the commit may be that of a deleted topic.
 * A topic with a new id is a new topic: nothing of the old one is kept. An id that has been replaced is
   accepted again only after `TOLD_TIMES` answers in a row. A broker that lags may still list the topic that
   was deleted.
@@ -28,6 +30,7 @@ __all__ = ["NO_TOPIC_ID", "Broker", "Cluster", "Partition", "Topic"]
 
 NO_TOPIC_ID = bytes(16)
 TOLD_TIMES = 5
+STALE_TIMES = 20
 _IDS_KEPT_MAX = 8
 
 
@@ -59,6 +62,14 @@ class Partition:
     last_known_elr: tuple[int, ...] = ()
 
 
+@attrs.define
+class _SeenEpoch:
+    """A leader epoch that is known from elsewhere than Metadata, and how many answers in a row had an older one."""
+
+    leader_epoch: int
+    denied: int = 0
+
+
 @attrs.frozen
 class Topic:
     """One topic; `topic_id` is zero with brokers older than 2.8."""
@@ -82,6 +93,7 @@ class Cluster:
         """Topic ids that were seen under each name, the present one last."""
         self._denied: dict[str, tuple[bytes, int]] = {}
         """The former id of each name that brokers report again, and how many answers in a row had it."""
+        self._seen_epochs: dict[tuple[str, int], _SeenEpoch] = {}
         self.updates = 0
 
     def update(self, response: MetadataResponse, *, complete: bool = False) -> None:
@@ -90,6 +102,7 @@ class Cluster:
         if response.cluster_id != self.cluster_id:
             self._ids.clear()
             self._denied.clear()
+            self._seen_epochs.clear()
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
         self.brokers = {b.node_id: Broker(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
@@ -112,15 +125,44 @@ class Cluster:
         self.topic_errors.pop(name, None)
         known = self.topics.get(name)
         if known is not None and known.topic_id != answer.topic_id:
+            for index in known.partitions:
+                self._seen_epochs.pop((name, index), None)
             known = None
         partitions = {}
         for partition in answer.partitions:
-            news = _partition(partition)
+            news = self._without_stale_leader(name, _partition(partition))
             old = known.partitions.get(news.index) if known is not None else None
             partitions[news.index] = (
                 old if old is not None and old.leader_epoch > news.leader_epoch >= 0 else news
             )
         self.topics[name] = Topic(name, bytes(answer.topic_id), answer.is_internal, partitions)
+
+    def _without_stale_leader(self, name: str, partition: Partition) -> Partition:
+        seen = self._seen_epochs.get((name, partition.index))
+        if seen is None or partition.leader_epoch < 0:
+            return partition
+        if partition.leader_epoch < seen.leader_epoch and seen.denied < STALE_TIMES:
+            seen.denied += 1
+            return attrs.evolve(partition, leader=-1)
+        del self._seen_epochs[name, partition.index]
+        return partition
+
+    def note_epoch(self, name: str, index: int, leader_epoch: int) -> bool:
+        """Take note that records of this leader epoch are committed; True if the leader known so far is older.
+
+        Such a leader is not asked any more: its log may end before those records.
+        """
+        topic = self.topics.get(name)
+        partition = topic.partitions.get(index) if topic is not None else None
+        if leader_epoch < 0 or (partition is not None and not 0 <= partition.leader_epoch < leader_epoch):
+            return False
+        seen = self._seen_epochs.get((name, index))
+        if seen is None or seen.leader_epoch < leader_epoch:
+            self._seen_epochs[name, index] = _SeenEpoch(leader_epoch)
+        if topic is None or partition is None:
+            return False
+        topic.partitions[index] = attrs.evolve(partition, leader=-1)
+        return True
 
     def _is_present_id(self, name: str, topic_id: bytes) -> bool:
         """Take in the topic id of an answer; false if it is that of a topic that was deleted."""
@@ -154,6 +196,9 @@ class Cluster:
             or leader not in self.brokers
             or leader_epoch <= partition.leader_epoch
         ):
+            return False
+        seen = self._seen_epochs.get((name, index))
+        if seen is not None and leader_epoch < seen.leader_epoch:
             return False
         topic.partitions[index] = attrs.evolve(partition, leader=leader, leader_epoch=leader_epoch)
         return True

@@ -122,8 +122,11 @@ class QuorumPlatter:
                 yield end
 
     def promised_to(self, offset: int, epoch: int) -> bool:
-        """Whether a loss of power leaves all below `offset`, whose last record is of this epoch."""
-        if offset == 0 or (offset, epoch) in list(self._snapshot_ends()):
+        """Whether a loss of power leaves all below `offset`, whose last record is of this epoch.
+
+        A request that was decided just before a snapshot was installed is covered by it.
+        """
+        if offset == 0 or (offset, epoch) in list(self._snapshot_ends()) or self.has_snapshot(offset):
             return True
         found = self.find(offset - 1, durable=True)
         return found is not None and found.last_offset == offset - 1 and found.epoch == epoch

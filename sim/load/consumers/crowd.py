@@ -57,7 +57,7 @@ class Crowd:
         self._session_ms = session_ms
         self._group = group
         self._plan = _plan(load.world.seed, group)
-        self.promises = GroupPromises(group, load.history)
+        self.promises = GroupPromises(group, load.history, session_ms / 1000)
         load.positions[group] = self.promises.progress
         self.lives = 0
 

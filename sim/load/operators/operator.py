@@ -21,6 +21,7 @@ from odradek.client.admin.admin_quorum import (
 from odradek.client.core.operation import Operation
 from odradek.client.errors import ClientError
 from sim.history import History
+from sim.load.operators.moves import TOPIC as MOVED
 from sim.machine.cluster_members import CONTROLLER_PORT, Cluster
 from sim.machine.members import Member
 from sim.replicas import end_of
@@ -85,7 +86,8 @@ class Operator:
             TopicPartition(OFFSETS_TOPIC, 0),
             TopicPartition(OFFSETS_TOPIC, 1),
         ]  # where groups have their coordinators
-        key = random.choice([*self._partitions, *offsets])
+        # Another operator answers for where the replicas of `moved` are.
+        key = random.choice([*(each for each in self._partitions if each.topic != MOVED), *offsets])
         replicas = None if random.random() < 0.1 else random.sample(ids, self._replicas)
         return alter_partition_reassignments(
             self._cluster.observer.core, {key: replicas}, timeout=CALL_SECONDS

@@ -50,6 +50,8 @@ class _Name:
     lives: int = 0
     before: dict[bytes, bytes] = attrs.Factory(dict)
     """Acknowledged values of deleted topics, with the ids of these topics."""
+    gone: list[bytes] = attrs.Factory(list)
+    """The ids of deleted topics."""
     is_known: bool = True
     """Whether every answer about its creations and deletions came."""
 
@@ -102,7 +104,7 @@ class Topics(Duty):
         topic_id = made.topic_id
         if topic_id == bytes(16) and self.site.cluster.shape.older:
             topic_id = await self._id_of(name)  # CreateTopics tells it from version 7 on
-        if topic_id in {bytes(16), *name.before.values()}:
+        if topic_id in (bytes(16), *name.gone):
             raise SafetyViolation(f"{name.name} was made anew with the id {topic_id.hex()}")
         name.is_known = True
         name.lives += 1
@@ -113,7 +115,7 @@ class Topics(Duty):
         while True:
             known = await self.client.metadata([name.name])
             there = known.topics.get(name.name)
-            if there is not None and there.topic_id not in name.before.values():
+            if there is not None and there.topic_id not in name.gone:
                 return there.topic_id
             await self.world.sleep(0.1)
 
@@ -126,6 +128,7 @@ class Topics(Duty):
             raise error
         name.is_known = True
         name.life = None
+        name.gone.append(life.topic_id)
         for values in life.acknowledged.values():
             name.before.update(dict.fromkeys(values.values(), life.topic_id))
 
