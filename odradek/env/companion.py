@@ -6,8 +6,8 @@ The process runs `odradek.env.companion_main`. Two descriptors connect it: a soc
 and the lifeline, a pipe that nobody writes to. When the node ends, even by kill -9, the pipe's end closes. The kernel
 then ends the companion at once, also in the middle of a call.
 
-Beside these the companion inherits standard error alone. Listening sockets stay with the node, and so do the locks of
-log directories: a `flock` lasts as long as any process has the file open.
+Beside these the companion inherits standard error alone. Listening sockets stay with the node. So do the
+locks of log directories: a `flock` lasts as long as any process has the file open.
 
 Two locks: `_turn` is held for a whole call, `_state` for moments. `close` shuts the socket down, which ends a call
 under way, and ends the process. It waits for that call before it closes the descriptors: their numbers could be

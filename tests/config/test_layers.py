@@ -243,6 +243,8 @@ OURS = {
     "RaftConfig.fetch_wait_seconds_max": "a constant of Kafka's",
     "GroupSettings.new_member_join_timeout_ms": "a constant of Kafka's",
     "LogConfig.decompressed_bytes_max": "ours",
+    "BrokerSettings.cleaner_threads_per_disk": "a key of ours",
+    "CleanerSettings.threads_per_disk": "a key of ours",
     "UpkeepContext.flush_cycle_ms": "ours",
     "UpkeepContext.space_interval_ms": "ours",
     "UpkeepContext.index_idle_ms": "ours",

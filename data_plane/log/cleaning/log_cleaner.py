@@ -1,11 +1,11 @@
 """The cleaner of a broker: it looks for the dirtiest log of each free disk, and cleans it. PORTED.
 
 Each of `log.cleaner.threads` tasks has a companion process with an offset map of its own. It begins with the first pass
-and ends when nothing is left to be cleaned: an idle broker has neither process nor map. A disk has one pass at a time,
+and ends when all is clean: an idle broker spends nothing on cleaning. A disk has one pass at a time,
 unless `odradek.log.cleaner.threads.per.disk` allows more.
 
-A log that cannot be cleaned (damage, an unknown format, a batch with more keys than the map can hold) is set aside with
-the reason, and tried again after a restart. What may pass (a full disk, a companion that died) is tried again after
+A log that cannot be cleaned is set aside with the reason, and tried again after a restart. Reasons are damage, an unknown
+format, or a batch with more keys than the map can hold. What may pass (a full disk, a companion that died) is tried again after
 `log.cleaner.backoff.ms`.
 """
 
@@ -112,7 +112,7 @@ class LogCleaner:
         self._is_stopped = False
         self.figures = CleanerFigures()
         self.max_dirty_ratio = 0.0
-        """Of the logs at the last look."""
+        """The dirtiest log's ratio at the last look."""
         self.max_compaction_delay_ms = 0
 
     # -- its life

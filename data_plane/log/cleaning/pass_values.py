@@ -31,7 +31,7 @@ class Mapped:
     """The offset behind them; -1 if there were none."""
     records: int = 0
     keyless: int = 0
-    """Records without a key: no pass keeps them."""
+    """Records that have no key: a pass removes them."""
     keys: int = 0
     """Different keys in the map, from all calls."""
     is_full: bool = False

@@ -133,8 +133,8 @@ def group_segments(
     """Neighbouring segments that become one: pairs of the first one's base offset and the offset behind the last one.
 
     `segments` are those to clean, in order; `end_offset` is where the one behind them begins. A group has at most
-    `segment_bytes` and `index_bytes` (it may be one segment that has more), a range of offsets that an index can
-    hold, and `GROUP_SEGMENTS_MAX` segments.
+    `segment_bytes` and `index_bytes`, unless one segment has more. An index must be able to hold its range of offsets.
+    It has at most `GROUP_SEGMENTS_MAX` segments.
     """
     groups: list[tuple[int, int]] = []
     ends = [*(each.base_offset for each in segments[1:]), end_offset]

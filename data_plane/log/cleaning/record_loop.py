@@ -3,7 +3,7 @@
 A `RecordLoop` lives in a companion process (`Env.new_companion`), which alone imports numpy. Files come as arguments.
 The rules are those of Kafka's `Cleaner` and of `MemoryRecords.filterTo`:
 
-* A record stays if it lies at or behind the end of the map, or if it has a key and no later record of the map has it.
+* A record behind the end of the map stays. Below, it stays if it has a key that no later record of the map has.
   A tombstone stays only until the delete horizon of its batch (KIP-534). A batch gets its horizon, `delete.retention.ms`
   from now, from the first pass that keeps a tombstone in it.
 * A batch keeps its range of offsets, its producer's numbers, its leader epoch and its timestamp type. If it loses no

@@ -26,7 +26,7 @@ class PassReport:
     records_read: int
     records_kept: int
     keyless_records: int
-    """Dirty records without a key, which no pass keeps."""
+    """Dirty records that had no key: they are removed."""
 
 
 @attrs.define(eq=False)
@@ -55,7 +55,7 @@ class CleaningState:
         """As the checkpoint has it; NEVER_CLEANED without an entry. It may lie below the log's start."""
         self.token: PassToken | None = None
         self.uncleanable_reason: str | None = None
-        """The reason why no pass can clean the log; None while none is known. A restart tries again."""
+        """The reason why passes fail at this log; None while all is well. A restart tries again."""
         self.transactional_offset: int | None = None
         """The first batch of a transaction that a pass has met: passes end before it."""
         self.last_pass: PassReport | None = None
