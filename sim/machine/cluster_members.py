@@ -197,6 +197,8 @@ UPKEEP_SETTINGS = {
     "log.roll.ms": ("1000", "5000", "604800000"),
     "log.index.interval.bytes": ("0", "4096"),
     "log.flush.offset.checkpoint.interval.ms": ("2000", "60000"),
+    "log.cleaner.backoff.ms": ("1000", "15000"),
+    "log.cleaner.min.cleanable.ratio": ("0.01", "0.5"),
 }
 """The values of each key that `Shape.with_upkeep` draws from. Kafka's minutes would not come in a run of seconds."""
 SMALL_SETTINGS = {
