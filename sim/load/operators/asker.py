@@ -108,6 +108,9 @@ class Asker(Duty):
             try:
                 event = core.next_event()
             except RemoteProtocolError as error:
+                if not count:
+                    # The node has ended, or given the connection up, in the middle of an answer.
+                    raise ConnectionLost(f"{what}: {error}") from error
                 raise SafetyViolation(f"ask: {what} gave what nobody can read: {error}") from error
             if event is NEED_DATA:
                 continue
