@@ -66,7 +66,7 @@ SECONDS = {
     "tests/node/test_kill9_producer.py": 7,
     "tests/test_determinism.py": 7,
     "tests/cli/test_cli_admin.py": 7,
-    "tests/log/compacted/test_compacted_machine.py": 6,
+    "tests/log/cleaning/test_cleaning_machine.py": 6,
     "tests/quorum/test_lost_logs.py": 6,
 }
 """The seconds that a scope takes, for those of more than five."""
