@@ -29,3 +29,9 @@ def test_a_running_node_takes_the_interpreter_back_from_its_workers(tmp_path: Pa
     )
     (told,) = [line for line in ran.stdout.splitlines() if line.startswith("interval ")]
     assert float(told.split()[1]) == SWITCH_SECONDS < 0.005
+
+
+def test_a_node_does_not_import_numpy() -> None:
+    """Only a companion of the cleaner needs it. Its threads would start before the signals are blocked."""
+    script = "import sys, odradek.node.main; sys.exit('numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -16,10 +16,9 @@ from typing import Any
 
 import attrs
 
-from data_plane.log.cleaning.key_hash import SECRET_BYTES
 from data_plane.log.cleaning.log_views import needs_timestamps, read_timestamps, view_of
 from data_plane.log.cleaning.pass_run import NoRoom, PassRun, PassSettings
-from data_plane.log.cleaning.pass_values import OffsetMapTooSmall
+from data_plane.log.cleaning.pass_values import SECRET_BYTES, OffsetMapTooSmall
 from data_plane.log.cleaning.plan import LogPlan, dirtiest, plan_log
 from data_plane.log.cleaning_pass import CleaningAborted
 from data_plane.log.directory.log_dir import LogDir

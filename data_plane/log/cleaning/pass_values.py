@@ -8,6 +8,8 @@ import attrs
 
 from wire.batches.batch_header import BatchHeader
 
+SECRET_BYTES = 32
+
 
 class TransactionFound(Exception):
     """A batch of a transaction stands where a pass wanted to clean. `offset`: its base offset."""
