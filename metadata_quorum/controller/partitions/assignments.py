@@ -61,7 +61,11 @@ def bad_assignment(message: str) -> KafkaError:
 def partition_records(
     image: MetadataImage, topic_id: bytes, first: int, assignments: Iterable[Assignment]
 ) -> list[PartitionRecord]:
-    """New partitions from number `first` on, each led by the first in sync. Records share the lists that are equal."""
+    """New partitions from number `first` on. Records share the lists that are equal.
+
+    The first replica in sync leads, unless its directory is troubled (`wire.disk_troubles`) and that of another is not.
+    """
+    troubled = {each for ids in image.troubled_directories.values() for each in ids}
     directories = {broker_id: default_directory(image, broker_id) for broker_id in image.brokers}
     told: dict[tuple[int, ...], list[bytes]] = {}
     records = []
@@ -76,7 +80,7 @@ def partition_records(
                 topic_id=topic_id,
                 replicas=replicas,
                 isr=isr,
-                leader=isr[0],
+                leader=next((each for each in isr if directories[each] not in troubled), isr[0]),
                 leader_epoch=0,
                 partition_epoch=0,
                 directories=told[key],
