@@ -29,7 +29,7 @@ from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, 
 from metadata_quorum.raft.roles import Leader
 from metadata_quorum.raft.voters import ReplicaKey
 from odradek.node.node import Node
-from sim.checks.bounds import HANGS
+from sim.checks.bounds import FULL, HANGS
 from sim.checks.fitness import NEVER, Fitness
 from sim.checks.group_availability import GroupAvailability
 from sim.checks.outages import Outage, Outages, Server
@@ -288,8 +288,10 @@ class Availability:
     def _why_unserved(
         self, key: TopicIdPartition, partition: PartitionImage, living: Mapping[int, tuple[Member, Node]]
     ) -> str:
-        if partition.leader in living and self._hangs(living[partition.leader][0]):
-            return HANGS
+        if partition.leader in living:
+            wrong = self.fitness.wrong_with(living[partition.leader][0].name)
+            if wrong in (HANGS, FULL):
+                return wrong
         server = self._servers.get(key)
         if server is None:
             return "other"
@@ -299,9 +301,6 @@ class Availability:
             wrong = self.fitness.wrong_with(member.name)
             return wrong if wrong == "without power" else "dead"
         return self._why(member, node, has_lost_reach=True)
-
-    def _hangs(self, member: Member) -> bool:
-        return self.fitness.wrong_with(member.name) == HANGS
 
     def _judge_partition(
         self,

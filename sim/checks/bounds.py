@@ -10,7 +10,7 @@ from typing import Literal
 
 import attrs
 
-from odradek.node.configuration.node_config import DISK_HUNG, NodeConfig
+from odradek.node.configuration.node_config import DISK_FULL, DISK_HUNG, NodeConfig
 from sim.machine.weather import Weather
 
 Subject = Literal["quorum", "partition", "coordinator", "group"]
@@ -21,10 +21,16 @@ TURNS = 4
 WORK_PIECES = 2
 """The pieces of slow disk work that may follow each other in an election or in the load of a log."""
 
+JOIN_GRACE_SECONDS = 5.0
+"""A member gives up a JoinGroup so long after the rebalance timeout (Kafka's rule). Over a connection that the network has
+forgotten it waits for that, and over another one for a request timeout before it finds the coordinator."""
+
 HANGS = "with a disk that hangs"
 """The new leader cannot make its log: its disk hung before it was named."""
+FULL = "with a full disk"
+"""The new leader cannot make its log, or store the metadata that name it: its disk was full before."""
 
-__all__ = ["BOUNDS", "GROUP_BOUNDS", "HANGS", "GroupTimeouts", "Subject", "Timeouts"]
+__all__ = ["BOUNDS", "FULL", "GROUP_BOUNDS", "HANGS", "GroupTimeouts", "Subject", "Timeouts"]
 
 
 @attrs.frozen
@@ -36,6 +42,8 @@ class Timeouts:
     fetch: float
     hung: float
     """The time after which a broker gives up the partitions of a disk that hangs."""
+    full: float
+    """The time after which a broker tells that a disk is full."""
     weather: float
     """What the weather may add to a few steps in a row."""
 
@@ -52,6 +60,7 @@ class Timeouts:
             longest("controller.quorum.election.timeout.ms"),
             longest("controller.quorum.fetch.timeout.ms"),
             longest(DISK_HUNG),
+            longest(DISK_FULL),
             _mishaps(weather),
         )
 
@@ -63,6 +72,8 @@ class GroupTimeouts:
     session: float
     rebalance: float
     """`max.poll.interval.ms`, which a rebalance waits for members."""
+    request: float
+    """The members' request timeout."""
 
 
 def _mishaps(weather: Weather) -> float:
@@ -99,11 +110,14 @@ BOUNDS: Mapping[tuple[Subject, str], Callable[[Timeouts], float]] = {
         for why in ("dead", "stopping", "other", "without power", "paused", "cut off")
     },
     ("partition", HANGS): lambda times: times.hung + _session(times),
+    ("partition", FULL): lambda times: times.full + _session(times),
     ("coordinator", "loading"): lambda times: 1.0 + times.weather,
 }
 """The seconds, by what failed and what had befallen the one that served before."""
 GROUP_BOUNDS: Mapping[str, Callable[[Timeouts, GroupTimeouts], float]] = {
     "rebalance": lambda times, group: max(group.session, group.rebalance) + 2.0 + times.weather,
-    "members": lambda times, group: group.session + group.rebalance + 2.0 + times.weather,
+    "members": lambda times, group: (
+        max(group.session, group.request) + group.rebalance + JOIN_GRACE_SECONDS + 2.0 + times.weather
+    ),
 }
 """The same for groups."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from sim.checks.bounds import HANGS
+from sim.checks.bounds import FULL, HANGS
 from sim.machine.members import Member
 
 if TYPE_CHECKING:
@@ -110,7 +110,9 @@ class Fitness:
             return "without descriptors"
         if env.hangs_until > self._world.now:
             return HANGS
-        if member.disk_is_bad or machine.disk.dead_paths or machine.disk.capacity_bytes is not None:
+        if machine.disk.capacity_bytes is not None:
+            return FULL
+        if member.disk_is_bad or machine.disk.dead_paths:
             return "with a bad disk"
         return "slow" if env.work_factor != 1.0 or env.slow_until > self._world.now else ""
 

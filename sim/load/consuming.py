@@ -89,7 +89,7 @@ class GroupReading:
     def terms(self, members: Sequence[str]) -> GroupTerms:
         """What these members have asked for."""
         load = self._load
-        timeouts = GroupTimeouts(max(SESSION_SECONDS), REBALANCE_SECONDS)
+        timeouts = GroupTimeouts(max(SESSION_SECONDS), REBALANCE_SECONDS, REQUEST_SECONDS)
         return GroupTerms(GROUP, members, timeouts, lambda: load.reader_is_done(self._committed), stays=True)
 
     async def member(self, name: str) -> None:

@@ -69,7 +69,7 @@ class Crowd:
     def terms(self) -> GroupTerms:
         """What its members ask for, at most."""
         session = max(SESSION_MS_DEFAULT, 2 * self._session_ms) / 1000
-        timeouts = GroupTimeouts(session, self._rebalance_ms / 1000)
+        timeouts = GroupTimeouts(session, self._rebalance_ms / 1000, REQUEST_SECONDS)
         return GroupTerms(self._group, _slots(self._group, self._plan), timeouts, self._is_read, stays=False)
 
     def _is_read(self) -> bool:
