@@ -11,7 +11,7 @@ JOBS ?= 2
 ARGS ?=
 HOURS ?= 0.1667
 
-.PHONY: help install install-dev run test quick conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo lock clean sim sim-digest sim-mutants
+.PHONY: help install install-dev run test quick conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -115,6 +115,9 @@ deploy-hosts: install-dev deploy-tools ## four hosts to try deploy/ansible on, a
 
 demo: install-dev ## load 336,776 flights, read them back in a group of two, check every airport
 	@exec $(BIN)/python -m bench.demo_flights $(ARGS)
+
+demo-changelog: install-dev ## a million updates of 4,043 aircraft: what compaction leaves, read live, again, and by Spark
+	@exec $(BIN)/python -m bench.demo_changelog $(ARGS)
 
 lock: install-dev ## write constraints.txt from what .venv holds now
 	@{ echo "# Exact versions for make install; written by make lock."; \

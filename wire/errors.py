@@ -8,6 +8,7 @@ our own code asked for something impossible (a bug).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from wire.error_codes import ErrorCode
 
@@ -68,3 +69,13 @@ class KafkaError(Exception):
         text = self.code.message if message is None else message
         self.message = text if len(text) <= MESSAGE_CHARACTERS_MAX else text[:MESSAGE_CHARACTERS_MAX] + "..."
         super().__init__(f"{self.code.name}: {self.message}" if self.message else self.code.name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Subclasses take other arguments than `args`, which a pickle would call them with.
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(cls: type[KafkaError], args: tuple[Any, ...], state: dict[str, Any]) -> KafkaError:
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(state)
+    return error

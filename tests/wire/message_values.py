@@ -45,6 +45,9 @@ SHAPES = (
     Shape("single", array_sizes=(1,), string_sizes=(1, 5, 40), null=0.0, tagged=1.0),
     Shape("several", array_sizes=(0, 1, 2, 3), string_sizes=(0, 1, 30, 127, 128), null=0.3, tagged=0.5),
 )
+OWN_TAG_MIN = 100
+"""Tagged fields from this one on are Odradek's own."""
+
 LONG = Shape("long", array_sizes=(1, 130), string_sizes=(126, 127, 128, 300, 20_000), null=0.1, tagged=0.7)
 
 
@@ -68,13 +71,14 @@ def contains(text: str, version: int) -> bool:
 
 
 class Values:
-    """Makes messages of one version; `plausible` keeps error codes and times to values that exist."""
+    """Makes messages of one version. `foreign` is for readers of Kafka's own messages: error codes and times that
+    exist, and none of Odradek's own fields."""
 
-    def __init__(self, version: int, shape: Shape, seed: str, plausible: bool = False) -> None:
+    def __init__(self, version: int, shape: Shape, seed: str, foreign: bool = False) -> None:
         self.version = version
         self.shape = shape
         self.random = Random(seed)
-        self.plausible = plausible
+        self.foreign = foreign
         self.depth = 0
 
     def structure(self, cls: type[Structure]) -> Any:
@@ -87,7 +91,7 @@ class Values:
         )
 
     def chosen(self, fact: WireField) -> bool:
-        if not contains(fact.versions, self.version):
+        if not contains(fact.versions, self.version) or (self.foreign and fact.tag >= OWN_TAG_MIN):
             return False
         return not contains(fact.tagged, self.version) or self.random.random() < self.shape.tagged
 
@@ -128,7 +132,7 @@ class Values:
     def integer(self, name: str, kind: str) -> int:
         low, high = INTEGERS[kind]
         random = self.random
-        if self.plausible:
+        if self.foreign:
             if "error_code" in name and kind == "int16":
                 return random.choice(ERROR_CODES)
             if name.endswith(("_ms", "timestamp")):
@@ -137,11 +141,11 @@ class Values:
 
 
 def generated(
-    cls: type[Message], version: int, shapes: tuple[Shape, ...] = SHAPES, plausible: bool = False
+    cls: type[Message], version: int, shapes: tuple[Shape, ...] = SHAPES, foreign: bool = False
 ) -> list[Any]:
     """The default message and one of each shape."""
     made = [
-        Values(version, shape, f"{cls.__name__} {version} {shape.name}", plausible).structure(cls)
+        Values(version, shape, f"{cls.__name__} {version} {shape.name}", foreign).structure(cls)
         for shape in shapes
     ]
     return [cls(), *made]

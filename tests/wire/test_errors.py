@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import repeat
 
+import pytest
+
+from data_plane.log.record_rules import RecordsRefused
+from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
 from wire.errors import MESSAGE_CHARACTERS_MAX, ErrorCode, KafkaError, listed
 
 
@@ -15,3 +20,20 @@ def test_of_many_names_only_as_many_are_read_as_a_text_holds() -> None:
     assert listed(["a", "b"]) == "a, b"
     assert listed(["a", "b"], ",") == "a,b"
     assert listed([]) == ""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KafkaError(ErrorCode.UNKNOWN_TOPIC_ID),
+        CorruptBatch("batch checksum is wrong"),
+        DecompressionBomb("too large"),
+        InvalidRecord("no key"),
+        RecordsRefused(ErrorCode.INVALID_RECORD, "no key", [(3, "no key")]),
+    ],
+)
+def test_an_error_comes_whole_out_of_another_process(error: KafkaError) -> None:
+    """A companion process pickles what it raises; the node tells damage from bugs by type and code."""
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))

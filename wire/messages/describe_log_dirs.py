@@ -29,6 +29,23 @@ class DescribeLogDirsRequest(Message):
     topics: list[DescribableLogDirTopic] | None = attrs.field(
         factory=list, metadata=kafka([DescribableLogDirTopic], "0+", nullable="0+")
     )
+    include_cleaning: bool = attrs.field(default=False, metadata=kafka("bool", "2+", tagged="2+", tag=100))
+
+
+@attrs.define(eq=False, repr=False)
+class LogCleaning(Structure):
+    """A structure within DescribeLogDirsResponse."""
+
+    first_dirty_offset: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
+    clean_bytes: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
+    dirty_bytes: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
+    is_under_way: bool = attrs.field(default=False, metadata=kafka("bool", "2+"))
+    uncleanable_reason: str | None = attrs.field(default=None, metadata=kafka("string", "2+", nullable="2+"))
+    transactional_offset: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
+    last_pass_ended_ms: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
+    last_pass_ms: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
+    last_pass_bytes_before: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
+    last_pass_bytes_after: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
 
 
 @attrs.define(eq=False, repr=False)
@@ -39,6 +56,9 @@ class DescribeLogDirsPartition(Structure):
     partition_size: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
     offset_lag: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
     is_future_key: bool = attrs.field(default=False, metadata=kafka("bool", "0+"))
+    cleaning: LogCleaning = attrs.field(
+        factory=LogCleaning, metadata=kafka(LogCleaning, "2+", tagged="2+", tag=100)
+    )
 
 
 @attrs.define(eq=False, repr=False)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from data_plane.broker import Broker
+from data_plane.log.cleaning.log_views import view_of
+from data_plane.log.cleaning.plan import plan_log
 from data_plane.log.directory.log_dir import LogDir
+from data_plane.log.partition_log import PartitionLog
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
 from wire.errors import ErrorCode
@@ -22,26 +25,31 @@ from wire.messages.describe_log_dirs import (
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
+    LogCleaning,
 )
 
 Wanted = dict[str, set[int]]
 
 
 class DescribeLogDirsHandler:
-    """API 35. All of it is known in memory, so that a disk that hangs cannot hold up the answer about it."""
+    """API 35. All of it is known in memory, so that a disk that hangs cannot hold up the answer about it.
+
+    Odradek's own clients may ask for the state of cleaning, too. Others would not know what to do with those fields.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     def handle(self, context: Context, request: DescribeLogDirsRequest) -> Result:
         wanted = None if request.topics is None else _wanted(request.topics)
-        return in_slices(self._broker.long_work, self._describe_all(wanted))
+        return in_slices(self._broker.long_work, self._describe_all(wanted, request.include_cleaning))
 
-    def _describe_all(self, wanted: Wanted | None) -> Work[DescribeLogDirsResponse]:
+    def _describe_all(self, wanted: Wanted | None, include_cleaning: bool) -> Work[DescribeLogDirsResponse]:
+        now_ms = self._broker.env.clock.wall_ms() if include_cleaning else None
         placement = self._broker.placement
         results = []
         for log_dir in self._broker.log_dirs:
-            results.append((yield from _describe(log_dir, wanted, placement.cordoned)))
+            results.append((yield from _describe(log_dir, wanted, placement.cordoned, now_ms)))
         results += [_offline(path) for path in placement.unavailable]
         return DescribeLogDirsResponse(0, ErrorCode.NONE, results)
 
@@ -58,7 +66,7 @@ def _wanted(topics: list[DescribableLogDirTopic]) -> Wanted:
 
 
 def _describe(
-    log_dir: LogDir, wanted: Wanted | None, cordoned: Collection[bytes]
+    log_dir: LogDir, wanted: Wanted | None, cordoned: Collection[bytes], now_ms: int | None
 ) -> Work[DescribeLogDirsResult]:
     if log_dir.offline_reason is not None:
         return _offline(log_dir.path)
@@ -67,7 +75,11 @@ def _describe(
         yield 1
         if wanted is None or index in wanted.get(topic, ()):
             lag = max(0, log.high_watermark - log.log_end_offset)
-            topics.setdefault(topic, []).append(DescribeLogDirsPartition(index, log.size_bytes, lag, False))
+            told = DescribeLogDirsPartition(index, log.size_bytes, lag, False)
+            if now_ms is not None and log.config.is_compacted:
+                told.cleaning = _cleaning(log, now_ms)
+                yield len(log.segments)
+            topics.setdefault(topic, []).append(told)
     space = log_dir.space
     return DescribeLogDirsResult(
         ErrorCode.NONE,
@@ -77,6 +89,25 @@ def _describe(
         space.free_bytes,
         log_dir.directory_id in cordoned,
     )
+
+
+def _cleaning(log: PartitionLog, now_ms: int) -> LogCleaning:
+    """The state of a compacted log, as the cleaner's next look would find it."""
+    plan, state = plan_log(view_of(log), now_ms), log.cleaning
+    told = LogCleaning(
+        first_dirty_offset=plan.first_dirty_offset,
+        clean_bytes=plan.clean_bytes,
+        dirty_bytes=plan.dirty_bytes,
+        is_under_way=state.token is not None,
+        uncleanable_reason=state.uncleanable_reason,
+        transactional_offset=-1 if state.transactional_offset is None else state.transactional_offset,
+    )
+    if state.last_pass is not None:
+        told.last_pass_ended_ms = state.last_pass.ended_ms
+        told.last_pass_ms = round(1000 * state.last_pass.seconds)
+        told.last_pass_bytes_before = state.last_pass.bytes_before
+        told.last_pass_bytes_after = state.last_pass.bytes_after
+    return told
 
 
 class AlterReplicaLogDirsHandler:

@@ -28,6 +28,7 @@ from data_plane.log.parts.cleaning_state import PassReport
 from metadata_quorum.config.typed_settings import setting
 from odradek.env.ports import (
     Companion,
+    CompanionFailed,
     CompanionLost,
     DiskError,
     DiskRefused,
@@ -41,7 +42,8 @@ from wire.batches.batch_errors import CorruptBatch, InvalidRecord
 from wire.errors import KafkaError
 
 FACTORY = "data_plane.log.cleaning.record_loop:RecordLoop"
-_UNCLEANABLE = (CorruptBatch, InvalidRecord, KafkaError, OffsetMapTooSmall)
+_UNCLEANABLE = (CorruptBatch, InvalidRecord, KafkaError, OffsetMapTooSmall, CompanionFailed)
+"""As in Kafka, an error that nobody expects sets the log aside, too: it would come again with each pass."""
 _THREAD_BYTES_MAX = (1 << 31) - 1
 _IO_BYTES_MIN = 64 << 10
 

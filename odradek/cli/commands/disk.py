@@ -6,11 +6,12 @@ import argparse
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from odradek.cli.commands.clean_status import cleaning_document, uncleanable_texts
+from odradek.cli.commands.log_dirs import add_broker_option, ask_log_dirs, look_seconds
 from odradek.cli.commands.troubles import disk_troubles, trouble_text
-from odradek.cli.connecting import LOOK_SECONDS_MAX, call_failure, connected
-from odradek.cli.failure import CliError
+from odradek.cli.connecting import call_failure, connected
 from odradek.cli.output import RED, bytes_text, paint, print_json, print_table
-from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+from odradek.cli.parsing import Groups, add_command, add_connection_options
 
 if TYPE_CHECKING:
     from odradek.client.admin import BrokerLogDirs, LogDirDescription
@@ -25,13 +26,7 @@ def register(groups: Groups) -> None:
         metavar="COMMAND", required=True
     )
     listing = add_command(commands, "list", _list, "list the log directories of the brokers")
-    listing.add_argument(
-        "--broker",
-        type=natural,
-        action="append",
-        metavar="ID",
-        help="only directories of this broker (repeat for more)",
-    )
+    add_broker_option(listing)
     listing.add_argument(
         "--topics",
         action="store_true",
@@ -42,19 +37,10 @@ def register(groups: Groups) -> None:
 
 def _list(args: argparse.Namespace) -> int:
     with connected(args) as client:
-        cluster = client.admin.describe_cluster(include_fenced=True)
-        known = [broker.node_id for broker in cluster.brokers]
-        wanted = known if args.broker is None else list(dict.fromkeys(args.broker))
-        stranger = next((node for node in wanted if node not in known), None)
-        if stranger is not None:
-            raise CliError(f"there is no broker {stranger} (brokers: {', '.join(map(str, known))})")
-        # One that is fenced may answer all the same, or be silent until the time is up: its state says enough.
-        down = [node for node in wanted if node in cluster.fenced]
-        alive = [node for node in wanted if node not in cluster.fenced]
-        bound = min(args.timeout, LOOK_SECONDS_MAX)
-        brokers = client.admin.describe_log_dirs(alive, timeout=bound) if alive else []
+        asked = ask_log_dirs(client, args)
+        brokers, down = asked.brokers, asked.down
         answering = [broker.broker for broker in brokers if broker.error is None]
-        troubles = disk_troubles(client, answering, bound)
+        troubles = disk_troubles(client, answering, look_seconds(args))
     if args.json:
         documents = [_document(broker, troubles.get(broker.broker, ())) for broker in brokers]
         documents += [{"broker": node, "online": False, "error": None, "directories": []} for node in down]
@@ -80,7 +66,7 @@ def _print_directories(
     brokers: list[BrokerLogDirs], down: Collection[int], troubles: Mapping[int, Sequence[TroubledDirectory]]
 ) -> None:
     rows: list[tuple[Any, ...]] = [(node, "DOWN", *[None] * 5) for node in down]
-    offline = []
+    alarms = []
     for broker in brokers:
         if broker.error is not None:
             rows.append((broker.broker, "SILENT" if _is_silent(broker) else "FAILED", *[None] * 5))
@@ -108,11 +94,12 @@ def _print_directories(
                 )
             )
             if each.error is not None:
-                offline.append(f"broker {broker.broker}: {each.path} is offline")
+                alarms.append(f"broker {broker.broker}: {each.path} is offline")
             elif trouble is not None:
-                offline.append(trouble_text(broker.broker, trouble))
+                alarms.append(trouble_text(broker.broker, trouble))
+            alarms += uncleanable_texts(broker.broker, each)
     print_table(("BROKER", "STATE", "REPLICAS", "LOGS", "FREE", "USED", "DIRECTORY"), _by_broker(rows))
-    for line in offline:
+    for line in alarms:
         print(paint(RED, line))
 
 
@@ -166,6 +153,7 @@ def _document(broker: BrokerLogDirs, troubles: Sequence[TroubledDirectory]) -> d
                         "size": replica.size,
                         "offset_lag": replica.offset_lag,
                         "future": replica.is_future,
+                        "cleaning": cleaning_document(replica.cleaning),
                     }
                     for replica in each.replicas
                 ],

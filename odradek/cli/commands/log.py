@@ -1,4 +1,4 @@
-"""`odradek log dump`: what is in the files of a partition, read without any node."""
+"""`odradek log dump`: what is in the files of a partition, read without any node. `log clean-status` asks brokers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from odradek.cli.commands.clean_status import register_clean_status
 from odradek.cli.failure import CliError
 from odradek.cli.output import bytes_field, print_json
 from odradek.cli.parsing import Groups, add_command
@@ -25,9 +26,9 @@ _EPOCHS = "leader-epoch-checkpoint"
 
 def register(groups: Groups) -> None:
     """Add the group."""
-    commands = groups.add_parser("log", help="print or verify the files of partitions").add_subparsers(
-        metavar="COMMAND", required=True
-    )
+    commands = groups.add_parser(
+        "log", help="print or verify the files of partitions, show their cleaning"
+    ).add_subparsers(metavar="COMMAND", required=True)
     dump = add_command(commands, "dump", _dump, "print what the files of a partition hold")
     dump.add_argument(
         "path",
@@ -41,6 +42,7 @@ def register(groups: Groups) -> None:
         action="store_true",
         help="check checksums and indexes and print only the damage; exit code 1 if there is any",
     )
+    register_clean_status(commands)
 
 
 def _dump(args: argparse.Namespace) -> int:

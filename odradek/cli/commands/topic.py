@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from odradek.cli.commands.clean_status import uncleanable_text
+from odradek.cli.commands.log_dirs import look_seconds
 from odradek.cli.connecting import call_failure, changing, connected, kafka_failure
 from odradek.cli.failure import USAGE, CliError
-from odradek.cli.output import print_json, print_table, print_values
+from odradek.cli.output import RED, paint, print_json, print_table, print_values
 from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value, positive, replicas
 
 if TYPE_CHECKING:
@@ -160,6 +163,7 @@ def _describe(args: argparse.Namespace) -> int:
                 entry for entry in found.entries if entry.source is ConfigSource.TOPIC_CONFIG
             ]
         offsets = [_offsets(client, topic) if args.offsets else {} for topic in topics]
+        alarms = _uncleaned(client, args, configs)
     if args.json:
         documents = [
             _description(topic, configs[topic.name], ends)
@@ -171,7 +175,28 @@ def _describe(args: argparse.Namespace) -> int:
         if number:
             print()
         _print_description(topic, configs[topic.name], ends)
+        for text in alarms.get(topic.name, ()):
+            print(paint(RED, text))
     return 0
+
+
+def _uncleaned(
+    client: Client, args: argparse.Namespace, configs: Mapping[str, list[ConfigEntry]]
+) -> dict[str, list[str]]:
+    """What to say of compacted topics with logs that the cleaner has set aside, by topic."""
+    if not any(
+        entry.name == "cleanup.policy" and "compact" in (entry.value or "")
+        for entries in configs.values()
+        for entry in entries
+    ):
+        return {}
+    found: dict[str, list[str]] = {}
+    for broker in client.admin.describe_log_dirs(include_cleaning=True, timeout=look_seconds(args)):
+        for directory in broker.directories:
+            for replica in directory.replicas:
+                if (text := uncleanable_text(broker.broker, directory.path, replica)) is not None:
+                    found.setdefault(replica.topic, []).append(text)
+    return found
 
 
 def _alter(args: argparse.Namespace) -> int:

@@ -25,6 +25,7 @@ __all__ = [
     "LogDirDescription",
     "LogDirReplica",
     "PartitionProducers",
+    "ReplicaCleaning",
     "alter_replica_log_dirs",
     "delete_records",
     "describe_log_dirs",
@@ -44,6 +45,33 @@ class DeletedRecords:
 
 
 @attrs.frozen
+class ReplicaCleaning:
+    """The state of the cleaner at a replica of a compacted topic. Sizes are in bytes, times in milliseconds."""
+
+    first_dirty_offset: int
+    """All before it has been cleaned."""
+    clean_bytes: int
+    dirty_bytes: int
+    """What a pass could clean now: the active segment and what is not old enough are left out."""
+    is_under_way: bool
+    uncleanable_reason: str | None
+    """The reason why the log was set aside; a restart of the broker tries again."""
+    transactional_offset: int | None
+    """The first batch of a transaction: passes end before it."""
+    last_pass_ended_ms: int | None
+    """Wall-clock time; None if there was no pass since the broker has started. So it is with those below."""
+    last_pass_ms: int | None
+    last_pass_bytes_before: int | None
+    last_pass_bytes_after: int | None
+
+    @property
+    def dirty_ratio(self) -> float:
+        """The dirty share that `min.cleanable.dirty.ratio` is compared with."""
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+@attrs.frozen
 class LogDirReplica:
     """A replica in a directory. `offset_lag` is how far it is behind the high watermark (or, for a future one that
     is moving in, behind the current one)."""
@@ -53,6 +81,8 @@ class LogDirReplica:
     size: int
     offset_lag: int
     is_future: bool
+    cleaning: ReplicaCleaning | None = None
+    """None unless it was asked for, the topic is compacted and the broker is one of Odradek's."""
 
 
 @attrs.frozen
@@ -148,16 +178,23 @@ def delete_records(
 
 
 def describe_log_dirs(
-    core: ClientCore, brokers: Sequence[int] | None = None, *, timeout: float | None = None
+    core: ClientCore,
+    brokers: Sequence[int] | None = None,
+    *,
+    include_cleaning: bool = False,
+    timeout: float | None = None,
 ) -> Operation[list[BrokerLogDirs]]:
-    """The log directories of these brokers, or of all. Raises `ClientError`."""
+    """The log directories of these brokers, or of all. Raises `ClientError`.
+
+    With `include_cleaning` Odradek's brokers also tell the cleaner's state at replicas of compacted topics.
+    """
     from wire.messages.describe_log_dirs import DescribeLogDirsRequest
 
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)
 
     def message(_: list[int], __: int) -> DescribeLogDirsRequest:
-        return DescribeLogDirsRequest(topics=None)
+        return DescribeLogDirsRequest(topics=None, include_cleaning=include_cleaning)
 
     def take(response: Any, nodes: list[int]) -> Iterable[tuple[int, BrokerLogDirs | CallError]]:
         (node,) = nodes
@@ -279,10 +316,33 @@ def _directory(answer: Any) -> LogDirDescription:
         answer.usable_bytes,
         tuple(
             LogDirReplica(
-                topic.name, each.partition_index, each.partition_size, each.offset_lag, each.is_future_key
+                topic.name,
+                each.partition_index,
+                each.partition_size,
+                each.offset_lag,
+                each.is_future_key,
+                _cleaning(each.cleaning),
             )
             for topic in sorted(answer.topics, key=lambda topic: topic.name)
             for each in sorted(topic.partitions, key=lambda each: each.partition_index)
         ),
         item_error(answer.error_code, None, answer.log_dir),
+    )
+
+
+def _cleaning(told: Any) -> ReplicaCleaning | None:
+    if told.first_dirty_offset < 0:
+        return None
+    was_cleaned = told.last_pass_ended_ms >= 0
+    return ReplicaCleaning(
+        first_dirty_offset=told.first_dirty_offset,
+        clean_bytes=told.clean_bytes,
+        dirty_bytes=told.dirty_bytes,
+        is_under_way=told.is_under_way,
+        uncleanable_reason=told.uncleanable_reason,
+        transactional_offset=told.transactional_offset if told.transactional_offset >= 0 else None,
+        last_pass_ended_ms=told.last_pass_ended_ms if was_cleaned else None,
+        last_pass_ms=told.last_pass_ms if was_cleaned else None,
+        last_pass_bytes_before=told.last_pass_bytes_before if was_cleaned else None,
+        last_pass_bytes_after=told.last_pass_bytes_after if was_cleaned else None,
     )

@@ -1,0 +1,61 @@
+"""What the commands about log directories share: they ask the brokers that are up, and tell which are not."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+import attrs
+
+from odradek.cli.connecting import LOOK_SECONDS_MAX
+from odradek.cli.failure import CliError
+from odradek.cli.parsing import natural
+
+if TYPE_CHECKING:
+    from odradek.client.admin import BrokerLogDirs
+    from odradek.client.shells.blocking import Client
+
+__all__ = ["LogDirs", "add_broker_option", "ask_log_dirs", "look_seconds"]
+
+
+@attrs.frozen
+class LogDirs:
+    """The answers of the brokers that are up; the ids of those that are not."""
+
+    brokers: list[BrokerLogDirs]
+    down: list[int]
+
+
+def add_broker_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--broker`, for `ask_log_dirs`."""
+    parser.add_argument(
+        "--broker",
+        type=natural,
+        action="append",
+        metavar="ID",
+        help="only directories of this broker (repeat for more)",
+    )
+
+
+def look_seconds(args: argparse.Namespace) -> float:
+    """The time for which a broker is waited for."""
+    return min(float(args.timeout), LOOK_SECONDS_MAX)
+
+
+def ask_log_dirs(client: Client, args: argparse.Namespace) -> LogDirs:
+    """The directories of the brokers that `--broker` names, or of all. Raises `CliError` for an unknown broker."""
+    cluster = client.admin.describe_cluster(include_fenced=True)
+    known = [broker.node_id for broker in cluster.brokers]
+    wanted = known if args.broker is None else list(dict.fromkeys(args.broker))
+    stranger = next((node for node in wanted if node not in known), None)
+    if stranger is not None:
+        raise CliError(f"there is no broker {stranger} (brokers: {', '.join(map(str, known))})")
+    # One that is fenced may answer all the same, or be silent until the time is up: its state says enough.
+    down = [node for node in wanted if node in cluster.fenced]
+    alive = [node for node in wanted if node not in cluster.fenced]
+    answers = (
+        client.admin.describe_log_dirs(alive, include_cleaning=True, timeout=look_seconds(args))
+        if alive
+        else []
+    )
+    return LogDirs(answers, down)
