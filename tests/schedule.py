@@ -33,6 +33,7 @@ SECONDS = {
     "tests/other_clients/test_apache_tools.py": 41,
     "tests/sim/test_campaign.py": 60,
     "tests/sim/test_seeds.py": 45,
+    "tests/log/cleaning/test_kafka_agrees.py": 30,
     "tests/sim/test_availability.py": 25,
     "tests/sim/test_clients.py": 25,
     "tests/docs/test_cluster.py": 26,
