@@ -68,6 +68,7 @@ SECONDS = {
     "tests/test_determinism.py": 7,
     "tests/cli/test_cli_admin.py": 7,
     "tests/log/cleaning/test_cleaning_machine.py": 6,
+    "tests/log/cleaning/test_log_cleaner.py": 8,
     "tests/quorum/test_lost_logs.py": 6,
 }
 """The seconds that a scope takes, for those of more than five."""
