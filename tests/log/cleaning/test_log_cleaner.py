@@ -5,18 +5,21 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Callable
+from random import Random
 
 import attrs
 import pytest
 
+from data_plane.log.cleaning_pass import cleanable_end
 from data_plane.log.directory.log_dir import DiskSpace
 from data_plane.log.dump import verify_partition
 from data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import CompanionLost
 from tests.log.cleaning.cleaner_node import COMPACTED, SETTINGS, CleanerNode, is_clean
+from tests.log.cleaning.passes import clean
 from tests.log.compacted.naive_cleaner import latest_values, visible
-from tests.log.compacted.test_swap import temporary_files
-from tests.log.support import content
+from tests.log.compacted.test_swap import fill_keyed, temporary_files
+from tests.log.support import Node, append, batch, content, fill
 from wire.batches.batch_header import HEADER_SIZE, MAGIC_OFFSET, iter_batches, seal
 
 DELETED = attrs.evolve(COMPACTED, cleanup_policy=("delete",))
@@ -166,6 +169,11 @@ def _damaged(data: bytearray) -> None:
     data[HEADER_SIZE + 5] ^= 1
 
 
+def _displaced(data: bytearray) -> None:
+    ((_, header), *_) = iter_batches(data)
+    data[header.size + 4] ^= 1
+
+
 def _old_format(data: bytearray) -> None:
     data[MAGIC_OFFSET] = 1
 
@@ -186,6 +194,7 @@ def _unknown_codec(data: bytearray) -> None:
     ("change", "reason"),
     [
         (_damaged, "checksum"),
+        (_displaced, "offsets"),
         (_old_format, "magic 1"),
         (_unknown_format, "magic 3"),
         (_unknown_codec, "7"),
@@ -356,6 +365,31 @@ def test_what_ends_a_pass_early(how: str, operation: str) -> None:
         assert not [name for name in temporary_files(log.directory) if not name.endswith(".deleted")]
 
     CleanerNode().play(script)
+
+
+def test_a_truncation_beside_the_first_flush_ends_the_pass() -> None:
+    """What was planned may lie within a segment, once other records have been appended at other places."""
+    node = Node(COMPACTED)
+    log = node.log()
+    fill_keyed(log, Random(1), 40)
+    end_offset = log.active.base_offset
+    steps = 0
+
+    def between() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 1:
+            log.truncate_to(log.segments[1].base_offset)
+            while log.log_end_offset < end_offset - 1:
+                append(log, batch(1), epoch=20)
+            append(log, batch(9), epoch=20)
+            fill(log, 20, 3)
+            log.flush()
+
+    assert clean(log, end_offset, between=between) is None
+    assert end_offset not in [segment.base_offset for segment in log.segments]
+    assert steps == 1
+    assert clean(log, cleanable_end(log)) is not None
 
 
 # --- a topic that becomes compacted
