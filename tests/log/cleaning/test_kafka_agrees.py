@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -17,9 +18,17 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.kafka_server import run_tool, start_kafka
+from bench.odradek_server import launch_odradek, prepare_odradek
 from bench.processes import ServerProcess
 from data_plane.log.cleaning_pass import cleanable_end
-from data_plane.log.directory.checkpoints import CLEANER_FILE, decode_offsets
+from data_plane.log.directory.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    decode_offsets,
+)
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.log.dump import verify_partition
 from data_plane.log.log_config import LogConfig
@@ -58,6 +67,13 @@ COMPACT = {
     "segment.index.bytes": "65536",
     "file.delete.delay.ms": "0",
 }
+CHECKPOINTS = (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+)
 WAIT_SECONDS = 120
 
 
@@ -128,16 +144,20 @@ def write_mixed(bootstrap: str) -> Table:
     return table
 
 
+def create(bootstrap: str, topics: Sequence[str]) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    created = admin.create_topics([NewTopic(topic, 1, 1, config=COMPACT) for topic in topics])
+    for each in created.values():
+        each.result()
+
+
 @pytest.fixture(scope="module")
 def written(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Written:
     """What a Kafka wrote that never cleaned."""
     directory = tmp_path_factory.mktemp("kafka")
     server = start_kafka(directory, settings=ASLEEP, heap=TEST_HEAP)
     try:
-        admin = AdminClient({"bootstrap.servers": server.bootstrap})
-        created = admin.create_topics([NewTopic(topic, 1, 1, config=COMPACT) for topic in TOPICS])
-        for each in created.values():
-            each.result()
+        create(server.bootstrap, TOPICS)
         tables = {topic: write_plain(server.bootstrap, topic, topic) for topic in PLAIN}
         tables[MIXED] = write_mixed(server.bootstrap)
         assert server.stop() in (0, 143)
@@ -255,7 +275,7 @@ def append_ours(log: PartitionLog, table: Table, codec: int) -> None:
 
 
 def cleaned_up_to(data: Path) -> dict[str, int]:
-    """The first dirty offsets of our topics, as Kafka's cleaner has them."""
+    """The first dirty offsets of our topics, as a server's cleaner has them."""
     path = data / CLEANER_FILE
     found = decode_offsets(path.read_bytes()) if path.exists() else {}
     return {topic: found.get(Key(topic, 0), 0) for topic in TOPICS}
@@ -265,10 +285,10 @@ def active_base(data: Path, topic: str) -> int:
     return max(int(path.stem) for path in (data / f"{topic}-0").glob("*.log"))
 
 
-def wait_cleaned(server: ServerProcess, data: Path) -> None:
-    """Wait until Kafka's cleaner has reached the active segment of each topic."""
+def wait_cleaned(server: ServerProcess, data: Path, topics: Sequence[str] = TOPICS) -> None:
+    """Wait until the server's cleaner has reached the active segment of each topic."""
     deadline = time.monotonic() + WAIT_SECONDS
-    while any(offset < active_base(data, topic) for topic, offset in cleaned_up_to(data).items()):
+    while any(cleaned_up_to(data)[topic] < active_base(data, topic) for topic in topics):
         assert time.monotonic() < deadline, f"{cleaned_up_to(data)}\n{server.log_tail()}"
         time.sleep(0.1)
 
@@ -354,3 +374,58 @@ def give_back(log_dir: LogDir) -> None:
 
 def size_of(data: Path, topic: str) -> int:
     return sum(path.stat().st_size for path in (data / f"{topic}-0").glob("*.log"))
+
+
+def give_partition(source: Path, target: Path, topic: str) -> None:
+    """Put a partition of one server that has ended in the place of another's, which finds it as after a crash."""
+    old, new = source / f"{topic}-0", target / f"{topic}-0"
+    identity = (new / "partition.metadata").read_bytes()
+    shutil.rmtree(new)
+    shutil.copytree(old, new)
+    (new / "partition.metadata").write_bytes(identity)
+    for name in CHECKPOINTS:
+        (target / name).unlink(missing_ok=True)
+
+
+def test_a_partition_goes_to_kafka_and_comes_back(copy: Path, tmp_path: Path) -> None:
+    """What our node wrote and cleaned Kafka cleans further; our node then serves what Kafka has left."""
+    topic, data = "zstd", copy / "data"
+    ours = tmp_path / "odradek"
+    properties = prepare_odradek(ours, settings=AWAKE)
+    server = launch_odradek(properties)
+    try:
+        create(server.bootstrap, [topic])
+        table = write_plain(server.bootstrap, topic, topic)
+        wait_cleaned(server, ours / "data", [topic])
+        found, rows = consumed(server.bootstrap, topic)
+        assert found == table
+        assert len(rows) < 200
+        # Written and not cleaned, for Kafka.
+        server.stop()
+        properties.write_text(properties.read_text().replace("backoff.ms=500", "backoff.ms=86400000"))
+        server = launch_odradek(properties)
+        more = updates(Random(3), 300)
+        produce(Producer({"bootstrap.servers": server.bootstrap, "linger.ms": 1000}), topic, more)
+        apply_to(table, more)
+        before = consumed(server.bootstrap, topic)
+        assert before[0] == table
+        assert server.stop() == 0
+        give_partition(ours / "data", data, topic)
+        server = start_kafka(copy, settings=AWAKE, heap=TEST_HEAP)
+        wait_cleaned(server, data, [topic])
+        at_kafka = consumed(server.bootstrap, topic)
+        assert at_kafka[0] == table
+        assert len(at_kafka[1]) < len(before[1]) / 2
+        assert set(at_kafka[1]) <= set(before[1])
+        server.kill()
+        give_partition(data, ours / "data", topic)
+        server = launch_odradek(properties)
+        assert consumed(server.bootstrap, topic) == at_kafka
+        last = [(b"key-1", b"the last one")]
+        produce(Producer({"bootstrap.servers": server.bootstrap}), topic, last)
+        apply_to(table, last)
+        assert consumed(server.bootstrap, topic)[0] == table
+        assert "log.truncated" not in server.log_path.read_text()
+        assert server.stop() == 0
+    finally:
+        server.kill()
