@@ -33,6 +33,7 @@ SECONDS = {
     "tests/other_clients/test_apache_tools.py": 41,
     "tests/sim/test_campaign.py": 60,
     "tests/sim/test_seeds.py": 45,
+    "tests/log/cleaning/test_kafka_agrees.py": 45,
     "tests/sim/test_availability.py": 25,
     "tests/sim/test_clients.py": 25,
     "tests/docs/test_cluster.py": 26,
@@ -58,6 +59,7 @@ SECONDS = {
     "tests/docs/test_quickstart.py": 10,
     "tests/cluster/test_rotten_replica.py": 10,
     "tests/node/test_kill9.py": 9,
+    "tests/node/test_cleaning.py": 9,
     "tests/docs/test_operations.py": 9,
     "the shape of the code": 8,
     "tests/cluster/test_full_disk.py": 8,
@@ -67,6 +69,7 @@ SECONDS = {
     "tests/test_determinism.py": 7,
     "tests/cli/test_cli_admin.py": 7,
     "tests/log/cleaning/test_cleaning_machine.py": 6,
+    "tests/log/cleaning/test_log_cleaner.py": 8,
     "tests/quorum/test_lost_logs.py": 6,
 }
 """The seconds that a scope takes, for those of more than five."""

@@ -13,9 +13,10 @@ the next segment's beginning is the rest of a truncation that the crash undid.
 Compaction leaves gaps between segments. A crash leaves one too, when it takes the tail of a finished segment exactly
 at a batch's end and spares the next segment. A log may have been compacted under another policy than its topic has
 today, so the log decides. A gap that begins below the recovery point was there when all of it was synced. One that
-begins below the first dirty offset is the cleaner's. Behind both, gaps within segments vouch for those between. Any other gap is a lost tail: the log ends before it, as a
-replica with a hole would never fetch what it lacks. What is sound behind it is kept beside the log. What follows the
-first damage is not a part of the log: the file is cut there and later segments are removed. Where the damage lies in
+begins below the first dirty offset is the cleaner's. Behind both, gaps within segments vouch for later ones between
+them. Where no checkpoint knows the log (its directory came from elsewhere), they vouch for earlier ones, too. Any other
+gap is a lost tail: the log ends before it, as a replica with a hole would never fetch what it lacks. What is sound
+behind it is kept beside the log. What follows the first damage is not a part of the log: the file is cut there and later segments are removed. Where the damage lies in
 what had been synced, no crash has done it, and what is cut is kept beside the log (`salvage`). Indexes, leader epochs
 and producer state of that part are derived anew on the way.
 

@@ -25,6 +25,7 @@ from data_plane.log.salvage import keep_segment, keep_tail
 from data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES, SegmentScan
 from data_plane.log.segments.segment import INDEX_SUFFIX, RELATIVE_OFFSET_MAX, TIME_INDEX_SUFFIX, Segment
 from odradek.env.ports import Log
+from wire.batches.batch_header import BatchHeader
 
 
 @attrs.frozen(kw_only=True)
@@ -66,6 +67,11 @@ class _Cut:
     damage: str
     kept_as: str | None
     """The file that keeps what was cut from below the recovery point."""
+
+
+def _is_thinned(header: BatchHeader, end_offset: int) -> bool:
+    """True if compaction has taken records of this batch, or batches between it and `end_offset`, where the last one ends."""
+    return header.base_offset > end_offset or header.record_count <= header.last_offset_delta
 
 
 class Recovery:
@@ -139,10 +145,35 @@ class Recovery:
         """True if this segment goes on where the one before ends; else it is dropped with all behind it."""
         gap = self._segments.segments[at].base_offset - self.log_end_offset
         is_known = self.log_end_offset < self._known_offset
-        if gap < 0 or (0 < gap <= RELATIVE_OFFSET_MAX and not is_known and not self._has_gaps):
+        if gap < 0 or (0 < gap <= RELATIVE_OFFSET_MAX and not is_known and not self._is_vouched_for(at)):
             self._drop_from(at, f"the log before it ends at {self.log_end_offset}", is_kept=True)
             return False
         return True
+
+    def _is_vouched_for(self, at: int) -> bool:
+        """True if batches of the log have gaps between them, so that one before this segment is no loss either.
+
+        Those before it tell. Those behind it do where no checkpoint knows the log, as cleaners begin with the oldest.
+        """
+        segments = self._segments.segments
+        if not self._has_gaps and self._known_offset <= segments[0].base_offset:
+            self._has_gaps = any(self._has_thinned_batch(segment) for segment in segments[at:])
+        return self._has_gaps
+
+    def _has_thinned_batch(self, segment: Segment) -> bool:
+        """True if a sound batch of this segment has lost records, or neighbours."""
+        end_offset = segment.base_offset
+        scan = SegmentScan(segment.file, 0, segment.size, end_offset, check_crc=True, buffer=self._buffer)
+        found = False
+        for _, header in scan:
+            if self._options.is_stopping():
+                raise LoadingStopped
+            found = _is_thinned(header, end_offset)
+            if found:
+                break
+            end_offset = header.next_offset
+        segment.file.rest()
+        return found
 
     def _take(self, at: int, limit: int | None, names: list[str], *, is_first: bool) -> bool:
         """Read one segment; whether the log goes on behind it."""
@@ -200,8 +231,7 @@ class Recovery:
                 reason = f"offset {last_offset} is out of the segment's reach"
                 scan.stop_before(position, end_offset, reason)
                 break
-            is_thinned = header.base_offset > end_offset or header.record_count <= header.last_offset_delta
-            if is_thinned and header.base_offset >= known_offset:
+            if header.base_offset >= known_offset and _is_thinned(header, end_offset):
                 self._has_gaps = True
             end_offset = last_offset + 1
             note(position, header.size, last_offset, header.max_timestamp, interval)

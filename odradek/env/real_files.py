@@ -19,6 +19,7 @@ import fcntl
 import os
 import shutil
 import stat
+import struct
 import threading
 from typing import IO
 
@@ -31,6 +32,8 @@ _PAGE_BYTES = 4096
 _PROBES_UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
 """The file system cannot say what it has in memory."""
 _LOCK_NAME = ".lock"
+_WHOLE_FILE = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+"""`struct flock` of a lock on all of a file: type, whence, start, length, process."""
 _references_lock = threading.Lock()
 _probe = (bytearray(1),)
 """The buffer that probes read into; its content is never used."""
@@ -379,7 +382,12 @@ class RealDir:
             raise self._error(self.path, "stat", error) from error
 
     def lock(self) -> None:
-        """Lock Kafka's `.lock` file, so that Kafka and Odradek keep out of each other's way too."""
+        """Lock Kafka's `.lock` file, so that Kafka and Odradek keep out of each other's way too.
+
+        Java's locks are those of POSIX, which `flock` does not see. A lock of the open file
+        conflicts with them. It stays when the process closes the file elsewhere, where theirs would go (F_OFD_SETLK in
+        fcntl(2)).
+        """
         if self._lock is not None:
             return
         path = os.path.join(self.path, _LOCK_NAME)
@@ -387,6 +395,7 @@ class RealDir:
             file = open(path, "ab", buffering=0)  # noqa: SIM115 - held until the process ends
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.fcntl(file, fcntl.F_OFD_SETLK, _WHOLE_FILE)
             except OSError:
                 file.close()
                 raise

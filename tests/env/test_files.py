@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -267,6 +269,21 @@ def test_the_lock_is_held_once(open_root: OpenRoot) -> None:
     with pytest.raises(DiskError, match="another process holds it"):
         second.lock()
     assert ".lock" in first.list()
+
+
+def test_kafka_is_kept_out_of_a_directory_that_is_held(tmp_path: Path) -> None:
+    """Java's lock is one of POSIX: it is refused until the directory is given back, whatever this process closes."""
+    env = RealEnv()
+    first, second = env.open_dir(str(tmp_path)), env.open_dir(str(tmp_path))
+    program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'ab'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    command = [sys.executable, "-c", program, str(tmp_path / ".lock")]
+    first.lock()
+    with pytest.raises(DiskError, match="another process holds it"):
+        second.lock()
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "BlockingIOError" in refused.stderr
+    env.close()
+    subprocess.run(command, check=True)
 
 
 def test_a_directory_is_a_path(root: Dir) -> None:

@@ -295,6 +295,22 @@ def test_gaps_within_segments_vouch_for_those_between() -> None:
     assert open_log(directory, clean=False).log_end_offset == 26
 
 
+def test_gaps_behind_a_gap_vouch_for_it_where_no_checkpoint_knows_the_log() -> None:
+    """A directory of Kafka that comes without its checkpoints: an emptied segment, then others with gaps."""
+    for is_emptied in (True, False):
+        for later in ([20, 25], [24, 25]):
+            _, directory = _with_a_gap([0, 1, 2, 3], list(range(10, 20)), later)
+            if is_emptied:
+                directory.open(file_name(0, ".log")).truncate(0)
+            if later[0] != 20:
+                directory.rename(file_name(later[0], ".log"), file_name(20, ".log"))
+            log = open_log(directory, clean=False)
+            assert log.log_end_offset == 26
+            assert content(log).count(b"v" * 20) == (12 if is_emptied else 16)
+    _, directory = _with_a_gap([0, 1, 2, 3], list(range(10, 20)), [20, 25])
+    assert open_log(directory, clean=False, recovery_point=2).log_end_offset == 4
+
+
 def test_what_is_sound_behind_a_lost_tail_is_kept_beside_the_log() -> None:
     """A tail that was never synced ends the log there, so that it is fetched again. Sound segments behind it are
     reported and kept."""

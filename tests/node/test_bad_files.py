@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -250,11 +251,14 @@ def test_directories_of_two_clusters(take: Callable[[str], Path]) -> None:
     assert "different clusters" in refusal(directory)
 
 
-def test_a_directory_that_another_process_holds(take: Callable[[str], Path]) -> None:
-    """Kafka's `.lock`: the second process says so and ends."""
+@pytest.mark.parametrize("hold", [fcntl.flock, fcntl.lockf], ids=["odradek", "kafka"])
+def test_a_directory_that_another_process_holds(
+    take: Callable[[str], Path], hold: Callable[[IO[bytes], int], object]
+) -> None:
+    """Kafka's `.lock`: the second process says so and ends, whatever kind of lock the first one has."""
     directory = take("clean")
     with (directory / "data" / ".lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        hold(lock, fcntl.LOCK_EX)
         assert "another process holds it" in refusal(directory)
 
 

@@ -106,8 +106,9 @@ class LogCleaner:
         self.settings = settings()
         self._workers = env.new_workers()
         self._threads: list[_Thread] = []
-        self._busy: dict[str, int] = {}
-        """The number of passes under way on each disk."""
+        self._busy: dict[str, list[PartitionLog]] = {log_dir.path: [] for log_dir in log_dirs}
+        """The logs of each disk that a thread has chosen, until it is done with them. A pass begins with a flush, and
+        only then shows in `log.cleaning`."""
         self._wake: Event = env.event()
         self._throttled_until = 0.0
         self._is_stopped = False
@@ -121,10 +122,13 @@ class LogCleaner:
     def run(self) -> None:
         """Start as many threads as the settings say."""
         if self.settings.enable:
-            while len(self._threads) < self.settings.threads:
-                thread = _Thread(len(self._threads))
-                self._threads.append(thread)
-                self._tasks.start_soon(self._run_thread, thread)
+            # Those that were to go may have gone in any order.
+            known = {thread.number for thread in self._threads}
+            for number in range(self.settings.threads):
+                if number not in known:
+                    thread = _Thread(number)
+                    self._threads.append(thread)
+                    self._tasks.start_soon(self._run_thread, thread)
 
     def config_changed(self) -> None:
         """Take over the broker's configuration: at once, a pass under way keeps its buffers."""
@@ -179,11 +183,12 @@ class LogCleaner:
         if found is None or self._is_stopped:
             return False
         log_dir, log, plan = found
-        self._busy[log_dir.path] = self._busy.get(log_dir.path, 0) + 1
+        busy = self._busy[log_dir.path]
+        busy.append(log)
         try:
             return await self._clean(thread, log_dir, log, plan)
         finally:
-            self._busy[log_dir.path] -= 1
+            busy.remove(log)
 
     # -- which log
 
@@ -192,7 +197,7 @@ class LogCleaner:
             log_dir.offline_reason is None
             and not log_dir.is_stalled
             and log_dir.full_since is None
-            and self._busy.get(log_dir.path, 0) < self.settings.threads_per_disk
+            and len(self._busy[log_dir.path]) < self.settings.threads_per_disk
         )
 
     async def _choose(self) -> tuple[LogDir, PartitionLog, LogPlan] | None:
@@ -209,7 +214,7 @@ class LogCleaner:
                 plan = plan_log(view_of(log), now_ms)
                 self.max_dirty_ratio = max(self.max_dirty_ratio, plan.dirty_ratio)
                 self.max_compaction_delay_ms = max(self.max_compaction_delay_ms, plan.compaction_delay_ms)
-                if self._is_free(log_dir):
+                if self._is_free(log_dir) and log not in self._busy[log_dir.path]:
                     candidates.append((log_dir, log))
                     plans.append((log.config, plan))
         index = dirtiest(plans)

@@ -14,11 +14,11 @@ import attrs
 from data_plane.log.cleaning.log_views import view_of
 from data_plane.log.cleaning.pass_values import Cleaned, Mapped, PassRules, TransactionFound
 from data_plane.log.cleaning.plan import LogPlan, SegmentView, group_segments
-from data_plane.log.cleaning_pass import Cleaning, Group, begin_cleaning, cleanable_end
+from data_plane.log.cleaning_pass import Cleaning, Group, Source, begin_cleaning, cleanable_end
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.parts.cleaned_segment import CleanedSegment
 from data_plane.log.parts.cleaning_state import PassReport
-from odradek.env.ports import Clock, File, Workers
+from odradek.env.ports import Clock, Workers
 from wire.batches.batch_header import BatchHeader
 
 ROOM_SPARE_BYTES = 16 << 20
@@ -77,8 +77,12 @@ class PassRun:
         """
         log, run = self.log, self.workers.run
         started = self.clock.monotonic()
+        truncations = log.durability.truncations
         if log.recovery_point < self.plan.end_offset:
             await run(log.flush)
+        if log.durability.truncations != truncations:
+            # The plan's end may lie within a segment now.
+            return None
         end_offset = min(self.plan.end_offset, cleanable_end(log))
         if log.home.is_closed or not log.config.is_compacted or end_offset <= self.plan.first_dirty_offset:
             return None
@@ -119,7 +123,7 @@ class PassRun:
             if group is None:
                 continue
             try:
-                map_end = await self._map_segment(group, first, map_end)
+                map_end = await self._map_segment(group, end_offset, first, map_end)
             finally:
                 group.release()
             if self._mapped.is_full or self._mapped.transactional_offset is not None:
@@ -154,18 +158,26 @@ class PassRun:
     def _segments(self, end_offset: int) -> list[SegmentView]:
         return [each for each in view_of(self.log).segments if each.base_offset < end_offset]
 
-    async def _map_segment(self, group: Group, first: int, map_end: int) -> int:
-        """Put one segment's batches into the map; the end of the map then."""
+    async def _map_segment(self, group: Group, end_offset: int, first: int, map_end: int) -> int:
+        """Put one segment's batches, which end at `end_offset`, into the map; the end of the map then."""
         source = group.sources[0]
+        offsets = range(source.base_offset, end_offset)
         position = await self._begin_of(group, first) if source.base_offset < first else 0
         while position < source.size:
             mapped: Mapped = await self._call(
-                "map_records", source.file, position, source.size, self.settings.io_buffer_bytes, first
+                "map_records",
+                source.file,
+                position,
+                source.size,
+                self.settings.io_buffer_bytes,
+                offsets,
+                first,
             )
             self._mapped = mapped
             self._keyless += mapped.keyless
             map_end = max(map_end, mapped.next_offset)
             position += mapped.bytes_read
+            offsets = range(max(offsets.start, mapped.next_offset), end_offset)
             await self.throttle(mapped.bytes_read)
             if mapped.is_full or mapped.transactional_offset is not None:
                 break
@@ -197,7 +209,7 @@ class PassRun:
                     return False
                 continue
             try:
-                if not await self._clean_group(cleaning, group):
+                if not await self._clean_group(cleaning, group, group_end):
                     return False
             except TransactionFound as error:
                 log.cleaning.note_transaction(error.offset)
@@ -206,8 +218,8 @@ class PassRun:
                 group.release()
         return cleaning.abort_reason is None
 
-    async def _clean_group(self, cleaning: Cleaning, group: Group) -> bool:
-        """Write one group anew and swap it in; False if the pass is over."""
+    async def _clean_group(self, cleaning: Cleaning, group: Group, group_end: int) -> bool:
+        """Write one group, which ends at `group_end`, anew and swap it in; False if the pass is over."""
         run = self.workers.run
         size = sum(source.size for source in group.sources)
         if self.free_bytes() < size + ROOM_SPARE_BYTES:
@@ -216,8 +228,9 @@ class PassRun:
         try:
             last = None
             self._is_changed = len(group.sources) > 1
-            for source in group.sources:
-                last = await self._clean_source(cleaned, source.file, source.size) or last
+            ends = [*group.source_bases[1:], group_end]
+            for source, end_offset in zip(group.sources, ends, strict=True):
+                last = await self._clean_source(cleaned, source, end_offset) or last
             if not self._is_changed:
                 cleaning.note_unchanged(size)
                 await run(cleaned.discard)
@@ -233,13 +246,19 @@ class PassRun:
         await run(cleaning.settle)
         return True
 
-    async def _clean_source(self, cleaned: CleanedSegment, file: File, size: int) -> BatchHeader | None:
-        """Append what stays of one segment; the header of its last batch."""
+    async def _clean_source(
+        self, cleaned: CleanedSegment, source: Source, end_offset: int
+    ) -> BatchHeader | None:
+        """Append what stays of one segment, which ends at `end_offset`; the header of its last batch."""
         position, last = 0, None
-        while position < size:
-            part: Cleaned = await self._call("clean", file, position, size, self.settings.io_buffer_bytes)
+        offsets = range(source.base_offset, end_offset)
+        while position < source.size:
+            part: Cleaned = await self._call(
+                "clean", source.file, position, source.size, self.settings.io_buffer_bytes, offsets
+            )
             position += part.bytes_read
             last = BatchHeader(*part.last_header)
+            offsets = range(last.next_offset, end_offset)
             self._records_read += part.records_read
             self._records_kept += part.records_kept
             self._is_changed |= part.is_changed

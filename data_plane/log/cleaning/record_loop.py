@@ -29,13 +29,12 @@ from data_plane.log.cleaning.pass_values import (
     PassRules,
     TransactionFound,
 )
-from wire.batches.batch_errors import CorruptBatch, InvalidRecord
+from wire.batches.batch_errors import CorruptBatch
 from wire.batches.batch_header import (
     HEAD,
     HEAD_SIZE,
     HEADER,
     HEADER_SIZE,
-    MAGIC,
     SIZE_PREFIX,
     BatchHeader,
     check_crc,
@@ -91,11 +90,11 @@ class RecordLoop:
     # -- the map
 
     def map_records(
-        self, source: Source, position: int, end: int, bytes_max: int, from_offset: int
+        self, source: Source, position: int, end: int, bytes_max: int, offsets: range, from_offset: int
     ) -> Mapped:
         """Put the keys of some whole batches, from a position of a file on, into the map.
 
-        It reads about `bytes_max` bytes, at least one batch. Records below `from_offset` are passed over. It stops
+        It reads about `bytes_max` bytes, at least one batch. The batches lie within `offsets`. Records below `from_offset` are passed over. It stops
         before the first batch of a transaction, and before a batch that does not fit into the map.
 
         Raises:
@@ -106,7 +105,7 @@ class RecordLoop:
         mapped = Mapped()
         group = RecordPlaces()
         consumed = group_start = 0
-        for at, header in _batches(data):
+        for at, header in _batches(data, offsets):
             if header.is_transactional or header.is_control:
                 mapped.transactional_offset = header.base_offset
                 break
@@ -176,8 +175,8 @@ class RecordLoop:
         """The map is complete: these rules hold for all that `clean` is asked for."""
         self._rules = rules
 
-    def clean(self, source: Source, position: int, end: int, bytes_max: int) -> Cleaned:
-        """What stays of some whole batches from a position of a file on.
+    def clean(self, source: Source, position: int, end: int, bytes_max: int, offsets: range) -> Cleaned:
+        """What stays of some whole batches, all within `offsets`, from a position of a file on.
 
         Raises:
             TransactionFound: a batch below the map's end belongs to a transaction.
@@ -190,7 +189,7 @@ class RecordLoop:
         out: list[bytes | bytearray | memoryview] = []
         waiting: list[tuple[int, BatchHeader]] = []
         size = 0
-        for at, header in _batches(data):
+        for at, header in _batches(data, offsets):
             cleaned.bytes_read = at + header.size
             cleaned.last_header = tuple(header)
             if header.base_offset >= self._rules.map_end:
@@ -407,12 +406,21 @@ def _read_batches(source: Source, position: int, end: int, bytes_max: int) -> by
     return data
 
 
-def _batches(data: bytes) -> list[tuple[int, BatchHeader]]:
-    """The whole batches of some bytes; at least one. Raises `CorruptBatch`, `InvalidRecord`."""
+def _batches(data: bytes, offsets: range) -> list[tuple[int, BatchHeader]]:
+    """The whole batches of some bytes; at least one.
+
+    No checksum covers a base offset. One too high would pass for the latest of its keys, so all batches have to lie
+    within `offsets`, in order. Raises `CorruptBatch`, `InvalidRecord`.
+    """
     found = list(iter_batches(data))
     if not found:
         raise CorruptBatch(f"no whole batch in {len(data)} bytes")
+    lowest = offsets.start
     for _, header in found:
-        if header.magic != MAGIC:
-            raise InvalidRecord(f"a batch of format {header.magic}, where only {MAGIC} can be cleaned")
+        if not lowest <= header.base_offset < header.next_offset <= offsets.stop:
+            raise CorruptBatch(
+                f"a batch of the offsets from {header.base_offset} to {header.last_offset} stands where "
+                f"{lowest} to {offsets.stop - 1} belong"
+            )
+        lowest = header.next_offset
     return found

@@ -14,6 +14,7 @@ from wire.batches.batch_header import BatchHeader, iter_batches
 from wire.batches.records import Record, RecordBatchBuilder, records
 
 BYTES_MAX = 1 << 24
+OFFSETS = range(1 << 62)
 NOW = 1_000_000
 DELETE_RETENTION = 500
 
@@ -66,7 +67,7 @@ def map_all(loop: RecordLoop, data: bytes, bytes_max: int = 1 << 20, from_offset
     """Map a whole file; the end of the map."""
     at, end = 0, from_offset
     while at < len(data):
-        mapped = loop.map_records(Bytes(data), at, len(data), bytes_max, from_offset)
+        mapped = loop.map_records(Bytes(data), at, len(data), bytes_max, OFFSETS, from_offset)
         end = max(end, mapped.next_offset)
         at += mapped.bytes_read
         if mapped.is_full or mapped.transactional_offset is not None:
@@ -78,7 +79,7 @@ def clean_all(loop: RecordLoop, data: bytes, bytes_max: int = 1 << 20) -> bytes:
     """Clean a whole file."""
     out, at = bytearray(), 0
     while at < len(data):
-        cleaned = loop.clean(Bytes(data), at, len(data), bytes_max)
+        cleaned = loop.clean(Bytes(data), at, len(data), bytes_max, OFFSETS)
         out += cleaned.data
         at += cleaned.bytes_read
     return bytes(out)
@@ -183,11 +184,11 @@ def test_a_full_map_ends_before_the_batch_that_does_not_fit() -> None:
     data = b"".join(batch(2 * n, [(b"%d" % n, b""), (b"x", b"")]) for n in range(100))
     loop = a_loop(buffer_bytes=24 * 20, load_factor=0.5)
     keys_max = loop.begin(bytes(32), 24 * 20, 0.5, BYTES_MAX)
-    mapped = loop.map_records(Bytes(data), 0, len(data), 1 << 20, 0)
+    mapped = loop.map_records(Bytes(data), 0, len(data), 1 << 20, OFFSETS, 0)
     assert mapped.is_full
     assert mapped.keys == keys_max
     assert mapped.next_offset == 2 * (keys_max - 1)
-    again = loop.map_records(Bytes(data), mapped.bytes_read, len(data), 1 << 20, 0)
+    again = loop.map_records(Bytes(data), mapped.bytes_read, len(data), 1 << 20, OFFSETS, 0)
     assert again.is_full
     assert not again.bytes_read
 
@@ -196,20 +197,20 @@ def test_one_batch_that_is_too_large_for_the_map_is_said_so() -> None:
     data = batch(0, [(b"%d" % n, b"") for n in range(100)])
     loop = a_loop(buffer_bytes=24 * 20)
     with pytest.raises(OffsetMapTooSmall, match=r"log\.cleaner\.dedupe\.buffer\.size"):
-        loop.map_records(Bytes(data), 0, len(data), 1 << 20, 0)
+        loop.map_records(Bytes(data), 0, len(data), 1 << 20, OFFSETS, 0)
 
 
 def test_the_map_ends_before_a_transaction_and_no_pass_rewrites_one() -> None:
     before = batch(0, [(b"a", b"1")])
     data = before + batch(1, [(b"a", b"2")], producer_id=4, transactional=True) + batch(2, [(b"a", b"3")])
     loop = a_loop()
-    mapped = loop.map_records(Bytes(data), 0, len(data), 1 << 20, 0)
+    mapped = loop.map_records(Bytes(data), 0, len(data), 1 << 20, OFFSETS, 0)
     assert (mapped.transactional_offset, mapped.next_offset, mapped.bytes_read) == (1, 1, len(before))
     loop.rewrite_by(rules(mapped.next_offset))
     assert clean_all(loop, data) == data
     loop.rewrite_by(rules(3))
     with pytest.raises(TransactionFound) as caught:
-        loop.clean(Bytes(data), 0, len(data), 1 << 20)
+        loop.clean(Bytes(data), 0, len(data), 1 << 20, OFFSETS)
     assert caught.value.offset == 1
 
 
@@ -219,15 +220,30 @@ def test_damage_is_refused_wherever_it_is(flipped: int) -> None:
     data[flipped] ^= 1
     loop = a_loop()
     with pytest.raises(CorruptBatch):
-        loop.map_records(Bytes(bytes(data)), 0, len(data), 1 << 20, 0)
+        loop.map_records(Bytes(bytes(data)), 0, len(data), 1 << 20, OFFSETS, 0)
     for map_end in (0, 1):
         loop.rewrite_by(rules(map_end))
         with pytest.raises(CorruptBatch):
-            loop.clean(Bytes(bytes(data)), 0, len(data), 1 << 20)
+            loop.clean(Bytes(bytes(data)), 0, len(data), 1 << 20, OFFSETS)
 
 
 def test_records_below_the_first_dirty_offset_are_not_mapped() -> None:
     data = batch(0, [(b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"c", b"1")])
     loop = a_loop()
-    mapped = loop.map_records(Bytes(data), 0, len(data), 1 << 20, 2)
+    mapped = loop.map_records(Bytes(data), 0, len(data), 1 << 20, OFFSETS, 2)
     assert (mapped.records, mapped.keys) == (2, 2)
+
+
+@pytest.mark.parametrize("base_offset", [-(1 << 62), 0, 1, 3, 1 << 24])
+def test_batches_out_of_order_are_damage(base_offset: int) -> None:
+    """No checksum covers a batch's base offset: one too high would make later records of its keys look old."""
+    found: list[tuple[bytes | None, bytes | None]] = [(b"a", b"0"), (b"b", b"1")]
+    data = batch(0, found) + batch(base_offset, found)
+    loop = a_loop()
+    with pytest.raises(CorruptBatch, match="offsets"):
+        loop.map_records(Bytes(data), 0, len(data), BYTES_MAX, range(4), 0)
+    loop.rewrite_by(rules(6))
+    with pytest.raises(CorruptBatch, match="offsets"):
+        loop.clean(Bytes(data), 0, len(data), BYTES_MAX, range(4))
+    sound = batch(0, found) + batch(2, found)
+    assert loop.map_records(Bytes(sound), 0, len(sound), BYTES_MAX, range(4), 0).next_offset == 4

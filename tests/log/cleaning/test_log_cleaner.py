@@ -1,0 +1,434 @@
+"""The cleaner of a broker: which log is next, how many at a time, and how passes fail or end early."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import attrs
+import pytest
+
+from data_plane.log.cleaning_pass import cleanable_end
+from data_plane.log.directory.log_dir import DiskSpace
+from data_plane.log.dump import verify_partition
+from data_plane.log.partition_log import PartitionLog
+from odradek.env.ports import CompanionLost
+from tests.log.cleaning.cleaner_node import COMPACTED, SETTINGS, CleanerNode, is_clean
+from tests.log.cleaning.passes import clean
+from tests.log.compacted.naive_cleaner import latest_values, visible
+from tests.log.compacted.test_swap import fill_keyed, temporary_files
+from tests.log.support import Node, append, batch, content, fill
+from wire.batches.batch_header import HEADER_SIZE, MAGIC_OFFSET, iter_batches, seal
+
+DELETED = attrs.evolve(COMPACTED, cleanup_policy=("delete",))
+ATTRIBUTES_LOW_BYTE = 22
+
+
+def latest_rows(log: PartitionLog) -> list[int]:
+    """The offsets that a cleaned log keeps: the latest of each key, and what is in the active segment."""
+    end = log.active.base_offset
+    latest = {record.key: record.offset for record in visible(log) if record.offset < end}
+    return [
+        record.offset
+        for record in visible(log)
+        if record.offset >= end or latest[record.key] == record.offset
+    ]
+
+
+# --- which log, and how many at a time
+
+
+@pytest.mark.parametrize(("per_disk", "expected"), [(1, 1), (2, 2), (3, 3)])
+def test_a_disk_has_no_more_passes_than_it_may(per_disk: int, expected: int) -> None:
+    """`odradek.log.cleaner.threads.per.disk`: four threads on two disks; each log has one pass at a time."""
+
+    async def script(node: CleanerNode) -> None:
+        logs = [node.log(f"t{number}", disk=number % 2) for number in range(12)]
+        wanted = {log.topic: latest_rows(log) for log in logs}
+        most: Counter[str] = Counter()
+
+        def watch(method: str) -> None:
+            for log_dir in node.log_dirs:
+                passes = sum(1 for log in log_dir.logs.values() if log.cleaning.token is not None)
+                most[log_dir.path] = max(most[log_dir.path], passes)
+
+        node.on_call = watch
+        node.cleaner.run()
+        await node.until(lambda: all(is_clean(log) for log in logs))
+        assert {log.topic: [record.offset for record in visible(log)] for log in logs} == wanted
+        assert len(node.events("log.cleaned")) == len(logs) == node.cleaner.figures.passes
+        assert most == {"disk-0": expected, "disk-1": expected}
+
+    for seed in range(5):
+        settings = attrs.evolve(SETTINGS, threads=6, threads_per_disk=per_disk)
+        CleanerNode(settings, disks=2, seed=seed).play(script)
+
+
+def test_the_dirtiest_log_comes_first() -> None:
+    """Kafka's rule: of the logs that are due, the one with the highest dirty ratio."""
+
+    async def script(node: CleanerNode) -> None:
+        half = node.log("half")
+        node.cleaner.run()
+        await node.until(lambda: is_clean(half))
+        node.configure(backoff_ms=1_000_000)
+        await node.sleep(2)
+        for number in range(40):
+            node.append(half, [(b"new-%d" % number, b"value")])
+        dirty = node.log("dirty")
+        node.cleaner.look_now()
+        await node.until(lambda: is_clean(half) and is_clean(dirty))
+        assert [event["topic"] for event in node.events("log.cleaned")] == ["half", "dirty", "half"]
+
+    CleanerNode().play(script)
+
+
+def test_companions_end_when_all_is_clean() -> None:
+    """An idle broker spends nothing on cleaning; the next dirty log gets a new companion."""
+
+    async def script(node: CleanerNode) -> None:
+        node.cleaner.run()
+        await node.sleep(5)
+        assert not node.companions
+        log = node.log("t")
+        await node.until(lambda: bool(node.companions) and node.companions[0].is_closed)
+        assert is_clean(log)
+        other = node.log("other")
+        await node.until(lambda: is_clean(other))
+        assert len(node.companions) == 2
+
+    CleanerNode().play(script)
+
+
+def test_threads_come_and_go_with_the_configuration() -> None:
+    """`log.cleaner.threads` may change at any time: afterwards there are as many threads as it says."""
+
+    async def script(node: CleanerNode) -> None:
+        node.cleaner.run()
+        for threads in (3, 1, 4, 2, 5):
+            node.configure(threads=threads)
+            await node.sleep(0.1)
+            assert node.cleaner.statistics()["threads"] == threads
+            assert node.cleaner.statistics()["dead_threads"] == 0
+
+    CleanerNode().play(script)
+
+
+def test_a_thread_that_was_busy_when_others_went_is_counted_once() -> None:
+    """Threads that go in any order leave as many as the configuration says, after each further change."""
+
+    async def script(node: CleanerNode) -> None:
+        node.configure(threads=3)
+        for number in range(3):
+            node.log(f"t{number}", disk=number)
+        node.cleaner.run()
+        await node.until(
+            lambda: all(log.cleaning.token for each in node.log_dirs for log in each.logs.values())
+        )
+        # Each of the three has a pass; the first that ends it finds that it has to go.
+        node.configure(threads=1, io_bytes_per_second_max=1000)
+        await node.until(lambda: node.cleaner.statistics()["threads"] == 2)
+        for threads in (3, 2):
+            node.configure(threads=threads)
+            await node.sleep(60)
+            assert node.cleaner.statistics()["threads"] == threads
+
+    for seed in range(6):
+        CleanerNode(disks=3, seed=seed).play(script)
+
+
+def test_a_change_of_configuration_leaves_a_pass_under_way_alone() -> None:
+    """All of `log.cleaner.*` may change in a pass; it keeps its buffers, and the next one has the new ones."""
+
+    async def script(node: CleanerNode) -> None:
+        log = node.log("t")
+        wanted = latest_rows(log)
+        changes = iter([{"dedupe_buffer_bytes": 1 << 12}, {"io_buffer_bytes": 1 << 17}, {"threads": 2}])
+
+        def change(method: str) -> None:
+            fields = next(changes, None)
+            if fields is not None:
+                node.configure(**fields)
+
+        node.on_call = change
+        node.cleaner.run()
+        await node.until(lambda: is_clean(log))
+        assert next(changes, None) is None
+        assert [record.offset for record in visible(log)] == wanted
+        assert node.cleaner.figures.passes_failed == 0
+
+    CleanerNode().play(script)
+
+
+# --- logs that cannot be cleaned
+
+
+def _damaged(data: bytearray) -> None:
+    data[HEADER_SIZE + 5] ^= 1
+
+
+def _displaced(data: bytearray) -> None:
+    ((_, header), *_) = iter_batches(data)
+    data[header.size + 4] ^= 1
+
+
+def _old_format(data: bytearray) -> None:
+    data[MAGIC_OFFSET] = 1
+
+
+def _unknown_format(data: bytearray) -> None:
+    data[MAGIC_OFFSET] = 3
+
+
+def _unknown_codec(data: bytearray) -> None:
+    ((_, header), *_) = iter_batches(data)
+    first = data[: header.size]
+    first[ATTRIBUTES_LOW_BYTE] |= 7
+    seal(first)
+    data[: header.size] = first
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (_damaged, "checksum"),
+        (_displaced, "offsets"),
+        (_old_format, "magic 1"),
+        (_unknown_format, "magic 3"),
+        (_unknown_codec, "7"),
+    ],
+)
+def test_a_log_that_cannot_be_cleaned_is_set_aside(change: Callable[[bytearray], None], reason: str) -> None:
+    """It is tried once, nothing of it is cut, its reason is told, and other logs are cleaned."""
+
+    async def script(node: CleanerNode) -> None:
+        bad = node.log("bad")
+        await node.env.new_workers().run(bad.flush)
+        path = f"disk-0/bad-0/{bad.segments[1].name('.log')}"
+        data = bytearray(node.disk.peek("disk-0/bad-0")[bad.segments[1].name(".log")])
+        change(data)
+        node.disk.rewrite(path, bytes(data))
+        before = node.disk.peek("disk-0/bad-0")
+        node.cleaner.run()
+        await node.until(lambda: bool(bad.cleaning.uncleanable_reason))
+        good = node.log("good")
+        await node.until(lambda: is_clean(good))
+        await node.sleep(10)
+        after = node.disk.peek("disk-0/bad-0")
+        assert {name: after[name] for name in before} == before
+        assert not [name for name in after if name.endswith((".cleaned", ".swap"))]
+        (event,) = node.events("log.uncleanable")
+        assert event["topic"] == "bad"
+        assert reason in event["reason"]
+        assert bad.cleaning.first_dirty_offset == -1
+        statistics = node.cleaner.statistics()
+        assert (statistics["uncleanable_partitions"], statistics["passes_failed"]) == (1, 1)
+        assert statistics["uncleanable_bytes"] == bad.size_bytes
+        assert node.log_dirs[0].offline_reason is None
+
+    CleanerNode().play(script)
+
+
+# --- passes that fail, and are tried again
+
+
+@pytest.mark.parametrize("at_call", range(1, 8))
+def test_a_companion_that_dies_takes_its_pass_with_it(at_call: int) -> None:
+    """The log is as it was, its temporary files are gone, and the next pass has a new companion."""
+
+    async def script(node: CleanerNode) -> None:
+        log = node.log("t")
+        wanted, before, calls = latest_rows(log), latest_values(visible(log)), 0
+
+        def die(method: str) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == at_call:
+                raise CompanionLost("killed")
+
+        node.on_call = die
+        node.cleaner.run()
+        await node.until(lambda: node.cleaner.figures.passes_failed == 1 and log.cleaning.token is None)
+        assert node.companions[0].is_closed
+        assert latest_values(visible(log)) == before
+        assert not list(verify_partition(log.directory))
+        assert not [name for name in temporary_files(log.directory) if not name.endswith(".deleted")]
+        assert log.cleaning.first_dirty_offset == -1
+        await node.until(lambda: is_clean(log))
+        assert len(node.companions) == 2
+        assert [record.offset for record in visible(log)] == wanted
+        assert [event["reason"] for event in node.events("log.cleaning_failed")] == ["killed"]
+
+    # Small reads, so that there are many calls.
+    CleanerNode(attrs.evolve(SETTINGS, io_buffer_bytes=1)).play(script)
+
+
+@pytest.mark.parametrize("operation", ["append", "create", "rename"])
+def test_a_disk_that_fills_up_in_a_pass_loses_nothing(operation: str) -> None:
+    """The pass fails, the disk is told to be full, and cleaning goes on when it has room again."""
+
+    async def script(node: CleanerNode) -> None:
+        log = node.log("t")
+        wanted, before = latest_rows(log), content(log)
+        log_dir = node.log_dirs[0]
+        node.disk.fail_next(errno.ENOSPC, operation=operation, path_part=".cleaned")
+        node.cleaner.run()
+        await node.until(lambda: node.cleaner.figures.passes_failed == 1)
+        await node.sleep(10)
+        assert log_dir.full_since is not None
+        assert log_dir.offline_reason is None
+        assert content(log) == before
+        assert not temporary_files(log.directory)
+        assert node.cleaner.figures.passes == 0
+        log_dir.full_since = None  # as the watch of disks says when there is room
+        await node.until(lambda: is_clean(log))
+        assert [record.offset for record in visible(log)] == wanted
+
+    CleanerNode().play(script)
+
+
+def test_a_pass_leaves_appends_their_room() -> None:
+    """A pass waits until there is room for a whole segment and some more."""
+
+    async def script(node: CleanerNode) -> None:
+        log = node.log("t")
+        log_dir = node.log_dirs[0]
+        log_dir.space = DiskSpace(1 << 30, 16 << 20)
+        node.cleaner.run()
+        await node.until(lambda: node.cleaner.figures.passes_failed == 3)
+        assert not temporary_files(log.directory)
+        assert log.cleaning.first_dirty_offset == -1
+        assert "are free" in node.events("log.cleaning_failed")[0]["reason"]
+        log_dir.measure_space()
+        await node.until(lambda: is_clean(log))
+
+    CleanerNode().play(script)
+
+
+# --- what ends a pass early
+
+ABORTS: dict[str, Callable[[CleanerNode, PartitionLog], object]] = {
+    "truncation": lambda node, log: log.truncate_to(log.segments[2].base_offset),
+    "DeleteRecords": lambda node, log: log.set_log_start_offset(log.segments[3].base_offset + 1),
+    "policy": lambda node, log: log.set_config(DELETED),
+    "deletion": lambda node, log: node.log_dirs[0].delete_log("t", 0),
+    "stop": lambda node, log: node.cleaner.stop(),
+}
+
+
+@pytest.mark.parametrize("how", ABORTS)
+@pytest.mark.parametrize("operation", ["sync", "begin", "map_records", "rewrite_by", "clean"])
+def test_what_ends_a_pass_early(how: str, operation: str) -> None:
+    """Truncation, DeleteRecords, another policy, deletion, a stop: the pass swaps nothing more, whenever it comes."""
+
+    async def script(node: CleanerNode) -> None:
+        log = node.log("t")
+        other = node.log("other")
+        done = False
+
+        def act(found: str) -> None:
+            nonlocal done
+            if found == operation and not done and log.log_end_offset and node.companions:
+                done = True
+                ABORTS[how](node, log)
+
+        def on_operation(name: str, path: str, position: int, count: int) -> None:
+            if "t-0/" in path and path.endswith(".log"):
+                act(name)
+
+        node.on_call = act
+        node.disk.on_operation = on_operation
+        expected = latest_values(visible(log))
+        node.cleaner.run()
+        await node.until(lambda: done and log.cleaning.token is None)
+        if how == "stop":
+            await node.until(lambda: not node.cleaner.statistics()["threads"])
+            assert all(each.is_closed for each in node.companions)
+        else:
+            await node.until(lambda: is_clean(other))
+        assert not node.events("log.uncleanable")
+        if how == "deletion":
+            assert log.is_closed
+            return
+        if how != "truncation":
+            found = latest_values(visible(log))
+            assert found == {key: found[key] for key in expected if key in found}
+        if how in ("truncation", "DeleteRecords"):
+            await node.until(lambda: is_clean(log))
+            assert [record.offset for record in visible(log)] == latest_rows(log)
+        else:
+            assert log.cleaning.first_dirty_offset == -1
+        log.check()
+        assert not list(verify_partition(log.directory))
+        assert not [name for name in temporary_files(log.directory) if not name.endswith(".deleted")]
+
+    CleanerNode().play(script)
+
+
+def test_a_truncation_beside_the_first_flush_ends_the_pass() -> None:
+    """What was planned may lie within a segment, once other records have been appended at other places."""
+    node = Node(COMPACTED)
+    log = node.log()
+    fill_keyed(log, Random(1), 40)
+    end_offset = log.active.base_offset
+    steps = 0
+
+    def between() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 1:
+            log.truncate_to(log.segments[1].base_offset)
+            while log.log_end_offset < end_offset - 1:
+                append(log, batch(1), epoch=20)
+            append(log, batch(9), epoch=20)
+            fill(log, 20, 3)
+            log.flush()
+
+    assert clean(log, end_offset, between=between) is None
+    assert end_offset not in [segment.base_offset for segment in log.segments]
+    assert steps == 1
+    assert clean(log, cleanable_end(log)) is not None
+
+
+# --- a topic that becomes compacted
+
+
+def test_a_topic_that_becomes_compacted() -> None:
+    """Kafka refuses records without a key from then on; those that are there are removed and counted."""
+
+    async def script(node: CleanerNode) -> None:
+        log = node.log("t", config=DELETED)
+        for number in range(5):
+            node.append(log, [(None, b"no key"), (b"key", b"%d" % number), (None, None)])
+        for _ in range(20):
+            node.append(log, [(b"last", b"value")])
+        node.cleaner.run()
+        await node.sleep(5)
+        assert not node.events("log.cleaning_began")
+        keyed = latest_values([record for record in visible(log) if record.key is not None])
+        log.set_config(COMPACTED)
+        node.cleaner.look_now()
+        await node.until(lambda: is_clean(log))
+        assert latest_values(visible(log)) == keyed
+        (event,) = node.events("log.cleaned")
+        assert event["keyless_records"] == 10
+        assert log.cleaning.last_pass is not None
+        assert log.cleaning.last_pass.keyless_records == 10
+
+    CleanerNode().play(script)
+
+
+def test_nothing_is_cleaned_when_the_cleaner_is_off() -> None:
+    """`log.cleaner.enable=false`, which only a start changes."""
+
+    async def script(node: CleanerNode) -> None:
+        log = node.log("t")
+        node.cleaner.run()
+        node.configure(threads=4)
+        await node.sleep(60)
+        assert log.cleaning.first_dirty_offset == -1
+        assert node.cleaner.statistics()["threads"] == node.cleaner.statistics()["dead_threads"] == 0
+
+    CleanerNode(attrs.evolve(SETTINGS, enable=False)).play(script)
