@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.commands.log_dirs import add_broker_option, ask_log_dirs
 from odradek.cli.connecting import call_failure, connected
+from odradek.cli.log_dirs import add_broker_option, ask_log_dirs
 from odradek.cli.output import RED, bytes_text, paint, print_json, print_table, span_text
 from odradek.cli.parsing import Groups, add_command, add_connection_options
 
@@ -64,7 +64,7 @@ def uncleanable_texts(broker: int, directory: LogDirDescription) -> Iterator[str
 
 
 def cleaning_document(cleaning: ReplicaCleaning | None) -> dict[str, Any] | None:
-    """The JSON object of a replica's cleaning; None if its topic is not compacted, or nobody says."""
+    """The JSON object of a replica's cleaning; or None without it."""
     if cleaning is None:
         return None
     return {

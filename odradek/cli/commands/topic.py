@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.commands.clean_status import uncleanable_text
-from odradek.cli.commands.log_dirs import look_seconds
 from odradek.cli.connecting import call_failure, changing, connected, kafka_failure
 from odradek.cli.failure import USAGE, CliError
+from odradek.cli.log_dirs import look_seconds
 from odradek.cli.output import RED, paint, print_json, print_table, print_values
 from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value, positive, replicas
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
-
-import attrs
+from typing import TYPE_CHECKING, NamedTuple
 
 from odradek.cli.connecting import LOOK_SECONDS_MAX
 from odradek.cli.failure import CliError
@@ -18,8 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["LogDirs", "add_broker_option", "ask_log_dirs", "look_seconds"]
 
 
-@attrs.frozen
-class LogDirs:
+class LogDirs(NamedTuple):
     """The answers of the brokers that are up; the ids of those that are not."""
 
     brokers: list[BrokerLogDirs]
