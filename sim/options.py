@@ -30,18 +30,31 @@ from sim.storm.storm_plan import StormPlan
 PROFILES = ("default", "lite", "perf", "calm", "broken")
 MORE_WORKLOADS = {"churn": 0.4, "pipeline": 0.4}
 """Workloads with the share of the runs that have them; drawn by a stream of their own."""
-CLIENT_WORKLOADS = {"varied": 0.4, "crowd": 0.35, "offsets": 0.5}
+CLIENT_WORKLOADS = {"varied": 0.4, "crowd": 0.35, "offsets": 0.5, "keyed": 0.3}
 """The same, each by a stream of its own."""
 GROUP_SETTINGS = {
     "group.min.session.timeout.ms": ("1000", "1000", "6000"),
     "group.initial.rebalance.delay.ms": ("0", "500", "3000"),
 }
 """What brokers have where the workload is `crowd`. Kafka's seconds would leave a storm few rebalances."""
+CLEANER_SETTINGS = {
+    "log.cleaner.backoff.ms": ("100", "1000"),
+    "log.cleaner.threads": ("1", "2"),
+    "log.cleaner.dedupe.buffer.size": ("2097152",),
+    "log.cleaner.io.buffer.load.factor": ("0.9", "0.9", "0.0002"),
+    "log.cleaner.io.buffer.size": ("524288", "1000"),
+}
+"""The same where it is `keyed`. The lowest load factor leaves room for a few keys, so that maps become full."""
+WORKLOAD_SETTINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "crowd": GROUP_SETTINGS,
+    "keyed": CLEANER_SETTINGS,
+}
 WORKLOADS = ("produce", "consume", "follow", "group", "trim", *MORE_WORKLOADS, *CLIENT_WORKLOADS)
 """The workloads in this order: producers (lists and single records, half of the clients each), a plain reader, a
 follower's reader. Then a group, records that an operator deletes, topics that come and go (`sim.load.churning`), and
 bare connections (`sim.load.pipelining`). At last producers of every kind (`sim.load.producers`), groups whose
-members come, go and stall (`sim.load.consumers`), and questions for offsets (`sim.load.asking`)."""
+members come, go and stall (`sim.load.consumers`), and questions for offsets (`sim.load.asking`), and writers of a compacted
+topic (`sim.load.keyed`)."""
 NODES = 3
 """The brokers of a cluster whose shape is not drawn."""
 DUTIES = {"moves": 0.35, "topics": 0.3, "settings": 0.35, "elections": 0.3, "directories": 0.3, "ask": 0.3}
@@ -110,8 +123,10 @@ class RunOptions:
             clients = Random(f"{seed}/{name}?")
             if clients.random() < share:
                 workloads.append(name)
-            if name == "crowd" and name in workloads:
-                drawn_settings = {key: clients.choice(values) for key, values in GROUP_SETTINGS.items()}
+            if name in WORKLOAD_SETTINGS and name in workloads:
+                drawn_settings = {
+                    key: clients.choice(values) for key, values in WORKLOAD_SETTINGS[name].items()
+                }
                 shape = attrs.evolve(shape, settings={**shape.settings, **drawn_settings})
         shape = shape.with_upkeep(Random(f"{seed}/upkeep"))
         shape = shape.with_small_intervals(Random(f"{seed}/small intervals"))

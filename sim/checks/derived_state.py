@@ -2,7 +2,8 @@
 
 1. Each batch has the leader epoch that the log knows for its offset.
 2. The producers that a log knows are those of its batches, each with its last five batches. A producer whose batches were
-   all deleted may be known still, and one that was silent for long may be forgotten.
+   all deleted may be known still, and one that was silent for long may be forgotten. Compaction removes batches, but
+   never the last one of a producer.
 3. Each entry of an index names a batch of the segment, with its last offset. Each entry of a time index names the
    batch that was the newest one up to it.
 
@@ -118,8 +119,12 @@ class DerivedState:
             return  # it is read from the log at its first use
         scanned = ProducerState()
         first_offset = log.log_end_offset
+        next_offset = None
+        has_gaps = False
         for header in scan.headers():
             first_offset = min(first_offset, header.base_offset)
+            has_gaps |= next_offset is not None and header.base_offset > next_offset
+            next_offset = header.next_offset
             if header.producer_id >= 0 and not header.is_control:
                 note_batch(scanned, header, header.base_offset, header.max_timestamp, None)
         for producer_id, entry in scanned.entries.items():
@@ -134,7 +139,7 @@ class DerivedState:
                         f"{entry.last_offset}"
                     )
                 del entry.batches[:missing]
-            _check_entry(where, producer_id, known, entry)
+            _check_entry(where, producer_id, known, entry, has_gaps=has_gaps)
         for producer_id, known in state.entries.items():
             if producer_id not in scanned.entries and known.last_offset >= first_offset:
                 raise SafetyViolation(
@@ -203,15 +208,31 @@ def _newest(headers: Iterable[BatchHeader]) -> Iterator[tuple[int, int]]:
             yield header.last_offset, newest
 
 
-def _check_entry(where: str, producer_id: int, known: ProducerEntry, scanned: ProducerEntry) -> None:
-    """Epoch and last batches are those of the log; of deleted ones the log may know more."""
+def _check_entry(
+    where: str, producer_id: int, known: ProducerEntry, scanned: ProducerEntry, *, has_gaps: bool
+) -> None:
+    """Epoch and last batches are those of the log; of deleted ones the log may know more.
+
+    A log that has gaps was compacted: of its last five batches some may be older than those that are known.
+    """
     kept = list(known.batches)
     there = list(scanned.batches)
-    if known.epoch != scanned.epoch or kept[len(kept) - len(there) :] != there or len(kept) % _FIELDS:
+    agree = kept[len(kept) - len(there) :] == there
+    if has_gaps and not agree:
+        batches = _batches_of(known)
+        agree = there[-_FIELDS:] == kept[-_FIELDS:] and all(
+            batch in batches or batch[1] < batches[0][1] for batch in _batches_of(scanned)
+        )
+    if known.epoch != scanned.epoch or not agree or len(kept) % _FIELDS:
         raise SafetyViolation(
             f"producers: {where} knows of producer {producer_id} epoch {known.epoch} with batches up to "
             f"{known.last_offset}, and its log has epoch {scanned.epoch} with batches up to {scanned.last_offset}"
         )
+
+
+def _batches_of(entry: ProducerEntry) -> list[tuple[int, ...]]:
+    """The batches that an entry has: last sequence, last offset, offset delta, timestamp."""
+    return [tuple(entry.batches[at : at + _FIELDS]) for at in range(0, len(entry.batches), _FIELDS)]
 
 
 def _stored_index(disk: SimDisk, segment: Segment) -> SegmentIndex | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
+from odradek.client.admin import NewTopic
+from odradek.client.shells.aio import AsyncClient
 from odradek.env.ports import Event
 from sim.checks.group_availability import GroupTerms
 from sim.load import pipelining
@@ -13,11 +15,14 @@ from sim.load.churning import Churning
 from sim.load.consumers import crowd
 from sim.load.consumers.crowd import Crowd
 from sim.load.consuming import GroupReading, follow
+from sim.load.keyed import keying
+from sim.load.keyed.keying import Keying
 from sim.load.pipelining import Pipelining
 from sim.load.producers import varied
 from sim.load.producers.producer_plan import topic_configs
 from sim.load.producers.varied import VariedProducer
 from sim.load.workload import Workload
+from sim.machine.cluster_members import Cluster
 
 FOLLOWER = "follower"
 """A consumer of the product's, near one of the brokers."""
@@ -59,6 +64,7 @@ class Clientele:
         replicas: int,
         settings: Mapping[str, str],
         whole: Sequence[tuple[str, int]],
+        storm_kinds: Sequence[str],
     ) -> None:
         self._world = load.world
         self._load = load
@@ -72,6 +78,7 @@ class Clientele:
         self._replicas = replicas
         self._varied = [VariedProducer(load, name) for name in VARIED if "varied" in workloads]
         session_ms = int(settings.get("group.min.session.timeout.ms", crowd.SESSION_MS_DEFAULT))
+        self._keying = Keying(load, replicas, storm_kinds) if "keyed" in workloads else None
         self._crowds = [Crowd(load, group, session_ms) for group in crowd.GROUPS if "crowd" in workloads]
 
     def machines(self) -> tuple[str, ...]:
@@ -79,9 +86,15 @@ class Clientele:
         names: tuple[str, ...] = ("reader", FOLLOWER, *MEMBERS, *self._churners, *self._pipeliners)
         if self._varied:
             names += VARIED
+        if self._keying is not None:
+            names += (*keying.WRITERS, keying.READER)
         if self._crowds:
             names += crowd.slots(self._world.seed)
         return names
+
+    def topics_apart(self, configs: Mapping[str, str]) -> list[NewTopic]:
+        """Topics of workloads that keep a history of their own; `configs` are what all topics of the run have."""
+        return [] if self._keying is None else [self._keying.topic(configs)]
 
     def terms(self) -> list[GroupTerms]:
         """The groups, as the checks must know them."""
@@ -96,6 +109,8 @@ class Clientele:
             readers[FOLLOWER] = spawn(follow, self._load, FOLLOWER, "rack-2", self._whole)
         if self._group is not None:
             readers |= {name: spawn(self._group.member, name) for name in MEMBERS}
+        if self._keying is not None:
+            readers[keying.READER] = spawn(self._keying.read)
         for each_crowd in self._crowds:
             readers |= each_crowd.start()
         return readers
@@ -108,12 +123,18 @@ class Clientele:
         runs += [each.run for each in self._varied]
         runs += [Asking(load, name).run for name in self._askers]
         runs += [each.run for each in self._churning]
-        return [self._world.spawn(run) for run in runs]
+        keyed = [] if self._keying is None else self._keying.start_workers()
+        return [*keyed, *(self._world.spawn(run) for run in runs)]
 
     def end_churning(self) -> None:
         """The storm is over: no further topics come and go."""
         for churner in self._churning:
             churner.is_over = True
+
+    async def find_ends(self, client: AsyncClient) -> None:
+        """Take down where topics apart end, after their last records."""
+        if self._keying is not None:
+            await self._keying.find_ends(client)
 
     async def check(self, machine: str) -> None:
         """Hold what groups have read and committed against the history, asked from `machine`. Raises `SafetyViolation`."""
@@ -122,6 +143,13 @@ class Clientele:
             await self._group.check_commits(machine)
         for each_crowd in self._crowds:
             await each_crowd.check(machine)
+        if self._keying is not None:
+            await self._keying.check(machine)
+
+    def check_disks(self, cluster: Cluster) -> None:
+        """Hold what replicas of topics apart have on their disks against each other. Raises `SafetyViolation`."""
+        if self._keying is not None:
+            self._keying.check_disks(cluster.replica_logs)
 
     def figures(self) -> dict[str, int]:
         """How many clients of each kind there were, and what befell them."""
@@ -131,4 +159,5 @@ class Clientele:
             "members": sum(each.lives for each in self._crowds),
             "rebalances": sum(each.promises.rebalances for each in self._crowds),
             "late_commits": sum(each.promises.refused_late for each in self._crowds),
+            **({} if self._keying is None else self._keying.figures()),
         }

@@ -119,7 +119,12 @@ class ClusterScenario:
             self.cluster, self.load.partitions, self.shape.replicas, trimmed, self.history
         )
         self._clientele = Clientele(
-            self.load, options.workloads, self.shape.replicas, self.shape.settings, self._whole
+            self.load,
+            options.workloads,
+            self.shape.replicas,
+            self.shape.settings,
+            self._whole,
+            options.storm.kinds,
         )
         self._crew = Crew(self.cluster, self.load, self.shape.replicas, options.duties, options.storm.kinds)
         self._storm = Storm(
@@ -175,8 +180,9 @@ class ClusterScenario:
         admin = load.client("admin")
         replicas = self.shape.replicas
         wanted = [NewTopic(name, count, replicas, self._configs(name)) for name, count in load.topics.items()]
+        wanted += self._clientele.topics_apart(self._common_configs)
         await load.create_topics(admin, wanted, load.request_seconds)
-        cluster.topics += load.topics
+        cluster.topics += [topic.name for topic in wanted]
         for each in self.own:
             await each.setup(load)
         await self._must_be_whole("after the topic was created", START_SECONDS_MAX)
@@ -204,6 +210,7 @@ class ClusterScenario:
                 raise Liveness(f"seed {world.seed}: the workload {self.own[number]} does not end")
         await self._crew.check()
         await load.find_ends(admin)
+        await self._clientele.find_ends(admin)
         await self._readers_must_come_to_the_end(readers)
         await self._clientele.check("auditor")
         summary = await load.check(admin)
@@ -264,8 +271,11 @@ class ClusterScenario:
         }
 
     def _configs(self, topic: str) -> dict[str, str]:
-        configs = {"min.insync.replicas": str(self.shape.in_sync_min), **self.shape.topic_configs}
-        return configs | configs_of_clients(topic, self.world.seed)
+        return self._common_configs | configs_of_clients(topic, self.world.seed)
+
+    @property
+    def _common_configs(self) -> dict[str, str]:
+        return {"min.insync.replicas": str(self.shape.in_sync_min), **self.shape.topic_configs}
 
     async def _must_be_whole(self, when: str, seconds: float) -> None:
         wrong = await self.cluster.wait_until_whole(seconds)
@@ -300,6 +310,7 @@ class ClusterScenario:
             if len(logs) != self.shape.replicas:
                 raise SafetyViolation(f"{topic}-{partition}: {', '.join(logs)} have it")
             check_replicas_equal(f"{topic}-{partition}", logs, max(map(end_of, logs.values())))
+        self._clientele.check_disks(self.cluster)
         metadata = self.cluster.metadata_logs()
         check_log_matching(metadata)
         snapshots = {member.name: self.cluster.snapshot_end(member) for member in self.cluster.members}

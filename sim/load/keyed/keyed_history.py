@@ -1,0 +1,212 @@
+"""What clients were told about a compacted topic, and what must be true of it. PURE.
+
+A record has an id of its own in a header, so that a tombstone can be told from another one. Compaction promises:
+
+1. A record stays at its offset, whole, until a newer one of its key has taken its place, or it is a tombstone whose
+   time has come. It is nowhere else.
+2. The newest record of a key is there. An older one is never there without it: so no value comes back.
+3. A tombstone that is the newest of its key stays for `delete.retention.ms` after it was written.
+4. No record goes before it is older than `min.compaction.lag.ms`.
+5. A reader that is never further behind than `delete.retention.ms` ends with the table of one who reads what is left.
+6. All replicas have one table, and one record at an offset.
+
+Records that DeleteRecords was asked to remove may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from sim.history import SafetyViolation
+
+__all__ = ["Found", "KeyedHistory", "table_of"]
+
+
+@attrs.frozen
+class Found:
+    """A record that somebody has read."""
+
+    offset: int
+    record_id: bytes
+    key: bytes
+    value: bytes | None
+
+
+@attrs.define
+class _Sent:
+    """A record that somebody has sent, and its offset as soon as that is known."""
+
+    partition: int
+    key: bytes
+    value: bytes | None
+    sent_at: float
+    offset: int | None = None
+    is_refused: bool = False
+    """True if it has certainly failed."""
+
+
+@attrs.define
+class KeyedHistory:
+    """Everything that clients have sent to the topic and read from it. Times are virtual seconds.
+
+    The clocks of the nodes are at most `clocks_off_ms` apart.
+    """
+
+    delete_retention_ms: int
+    min_compaction_lag_ms: int
+    clocks_off_ms: int
+    _sent: dict[bytes, _Sent] = attrs.field(factory=dict, init=False)
+    _at: dict[tuple[int, int], bytes] = attrs.field(factory=dict, init=False)
+    """Record ids by partition and offset."""
+    _asked_below: dict[int, int] = attrs.field(factory=dict, init=False)
+
+    # -- what is told
+
+    def send(self, record_id: bytes, partition: int, key: bytes, value: bytes | None, now: float) -> None:
+        """A record is about to be sent."""
+        assert record_id not in self._sent
+        self._sent[record_id] = _Sent(partition, key, value, now)
+
+    def acknowledge(self, record_id: bytes, offset: int) -> None:
+        """A record is at this offset. Raises `SafetyViolation` if it is known to be elsewhere."""
+        self._place(self._sent[record_id].partition, offset, record_id, "an acknowledgement")
+
+    def refuse(self, record_id: bytes) -> None:
+        """A record has certainly failed: nobody may ever read it."""
+        self._sent[record_id].is_refused = True
+
+    def ask_to_delete(self, partition: int, offset: int) -> None:
+        """Somebody asks for the records below to be deleted."""
+        self._asked_below[partition] = max(offset, self._asked_below.get(partition, 0))
+
+    def see(self, who: str, partition: int, found: Found) -> None:
+        """Somebody has read a committed record. Raises `SafetyViolation` unless it is what was sent."""
+        sent = self._sent.get(found.record_id)
+        where = f"{partition} at {found.offset}"
+        if sent is None or (sent.partition, sent.key, sent.value) != (partition, found.key, found.value):
+            raise SafetyViolation(f"keyed: {who} has read {found} in partition {where}, and sent was {sent}")
+        if sent.is_refused:
+            raise SafetyViolation(
+                f"keyed: {who} has read {found} in partition {where}, whose send has failed"
+            )
+        self._place(partition, found.offset, found.record_id, who)
+
+    def _place(self, partition: int, offset: int, record_id: bytes, who: str) -> None:
+        sent = self._sent[record_id]
+        there = self._at.setdefault((partition, offset), record_id)
+        if sent.offset is None:
+            sent.offset = offset
+        if there != record_id or sent.offset != offset:
+            raise SafetyViolation(
+                f"keyed: by {who} {record_id!r} is at {offset} of partition {partition}, known are {there!r} there, and "
+                f"offset {sent.offset} of it"
+            )
+
+    @property
+    def known(self) -> int:
+        """The number of records whose offsets are known."""
+        return len(self._at)
+
+    # -- what must be true
+
+    def check(self, partition: int, found: Sequence[Found], now: float) -> int:
+        """Hold all that is left of a partition against the promises; the number of known records that are gone.
+
+        Raises `SafetyViolation`.
+        """
+        last = -1
+        for each in found:
+            if each.offset <= last:
+                raise SafetyViolation(f"keyed: offset {each.offset} of partition {partition} follows {last}")
+            last = each.offset
+            self.see("the auditor", partition, each)
+        left = {each.offset for each in found}
+        newest_left = {each.key: each.offset for each in found}
+        of_key: dict[bytes, list[_Sent]] = {}
+        for sent in self._sent.values():
+            if sent.partition == partition:
+                of_key.setdefault(sent.key, []).append(sent)
+        gone = 0
+        for key, records in of_key.items():
+            gone += self._check_key(partition, key, records, left, newest_left.get(key), now)
+        return gone
+
+    def _check_key(
+        self,
+        partition: int,
+        key: bytes,
+        records: list[_Sent],
+        left: set[int],
+        newest_left: int | None,
+        now: float,
+    ) -> int:
+        """One key: its newest known record is there, or may be gone; no young record is gone."""
+        asked_below = self._asked_below.get(partition, 0)
+        known = [each for each in records if each.offset is not None and each.offset >= asked_below]
+        missing = [each for each in known if each.offset not in left]
+        for each in missing:
+            age_ms = (now - each.sent_at) * 1000
+            if age_ms < self.min_compaction_lag_ms - self.clocks_off_ms:
+                raise SafetyViolation(
+                    f"keyed: {each} of partition {partition} is gone after {age_ms:.0f} ms, and min.compaction.lag.ms is "
+                    f"{self.min_compaction_lag_ms}"
+                )
+        if not known:
+            return 0
+        newest = max(known, key=lambda each: each.offset or 0)
+        assert newest.offset is not None
+        if newest_left is not None and newest_left < newest.offset:
+            raise SafetyViolation(
+                f"keyed: key {key!r} of partition {partition} is back at {newest_left}, and {newest} is gone"
+            )
+        if newest_left is None and not self._may_be_gone(newest, records, now):
+            raise SafetyViolation(f"keyed: nothing of key {key!r} of partition {partition} is left: {newest}")
+        return len(missing)
+
+    def _may_be_gone(self, newest: _Sent, records: list[_Sent], now: float) -> bool:
+        """Whether a tombstone, that one or one behind it whose fate is unknown, has taken all of its key along."""
+        tombstones = [each for each in records if each.value is None and not each.is_refused]
+        return any(
+            (now - each.sent_at) * 1000 >= self.delete_retention_ms - self.clocks_off_ms
+            for each in tombstones
+            if each is newest or each.offset is None
+        )
+
+    def check_reader(
+        self, who: str, partition: int, table: Mapping[bytes, Found], left: Mapping[bytes, Found]
+    ) -> None:
+        """A reader that was never too far behind has the table of one who reads what is left. Raises `SafetyViolation`."""
+        if self.delete_retention_ms <= self.clocks_off_ms or self._asked_below.get(partition):
+            return
+        mine = {key: found for key, found in table.items() if found.value is not None}
+        theirs = {key: found for key, found in left.items() if found.value is not None}
+        if mine != theirs:
+            raise SafetyViolation(
+                f"keyed: {who} ends with another table of partition {partition}: {_difference(mine, theirs)}"
+            )
+
+    def check_replicas(self, partition: int, replicas: Mapping[str, Sequence[Found]]) -> None:
+        """All replicas have one table, and one record at an offset. Raises `SafetyViolation`."""
+        first_name, first = "", None
+        for name, found in replicas.items():
+            for each in found:
+                self.see(name, partition, each)
+            table = {key: last for key, last in table_of(found).items() if last.value is not None}
+            if first is None:
+                first_name, first = name, table
+            elif table != first:
+                raise SafetyViolation(
+                    f"keyed: {name} and {first_name} differ in partition {partition}: {_difference(table, first)}"
+                )
+
+
+def table_of(found: Sequence[Found]) -> dict[bytes, Found]:
+    """The newest record of each key."""
+    return {each.key: each for each in found}
+
+
+def _difference(mine: Mapping[bytes, Found], theirs: Mapping[bytes, Found]) -> str:
+    keys = sorted(key for key in {*mine, *theirs} if mine.get(key) != theirs.get(key))
+    return ", ".join(f"{key!r}: {mine.get(key)} and {theirs.get(key)}" for key in keys[:3])
