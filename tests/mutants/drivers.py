@@ -17,6 +17,7 @@ from sim.alone.groups import groups_alone
 from sim.alone.parts import run_schedules
 from sim.alone.quorum import quorum_alone
 from sim.alone.raft_alone import RaftPlan
+from sim.load.keyed.keying import CLOCK_KINDS
 from sim.machine.cluster_members import QUICK_SETTINGS, SETTINGS, Shape
 from sim.machine.network import SimConn
 from sim.machine.weather import Weather
@@ -196,6 +197,38 @@ class AnswerOrder:
             del buffer[:size]
 
 
+def keyed(seed: int) -> str:
+    """Aimed: clusters of three with a compacted topic, and nothing else written."""
+    return _run_options(seed, _keyed(seed))
+
+
+def keyed_with_small_maps(seed: int) -> str:
+    """Aimed: the same, with room for a few keys in the cleaner's map, and no troubles."""
+    options = _keyed(seed)
+    settings = {
+        **options.shape.settings,
+        "log.cleaner.io.buffer.load.factor": "0.0002",
+        "log.cleaner.threads": "1",
+    }
+    shape = attrs.evolve(options.shape, settings=settings)
+    return _run_options(seed, attrs.evolve(options, shape=shape, storm=attrs.evolve(options.storm, kinds=())))
+
+
+def _keyed(seed: int) -> RunOptions:
+    options = RunOptions.draw(seed, "lite", nodes=3, controllers=0, seconds=12.0)
+    kinds = tuple(kind for kind in options.storm.kinds if kind not in CLOCK_KINDS) or ("deaths",)
+    settings = {**options.shape.settings, "log.cleaner.backoff.ms": "100"}
+    return attrs.evolve(
+        options,
+        shape=attrs.evolve(options.shape, settings=settings),
+        storm=attrs.evolve(options.storm, kinds=(*kinds, "deaths")),
+        workloads=("produce", "keyed"),
+        clients=1,
+        weather=Weather(),
+        duties=(),
+    )
+
+
 def campaign(seed: int) -> str:
     """As a campaign: the cluster with the options that the seed draws, then the seed's schedules of parts alone."""
     verdict = _run_options(seed, RunOptions.draw(seed))
@@ -220,4 +253,6 @@ DRIVERS: Mapping[str, Driver] = {
     "varied": varied,
     "churn": churn,
     "order": order,
+    "keyed": keyed,
+    "keyed_with_small_maps": keyed_with_small_maps,
 }

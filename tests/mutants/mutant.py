@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from itertools import count
 
 import attrs
@@ -19,6 +20,7 @@ AREAS = {
     "metadata_quorum.controller": "controller",
     "metadata_quorum.image": "controller",
     "metadata_quorum": "quorum driver",
+    "data_plane.log.cleaning": "cleaner",
     "data_plane.log": "log",
     "data_plane.groups": "groups",
     "data_plane": "replication",
@@ -30,7 +32,7 @@ AREAS = {
 
 @attrs.frozen
 class Mutant:
-    """A bug of history. `old` is replaced by `new` in `function`.
+    """A bug of history. `old` is replaced by `new` in `function`; `also` are further such changes.
 
     `driver` is aimed at it, and shows it in at most `seeds_max` seeds. `aimed_only` says why campaigns need not find it
     within `CPU_SECONDS_MAX`; it is empty where they must.
@@ -44,6 +46,12 @@ class Mutant:
     driver: str
     seeds_max: int
     aimed_only: str = ""
+    also: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def changes(self) -> tuple[tuple[str, str, str], ...]:
+        """Function, old text and new text of each change."""
+        return ((self.function, self.old, self.new), *self.also)
 
     def __str__(self) -> str:
         return self.name
@@ -97,7 +105,9 @@ def search(
             break
         seeds += 1
         began = time.process_time()
-        with patched(mutant.function, mutant.old, mutant.new):
+        with ExitStack() as stack:
+            for change in mutant.changes:
+                stack.enter_context(patched(*change))
             verdict = run(seed)
         used += time.process_time() - began
         if not verdict:

@@ -4,7 +4,8 @@ The partition's replicas are held to what `sim.alone.replication_checks` says. B
 record by record, and answers are held against it at the moment when a coordinator gives them.
 
 * An offset whose commit was acknowledged is committed in the log. Each fetch that is asked for later, of any
-  coordinator, answers with it or with what stands behind it in the log. A tombstone has its reason.
+  coordinator, answers with it or with what stands behind it in the log. A tombstone has its reason. A coordinator that
+  was deposed and has not heard of it answers with what it knows to be committed (as in Kafka).
 * An offset stands behind the record of the generation in whose name it was committed, and before the next one.
 * In a generation each partition has one owner, who was told what the log has for it. Generations never fall.
 * What a coordinator has loaded is what the log says, and what the coordinator that wrote the log had.
@@ -59,6 +60,14 @@ class Floor:
     commits: Mapping[OffsetAt, int]
     tombstones: Mapping[OffsetAt, int]
 
+    def below(self, offset: int) -> Floor:
+        """The same without what stands at this offset or behind it."""
+        commits, tombstones = (
+            {key: position for key, position in each.items() if position < offset}
+            for each in (self.commits, self.tombstones)
+        )
+        return Floor(commits, tombstones)
+
 
 def partitions_of(assignment: bytes) -> tuple[int, ...]:
     """The partitions in an assignment as the clients of a schedule write it."""
@@ -68,9 +77,12 @@ def partitions_of(assignment: bytes) -> tuple[int, ...]:
 class GroupPromises(Promises):
     """The committed log of a coordinator's partition, and what was promised on the ground of it."""
 
-    def __init__(self, min_isr: int, retention_ms: int, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, min_isr: int, retention_ms: int, wall_ms: Callable[[], int], newest_epoch: Callable[[], int]
+    ) -> None:
         super().__init__(min_isr)
         self._wall_ms = wall_ms
+        self._newest_epoch = newest_epoch
         self._retention_ms = retention_ms
         self.sent: dict[str, Sent] = {}
         """Commits by their metadata, which is unique."""
@@ -190,6 +202,8 @@ class GroupPromises(Promises):
         if answer.code:
             return
         self.look([node])
+        if node.partition.leader_epoch < self._newest_epoch():
+            floor = floor.below(node.log.high_watermark)
         for (topic, partition), value in answer.offsets.items():
             key = (group_id, topic, partition)
             position = self._positions.get(value.metadata)

@@ -1,0 +1,109 @@
+"""Mutants of the cleaner: each breaks one promise of compaction."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+CLEANING = "data_plane.log.cleaning."
+
+MUTANTS_OF_CLEANING: tuple[Mutant, ...] = (
+    Mutant(
+        "cleaned-above-the-high-watermark",
+        "What is not committed takes the place of a committed record; then it is cut, and the key has no record.",
+        "data_plane.log.cleaning_pass:_bound",
+        "min(log.high_watermark, log.last_stable_offset, log.active.base_offset, log.recovery_point)",
+        "min(log.active.base_offset, log.recovery_point)",
+        "keyed",
+        60,
+        also=(
+            (
+                CLEANING + "log_views:view_of",
+                "min(log.high_watermark, log.last_stable_offset)",
+                "log.log_end_offset",
+            ),
+        ),
+    ),
+    Mutant(
+        "tombstone-dropped-at-the-first-pass",
+        "KIP-534: a tombstone stays until its delete horizon, so that readers learn of it.",
+        CLEANING + "record_loop:RecordLoop._judge",
+        "each.has_delete_horizon and each.base_timestamp <= rules.now_ms",
+        "True",
+        "keyed",
+        20,
+    ),
+    Mutant(
+        "delete-horizon-at-once",
+        "KIP-534: the horizon is `delete.retention.ms` away from the first pass.",
+        CLEANING + "record_loop:RecordLoop._with_horizon",
+        "self._rules.now_ms + self._rules.delete_retention_ms",
+        "self._rules.now_ms",
+        "keyed",
+        20,
+    ),
+    Mutant(
+        "swap-forgotten-at-start",
+        "A crash between the removal of the sources and the last rename: the start takes the swapped files for litter.",
+        "data_plane.log.parts.swap_files:put_in_order",
+        "        directory.rename(name, name.removesuffix(SWAP_SUFFIX))\n",
+        "        remove_if_present(directory, name)\n",
+        "keyed",
+        60,
+    ),
+    Mutant(
+        "last-batch-of-a-producer-dropped",
+        "The empty batch that the next sequence number hangs on is dropped, and the producer is forgotten by a restart.",
+        CLEANING + "pass_values:PassRules.stays_empty",
+        "return header.producer_id >= 0 and self.last_batches.get(header.producer_id) == header.last_offset",
+        "return False",
+        "keyed",
+        20,
+    ),
+    Mutant(
+        "full-map-taken-for-whole",
+        "A map that is full holds the begin of the dirty part alone: what is behind it is neither mapped nor clean.",
+        CLEANING + "record_loop:RecordLoop._map_group",
+        "        if not len(group) or self._put(group, from_offset, mapped):\n            return True\n",
+        "        if not len(group) or self._put(group, from_offset, mapped) or self._known.size:\n            return True\n",
+        "keyed_with_small_maps",
+        100,
+        aimed_only="it needs a full map and tombstones that go within the run: one seed in fifty has both",
+    ),
+    Mutant(
+        "newest-record-of-a-key-dropped",
+        "The record whose offset the map has is the one that stays.",
+        CLEANING + "record_loop:RecordLoop._judge",
+        "keep[keyed] = offsets[keyed] >= latest",
+        "keep[keyed] = offsets[keyed] > latest",
+        "keyed",
+        20,
+    ),
+    Mutant(
+        "young-records-cleaned",
+        "`min.compaction.lag.ms` keeps what is younger.",
+        CLEANING + "plan:_end",
+        "if lag_ms > 0 and after.base_offset > dirty",
+        "if lag_ms < 0 and after.base_offset > dirty",
+        "keyed",
+        60,
+    ),
+    Mutant(
+        "map-begins-behind-the-first-dirty-record",
+        "KAFKA-3587 and its kin: the first dirty offset is off by one, so a value is never mapped.",
+        CLEANING + "record_loop:RecordLoop._put",
+        "wanted = offsets >= from_offset",
+        "wanted = offsets > from_offset",
+        "keyed_with_small_maps",
+        100,
+        aimed_only="what it keeps too long does harm only where a tombstone goes before it",
+    ),
+    Mutant(
+        "thinned-batch-ends-early",
+        "A batch keeps its last offset when its last records go: else the log has a hole that followers fall into.",
+        CLEANING + "record_loop:_rebuilt",
+        "        record_count=verdict.kept[index],\n",
+        "        record_count=verdict.kept[index],\n        last_offset_delta=max(0, header.last_offset_delta - 1),\n",
+        "keyed",
+        20,
+    ),
+)
