@@ -14,7 +14,7 @@ own objects are asked only for what they believe: role, epoch, high watermark, v
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -53,6 +53,16 @@ class _Seen:
     images: int = 0
 
 
+def _without_a_gap(batches: Iterable[LoggedBatch]) -> Iterator[LoggedBatch]:
+    """The batches up to the first one that does not follow on the one before."""
+    last = None
+    for batch in batches:
+        if last is not None and batch.base_offset != last.last_offset + 1:
+            return
+        yield batch
+        last = batch
+
+
 def _must(holds: bool, promise: str) -> None:
     if not holds:
         raise SafetyViolation(promise)
@@ -72,6 +82,8 @@ class Promises:
         self.committed: list[LoggedBatch] = []
         self.committed_end = 0
         self._by_last: dict[int, LoggedBatch] = {}
+        self._committed_in: dict[int, int] = {}
+        """The epoch in which each batch, by its last offset, was seen committed."""
         self._voters = [(0, first_voters)]
         """(end offset, voters in force there) of all that is committed."""
         self._builder = ImageBuilder(MetadataImage.empty(CLUSTER_ID))
@@ -164,12 +176,18 @@ class Promises:
             seen.log_end = node.platter.find(end_offset - 1)
 
     def _look_for_all_committed(self, node: Node) -> None:
-        """Leader completeness."""
+        """Leader completeness (Raft, figure 3): what was committed before its epoch.
+
+        Votes may come late: then a newer leader has committed meanwhile what this one does not have.
+        """
         assert node.log is not None
+        assert node.service is not None
         start = node.log.log_start_offset
         for batch in reversed(self.committed):
             if batch.last_offset < start:
                 break
+            if self._committed_in[batch.last_offset] > node.service.quorum.core.epoch:
+                continue
             found = node.platter.find(batch.last_offset)
             _must(
                 found == batch or (found is None and node.platter.has_snapshot(batch.last_offset)),
@@ -213,6 +231,7 @@ class Promises:
         self.committed.append(batch)
         self.committed_end = batch.last_offset + 1
         self._by_last[batch.last_offset] = batch
+        self._committed_in[batch.last_offset] = node.service.quorum.core.epoch
         for decoded in read_batches(batch.data, source="the committed log"):
             for offset, record in enumerate(decoded.records, decoded.base_offset):
                 if decoded.is_control or record is None:
@@ -295,8 +314,14 @@ class Promises:
             )
 
     def look_at_logs(self) -> None:
-        """Log matching: two logs with the same entry agree in all entries before it."""
-        logs = [node.platter.log() for node in self._nodes.values()]
+        """Log matching: two logs with the same entry agree in all entries before it.
+
+        A loss of power may tear a batch of one large write and leave a later one whole; the next start cuts both.
+        """
+        logs = [
+            node.platter.log() if node.is_listening else list(_without_a_gap(node.platter.log()))
+            for node in self._nodes.values()
+        ]
         for at, first in enumerate(logs):
             for second in logs[at + 1 :]:
                 theirs = {(each.last_offset, each.epoch): each for each in second}
