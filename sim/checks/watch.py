@@ -109,6 +109,8 @@ class Watch:
         self.leaders = OneForEach("one leader per epoch")
         self.high_watermarks = NeverFalls("high watermark")
         self.committed = CommittedBatches()
+        self._compacted: set[bytes] = set()
+        """The ids of topics that were compacted at some time: replicas of those need not be equal."""
         self.images = EqualAtOffsets("metadata images")
         self.quorum_leaders = OneForEach("one quorum leader per epoch")
         self.votes = OneForEach("one vote per epoch")
@@ -320,7 +322,9 @@ class Watch:
         self, member: Member, key: TopicIdPartition, partition: Partition, limit: int
     ) -> None:
         log = partition.log
-        if log.config.is_compacted or log.offline or log.is_closed:
+        if log.config.is_compacted:
+            self._compacted.add(key.topic_id)
+        if key.topic_id in self._compacted or log.offline or log.is_closed:
             return
         cursor = self._cursor(self._of(member), key, log)
         if cursor.next_offset == limit:

@@ -8,14 +8,17 @@ A record has an id of its own in a header, so that a tombstone can be told from 
 3. A tombstone that is the newest of its key stays for `delete.retention.ms` after it was written.
 4. No record goes before it is older than `min.compaction.lag.ms`.
 5. A reader that is never further behind than `delete.retention.ms` ends with the table of one who reads what is left.
-6. All replicas have one table, and one record at an offset.
+6. All replicas have one record at an offset, and one table.
+
+A replica that was down for longer than `delete.retention.ms` may have missed a tombstone, and keeps the value (as in Kafka).
+So keys with a tombstone of that age are left out where tables are compared.
 
 Records that DeleteRecords was asked to remove may be missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
@@ -45,6 +48,10 @@ class _Sent:
     offset: int | None = None
     is_refused: bool = False
     """True if it has certainly failed."""
+
+    def is_tombstone_of(self, now: float, age_ms: int) -> bool:
+        """True for a tombstone that is as old, and is or may be in the log."""
+        return self.value is None and not self.is_refused and (now - self.sent_at) * 1000 >= age_ms
 
 
 @attrs.define
@@ -157,7 +164,8 @@ class KeyedHistory:
             return 0
         newest = max(known, key=lambda each: each.offset or 0)
         assert newest.offset is not None
-        if newest_left is not None and newest_left < newest.offset:
+        is_loose = any(each.is_tombstone_of(now, self._deletes_after_ms) for each in records)
+        if newest_left is not None and newest_left < newest.offset and not is_loose:
             raise SafetyViolation(
                 f"keyed: key {key!r} of partition {partition} is back at {newest_left}, and {newest} is gone"
             )
@@ -167,33 +175,46 @@ class KeyedHistory:
 
     def _may_be_gone(self, newest: _Sent, records: list[_Sent], now: float) -> bool:
         """Whether a tombstone, that one or one behind it whose fate is unknown, has taken all of its key along."""
-        tombstones = [each for each in records if each.value is None and not each.is_refused]
         return any(
-            (now - each.sent_at) * 1000 >= self.delete_retention_ms - self.clocks_off_ms
-            for each in tombstones
+            each.is_tombstone_of(now, self._deletes_after_ms)
+            for each in records
             if each is newest or each.offset is None
         )
 
+    @property
+    def _deletes_after_ms(self) -> int:
+        """The least age at which a tombstone may go."""
+        return self.delete_retention_ms - self.clocks_off_ms
+
+    def _loose_keys(self, partition: int, now: float) -> set[bytes]:
+        """Keys with a tombstone that may have gone."""
+        return {
+            each.key
+            for each in self._sent.values()
+            if each.partition == partition and each.is_tombstone_of(now, self._deletes_after_ms)
+        }
+
     def check_reader(
-        self, who: str, partition: int, table: Mapping[bytes, Found], left: Mapping[bytes, Found]
+        self, who: str, partition: int, table: Mapping[bytes, Found], left: Mapping[bytes, Found], now: float
     ) -> None:
         """A reader that was never too far behind has the table of one who reads what is left. Raises `SafetyViolation`."""
-        if self.delete_retention_ms <= self.clocks_off_ms or self._asked_below.get(partition):
+        if self._asked_below.get(partition):
             return
-        mine = {key: found for key, found in table.items() if found.value is not None}
-        theirs = {key: found for key, found in left.items() if found.value is not None}
+        loose = self._loose_keys(partition, now)
+        mine, theirs = (_values(each.values(), loose) for each in (table, left))
         if mine != theirs:
             raise SafetyViolation(
                 f"keyed: {who} ends with another table of partition {partition}: {_difference(mine, theirs)}"
             )
 
-    def check_replicas(self, partition: int, replicas: Mapping[str, Sequence[Found]]) -> None:
+    def check_replicas(self, partition: int, replicas: Mapping[str, Sequence[Found]], now: float) -> None:
         """All replicas have one table, and one record at an offset. Raises `SafetyViolation`."""
+        loose = self._loose_keys(partition, now)
         first_name, first = "", None
         for name, found in replicas.items():
             for each in found:
                 self.see(name, partition, each)
-            table = {key: last for key, last in table_of(found).items() if last.value is not None}
+            table = _values(table_of(found).values(), loose)
             if first is None:
                 first_name, first = name, table
             elif table != first:
@@ -205,6 +226,11 @@ class KeyedHistory:
 def table_of(found: Sequence[Found]) -> dict[bytes, Found]:
     """The newest record of each key."""
     return {each.key: each for each in found}
+
+
+def _values(found: Iterable[Found], loose: set[bytes]) -> dict[bytes, Found]:
+    """The keys that have a value, but for those that are left out."""
+    return {each.key: each for each in found if each.value is not None and each.key not in loose}
 
 
 def _difference(mine: Mapping[bytes, Found], theirs: Mapping[bytes, Found]) -> str:

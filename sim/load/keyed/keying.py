@@ -226,7 +226,7 @@ class Keying:
         client.close()
         for partition, found in enumerate(left):
             self._gone += self.history.check(partition, found, began)
-            self.history.check_reader(READER, partition, self._tables[partition], table_of(found))
+            self.history.check_reader(READER, partition, self._tables[partition], table_of(found), began)
 
     def check_disks(self, logs_of: Callable[[str, int], Mapping[str, Sequence[StoredBatch]]]) -> None:
         """Hold the replicas' logs against each other. Raises `SafetyViolation`."""
@@ -237,7 +237,9 @@ class Keying:
             ends = {name: log[-1].next_offset if log else 0 for name, log in logs.items()}
             if len(set(ends.values())) > 1:
                 raise SafetyViolation(f"{key}: replicas end at {ends}")
-            self.history.check_replicas(key.partition, {name: _records(log) for name, log in logs.items()})
+            self.history.check_replicas(
+                key.partition, {name: _records(log) for name, log in logs.items()}, self._load.world.now
+            )
 
     def figures(self) -> dict[str, int]:
         """How many records are known, and how many of them compaction has removed."""
