@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import tracemalloc
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from data_plane.log.directory.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
@@ -21,6 +23,7 @@ from data_plane.log.directory.checkpoints import (
 from data_plane.log.directory.log_dir import LogDir, parse_partition_name
 from data_plane.log.log_config import LogConfig
 from data_plane.log.parts.leader_epochs import MalformedCheckpoint
+from data_plane.log.segments.segment import file_name
 from metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties, NotALogDirectory
 from odradek.env.ports import DiskError
 from odradek.env.real_files import open_dir
@@ -150,6 +153,29 @@ def test_after_a_crash_recovery_starts_at_the_recovery_point() -> None:
     (event,) = node.events("log.recovered")
     assert (event["segments"], event["log_end_offset"]) == (2, 13)
     assert node.log().recovery_point == 10
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_log_cut_below_its_checkpoints_says_so_before_anything_is_appended(is_full: bool) -> None:
+    """What is appended next has never been synced, nor cleaned; a full disk loses the checkpoints instead."""
+    node = Node(LogConfig(segment_bytes=4 * SIZE))
+    fill(node.log(), 10)
+    node.look(60_000)
+    node.look(60_000)
+    node.disk.open_dir(ROOT).write_atomic(CLEANER_FILE, encode_offsets({("t", 0): 10}))
+    node.disk.corrupt(f"{ROOT}/t-0/{file_name(8, '.log')}", SIZE + 30)
+    node.disk.crash("all")
+    if is_full:
+        node.disk.fail_next(errno.ENOSPC, operation="append", path_part=RECOVERY_POINT_FILE)
+    node.start()
+    assert (node.log().log_end_offset, node.log().recovery_point) == (9, 9)
+    node.disk.crash("synced")
+    directory = node.disk.open_dir(ROOT)
+    if is_full:
+        assert not {RECOVERY_POINT_FILE, CLEANER_FILE} & {*directory.list()}
+    else:
+        assert offsets_in(node, RECOVERY_POINT_FILE) == {("t", 0): 9}
+        assert offsets_in(node, CLEANER_FILE) == {("t", 0): 0}
 
 
 def test_a_second_process_is_kept_out() -> None:

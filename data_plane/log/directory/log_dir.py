@@ -46,6 +46,7 @@ from data_plane.log.partition_log import PartitionLog
 from data_plane.log.parts.cleaning_state import NEVER_CLEANED
 from data_plane.log.parts.leader_epochs import MalformedCheckpoint
 from data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES
+from data_plane.log.segments.segment import remove_if_present
 from metadata_quorum.replica.meta_properties import read_meta_properties
 from odradek.env.ports import (
     Dir,
@@ -191,6 +192,8 @@ class LogDir:
             for at in range(0, len(partitions), _LOGS_PER_LOAD):
                 for log in await self._load_patiently(partitions[at : at + _LOGS_PER_LOAD], buffer):
                     self.logs[TopicPartition(log.topic, log.partition)] = log
+            if any(map(self._ends_below_checkpoints, self.logs)):
+                await run(self._lower_checkpoints)
         except LoadingStopped:
             return
         except DiskError as error:
@@ -202,6 +205,33 @@ class LogDir:
         self._recovery_points = {}
         self._log_starts = {}
         self._first_dirty = {}
+
+    def _ends_below_checkpoints(self, key: TopicPartition) -> bool:
+        """True if damage was cut off that a checkpoint says to be durable, or clean."""
+        log = self.logs[key]
+        first_dirty = self._first_dirty.get(key, NEVER_CLEANED)
+        return (
+            log.recovery_point < self._recovery_points.get(key, 0)
+            or log.cleaning.first_dirty_offset < first_dirty
+        )
+
+    def _lower_checkpoints(self) -> None:
+        """Make them say what the logs have, before anything is appended (blocking).
+
+        What comes next would else pass for durable, or for clean, at the start after a crash. On a full disk the
+        files go: without them the next start reads all of the logs.
+
+        Raises `DiskError`.
+        """
+        with self.small_files:
+            try:
+                self.directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_points())
+                if self._first_dirty:
+                    self.directory.write_atomic(CLEANER_FILE, self.first_dirty_offsets())
+            except DiskFull:
+                remove_if_present(self.directory, RECOVERY_POINT_FILE)
+                remove_if_present(self.directory, CLEANER_FILE)
+                self.directory.sync()
 
     async def _load_patiently(
         self, partitions: list[tuple[str, TopicPartition]], buffer: bytearray
