@@ -70,7 +70,7 @@ class Promises:
         for topic in request.topics:
             if topic.topic_id == METADATA_TOPIC_ID or topic.topic == METADATA_TOPIC:
                 self.quorum_fetches_seen += 1
-                self._check_durable(asking[0], topic.partitions[0].fetch_offset, "promises")
+                self._check_quorum_fetch(*asking, topic.partitions[0].fetch_offset)
             else:
                 for part in topic.partitions:
                     self._check_follower(asking, part, topic.topic or topic.topic_id)
@@ -102,6 +102,11 @@ class Promises:
                 f"vote: {member.name} votes for {candidate} in epoch {epoch}, and its disk has epoch {known} with a vote "
                 f"for {stored.get('votedId')}"
             )
+
+    def _check_quorum_fetch(self, member: Member, node: Node, offset: int) -> None:
+        """A log that was cut since the request was decided differs from the leader's there, which will not count it."""
+        if node.metadata is None or node.metadata.quorum.core.log.end_offset >= offset:
+            self._check_durable(member, offset, "promises")
 
     def _check_durable(self, member: Member, offset: int, what: str) -> None:
         """All of the metadata log below `offset` is on the platter, or a snapshot in its place."""
