@@ -164,7 +164,7 @@ class Availability:
         if wrong in ("dead", "without power", "paused", "stopping"):
             return wrong
         if member.node is not node:
-            return "dead"
+            return "without power" if self._world.machine(member.name).ended_silently else "dead"
         return "cut off" if has_lost_reach and self._is_cut_off(member) else "other"
 
     def _is_cut_off(self, member: Member) -> bool:
@@ -253,8 +253,10 @@ class Availability:
                         self._look_at_coordinator(key)
                     continue
                 outage = self._unserved.get(key)
-                if outage is None:
-                    outage = self._unserved[key] = Outage(now, self._why_unserved(key, partition, living))
+                if outage is None or self._is_named_unfit(outage, partition, living):
+                    why = self._why_unserved(key, partition, living)
+                    outage = self._unserved[key] = Outage(now, why, partition.leader)
+                outage.leader = partition.leader
                 self._servers.pop(key, None)
                 self._loading.pop(key, None)
                 if controller_since is None:
@@ -284,6 +286,17 @@ class Availability:
         if controller is not None and self.fitness.is_cut(member.name, controller.member.name):
             return None
         return broker
+
+    def _is_named_unfit(
+        self, outage: Outage, partition: PartitionImage, living: Mapping[int, tuple[Member, Node]]
+    ) -> bool:
+        """Whether somebody has just been named the leader whose disk hangs or is full, which takes a while to be told."""
+        leader = partition.leader
+        return (
+            leader != outage.leader
+            and leader in living
+            and self.fitness.wrong_with(living[leader][0].name) in (HANGS, FULL)
+        )
 
     def _why_unserved(
         self, key: TopicIdPartition, partition: PartitionImage, living: Mapping[int, tuple[Member, Node]]

@@ -38,6 +38,8 @@ class Outage:
 
     since: float
     why: str
+    leader: int = -1
+    """Of a partition: who leads it by what is committed."""
     able: dict[int, float] = attrs.Factory(dict)
     """Those that may take over by what is committed, and since when: an operator may have named one late."""
 
