@@ -73,8 +73,8 @@ _REASONS = {
 }
 
 
-_NEED_DESCRIPTORS = frozenset({"open", "create", "list"})
-"""Operations that open a file or a directory."""
+_NEED_DESCRIPTORS = frozenset({"create", "list"})
+"""Operations that open a file or a directory. A file that is there is opened at its first use (`SimFile`)."""
 
 
 @attrs.define

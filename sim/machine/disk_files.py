@@ -19,15 +19,25 @@ class PowerCut(BaseException):
 
 
 class SimFile:
-    """`odradek.env.ports.File` on a `SimDisk`."""
+    """`odradek.env.ports.File` on a `SimDisk`. A file that rests takes a descriptor at its first use."""
 
-    __slots__ = ("_disk", "_generation", "_inode", "_references", "_sync_failed", "directory", "path")
+    __slots__ = (
+        "_disk",
+        "_generation",
+        "_inode",
+        "_references",
+        "_rests",
+        "_sync_failed",
+        "directory",
+        "path",
+    )
 
-    def __init__(self, disk: SimDisk, inode: Inode, directory: str, path: str) -> None:
+    def __init__(self, disk: SimDisk, inode: Inode, directory: str, path: str, *, rests: bool) -> None:
         self._disk = disk
         self._inode = inode
         self._generation = disk.generation
         self._references = 1
+        self._rests = rests
         self._sync_failed = False
         self.directory = directory
         self.path = path
@@ -46,13 +56,20 @@ class SimFile:
         if self._references <= 0:
             raise FileClosed(self.directory, self.path, "open", 0, "it is closed")
 
-    def _operate(self, operation: str, position: int = 0, count: int = 0) -> None:
+    def _take_descriptor(self) -> None:
         self._check_open()
+        if self._rests and not self._disk.has_descriptors:
+            raise self._disk.error(self.directory, self.path, "open", errno.EMFILE)
+        self._rests = False
+
+    def _operate(self, operation: str, position: int = 0, count: int = 0) -> None:
+        self._take_descriptor()
         self._disk.operate(self._generation, self.directory, self.path, operation, position, count)
 
     def append(self, data: Buffer) -> int:
         position = len(self._inode.data)
         self._disk.check_alive(self._generation, self.directory, self.path, "append")
+        self._take_descriptor()
         try:
             self._operate("append", position, len(data))
         except (DiskError, PowerCut):
@@ -95,6 +112,7 @@ class SimFile:
         size = len(self._inode.data)
         if self._sync_failed:
             raise DiskError(self.directory, self.path, "sync", errno.EIO, "an earlier sync failed")
+        self._take_descriptor()
         try:
             self._operate("sync", size)
         except DiskError:
@@ -105,7 +123,7 @@ class SimFile:
         return size
 
     def pin(self) -> None:
-        self._check_open()
+        self._take_descriptor()
         self._references += 1
 
     def unpin(self) -> None:
@@ -118,7 +136,8 @@ class SimFile:
 
     def rest(self) -> bool:
         self._check_open()
-        return self._references == 1
+        self._rests = self._references == 1
+        return self._rests
 
     def close(self) -> None:
         self.unpin()
@@ -178,12 +197,15 @@ class SimDir:
 
     def open(self, name: str, *, create: bool = False) -> SimFile:
         if not create or self._find(name) is not None:
-            return SimFile(self._disk, self._file(name, "open"), self._root, f"{self.path}/{name}")
+            return self._opened(self._file(name, "open"), name, rests=True)
         self._operate("create", f"{self.path}/{name}")
         folder, last = self._parent(name, "open")
         inode = Inode(modified_ms=self._disk.now_ms())
         folder.change(last, inode)
-        return SimFile(self._disk, inode, self._root, f"{self.path}/{name}")
+        return self._opened(inode, name, rests=False)
+
+    def _opened(self, inode: Inode, name: str, *, rests: bool) -> SimFile:
+        return SimFile(self._disk, inode, self._root, f"{self.path}/{name}", rests=rests)
 
     def subdir(self, name: str, *, create: bool = False) -> SimDir:
         path = f"{self.path}/{name}"
