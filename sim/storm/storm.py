@@ -402,7 +402,9 @@ class Storm:
             self.begin(f"wipe {len(paths)} of {member.name}")
             await member.kill("all")
             self.cluster.replace_disks(member, paths)
-            if random.random() < FOLLOWS_PROBABILITY:
+            # Where a broker has lost its page cache before a controller's disk was replaced, one more must stay up.
+            is_alone = member is self.lost_power or self.lost_power is None
+            if random.random() < FOLLOWS_PROBABILITY and is_alone:
                 await self._other_brokers_die(member, random)
             await self.last(random)
             await self.bring_back(member, paths)
