@@ -35,6 +35,8 @@ class _Ownership:
 
     since: float
     next_offset: int | None = None
+    end_offset: int = 0
+    """The furthest that it was, before it sought back: a commit may have been asked for then, and waited for another."""
 
 
 @attrs.define(eq=False)
@@ -136,7 +138,9 @@ class GroupPromises:
 
     def seeks(self, member: str, key: TopicPartition, offset: int) -> None:
         """A member goes on at this offset."""
-        self._held[member, key].next_offset = offset
+        held = self._held[member, key]
+        held.end_offset = max(held.end_offset, held.next_offset or 0)
+        held.next_offset = offset
 
     # Records
 
@@ -194,9 +198,10 @@ class GroupPromises:
                 held = self._held.get((member, key))
                 if held is None or held.next_offset is None:
                     continue
-                if offset > max(held.next_offset, self.history.deleted_below.get(key, 0)):
+                end_offset = max(held.next_offset, held.end_offset)
+                if offset > max(end_offset, self.history.deleted_below.get(key, 0)):
                     raise SafetyViolation(
-                        f"{self.group}: {member} commits {offset} of {key}, and was handed up to {held.next_offset}"
+                        f"{self.group}: {member} commits {offset} of {key}, and was handed up to {end_offset}"
                     )
         commit = OpenCommit(self.history.commit(member, self.group, offsets, now), generation, late, member)
         if late:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from odradek.client.consumer.consumer_types import (
     TruncationDetected,
     UndecodableRecord,
 )
+from odradek.client.errors import RequestTimedOut
 from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, SILENCE, FakePartition
 from tests.client.fake_group import FakeConsumer, GroupBroker
@@ -300,6 +302,71 @@ def test_a_refused_commit_raises_and_tells_the_membership() -> None:
     assert caught.value.code is ErrorCode.ILLEGAL_GENERATION
     found.poll(1)
     assert found.events[1:] == [("lost", ["t-0"]), ("assigned", ["t-0"])]
+
+
+def asked_for(found: FakeConsumer, offset: int, outcomes: list[tuple[int, Exception | None]]) -> None:
+    """Ask for a commit that nobody waits for; `outcomes` gets the offset and its error."""
+    callback = partial(_noted, outcomes)
+    core = found.machine.core
+    core.start(found.machine.commits.commit_later({T0: OffsetAndMetadata(offset)}, callback), found.wire.now)
+
+
+def _noted(outcomes: list[tuple[int, Exception | None]], offsets: Any, error: Exception | None) -> None:
+    outcomes.append((offsets[T0].offset, error))
+
+
+def tell(found: FakeConsumer) -> None:
+    """Tell the application of the commits that have ended, as a poll does."""
+    completed = found.machine.commits.completed
+    while completed:
+        callback, offsets, error = completed.popleft()
+        assert callback is not None
+        callback(offsets, error)
+
+
+def test_commits_that_wait_become_one_and_each_is_told() -> None:
+    """An application that commits each record while the coordinator is silent keeps two requests, not thousands."""
+    found = member(3, enable_auto_commit="false")
+    found.broker.trouble[ApiKey.OFFSET_COMMIT].append(SILENCE)
+    outcomes: list[tuple[int, Exception | None]] = []
+    for offset in range(1, 3001):
+        asked_for(found, offset, outcomes)
+    found.sleep(50)  # the request times out, and is repeated on another connection
+    tell(found)
+    assert outcomes == [(offset, None) for offset in range(1, 3001)]
+    asked = [
+        request.topics[0].partitions[0].committed_offset
+        for request in found.broker.asked(OffsetCommitRequest)
+    ]
+    assert asked == [1, 1, 3000]
+    assert found.broker.commits[T0][0] == 3000
+
+
+def test_a_commit_that_is_waited_for_comes_behind_those_asked_for_before() -> None:
+    """Else an older commit would take its place. What its member of then may not commit is told to those alone."""
+    found = member(3, enable_auto_commit="false")
+    outcomes: list[tuple[int, Exception | None]] = []
+    found.broker.trouble[ApiKey.OFFSET_COMMIT].append(int(ErrorCode.OFFSET_METADATA_TOO_LARGE))
+    for offset in (1, 2, 3):
+        asked_for(found, offset, outcomes)
+    found.run(found.machine.commits.commit({T0: OffsetAndMetadata(2)}, timeout=5))
+    tell(found)
+    assert [(offset, error is None) for offset, error in outcomes] == [(1, False), (2, True), (3, True)]
+    assert found.broker.commits[T0][0] == 2
+
+
+def test_a_commit_waits_no_longer_than_its_timeout_for_those_before() -> None:
+    """The coordinator is silent: the application's own timeout holds, and the commits before it go on."""
+    found = member(3, enable_auto_commit="false")
+    found.broker.trouble[ApiKey.OFFSET_COMMIT].append(SILENCE)
+    outcomes: list[tuple[int, Exception | None]] = []
+    asked_for(found, 1, outcomes)
+    with pytest.raises(RequestTimedOut):
+        found.run(found.machine.commits.commit({T0: OffsetAndMetadata(2)}, timeout=3))
+    found.sleep(50)
+    tell(found)
+    assert outcomes == [(1, None)]
+    assert found.broker.commits[T0][0] == 1
 
 
 # Positions

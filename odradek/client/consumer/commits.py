@@ -1,4 +1,8 @@
-"""A consumer's commits: those that the application asks for, and the automatic ones. PURE."""
+"""A consumer's commits: those that the application asks for, and the automatic ones. PURE.
+
+One commit is under way at a time, so a coordinator takes them in the order in which they were asked for. Those that
+nobody waits for become one while they wait: an application that commits each record keeps no more than two of them.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+import attrs
+
 from odradek.client.consumer.consumer_types import CommitCallback, OffsetAndMetadata
 from odradek.client.consumer.group_calls import Coordinator, Member
 from odradek.client.consumer.group_membership import GroupMembership, MembershipState
 from odradek.client.consumer.subscription import Subscription
-from odradek.client.core.operation import Operation, Signal
-from odradek.client.errors import ClientError
+from odradek.client.core.operation import Operation, Signal, Wait
+from odradek.client.errors import ClientClosed, ClientError, RequestTimedOut
 from wire.errors import ErrorCode, KafkaError
 from wire.topic_partition import TopicPartition
 
@@ -23,6 +29,19 @@ __all__ = ["Commits"]
 
 _SECONDS_BEFORE_REBALANCE = 10.0
 _NEVER = float("inf")
+
+
+@attrs.define(eq=False)
+class _Batch:
+    """Offsets that go to the coordinator in one request, in the name of this member."""
+
+    who: Member
+    offsets: dict[TopicPartition, OffsetAndMetadata]
+    deadline: float
+    may_grow: bool
+    """True until it is sent, unless somebody waits for it by itself."""
+    is_done: bool = False
+    error: Exception | None = None
 
 
 class Commits:
@@ -56,6 +75,9 @@ class Commits:
         ] = deque()
         """Commits that ended, for the shell to tell the application of."""
         self.last_error: Exception | None = None
+        self._queue: deque[_Batch] = deque()
+        """The commit that is under way, and those that wait for it."""
+        self._turned = core.signal()
 
     def are_due(self, now: float) -> bool:
         """True if the next automatic commit's time has come; `now` in seconds."""
@@ -63,21 +85,9 @@ class Commits:
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], *, timeout: float) -> Operation[None]:
         """Commit. Raises `KafkaError` (ILLEGAL_GENERATION and its like: others have the partitions), `ClientError`."""
-        coordinator = self._the_coordinator()
-        membership = self._membership
-        who = Member()
-        if self._subscription.grouped and membership is not None:
-            if not membership.is_member:
-                raise KafkaError(
-                    ErrorCode.UNKNOWN_MEMBER_ID, "this consumer is not a member of its group now"
-                )
-            who = membership.member
-        try:
-            yield from coordinator.commit(offsets, who, deadline=self._core.now + timeout)
-        except KafkaError as error:
-            if membership is not None and who.generation >= 0 and who == membership.member:
-                membership.refused(error.code)
-            raise
+        batch = _Batch(self._member(), dict(offsets), self._core.now + timeout, may_grow=False)
+        self._queue.append(batch)
+        yield from self._send(batch)
 
     def commit_later(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
@@ -85,13 +95,67 @@ class Commits:
         """Commit as `commit` does, but put the outcome in `completed`."""
         error: Exception | None = None
         try:
-            yield from self.commit(offsets, timeout=self._settings.default_api_timeout_ms / 1000)
+            yield from self._send_with_others(offsets)
         except (KafkaError, ClientError) as caught:
             error = caught
             self.last_error = caught
         if callback is not None:
             self.completed.append((callback, offsets, error))
             self._arrived.notify()
+
+    def _send_with_others(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> Operation[None]:
+        """Commit together with those that wait. Raises as `commit`."""
+        who = self._member()
+        last = self._queue[-1] if self._queue else None
+        if last is None or not last.may_grow or last.who != who:
+            deadline = self._core.now + self._settings.default_api_timeout_ms / 1000
+            batch = _Batch(who, dict(offsets), deadline, may_grow=True)
+            self._queue.append(batch)
+            yield from self._send(batch)
+            return
+        last.offsets.update(offsets)
+        while not last.is_done:
+            yield Wait(signals=(self._turned,))
+        if last.error is not None:
+            raise last.error
+
+    def _send(self, batch: _Batch) -> Operation[None]:
+        """Send a batch when those before it have ended."""
+        batch.error = ClientClosed("the commit was abandoned")
+        try:
+            while self._queue[0] is not batch:
+                if self._core.now >= batch.deadline:
+                    raise RequestTimedOut("commits that were asked for before have no answer")
+                yield Wait(until=batch.deadline, signals=(self._turned,))
+            batch.may_grow = False
+            yield from self._the_coordinator().commit(batch.offsets, batch.who, deadline=batch.deadline)
+            batch.error = None
+        except (KafkaError, ClientError) as error:
+            batch.error = error
+            membership, who = self._membership, batch.who
+            if (
+                isinstance(error, KafkaError)
+                and membership is not None
+                and who.generation >= 0
+                and who == membership.member
+            ):
+                membership.refused(error.code)
+            raise
+        finally:
+            batch.may_grow = False
+            batch.is_done = True
+            self._queue.remove(batch)
+            self._turned.notify()
+
+    def _member(self) -> Member:
+        """In whose name to commit now. Raises `KafkaError` UNKNOWN_MEMBER_ID outside of the group."""
+        self._the_coordinator()
+        membership = self._membership
+        if not self._subscription.grouped or membership is None:
+            return Member()
+        if not membership.is_member:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "this consumer is not a member of its group now")
+        return membership.member
 
     def commit_if_due(self) -> None:
         """Begin an automatic commit of all positions when its time has come."""
