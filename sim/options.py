@@ -52,9 +52,9 @@ WORKLOAD_SETTINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 WORKLOADS = ("produce", "consume", "follow", "group", "trim", *MORE_WORKLOADS, *CLIENT_WORKLOADS)
 """The workloads in this order: producers (lists and single records, half of the clients each), a plain reader, a
 follower's reader. Then a group, records that an operator deletes, topics that come and go (`sim.load.churning`), and
-bare connections (`sim.load.pipelining`). At last producers of every kind (`sim.load.producers`), groups whose
-members come, go and stall (`sim.load.consumers`), and questions for offsets (`sim.load.asking`), and writers of a compacted
-topic (`sim.load.keyed`)."""
+bare connections (`sim.load.pipelining`). Then producers of every kind (`sim.load.producers`), and groups whose
+members come, go and stall (`sim.load.consumers`). At last questions for offsets (`sim.load.asking`), and writers of a
+compacted topic (`sim.load.keyed`)."""
 NODES = 3
 """The brokers of a cluster whose shape is not drawn."""
 DUTIES = {"moves": 0.35, "topics": 0.3, "settings": 0.35, "elections": 0.3, "directories": 0.3, "ask": 0.3}

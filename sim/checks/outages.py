@@ -39,7 +39,7 @@ class Outage:
     since: float
     why: str
     leader: int = -1
-    """Of a partition: who leads it by what is committed."""
+    """The broker that leads the partition by what is committed."""
     able: dict[int, float] = attrs.Factory(dict)
     """Those that may take over by what is committed, and since when: an operator may have named one late."""
 

@@ -157,7 +157,7 @@ def test_after_a_crash_recovery_starts_at_the_recovery_point() -> None:
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_log_cut_below_its_checkpoints_says_so_before_anything_is_appended(is_full: bool) -> None:
-    """What is appended next has never been synced, nor cleaned; a full disk loses the checkpoints instead."""
+    """What is appended next is neither synced nor clean; a full disk loses the checkpoints instead."""
     node = Node(LogConfig(segment_bytes=4 * SIZE))
     fill(node.log(), 10)
     node.look(60_000)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import attrs
 
 from data_plane.log.cleaning.log_views import view_of
-from data_plane.log.cleaning.pass_values import Cleaned, Mapped, PassRules, TransactionFound
+from data_plane.log.cleaning.pass_values import Cleaned, LastBatches, Mapped, PassRules, TransactionFound
 from data_plane.log.cleaning.plan import LogPlan, SegmentView, group_segments
 from data_plane.log.cleaning_pass import Cleaning, Group, Source, begin_cleaning, cleanable_end
 from data_plane.log.partition_log import PartitionLog
@@ -134,16 +134,11 @@ class PassRun:
             log.cleaning.note_transaction(self._mapped.transactional_offset)
         if map_end <= first or cleaning.abort_reason is not None:
             return None
-        producers = log.load_producers()
         return PassRules(
             now_ms=self.clock.wall_ms(),
             delete_retention_ms=log.config.delete_retention_ms,
             map_end=map_end,
-            last_batches={
-                producer_id: entry.last_offset
-                for producer_id, entry in producers.entries.items()
-                if entry.last_offset >= 0
-            },
+            last_batches=LastBatches.of(log.load_producers(), log.high_watermark),
         )
 
     def _dirty_segments(self, end_offset: int) -> list[tuple[int, int]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from data_plane.log.parts.producer_state import SEQUENCE_MASK, ProducerState
 from wire.batches.batch_header import BatchHeader
 
 SECRET_BYTES = 32
@@ -58,6 +59,40 @@ class Cleaned:
 
 
 @attrs.frozen
+class LastBatches:
+    """The last committed data batch of each producer that the log knows: it stays, though empty.
+
+    What is not committed may be cut off again. Kafka keeps a producer's very last batch, be it committed or not.
+    """
+
+    offsets: dict[int, int]
+    """By producer id: the last offset of that batch."""
+    next_sequences: dict[int, int]
+    """The sequence number behind that batch, where the log's state knows only later batches of a producer."""
+
+    @classmethod
+    def of(cls, producers: ProducerState, high_watermark: int) -> LastBatches:
+        """Those below the high watermark."""
+        offsets: dict[int, int] = {}
+        next_sequences: dict[int, int] = {}
+        for producer_id, entry in producers.entries.items():
+            committed = [offset for offset in entry.last_offsets if offset < high_watermark]
+            if committed:
+                offsets[producer_id] = committed[-1]
+            elif entry.last_offset >= 0:
+                next_sequences[producer_id] = entry.first_sequence
+        return cls(offsets, next_sequences)
+
+    def has(self, header: BatchHeader) -> bool:
+        """True for the last batch of its producer."""
+        producer_id = header.producer_id
+        if self.offsets.get(producer_id) == header.last_offset:
+            return True
+        following = (header.base_sequence + header.last_offset_delta + 1) & SEQUENCE_MASK
+        return self.next_sequences.get(producer_id) == following
+
+
+@attrs.frozen
 class PassRules:
     """What holds for all batches of a pass."""
 
@@ -65,9 +100,8 @@ class PassRules:
     delete_retention_ms: int
     map_end: int
     """The offset behind what is in the map. What lies at it or behind it stays as it is."""
-    last_batches: dict[int, int]
-    """The last offset of the last data batch of each producer that the log knows: it stays, though empty."""
+    last_batches: LastBatches
 
     def stays_empty(self, header: BatchHeader) -> bool:
         """True if the batch stays when all its records go: its producer's next sequence number hangs on it."""
-        return header.producer_id >= 0 and self.last_batches.get(header.producer_id) == header.last_offset
+        return header.producer_id >= 0 and self.last_batches.has(header)

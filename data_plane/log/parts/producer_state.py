@@ -89,6 +89,16 @@ class ProducerEntry:
     def last_offset(self) -> int:
         return self.batches[-3] if self.batches else -1
 
+    @property
+    def last_offsets(self) -> list[int]:
+        """The last offset of each kept batch, ascending."""
+        return self.batches[1::_FIELDS].tolist()
+
+    @property
+    def first_sequence(self) -> int:
+        """The sequence number that the first kept batch begins with."""
+        return (self.batches[0] - self.batches[2]) & SEQUENCE_MASK
+
     def find_duplicate(self, epoch: int, base_sequence: int, last_sequence: int) -> Duplicate | None:
         """The kept batch with exactly these sequences, if any."""
         batches = self.batches

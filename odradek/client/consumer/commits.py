@@ -1,7 +1,7 @@
 """A consumer's commits: those that the application asks for, and the automatic ones. PURE.
 
-One commit is under way at a time, so a coordinator takes them in the order in which they were asked for. Those that
-nobody waits for become one while they wait: an application that commits each record keeps no more than two of them.
+One commit is under way at a time, so a coordinator takes them in the order in which they were asked for. Asynchronous
+ones become one while they wait: an application that commits each record keeps at most two of them.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A record has an id of its own in a header, so that a tombstone can be told from another one. Compaction promises:
 
-1. A record stays at its offset, whole, until a newer one of its key has taken its place, or it is a tombstone whose
-   time has come. It is nowhere else.
-2. The newest record of a key is there. An older one is never there without it: so no value comes back.
+1. A record stays at its offset, whole, until a newer one of its key takes its place. A tombstone stays until its time
+   has come. A record is nowhere else.
+2. The newest record of a key is there. An older one is there only beside it: so no value comes back.
 3. A tombstone that is the newest of its key stays for `delete.retention.ms` after it was written.
 4. No record goes before it is older than `min.compaction.lag.ms`.
 5. A reader that is never further behind than `delete.retention.ms` ends with the table of one who reads what is left.

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_plane.log.cleaning.pass_values import OffsetMapTooSmall, PassRules, TransactionFound
+from data_plane.log.cleaning.pass_values import LastBatches, OffsetMapTooSmall, PassRules, TransactionFound
 from data_plane.log.cleaning.record_loop import RecordLoop
+from data_plane.log.parts.producer_state import SEQUENCE_MASK, ProducerState
 from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import BatchHeader, iter_batches
+from wire.batches.batch_header import BatchHeader, iter_batches, parse_header
 from wire.batches.records import Record, RecordBatchBuilder, records
 
 BYTES_MAX = 1 << 24
@@ -92,7 +93,7 @@ def content(data: bytes) -> list[tuple[BatchHeader, list[Record]]]:
 
 
 def rules(map_end: int, last: dict[int, int] | None = None, now: int = NOW) -> PassRules:
-    return PassRules(now, DELETE_RETENTION, map_end, last or {})
+    return PassRules(now, DELETE_RETENTION, map_end, LastBatches(last or {}, {}))
 
 
 keys = st.one_of(st.none(), st.integers(0, 12).map(lambda n: b"k%d" % n * (1 + n % 4 * 20)), st.just(b""))
@@ -247,3 +248,29 @@ def test_batches_out_of_order_are_damage(base_offset: int) -> None:
         loop.clean(Bytes(data), 0, len(data), BYTES_MAX, range(4))
     sound = batch(0, found) + batch(2, found)
     assert loop.map_records(Bytes(sound), 0, len(sound), BYTES_MAX, range(4), 0).next_offset == 4
+
+
+def _header(producer_id: int, base_sequence: int, last_offset: int, delta: int = 1) -> BatchHeader:
+    """The header of a batch of `delta` + 1 records."""
+    builder = RecordBatchBuilder(
+        base_offset=last_offset - delta,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=base_sequence,
+        leader_epoch=0,
+    )
+    return parse_header(builder.build(last_offset=last_offset))
+
+
+@pytest.mark.parametrize(("high_watermark", "kept"), [(12, 11), (10, 9), (8, 7), (6, 5), (2, 1)])
+def test_the_last_committed_batch_of_a_producer_stays_whatever_comes_behind_it(
+    high_watermark: int, kept: int
+) -> None:
+    """What is not committed may be cut off: the batch before must be there then. A state knows five batches, no more."""
+    state = ProducerState()
+    last_offsets = range(1, 12, 2)
+    for last_offset in last_offsets:
+        state.update(7, 0, (last_offset - 2) & SEQUENCE_MASK, last_offset, 1, 0, False)
+    last = LastBatches.of(state, high_watermark)
+    assert [each for each in last_offsets if last.has(_header(7, (each - 2) & SEQUENCE_MASK, each))] == [kept]
+    assert not last.has(_header(8, (kept - 2) & SEQUENCE_MASK, kept))
