@@ -253,10 +253,9 @@ class Availability:
                         self._look_at_coordinator(key)
                     continue
                 outage = self._unserved.get(key)
-                if outage is None or self._is_named_unfit(outage, partition, living):
+                if outage is None or self._is_led_by_a_bad_disk(outage, partition, living):
                     why = self._why_unserved(key, partition, living)
-                    outage = self._unserved[key] = Outage(now, why, partition.leader)
-                outage.leader = partition.leader
+                    outage = self._unserved[key] = Outage(now, why)
                 self._servers.pop(key, None)
                 self._loading.pop(key, None)
                 if controller_since is None:
@@ -287,16 +286,14 @@ class Availability:
             return None
         return broker
 
-    def _is_named_unfit(
+    def _is_led_by_a_bad_disk(
         self, outage: Outage, partition: PartitionImage, living: Mapping[int, tuple[Member, Node]]
     ) -> bool:
-        """Whether somebody has just been named the leader whose disk hangs or is full, which takes a while to be told."""
-        leader = partition.leader
-        return (
-            leader != outage.leader
-            and leader in living
-            and self.fitness.wrong_with(living[leader][0].name) in (HANGS, FULL)
-        )
+        """Whether the leader's disk hangs or is full since a look ago, or it was named so: it takes a while to tell."""
+        if partition.leader not in living:
+            return False
+        wrong = self.fitness.wrong_with(living[partition.leader][0].name)
+        return wrong in (HANGS, FULL) and wrong != outage.why
 
     def _why_unserved(
         self, key: TopicIdPartition, partition: PartitionImage, living: Mapping[int, tuple[Member, Node]]

@@ -38,8 +38,6 @@ class Outage:
 
     since: float
     why: str
-    leader: int = -1
-    """The broker that leads the partition by what is committed."""
     able: dict[int, float] = attrs.Factory(dict)
     """Those that may take over by what is committed, and since when: an operator may have named one late."""
 
