@@ -46,6 +46,7 @@ from data_plane.log.partition_log import PartitionLog
 from data_plane.log.parts.cleaning_state import NEVER_CLEANED
 from data_plane.log.parts.leader_epochs import MalformedCheckpoint
 from data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES
+from data_plane.log.segments.segment import remove_if_present
 from metadata_quorum.replica.meta_properties import read_meta_properties
 from odradek.env.ports import (
     Dir,
@@ -191,6 +192,7 @@ class LogDir:
             for at in range(0, len(partitions), _LOGS_PER_LOAD):
                 for log in await self._load_patiently(partitions[at : at + _LOGS_PER_LOAD], buffer):
                     self.logs[TopicPartition(log.topic, log.partition)] = log
+            await run(self._lower_recovery_points)
         except LoadingStopped:
             return
         except DiskError as error:
@@ -202,6 +204,21 @@ class LogDir:
         self._recovery_points = {}
         self._log_starts = {}
         self._first_dirty = {}
+
+    def _lower_recovery_points(self) -> None:
+        """Make the recovery points of logs durable that damage has cut below the old ones (blocking).
+
+        This comes before anything is appended. Else a loss of power may tear new bytes that lie below the checkpoint,
+        and the next start takes them for synced. Raises `DiskError`.
+        """
+        if all(log.recovery_point >= self._recovery_points.get(key, 0) for key, log in self.logs.items()):
+            return
+        try:
+            self.write_recovery_points()
+        except DiskRefused:
+            # To remove it takes no room: then the next start reads whole logs.
+            remove_if_present(self.directory, RECOVERY_POINT_FILE)
+            self.directory.sync()
 
     async def _load_patiently(
         self, partitions: list[tuple[str, TopicPartition]], buffer: bytearray
