@@ -2,7 +2,8 @@
 
 1. A voter asks for votes in an epoch, or gives its vote, only when its vote is on the platter (Raft, figure 2).
 2. A node of the quorum that fetches the metadata log from an offset has all below it on the platter (KIP-595). The end
-   that its core takes for flushed is there too.
+   that its core takes for flushed is there too. A Fetch may lie in a connection while a leader has the log cut. If it
+   asks from beyond the log's end of now, it was decided before, and the platter must have held all of it then.
 3. A follower that fetches a partition from an offset has all below it in its page cache. It need not be on the platter,
    but for what `flush.messages` asks for. The log start that it tells is the one that it has.
 
@@ -15,6 +16,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from data_plane.metadata_log import SYNCED_OFFSET_FILE
 from data_plane.replication.partition import Partition
 from metadata_quorum.replica.quorum_state import FILE_NAME as QUORUM_STATE
 from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
@@ -25,6 +27,7 @@ from sim.checks.stored_logs import StoredLogs
 from sim.checks.watched import Hosted, Processes, partition_name
 from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation
+from sim.machine.disk import SimDisk
 from sim.machine.members import Member
 from sim.machine.platter import Inode
 from wire.api_keys import ApiKey
@@ -41,7 +44,29 @@ class Promises:
         self._processes = processes
         self._durable = StoredLogs(is_durable=True)
         self._cached = StoredLogs(is_durable=False)
+        self._cut: dict[str, tuple[Node, int]] = {}
+        """Each member's process, and how far the platter had its metadata log before any of it was cut."""
         self.votes_seen = self.quorum_fetches_seen = self.fetches_seen = 0
+
+    def watch_cuts(self) -> None:
+        """Look at each metadata log before synced data is cut: its bound of what is synced gets a new value first."""
+        for member in self._processes.cluster.members:
+            self._watch_disk(member, self._processes.world.machine(member.name).disk)
+
+    def _watch_disk(self, member: Member, disk: SimDisk) -> None:
+        others = disk.on_operation
+        renamed = f"{_metadata_path(member)}/{SYNCED_OFFSET_FILE}.tmp"
+
+        def on_operation(operation: str, path: str, position: int, count: int) -> None:
+            if others is not None:
+                others(operation, path, position, count)
+            if operation == "rename" and path == renamed and member.node is not None:
+                node, end_offset = member.node, self._durable.end_offset(disk, _metadata_path(member))
+                known = self._cut.get(member.name)
+                if known is None or known[0] is not node or known[1] < end_offset:
+                    self._cut[member.name] = node, end_offset
+
+        disk.on_operation = on_operation
 
     def look(self, hosted: Sequence[Hosted]) -> None:
         """Hold what each core takes for flushed against the platter. Raises `SafetyViolation`."""
@@ -70,7 +95,8 @@ class Promises:
         for topic in request.topics:
             if topic.topic_id == METADATA_TOPIC_ID or topic.topic == METADATA_TOPIC:
                 self.quorum_fetches_seen += 1
-                self._check_quorum_fetch(*asking, topic.partitions[0].fetch_offset)
+                if not self._is_of_before_a_cut(asking, topic.partitions[0].fetch_offset):
+                    self._check_durable(asking[0], topic.partitions[0].fetch_offset, "promises")
             else:
                 for part in topic.partitions:
                     self._check_follower(asking, part, topic.topic or topic.topic_id)
@@ -116,6 +142,15 @@ class Promises:
             raise SafetyViolation(
                 f"metadata log: {member.name} {what} all below {offset}, and its disk has it up to {end_offset}"
             )
+
+    def _is_of_before_a_cut(self, asking: tuple[Member, Node], offset: int) -> bool:
+        """True if a Fetch from this offset was decided before the log was cut, and kept its promise at that time."""
+        member, node = asking
+        process, end_offset = self._cut.get(member.name, (None, -1))
+        if process is not node or end_offset < offset or node.metadata is None:
+            return False
+        quorum = node.metadata.quorum
+        return quorum.is_open and quorum.core.log.end_offset < offset
 
     def _check_follower(self, asking: tuple[Member, Node], part: FetchPartition, topic: bytes | str) -> None:
         member, node = asking

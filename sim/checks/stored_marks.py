@@ -4,7 +4,7 @@
 2. No log begins below the log start offset in its checkpoint: what was deleted stays deleted over a restart.
 3. A clean-shutdown marker is written only when all logs of the directory are on the platter.
 
-A marker is looked at when it gets its name, and checkpoints when they have changed. Log starts are looked at when a log
+A marker is looked at when it gets its name, and checkpoints when they have changed and all logs there are loaded. Log starts are looked at when a log
 was opened. Besides, a look goes through all of them at times.
 """
 
@@ -52,7 +52,11 @@ class StoredMarks:
         opened = [each for each in hosted if self._look_at_point(each)]
         for member, node in self._processes.living():
             if node.broker is not None:
+                # A start may cut damaged logs; it lowers the checkpoint before it says that all are loaded.
+                loading = [each.path for each in node.broker.log_dirs if not each._is_loaded]
                 for path in member.config.log_dirs:
+                    if path in loading:
+                        continue
                     self._look_at_checkpoints(member, path, anyway=self._random.random() < LOOK_ANYWAY)
         self._look_at_starts(hosted if self._random.random() < LOOK_ANYWAY else opened)
 

@@ -149,6 +149,7 @@ class Watch:
         """Look, and listen, from now on, until the run ends."""
         self._world.fabric.on_sent = self.tap.sent
         self.stored_marks.watch_markers()
+        self.promises.watch_cuts()
         self._look_later()
 
     def _look_later(self) -> None:

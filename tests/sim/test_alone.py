@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
+from data_plane.groups.offsets import FetchedOffsets
 from sim import __main__ as command
 from sim.alone import raft_alone, replication_alone
 from sim.alone.groups import groups_alone
+from sim.alone.groups.group_checks import GroupPromises
 from sim.alone.quorum import quorum_alone
+from sim.alone.quorum.quorum_checks import whole_log
+from sim.alone.quorum.quorum_node import Node
+from sim.alone.quorum.quorum_platter import LoggedBatch
+from sim.alone.replication_broker import Broker
+from sim.history import SafetyViolation
 from tests.mutants.patching import patched
+from wire.errors import ErrorCode
 
+AT = ("loners", "t", 0)
 RAFT_SEEDS = range(60)
 REPLICATION_SEEDS = range(200)
-QUORUM_SEEDS = (*range(30), 50307, 50346)
-"""In the last two, a step commits with the voters before, and then changes them: one joins, the leader goes."""
-GROUPS_SEEDS = range(60)
+QUORUM_SEEDS = (*range(30), 50307, 50346, 903285, 905949)
+"""In 50307 and 50346, a step commits with the voters before, and then changes them: one joins, the leader goes.
+
+In 903285 a loss of power leaves a hole in what was not synced. In 905949 a candidate hears of its votes when its epoch
+is over.
+"""
+GROUPS_SEEDS = (*range(60), 2167035, 2172304)
+"""In the last two, a deposed coordinator that has yet to hear of it answers a fetch of offsets."""
 
 
 def test_the_quorum_keeps_rafts_promises() -> None:
@@ -49,6 +66,55 @@ def test_group_coordinators_keep_what_was_acknowledged() -> None:
     assert sum(each["loads"] for each in found) > len(GROUPS_SEEDS)
     assert sum(each["deaths"] for each in found) > len(GROUPS_SEEDS)
     assert groups_alone.run(3) == found[3]
+
+
+class Offsets(GroupPromises):
+    """What one commit, acknowledged in leader epoch 2 at position 7, asks of the answers to fetches."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 1000, lambda: 0)
+        self._acknowledged[AT] = {1: 3, 2: 7}
+
+    def look(self, living: object) -> None:
+        """No replica is there."""
+
+
+@pytest.mark.parametrize(
+    ("epoch", "least"),
+    [pytest.param(1, 3, id="deposed"), pytest.param(2, 7, id="the same"), pytest.param(3, 7, id="later")],
+)
+def test_a_coordinator_is_held_to_the_commits_of_its_own_epoch_and_before(epoch: int, least: int) -> None:
+    """A deposed coordinator cannot know of later commits; each one must find those that it can know of."""
+    promises = Offsets()
+    node = cast("Broker", SimpleNamespace(partition=SimpleNamespace(leader_epoch=epoch)))
+    with pytest.raises(SafetyViolation, match=f"was committed at {least}, and is not found"):
+        promises.fetched(node, "loners", promises.floor(), FetchedOffsets(ErrorCode.NONE, {}))
+
+
+def test_a_coordinator_before_the_first_commit_may_find_nothing() -> None:
+    """An answer from an epoch before all acknowledged commits breaks no promise."""
+    promises = Offsets()
+    node = cast("Broker", SimpleNamespace(partition=SimpleNamespace(leader_epoch=0)))
+    promises.fetched(node, "loners", promises.floor(), FetchedOffsets(ErrorCode.NONE, {}))
+
+
+def logged(base_offset: int) -> LoggedBatch:
+    """A batch of one record."""
+    return LoggedBatch(base_offset, base_offset, 1, 0, False, b"", 0)
+
+
+def replica(*, is_open: bool) -> Node:
+    """A replica whose log lacks offset 1."""
+    platter = SimpleNamespace(log=lambda: [logged(0), logged(2)])
+    service = SimpleNamespace(quorum=SimpleNamespace(is_open=is_open))
+    return cast("Node", SimpleNamespace(node_id=1, platter=platter, service=service))
+
+
+def test_a_hole_in_the_log_of_an_open_quorum_is_found() -> None:
+    """Only a log that no start has looked at since a loss of power may have a hole: it ends there."""
+    assert whole_log(replica(is_open=False)) == [logged(0)]
+    with pytest.raises(SafetyViolation, match="hole"):
+        whole_log(replica(is_open=True))
 
 
 @pytest.mark.parametrize("part", ["raft", "quorum", "replication", "groups"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -12,17 +13,23 @@ import pytest
 from data_plane.log.directory.checkpoints import LOG_START_FILE, RECOVERY_POINT_FILE, encode_offsets
 from data_plane.replication.isr_state import CommittedIsr
 from metadata_quorum.raft.voters import VoterSet
+from sim.checks.promises import Promises
 from sim.checks.served_offsets import AnswerByTime
+from sim.checks.stored_logs import StoredLogs
 from sim.checks.watch import Watch
-from sim.checks.watched import Hosted
+from sim.checks.watched import Hosted, Processes
+from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation
 from sim.machine.cluster_members import SETTINGS, UPKEEP_SETTINGS, Shape
+from sim.machine.network import SimConn
 from sim.machine.weather import Weather
 from sim.options import RunOptions
 from sim.run import run
 from sim.scenarios.cluster_scenario import ClusterScenario
 from sim.storm.storm_plan import StormPlan
 from tests.mutants.patching import patched
+from wire.api_keys import ApiKey
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.topic_partition import TopicIdPartition, TopicPartition
 
 SECONDS = 6.0
@@ -269,6 +276,47 @@ def test_one_wrong_thing_in_a_quiet_cluster_is_told() -> None:
     assert min(promises.votes_seen, promises.quorum_fetches_seen, promises.fetches_seen) > 0
     assert min(watch.served_records.batches_seen, offsets.latest_seen) > 0
     assert watch.stored_marks.markers_seen == 3
+
+
+@pytest.mark.parametrize(
+    ("held", "log_end", "other_process", "is_told"),
+    [
+        pytest.param(160, 157, False, False, id="decided before the cut"),
+        pytest.param(159, 157, False, True, id="never held"),
+        pytest.param(160, 160, False, True, id="decided by a log that says it holds it"),
+        pytest.param(160, 157, True, True, id="cut in an earlier life"),
+    ],
+)
+def test_a_fetch_from_before_a_cut_is_held_to_the_disk_of_that_time(
+    held: int, log_end: int, other_process: bool, is_told: bool
+) -> None:
+    """Such a Fetch lay in a connection while the log was cut: what it promises was on the platter then (seed 90378)."""
+    core = SimpleNamespace(log=SimpleNamespace(end_offset=log_end))
+    node = SimpleNamespace(metadata=SimpleNamespace(quorum=SimpleNamespace(is_open=True, core=core)))
+    config = SimpleNamespace(metadata_log_dir="/data")
+    member = SimpleNamespace(name="node-4", config=config, node=SimpleNamespace() if other_process else node)
+    disk = SimpleNamespace(on_operation=None)
+    processes = SimpleNamespace(
+        cluster=SimpleNamespace(members=[member]),
+        world=SimpleNamespace(machine=lambda name: SimpleNamespace(disk=disk)),
+        at=lambda conn: (member, node),
+    )
+    promises = Promises(cast("Processes", processes))
+    ends = [held, 157]
+    promises._durable = cast("StoredLogs", SimpleNamespace(end_offset=lambda disk, path: ends[0]))
+    promises.watch_cuts()
+    assert disk.on_operation is not None
+    disk.on_operation("rename", "/data/__cluster_metadata-0/synced-offset-checkpoint.tmp", 0, 0)
+    ends.pop(0)
+    part = FetchPartition(0, fetch_offset=160)
+    request = FetchRequest(replica_id=4, topics=[FetchTopic("__cluster_metadata", partitions=[part])])
+    exchange = Exchange(cast("SimConn", None), ApiKey.FETCH, 12, request)
+    if is_told:
+        with pytest.raises(SafetyViolation, match="promises all below 160, and its disk has it up to 157"):
+            promises.asked(exchange)
+    else:
+        promises.asked(exchange)
+    assert promises.quorum_fetches_seen == 1
 
 
 RECORDS = [(10, 100), (11, 110), (12, 105), (13, 130)]

@@ -3,9 +3,10 @@
 The partition's replicas are held to what `sim.alone.replication_checks` says. Besides, the committed log is read here
 record by record, and answers are held against it at the moment when a coordinator gives them.
 
-* An offset whose commit was acknowledged is committed in the log. Each fetch that is asked for later, of any
-  coordinator, answers with it or with what stands behind it in the log. A tombstone has its reason. A coordinator that
-  was deposed and has not heard of it answers with what it knows to be committed (as in Kafka).
+* An offset whose commit was acknowledged is committed in the log. Each fetch that is asked for later, of this or a
+  later coordinator, answers with it or with what stands behind it. A tombstone has its reason.
+* A deposed coordinator that has yet to hear of it answers fetches, as in Apache Kafka. Such an answer is held to what
+  was written in its own epoch and before.
 * An offset stands behind the record of the generation in whose name it was committed, and before the next one.
 * In a generation each partition has one owner, who was told what the log has for it. Generations never fall.
 * What a coordinator has loaded is what the log says, and what the coordinator that wrote the log had.
@@ -55,10 +56,18 @@ class Sent:
 
 @attrs.frozen
 class Floor:
-    """What a fetch that is asked for now must find: where in the log the newest acknowledged commits are."""
+    """What a fetch that is asked for now must find: where in the log the newest acknowledged commits are.
 
-    commits: Mapping[OffsetAt, int]
-    tombstones: Mapping[OffsetAt, int]
+    By the leader epoch that wrote them, so that a deposed coordinator is held to what it can know.
+    """
+
+    commits: Mapping[OffsetAt, Mapping[int, int]]
+    tombstones: Mapping[OffsetAt, Mapping[int, int]]
+
+
+def _newest(positions: Mapping[int, int], epoch: int) -> int:
+    """The newest of these positions, of those that were written in `epoch` or before; -1: there is none."""
+    return max((position for written, position in positions.items() if written <= epoch), default=-1)
 
     def below(self, offset: int) -> Floor:
         """The same without what stands at this offset or behind it."""
@@ -91,12 +100,16 @@ class GroupPromises(Promises):
         self._read_to = 0
         self._positions: dict[str, int] = {}
         """Where each commit stands in the committed log."""
-        self._tombstones: dict[OffsetAt, int] = {}
+        self._epochs: dict[int, int] = {}
+        """The leader epoch in which each record of the committed log was written."""
+        self._tombstones: dict[OffsetAt, dict[int, int]] = {}
+        """By leader epoch: where the newest tombstone of an offset stands."""
         self._values: dict[OffsetAt, OffsetCommitValue] = {}
         self._groups: dict[str, GroupMetadataValue] = {}
         self._owned: dict[tuple[str, int], list[dict[str, bytes]]] = {}
         """Group and generation: what each member owns by each of its records. A static member goes by its instance."""
-        self._acknowledged: dict[OffsetAt, int] = {}
+        self._acknowledged: dict[OffsetAt, dict[int, int]] = {}
+        """By leader epoch: where the newest acknowledged commit stands."""
         self._written: dict[tuple[int, int], GroupsState] = {}
         """The state of the coordinator of this epoch when the log ended there."""
         self.loads = 0
@@ -105,7 +118,11 @@ class GroupPromises(Promises):
     # -- the committed log ----------------------------------------------------------------------------------------
 
     def _contents(self, log: PartitionLog, start: int, end: int) -> dict[int, bytes]:
-        return {offset: key + value for offset, (key, value, _) in _records(log, start, end).items()}
+        found = {}
+        for offset, (key, value, epoch) in _records(log, start, end).items():
+            found[offset] = key + value
+            self._epochs.setdefault(offset, epoch)
+        return found
 
     def look(self, living: Iterable[Broker]) -> None:
         """Check the replicas, and read what is newly committed."""
@@ -134,7 +151,7 @@ class GroupPromises(Promises):
                 self._read_group(key.group, value)
 
     def _read_tombstone(self, at: OffsetAt, offset: int) -> None:
-        self._tombstones[at] = offset
+        self._tombstones.setdefault(at, {})[self._epochs[offset]] = offset
         value = self._values.pop(at, None)
         if value is not None and at[0] not in self.forgiven:
             age_ms = self._wall_ms() - value.commit_timestamp
@@ -183,7 +200,10 @@ class GroupPromises(Promises):
 
     def floor(self) -> Floor:
         """What a fetch that is asked for now must find."""
-        return Floor(dict(self._acknowledged), dict(self._tombstones))
+        return Floor(
+            {key: dict(positions) for key, positions in self._acknowledged.items()},
+            {key: dict(positions) for key, positions in self._tombstones.items()},
+        )
 
     def committed(self, node: Broker, commit: str, code: ErrorCode) -> None:
         """A coordinator answers a commit."""
@@ -194,27 +214,31 @@ class GroupPromises(Promises):
         position = self._positions.get(commit)
         if position is None:
             raise SafetyViolation(f"commit {commit} is acknowledged, and not committed in the log")
-        key = self.sent[commit].key
-        self._acknowledged[key] = max(position, self._acknowledged.get(key, -1))
+        acknowledged = self._acknowledged.setdefault(self.sent[commit].key, {})
+        epoch = self._epochs[position]
+        acknowledged[epoch] = max(position, acknowledged.get(epoch, -1))
 
     def fetched(self, node: Broker, group_id: str, floor: Floor, answer: FetchedOffsets) -> None:
         """A coordinator answers a fetch of offsets."""
         if answer.code:
             return
         self.look([node])
-        if node.partition.leader_epoch < self._newest_epoch():
-            floor = floor.below(node.log.high_watermark)
+        epoch = node.partition.leader_epoch
         for (topic, partition), value in answer.offsets.items():
             key = (group_id, topic, partition)
             position = self._positions.get(value.metadata)
             if position is None:
                 raise SafetyViolation(f"{key} is answered with {value.metadata}, which is not committed")
-            least = max(floor.commits.get(key, -1), floor.tombstones.get(key, -1))
+            least = max(
+                _newest(floor.commits.get(key, {}), epoch), _newest(floor.tombstones.get(key, {}), epoch)
+            )
             if position < least:
                 raise SafetyViolation(f"{key} is answered with what stands at {position}, {least} is newer")
-        for key, least in floor.commits.items():
-            if key[0] == group_id and key[1:] not in answer.offsets and self._tombstones.get(key, -1) < least:
-                raise SafetyViolation(f"{key} was committed at {least}, and is not found")
+        for key, positions in floor.commits.items():
+            if key[0] == group_id and key[1:] not in answer.offsets:
+                least = _newest(positions, epoch)
+                if _newest(self._tombstones.get(key, {}), epoch) < least:
+                    raise SafetyViolation(f"{key} was committed at {least}, and is not found")
 
     def synced(self, node: Broker, group_id: str, generation: int, name: str, assignment: bytes) -> None:
         """A coordinator tells a member what it owns."""

@@ -14,7 +14,8 @@ own objects are asked only for what they believe: role, epoch, high watermark, v
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import attrs
@@ -33,7 +34,7 @@ from sim.history import SafetyViolation
 from wire.messages.control_records import VotersRecord
 from wire.messages.vote import VoteRequest, VoteResponse
 
-__all__ = ["Promises"]
+__all__ = ["Promises", "whole_log"]
 
 
 @attrs.define
@@ -68,6 +69,21 @@ def _must(holds: bool, promise: str) -> None:
         raise SafetyViolation(promise)
 
 
+def whole_log(node: Node) -> list[LoggedBatch]:
+    """The batches of a node's log, none of which is missing.
+
+    A loss of power may take what was not synced in one segment, and leave the next one. The next start ends the log
+    before such a hole. So a node that has not opened its log since has the batches before the hole.
+    """
+    batches = node.platter.log()
+    for at, (before, after) in enumerate(pairwise(batches), 1):
+        if before.last_offset + 1 != after.base_offset:
+            is_open = node.service is not None and node.service.quorum.is_open
+            _must(not is_open, f"{node.node_id} has a hole in its log between {before} and {after}")
+            return batches[:at]
+    return batches
+
+
 class Promises:
     """What was ever true. All methods raise `SafetyViolation`."""
 
@@ -81,6 +97,8 @@ class Promises:
         """Epoch: who led it."""
         self.committed: list[LoggedBatch] = []
         self.committed_end = 0
+        self._committed_in: dict[int, int] = {}
+        """Last offset of a committed batch: the epoch of the leader that committed it."""
         self._by_last: dict[int, LoggedBatch] = {}
         self._committed_in: dict[int, int] = {}
         """The epoch in which each batch, by its last offset, was seen committed."""
@@ -176,22 +194,22 @@ class Promises:
             seen.log_end = node.platter.find(end_offset - 1)
 
     def _look_for_all_committed(self, node: Node) -> None:
-        """Leader completeness (Raft, figure 3): what was committed before its epoch.
+        """Leader completeness: what an epoch has committed is in the logs of the leaders of all later ones.
 
-        Votes may come late: then a newer leader has committed meanwhile what this one does not have.
+        A candidate may hear of its votes late, and lead an epoch that is over. It commits nothing.
         """
         assert node.log is not None
         assert node.service is not None
-        start = node.log.log_start_offset
+        start, epoch = node.log.log_start_offset, node.service.quorum.core.epoch
         for batch in reversed(self.committed):
             if batch.last_offset < start:
                 break
-            if self._committed_in[batch.last_offset] > node.service.quorum.core.epoch:
+            if self._committed_in[batch.last_offset] > epoch:
                 continue
             found = node.platter.find(batch.last_offset)
             _must(
                 found == batch or (found is None and node.platter.has_snapshot(batch.last_offset)),
-                f"{node.node_id} leads epoch {node.platter.vote()[0]} without {batch}, which is committed",
+                f"{node.node_id} leads epoch {epoch} without {batch}, which is committed",
             )
 
     def _look_at_commit(self, node: Node, high_watermark: int, seen: _Seen) -> None:
@@ -314,14 +332,8 @@ class Promises:
             )
 
     def look_at_logs(self) -> None:
-        """Log matching: two logs with the same entry agree in all entries before it.
-
-        A loss of power may tear a batch of one large write and leave a later one whole; the next start cuts both.
-        """
-        logs = [
-            node.platter.log() if node.is_listening else list(_without_a_gap(node.platter.log()))
-            for node in self._nodes.values()
-        ]
+        """Log matching: two logs with the same entry agree in all entries before it."""
+        logs = [whole_log(node) for node in self._nodes.values()]
         for at, first in enumerate(logs):
             for second in logs[at + 1 :]:
                 theirs = {(each.last_offset, each.epoch): each for each in second}
