@@ -129,11 +129,6 @@ class Promises:
                 f"for {stored.get('votedId')}"
             )
 
-    def _check_quorum_fetch(self, member: Member, node: Node, offset: int) -> None:
-        """A log that was cut since the request was decided differs from the leader's there, which will not count it."""
-        if node.metadata is None or node.metadata.quorum.core.log.end_offset >= offset:
-            self._check_durable(member, offset, "promises")
-
     def _check_durable(self, member: Member, offset: int, what: str) -> None:
         """All of the metadata log below `offset` is on the platter, or a snapshot in its place."""
         disk = self._processes.world.machine(member.name).disk

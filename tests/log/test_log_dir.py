@@ -155,33 +155,27 @@ def test_after_a_crash_recovery_starts_at_the_recovery_point() -> None:
     assert node.log().recovery_point == 10
 
 
-def damaged(node: Node) -> Node:
-    """A crash, and rot in the middle of what the checkpoint says is synced."""
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_log_cut_below_its_checkpoints_says_so_before_anything_is_appended(is_full: bool) -> None:
+    """What is appended next is neither synced nor clean; a full disk loses the checkpoints instead."""
+    node = Node(LogConfig(segment_bytes=4 * SIZE))
     fill(node.log(), 10)
     node.look(60_000)
     node.look(60_000)
-    assert offsets_in(node, RECOVERY_POINT_FILE) == {("t", 0): 10}
-    node.disk.crash("synced")
-    node.disk.corrupt(f"{ROOT}/t-0/00000000000000000000.log", 4 * SIZE + SIZE // 2)
-    return node
-
-
-def test_damage_below_the_recovery_point_lowers_the_checkpoint_before_anything_is_appended() -> None:
-    """Else a loss of power tears new bytes below it, which the next start takes for synced."""
-    node = damaged(Node())
+    node.disk.open_dir(ROOT).write_atomic(CLEANER_FILE, encode_offsets({("t", 0): 10}))
+    node.disk.corrupt(f"{ROOT}/t-0/{file_name(8, '.log')}", SIZE + 30)
+    node.disk.crash("all")
+    if is_full:
+        node.disk.fail_next(errno.ENOSPC, operation="append", path_part=RECOVERY_POINT_FILE)
     node.start()
-    assert node.log().log_end_offset == 4
-    assert offsets_in(node, RECOVERY_POINT_FILE) == {("t", 0): 4}
-
-
-def test_without_room_for_a_lower_checkpoint_the_old_one_goes() -> None:
-    """Without recovery points the next start reads all; the directory stays online."""
-    node = damaged(Node())
-    node.disk.capacity_bytes = 0
-    node.start()
-    assert (node.log().log_end_offset, node.offline) == (4, [])
+    assert (node.log().log_end_offset, node.log().recovery_point) == (9, 9)
     node.disk.crash("synced")
-    assert RECOVERY_POINT_FILE not in node.disk.open_dir(ROOT).list()
+    directory = node.disk.open_dir(ROOT)
+    if is_full:
+        assert not {RECOVERY_POINT_FILE, CLEANER_FILE} & {*directory.list()}
+    else:
+        assert offsets_in(node, RECOVERY_POINT_FILE) == {("t", 0): 9}
+        assert offsets_in(node, CLEANER_FILE) == {("t", 0): 0}
 
 
 def test_a_second_process_is_kept_out() -> None:

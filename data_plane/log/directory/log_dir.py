@@ -192,7 +192,8 @@ class LogDir:
             for at in range(0, len(partitions), _LOGS_PER_LOAD):
                 for log in await self._load_patiently(partitions[at : at + _LOGS_PER_LOAD], buffer):
                     self.logs[TopicPartition(log.topic, log.partition)] = log
-            await run(self._lower_recovery_points)
+            if any(map(self._ends_below_checkpoints, self.logs)):
+                await run(self._lower_checkpoints)
         except LoadingStopped:
             return
         except DiskError as error:
@@ -205,20 +206,32 @@ class LogDir:
         self._log_starts = {}
         self._first_dirty = {}
 
-    def _lower_recovery_points(self) -> None:
-        """Make the recovery points of logs durable that damage has cut below the old ones (blocking).
+    def _ends_below_checkpoints(self, key: TopicPartition) -> bool:
+        """True if damage was cut off that a checkpoint says to be durable, or clean."""
+        log = self.logs[key]
+        first_dirty = self._first_dirty.get(key, NEVER_CLEANED)
+        return (
+            log.recovery_point < self._recovery_points.get(key, 0)
+            or log.cleaning.first_dirty_offset < first_dirty
+        )
 
-        This comes before anything is appended. Else a loss of power may tear new bytes that lie below the checkpoint,
-        and the next start takes them for synced. Raises `DiskError`.
+    def _lower_checkpoints(self) -> None:
+        """Make them say what the logs have, before anything is appended (blocking).
+
+        What comes next would else pass for durable, or for clean, at the start after a crash. On a full disk the
+        files go: without them the next start reads all of the logs.
+
+        Raises `DiskError`.
         """
-        if all(log.recovery_point >= self._recovery_points.get(key, 0) for key, log in self.logs.items()):
-            return
-        try:
-            self.write_recovery_points()
-        except DiskRefused:
-            # To remove it takes no room: then the next start reads whole logs.
-            remove_if_present(self.directory, RECOVERY_POINT_FILE)
-            self.directory.sync()
+        with self.small_files:
+            try:
+                self.directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_points())
+                if self._first_dirty:
+                    self.directory.write_atomic(CLEANER_FILE, self.first_dirty_offsets())
+            except DiskRefused:
+                remove_if_present(self.directory, RECOVERY_POINT_FILE)
+                remove_if_present(self.directory, CLEANER_FILE)
+                self.directory.sync()
 
     async def _load_patiently(
         self, partitions: list[tuple[str, TopicPartition]], buffer: bytearray

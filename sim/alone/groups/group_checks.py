@@ -69,14 +69,6 @@ def _newest(positions: Mapping[int, int], epoch: int) -> int:
     """The newest of these positions, of those that were written in `epoch` or before; -1: there is none."""
     return max((position for written, position in positions.items() if written <= epoch), default=-1)
 
-    def below(self, offset: int) -> Floor:
-        """The same without what stands at this offset or behind it."""
-        commits, tombstones = (
-            {key: position for key, position in each.items() if position < offset}
-            for each in (self.commits, self.tombstones)
-        )
-        return Floor(commits, tombstones)
-
 
 def partitions_of(assignment: bytes) -> tuple[int, ...]:
     """The partitions in an assignment as the clients of a schedule write it."""
@@ -86,12 +78,9 @@ def partitions_of(assignment: bytes) -> tuple[int, ...]:
 class GroupPromises(Promises):
     """The committed log of a coordinator's partition, and what was promised on the ground of it."""
 
-    def __init__(
-        self, min_isr: int, retention_ms: int, wall_ms: Callable[[], int], newest_epoch: Callable[[], int]
-    ) -> None:
+    def __init__(self, min_isr: int, retention_ms: int, wall_ms: Callable[[], int]) -> None:
         super().__init__(min_isr)
         self._wall_ms = wall_ms
-        self._newest_epoch = newest_epoch
         self._retention_ms = retention_ms
         self.sent: dict[str, Sent] = {}
         """Commits by their metadata, which is unique."""

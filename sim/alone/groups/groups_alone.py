@@ -108,12 +108,7 @@ class _Run(PartitionRun):
 
     def _new_promises(self) -> GroupPromises:
         plan = self._groups_plan
-        return GroupPromises(
-            self.plan.min_isr,
-            plan.retention_ms,
-            lambda: START_MS + self.now_ms,
-            lambda: self._controller.state.leader_epoch,
-        )
+        return GroupPromises(self.plan.min_isr, plan.retention_ms, lambda: START_MS + self.now_ms)
 
     def _told(self) -> Mapping[str, int]:
         return {

@@ -54,16 +54,6 @@ class _Seen:
     images: int = 0
 
 
-def _without_a_gap(batches: Iterable[LoggedBatch]) -> Iterator[LoggedBatch]:
-    """The batches up to the first one that does not follow on the one before."""
-    last = None
-    for batch in batches:
-        if last is not None and batch.base_offset != last.last_offset + 1:
-            return
-        yield batch
-        last = batch
-
-
 def _must(holds: bool, promise: str) -> None:
     if not holds:
         raise SafetyViolation(promise)
@@ -100,8 +90,6 @@ class Promises:
         self._committed_in: dict[int, int] = {}
         """Last offset of a committed batch: the epoch of the leader that committed it."""
         self._by_last: dict[int, LoggedBatch] = {}
-        self._committed_in: dict[int, int] = {}
-        """The epoch in which each batch, by its last offset, was seen committed."""
         self._voters = [(0, first_voters)]
         """(end offset, voters in force there) of all that is committed."""
         self._builder = ImageBuilder(MetadataImage.empty(CLUSTER_ID))
