@@ -331,7 +331,9 @@ class Watch:
         if cursor.next_offset == limit:
             return
         segments = [(segment.base_offset, _content(segment.file)) for segment in log.segments]
-        headers = _headers(segments, cursor, limit)
+        # A follower that diverged below its leader's log start keeps those bytes, which nobody can read.
+        start = log.log_start_offset
+        headers = (each for each in _headers(segments, cursor, limit) if each.next_offset > start)
         self.committed.see(key, _name(partition), member.name, headers)
 
     @staticmethod
