@@ -5,7 +5,7 @@ Any of it may fail, but none of it may lose a record. Once the storm is over, ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from random import Random
 
 from metadata_quorum.replica.storage_format import find_meta_properties
@@ -141,9 +141,8 @@ class Operator:
                 since = {key: since.get(key, cluster.world.now) for key in waiting}
                 for key, began in since.items():
                     if cluster.world.now - began >= LEADERLESS_SECONDS:
-                        await self._elect_fullest(
-                            key, known.topics[key.topic].partitions[key.partition].replicas
-                        )
+                        replicas = known.topics[key.topic].partitions[key.partition].replicas
+                        await self._elect_fullest(key, replicas, known.brokers)
             except (KafkaError, ClientError):
                 continue
 
@@ -161,9 +160,12 @@ class Operator:
                     await running.ended.wait()
                     member.launch()
 
-    async def _elect_fullest(self, key: TopicPartition, replicas: Sequence[int]) -> None:
+    async def _elect_fullest(
+        self, key: TopicPartition, replicas: Sequence[int], unfenced: Container[int]
+    ) -> None:
         """Elect the one of these replicas with the fullest log: by the last leader epoch and the end of the log, as Raft
-        compares logs."""
+        compares logs. Wait while it is fenced, for then the next one would be elected.
+        """
         client = self._cluster.observer
         ids = {member.name: member.config.node_id for member in self._cluster.brokers}
         logs = self._cluster.replica_logs(*key)
@@ -174,6 +176,8 @@ class Operator:
         }
         # In the middle of a move there are more of them than the topic is to have.
         order = sorted(fullness, key=lambda broker: fullness[broker], reverse=True)[: self._replicas]
+        if not order or order[0] not in unfenced:
+            return
         self._cluster.world.trace.record(
             self._cluster.world.now, "operator", "log", "recover", tuple(key), order
         )
