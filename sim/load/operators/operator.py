@@ -142,7 +142,7 @@ class Operator:
                 for key, began in since.items():
                     if cluster.world.now - began >= LEADERLESS_SECONDS:
                         replicas = known.topics[key.topic].partitions[key.partition].replicas
-                        await self._elect_fullest(key, replicas, known.brokers)
+                        await self._elect_fullest(key, replicas)
             except (KafkaError, ClientError):
                 continue
 
@@ -160,9 +160,16 @@ class Operator:
                     await running.ended.wait()
                     member.launch()
 
-    async def _elect_fullest(
-        self, key: TopicPartition, replicas: Sequence[int], unfenced: Container[int]
-    ) -> None:
+    def _is_unfenced(self, broker_id: int) -> bool:
+        """Whether the active controller counts on this broker; metadata that a broker tells may be older."""
+        for member in self._cluster.members:
+            metadata = None if member.node is None else member.node.metadata
+            if metadata is not None and metadata.is_active:
+                broker = metadata.committed_image.brokers.get(broker_id)
+                return broker is not None and not broker.fenced
+        return False
+
+    async def _elect_fullest(self, key: TopicPartition, replicas: Sequence[int]) -> None:
         """Elect the one of these replicas with the fullest log: by the last leader epoch and the end of the log, as Raft
         compares logs. Wait while it is fenced, for then the next one would be elected.
         """
@@ -176,7 +183,7 @@ class Operator:
         }
         # In the middle of a move there are more of them than the topic is to have.
         order = sorted(fullness, key=lambda broker: fullness[broker], reverse=True)[: self._replicas]
-        if not order or order[0] not in unfenced:
+        if not order or not self._is_unfenced(order[0]):
             return
         self._cluster.world.trace.record(
             self._cluster.world.now, "operator", "log", "recover", tuple(key), order
