@@ -5,7 +5,7 @@ Any of it may fail, but none of it may lose a record. Once the storm is over, ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from metadata_quorum.replica.storage_format import find_meta_properties
