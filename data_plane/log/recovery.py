@@ -35,6 +35,8 @@ class LoadOptions:
     is_clean: bool
     """The process that had the log last closed it and synced everything."""
     recovery_point: int = 0
+    is_known: bool = True
+    """A checkpoint names the log. Where none does, a cleaner's work may lie above the recovery point."""
     log_start_offset: int = -1
     first_dirty_offset: int = -1
     """All below it has been cleaned."""
@@ -156,7 +158,7 @@ class Recovery:
         Those before it tell. Those behind it do where no checkpoint knows the log, as cleaners begin with the oldest.
         """
         segments = self._segments.segments
-        if not self._has_gaps and self._known_offset <= segments[0].base_offset:
+        if not self._has_gaps and not self._options.is_known:
             self._has_gaps = any(self._has_thinned_batch(segment) for segment in segments[at:])
         return self._has_gaps
 

@@ -304,11 +304,16 @@ def test_gaps_behind_a_gap_vouch_for_it_where_no_checkpoint_knows_the_log() -> N
                 directory.open(file_name(0, ".log")).truncate(0)
             if later[0] != 20:
                 directory.rename(file_name(later[0], ".log"), file_name(20, ".log"))
-            log = open_log(directory, clean=False)
+            log = open_log(directory, clean=False, is_known=False)
             assert log.log_end_offset == 26
             assert content(log).count(b"v" * 20) == (12 if is_emptied else 16)
+
+
+@pytest.mark.parametrize("recovery_point", [0, 2])
+def test_a_checkpoint_that_knows_the_log_lets_nobody_vouch_for_a_gap(recovery_point: int) -> None:
+    """A truncation to the log's begin lowers it to 0. When it is interrupted, later segments are no part of the log."""
     _, directory = _with_a_gap([0, 1, 2, 3], list(range(10, 20)), [20, 25])
-    assert open_log(directory, clean=False, recovery_point=2).log_end_offset == 4
+    assert open_log(directory, clean=False, recovery_point=recovery_point).log_end_offset == 4
 
 
 def test_what_is_sound_behind_a_lost_tail_is_kept_beside_the_log() -> None:

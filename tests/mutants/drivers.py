@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from odradek.env.ports import Buffer
 from sim.alone import raft_alone, replication_alone
@@ -24,6 +26,7 @@ from sim.machine.weather import Weather
 from sim.options import RunOptions
 from sim.run import run
 from sim.scenarios.lone_node_scenario import Scenario
+from tests.log.cleaning.test_cleaning_machine import CompactedLog
 from tests.mutants.mutant import CAMPAIGN, Driver
 
 
@@ -202,18 +205,6 @@ def keyed(seed: int) -> str:
     return _run_options(seed, _keyed(seed))
 
 
-def keyed_with_small_maps(seed: int) -> str:
-    """Aimed: the same, with room for a few keys in the cleaner's map, and no troubles."""
-    options = _keyed(seed)
-    settings = {
-        **options.shape.settings,
-        "log.cleaner.io.buffer.load.factor": "0.0002",
-        "log.cleaner.threads": "1",
-    }
-    shape = attrs.evolve(options.shape, settings=settings)
-    return _run_options(seed, attrs.evolve(options, shape=shape, storm=attrs.evolve(options.storm, kinds=())))
-
-
 def _keyed(seed: int) -> RunOptions:
     options = RunOptions.draw(seed, "lite", nodes=3, controllers=0, seconds=12.0)
     kinds = tuple(kind for kind in options.storm.kinds if kind not in CLOCK_KINDS) or ("deaths",)
@@ -227,6 +218,24 @@ def _keyed(seed: int) -> RunOptions:
         weather=Weather(),
         duties=(),
     )
+
+
+def compacted_log(seed: int) -> str:
+    """Aimed: one log that is cleaned over and over, with crashes at any call to its disk; a hundred schedules."""
+
+    class Seeded(CompactedLog):
+        _hypothesis_internal_use_seed = seed
+
+    plan = settings(
+        max_examples=100,
+        stateful_step_count=25,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    return _verdict_of(lambda _: run_state_machine_as_test(Seeded, settings=plan))(seed)
 
 
 def campaign(seed: int) -> str:
@@ -254,5 +263,5 @@ DRIVERS: Mapping[str, Driver] = {
     "churn": churn,
     "order": order,
     "keyed": keyed,
-    "keyed_with_small_maps": keyed_with_small_maps,
+    "compacted_log": compacted_log,
 }

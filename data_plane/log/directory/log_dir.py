@@ -272,6 +272,7 @@ class LogDir:
         options = LoadOptions(
             is_clean=self.clean_shutdown_broker_epoch is not None,
             recovery_point=self._recovery_points.get(key, 0),
+            is_known=key in self._recovery_points or key in self._first_dirty,
             log_start_offset=self._log_starts.get(key, -1),
             first_dirty_offset=self._first_dirty.get(key, NEVER_CLEANED),
             high_watermark=self.high_watermarks.get(key, -1),

@@ -41,7 +41,15 @@ class CleaningAborted(Exception):
 class CleanedSegment:
     """A file of cleaned batches and its indexes (blocking, for a worker): `append` all, then `finish`; else `discard`."""
 
-    __slots__ = ("_abort_reason", "_directory", "_interval", "is_finished", "next_offset", "segment")
+    __slots__ = (
+        "_abort_reason",
+        "_directory",
+        "_interval",
+        "_is_given_up",
+        "is_finished",
+        "next_offset",
+        "segment",
+    )
 
     def __init__(
         self,
@@ -59,6 +67,7 @@ class CleanedSegment:
         self._abort_reason = abort_reason
         self.next_offset = base_offset
         self.is_finished = False
+        self._is_given_up = False
         self._check_wanted()
         file = directory.open(file_name(base_offset, LOG_SUFFIX) + CLEANED_SUFFIX, create=True)
         if file.size:
@@ -161,9 +170,11 @@ class CleanedSegment:
         written.close()
 
     def discard(self) -> None:
-        """Give up the file and remove what there is of it. Raises `DiskError`."""
-        self.segment.file.unpin()
-        self.segment.remove()
+        """Give up the file and remove what there is of it; again, where that failed. Raises `DiskError`."""
+        if not self._is_given_up:
+            self._is_given_up = True
+            self.segment.file.unpin()
+            self.segment.remove()
         for suffix in _SUFFIXES:
             name = self.segment.name(suffix)
             remove_if_present(self._directory, name + CLEANED_SUFFIX)

@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from data_plane.log.cleaning.offset_map import SLOT_BYTES
 from data_plane.log.cleaning_pass import cleanable_end
 from data_plane.log.dump import verify_partition
 from data_plane.log.log_config import LogConfig
@@ -22,8 +23,17 @@ from tests.schedule import examples
 from wire.batches.batch_header import iter_batches
 from wire.record_batch import RecordBatchBuilder
 
+MAP_KEYS = (5, 1000)
+"""Slots of the map; of five, four may be used, and a batch has no more keys."""
+PASSES_MAX = 200
 KEEPS = st.sampled_from(["all", "synced", "random"])
-CRASHES = st.none() | st.integers(1, 60)
+Crash = tuple[str, int] | None
+"""The power goes at the n-th operation from now on: at any one, or at those that give names and take them."""
+CRASHES: st.SearchStrategy[Crash] = (
+    st.none()
+    | st.tuples(st.just(""), st.integers(1, 60))
+    | st.tuples(st.sampled_from(["rename", "remove"]), st.integers(1, 12))
+)
 
 
 @attrs.frozen
@@ -53,9 +63,15 @@ class CompactedLog(RuleBasedStateMachine):
         self.durable = 0
         self.epoch = 0
         self.serial = 0
+        self.dedupe_bytes = 0
 
-    @initialize(seed=st.integers(0, 1 << 16), segment_bytes=st.sampled_from([300, 700]))
-    def begin(self, seed: int, segment_bytes: int) -> None:
+    @initialize(
+        seed=st.integers(0, 1 << 16),
+        segment_bytes=st.sampled_from([300, 700]),
+        map_keys=st.sampled_from(MAP_KEYS),
+    )
+    def begin(self, seed: int, segment_bytes: int, map_keys: int) -> None:
+        self.dedupe_bytes = SLOT_BYTES * map_keys
         config = LogConfig(
             segment_bytes=segment_bytes,
             index_interval_bytes=100,
@@ -85,7 +101,7 @@ class CompactedLog(RuleBasedStateMachine):
         self.log.advance_high_watermark(self.end)
 
     @rule(crash=CRASHES, keep=KEEPS)
-    def flush(self, crash: int | None, keep: Keep) -> None:
+    def flush(self, crash: Crash, keep: Keep) -> None:
         def act() -> None:
             self.log.flush()
             self.durable = self.log.recovery_point
@@ -95,7 +111,7 @@ class CompactedLog(RuleBasedStateMachine):
         self.survive(act, crash, keep)
 
     @rule(crash=CRASHES, keep=KEEPS)
-    def clean(self, crash: int | None, keep: Keep) -> None:
+    def clean(self, crash: Crash, keep: Keep) -> None:
         """A pass of the real cleaner: all that has a later record of its key, below the end of the pass, may go."""
         end = cleanable_end(self.log)
         later: set[bytes] = set()
@@ -108,15 +124,26 @@ class CompactedLog(RuleBasedStateMachine):
         self.superseded |= goes
 
         def act() -> None:
-            clean(self.log, end)
+            # A map that is full ends a pass before its end.
+            for _ in range(PASSES_MAX):
+                clean(self.log, end, dedupe_bytes=self.dedupe_bytes)
+                if self.log.cleaning.first_dirty_offset >= end:
+                    break
             assert max(self.log.cleaning.first_dirty_offset, self.log.log_start_offset) >= end
             assert not [record for record in visible(self.log) if record.offset in goes]
 
         self.survive(act, crash, keep)
 
+    @rule(keys=st.lists(st.integers(0, 3), min_size=2, max_size=4), crash=CRASHES, keep=KEEPS)
+    def fill_and_clean(self, keys: list[int], crash: Crash, keep: Keep) -> None:
+        """Enough for a swap, which chance alone brings about seldom."""
+        self.append(keys, 8)
+        self.flush(None, "all")
+        self.clean(crash, keep)
+
     @precondition(lambda self: self.model)
     @rule(data=st.data(), crash=CRASHES, keep=KEEPS)
-    def truncate(self, data: st.DataObject, crash: int | None, keep: Keep) -> None:
+    def truncate(self, data: st.DataObject, crash: Crash, keep: Keep) -> None:
         """An unclean election may cut below the cleaned point; what had been removed there stays so."""
         offset = data.draw(st.integers(0, self.end))
         self.epoch += 1
@@ -170,16 +197,27 @@ class CompactedLog(RuleBasedStateMachine):
 
     # --- crashes
 
-    def survive(self, act: Callable[[], object], crash: int | None, keep: Keep) -> bool:
+    def survive(self, act: Callable[[], object], crash: Crash, keep: Keep) -> bool:
+        disk = self.node.disk
         if crash is not None:
-            self.node.disk.crash_at(self.node.disk.operation_count + crash)
+            wanted, left = crash
+
+            def look(operation: str, path: str, position: int, count: int) -> None:
+                nonlocal left
+                left -= wanted in ("", operation)
+                if not left:
+                    disk.on_operation = None
+                    disk.crash_at(disk.operation_count)
+
+            disk.on_operation = look
         try:
             act()
         except PowerCut:
             self.restart("random" if keep == "all" else keep)
             return False
         finally:
-            self.node.disk.crash_at(0)
+            disk.on_operation = None
+            disk.crash_at(0)
         return True
 
     def restart(self, keep: Keep) -> None:
