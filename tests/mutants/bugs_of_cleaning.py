@@ -61,16 +61,6 @@ MUTANTS_OF_CLEANING: tuple[Mutant, ...] = (
         20,
     ),
     Mutant(
-        "uncommitted-batch-of-a-producer-kept-alone",
-        "The batch that a producer's state hangs on is not committed, and is cut: the one before has been cleaned away.",
-        CLEANING + "pass_values:LastBatches.of",
-        "if offset < high_watermark]",
-        "if offset >= 0]",
-        "keyed",
-        100,
-        aimed_only="one seed in two hundred cuts such a batch off behind a pass",
-    ),
-    Mutant(
         "full-map-taken-for-whole",
         "A map that is full holds the begin of the dirty part alone: what is behind it is neither mapped nor clean.",
         CLEANING + "record_loop:RecordLoop._map_group",
