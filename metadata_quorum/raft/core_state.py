@@ -98,8 +98,10 @@ class CoreState:
             return Unattached(self.log.last_epoch, None, None, deadline)
         voted = None if state.voted_id < 0 else ReplicaKey(state.voted_id, state.voted_directory_id)
         if state.leader_id == self.me.node_id:
-            # It led this epoch and may have appended what a crash took: it must not lead the same epoch again.
-            return Resigned(state.leader_epoch, voted, deadline)
+            # It led this epoch and may have appended what a crash took: it must not lead the same epoch again. After
+            # a loss of power its followers wait for an answer that never comes, so it tells them (as Kafka's does).
+            others = [voter.key.node_id for voter in self.log.voters.voters if not voter.key.matches(self.me)]
+            return Resigned(state.leader_epoch, voted, deadline, to_tell=others)
         leader_id = None if state.leader_id < 0 else state.leader_id
         if leader_id is not None and self.log.voters.get(leader_id) is not None:
             # It led this epoch, and most likely does still: ask it at once instead of waiting for an election.
