@@ -164,7 +164,7 @@ class Availability:
         if wrong in ("dead", "without power", "paused", "stopping"):
             return wrong
         if member.node is not node:
-            return "without power" if self._world.machine(member.name).ended_silently else "dead"
+            return "dead"
         return "cut off" if has_lost_reach and self._is_cut_off(member) else "other"
 
     def _is_cut_off(self, member: Member) -> bool:

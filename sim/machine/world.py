@@ -57,8 +57,6 @@ class Machine:
     disk: SimDisk
     clock_rate: float = 1.0
     wall_offset_ms: int = 0
-    ended_silently: bool = False
-    """Whether its last process ended with its power: nobody is told that its connections have ended."""
     wall_drift: float = 0.0
     work_factor: float = 1.0
     starts: int = 0
@@ -216,7 +214,6 @@ class World:
         self.resume(env.host)
         self.give_descriptors(env.host)
         machine.host.up = keep == "all"
-        machine.ended_silently = keep != "all"
         self.fabric.end_node(env, silent=keep != "all")
         if disk_forgets:
             machine.disk.crash(keep)
