@@ -38,7 +38,7 @@ ADMIN_SECONDS = 30.0
 CLEAN_SECONDS_MAX = 300.0
 LOOK_SECONDS = 0.05
 IDLE_SECONDS = 2.0
-SEGMENT_BYTES = 16 << 20
+SEGMENT_BYTES = 4 << 20
 SETTINGS = {
     "log.cleaner.backoff.ms": "200",
     "log.cleaner.min.cleanable.ratio": "0.01",
@@ -104,7 +104,6 @@ def cpu_seconds(pid: int) -> float:
 def fill(bootstrap: str, topic: str, load: Load) -> None:
     """Write the records of a load; half of each value compresses well."""
     random = Random(load.value_bytes)
-    pool = [random.randbytes(load.value_bytes // 2).ljust(load.value_bytes, b"-") for _ in range(500)]
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -116,9 +115,11 @@ def fill(bootstrap: str, topic: str, load: Load) -> None:
         }
     )
     for number in range(load.records):
+        key = b"key-%07d" % random.randrange(load.keys)
+        value = random.randbytes(load.value_bytes // 2).ljust(load.value_bytes, b"-")
         while True:
             try:
-                producer.produce(topic, pool[number % 500], b"key-%07d" % random.randrange(load.keys), 0)
+                producer.produce(topic, value, key, 0)
                 break
             except BufferError:
                 producer.poll(0.05)
@@ -176,6 +177,8 @@ def one_pass(contender: Contender, topic: str, load: Load) -> tuple[float, float
     time.sleep(IDLE_SECONDS)
     idle = (cpu_seconds(pid) - began) / IDLE_SECONDS
     end_offset = active_base(contender.data, topic)
+    if not end_offset:
+        raise RuntimeError(f"{load} is too little for a finished segment")
     began, started = cpu_seconds(pid), time.monotonic()
     set_policy(bootstrap, topic, "compact")
     wait_until_clean(contender, topic, end_offset)
