@@ -35,6 +35,7 @@ from sim.checks.group_availability import GroupAvailability
 from sim.checks.outages import Outage, Outages, Server
 from sim.checks.watched import Processes
 from sim.machine.members import Member
+from sim.machine.sim_env import SimEnv
 from sim.machine.world import Liveness
 from wire.topic_partition import TopicIdPartition
 
@@ -51,6 +52,7 @@ class _Controller:
     node: Node
     epoch: int
     since: float
+    env: SimEnv
 
 
 class Availability:
@@ -129,7 +131,9 @@ class Availability:
         member, node, epoch = found
         known = self._controller
         if known is None or known.node is not node or known.epoch != epoch:
-            known = self._controller = self._last_controller = _Controller(member, node, epoch, now)
+            assert member.running is not None
+            known = _Controller(member, node, epoch, now, member.running.env)
+            self._controller = self._last_controller = known
 
     def _find_controller(self, living: Mapping[int, tuple[Member, Node]]) -> tuple[Member, Node, int] | None:
         """The leader of the newest epoch, if it is awake and not cut off from a majority."""
@@ -156,6 +160,9 @@ class Availability:
         last = self._last_controller
         if last is None:
             return "other"
+        if last.env.lost_power:
+            # It tells the others as soon as it is back, unless it ends again, or a link is cut, before that.
+            return "without power"
         return self._why(last.member, last.node, has_lost_reach=True)
 
     def _why(self, member: Member, node: Node, *, has_lost_reach: bool) -> str:

@@ -53,6 +53,8 @@ class SimEnv:
     ) -> None:
         self.host = host
         self.alive = True
+        self.lost_power = False
+        """It ended with the power of its machine, so its peers heard nothing."""
         self.paused = False
         """Nothing happens to it now: it is stopped, or at work (`sim.machine.toil`)."""
         self.stopped = False

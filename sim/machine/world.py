@@ -211,6 +211,7 @@ class World:
         self.trace.record(self.now, env.host, what)
         machine = self.machines[env.host]
         env.alive = False
+        env.lost_power = keep != "all"
         self.resume(env.host)
         self.give_descriptors(env.host)
         machine.host.up = keep == "all"

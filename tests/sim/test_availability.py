@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import attrs
 import pytest
 
+from metadata_quorum.image.metadata_image import PartitionImage
 from sim.checks.fitness import NEVER, Fitness
 from sim.machine.cluster_members import QUICK_SETTINGS, SETTINGS, Cluster, Shape
 from sim.machine.members import Member
@@ -29,14 +30,17 @@ class Passed(Exception):
 class OneFault:
     """A quiet cluster with a group at work, in which one member dies, and stays dead for a while."""
 
+    controllers = 0
+    settings: Mapping[str, str] = {}
+
     def __init__(self, victim: str, workloads: tuple[str, ...] = ("produce", "crowd")) -> None:
-        options = RunOptions.draw(1, "calm", nodes=3, controllers=0)
-        settings = {**SETTINGS, **QUICK_SETTINGS, "group.min.session.timeout.ms": "1000"}
+        options = RunOptions.draw(1, "calm", nodes=3, controllers=self.controllers)
+        settings = {**SETTINGS, **QUICK_SETTINGS, "group.min.session.timeout.ms": "1000", **self.settings}
         self._scenario = ClusterScenario.of(
             1,
             attrs.evolve(
                 options,
-                shape=Shape(settings=settings),
+                shape=Shape(controllers=self.controllers, settings=settings),
                 storm=StormPlan(SETTLE_SECONDS, ()),
                 weather=Weather(),
                 workloads=workloads,
@@ -51,8 +55,7 @@ class OneFault:
 
         async def with_fault() -> None:
             await storm()
-            victim = self._find()
-            await victim.kill("all")
+            await self._befall(self._find())
             await world.sleep(FAULT_SECONDS)
             if not to_the_end:
                 raise Passed
@@ -60,16 +63,25 @@ class OneFault:
         vars(self._scenario._storm)["run"] = with_fault
         self._scenario.run()
 
+    async def _befall(self, victim: Member) -> None:
+        await victim.kill("all")
+
     @property
     def _cluster(self) -> Cluster:
         return self._scenario.cluster
 
-    def _leader_of(self, topic: str) -> Member:
+    def _partition_of(self, topic: str) -> PartitionImage:
         metadata = next(iter(self._scenario.watch._processes.living()))[1].metadata
         assert metadata is not None
         partition = metadata.committed_image.partition(topic, 0)
         assert partition is not None
-        return next(each for each in self._cluster.brokers if each.config.node_id == partition.leader)
+        return partition
+
+    def _broker(self, node_id: int) -> Member:
+        return next(each for each in self._cluster.brokers if each.config.node_id == node_id)
+
+    def _leader_of(self, topic: str) -> Member:
+        return self._broker(self._partition_of(topic).leader)
 
     def _leader(self) -> Member:
         return self._leader_of("replicated")
@@ -82,6 +94,28 @@ class OneFault:
             if node.metadata is not None and node.metadata.is_active:
                 return member
         raise AssertionError("no controller is active")
+
+
+class HungSuccessor(OneFault):
+    """The leader dies, and the one that is named next has had a disk that hangs for a while."""
+
+    controllers = 3
+
+    async def _befall(self, victim: Member) -> None:
+        partition = self._partition_of("replicated")
+        successor = next(each for each in partition.replicas if each != victim.config.node_id)
+        self._scenario.world.hang(self._broker(successor).name, FAULT_SECONDS + 1.0)
+        await super()._befall(victim)
+
+
+class UnseenLossOfPower(OneFault):
+    """The quorum's leader loses its power, and is back before anybody looks. Its followers hear nothing of that."""
+
+    settings: Mapping[str, str] = {"controller.quorum.fetch.timeout.ms": "6000"}
+
+    async def _befall(self, victim: Member) -> None:
+        await victim.kill("synced")
+        victim.launch()
 
 
 PLANTED = {
@@ -136,6 +170,19 @@ def test_who_takes_over_in_time_is_not_told(victim: str) -> None:
     """The same faults without a bug pass."""
     with pytest.raises(Passed):
         OneFault(victim, ("produce",)).run(to_the_end=False)
+
+
+def test_a_leader_that_is_named_late_has_the_time_of_its_own_disk() -> None:
+    """Seed 90415: what befell the leader before is over by then; a disk that hangs is given up later than a session."""
+    with pytest.raises(Passed):
+        HungSuccessor("leader", ("produce",)).run(to_the_end=False)
+
+
+def test_a_loss_of_power_between_two_looks_is_no_mere_death() -> None:
+    """Seeds 90270 and 90376: no connection breaks, so followers wait for a fetch timeout before they stand."""
+    function, old = "metadata_quorum.raft.core_state:CoreState._first_role", "to_tell=others"
+    with patched(function, old, "to_tell=[]"), pytest.raises(Passed):
+        UnseenLossOfPower("controller", ("produce",)).run(to_the_end=False)
 
 
 def _in_world(scenario: Callable[[World, Cluster, Fitness], Awaitable[None]]) -> None:
