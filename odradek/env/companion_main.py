@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pickle
 import select
 import signal
 import socket
@@ -17,7 +16,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from odradek.env.companion_frames import Incoming, Outgoing, receive
-from odradek.env.ports import CompanionFailed, FileClosed, LentFile, disk_error, load_factory
+from odradek.env.ports import FileClosed, LentFile, carried_error, disk_error, load_factory
 
 NICENESS = 5
 """This work may wait, clients may not. On a core that both want, the companion gets a quarter (sched(7): each step is
@@ -96,17 +95,7 @@ def _failure(error: Exception) -> Outgoing:
     places = " > ".join(
         f"{os.path.basename(code.co_filename)}:{line} {code.co_name}" for code, line in frames
     )
-    if not _survives_pickle(error):
-        error = CompanionFailed("".join(traceback.format_exception_only(error)).strip())
-    return Outgoing((False, error, places))
-
-
-def _survives_pickle(error: Exception) -> bool:
-    try:
-        again = pickle.loads(pickle.dumps(error))
-        return type(again) is type(error) and str(again) == str(error)
-    except Exception:  # noqa: BLE001 - whatever the error's class raises here, it would raise in the node
-        return False
+    return Outgoing((False, carried_error(error), places))
 
 
 def _end_with_the_node(lifeline: int) -> None:

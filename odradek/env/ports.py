@@ -31,7 +31,9 @@ This module is a leaf that every package may import.
 from __future__ import annotations
 
 import errno as _errno
+import pickle
 import random as _random
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
@@ -453,6 +455,17 @@ class Env(Protocol):
         It is trouble that a node must survive at any time: a short answer, a lost connection, work that is done early
         or late. Always false in production.
         """
+
+
+def carried_error(error: Exception) -> Exception:
+    """The error as it comes out of a companion: itself, or its text where pickle would change it."""
+    try:
+        again = pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - whatever the error's class raises here, it would raise in the node
+        again = None
+    if type(again) is type(error) and str(again) == str(error):
+        return error
+    return CompanionFailed("".join(traceback.format_exception_only(error)).strip())
 
 
 def load_factory(name: str) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from odradek.env.long_work import LongWork
-from odradek.env.ports import CompanionLost, Dir, Env, Event, load_factory
+from odradek.env.ports import CompanionLost, Dir, Env, Event, carried_error, load_factory
 from sim.machine.clock import NodeClock
 from sim.machine.disk import SimDisk
 from sim.machine.events import Agenda
@@ -184,9 +184,15 @@ class SimCompanion:
             raise NodeCrashed
         if self._is_closed:
             raise CompanionLost(f"the companion {self._factory} is closed")
-        if self._made is None:
-            self._made = load_factory(self._factory)(*self._args)
-        return getattr(self._made, method)(*args)
+        try:
+            if self._made is None:
+                self._made = load_factory(self._factory)(*self._args)
+            return getattr(self._made, method)(*args)
+        except Exception as error:
+            carried = carried_error(error)
+            if carried is error:
+                raise
+            raise carried from error
 
     def close(self) -> None:
         self._is_closed, self._made = True, None
