@@ -155,10 +155,13 @@ class Recovery:
     def _is_vouched_for(self, at: int) -> bool:
         """True if batches of the log have gaps between them, so that one before this segment is no loss either.
 
-        Those before it tell. Those behind it do where no checkpoint knows the log, as cleaners begin with the oldest.
+        Only where no checkpoint knows the log, as of a directory that came without them. A log begins each segment where
+        the one before ends, be it a compacted leader's follower. So a gap above its checkpoints is a loss.
         """
+        if self._options.is_known:
+            return False
         segments = self._segments.segments
-        if not self._has_gaps and not self._options.is_known:
+        if not self._has_gaps:
             self._has_gaps = any(self._has_thinned_batch(segment) for segment in segments[at:])
         return self._has_gaps
 

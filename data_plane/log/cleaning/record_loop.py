@@ -135,6 +135,8 @@ class RecordLoop:
             if header.next_offset > from_offset:
                 single.add(data, at, header, self._bytes_max)
             if len(single) and not self._put(single, from_offset, mapped):
+                # The caller has gone ahead to the end of what was read.
+                mapped.next_offset = header.base_offset
                 break
             mapped.bytes_read = at + header.size
             mapped.next_offset = header.next_offset

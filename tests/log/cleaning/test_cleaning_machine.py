@@ -26,6 +26,7 @@ from wire.record_batch import RecordBatchBuilder
 MAP_KEYS = (5, 1000)
 """Slots of the map; of five, four may be used, and a batch has no more keys."""
 PASSES_MAX = 200
+DELETE_RETENTION_MS = 1000
 KEEPS = st.sampled_from(["all", "synced", "random"])
 Crash = tuple[str, int] | None
 """The power goes at the n-th operation from now on: at any one, or at those that give names and take them."""
@@ -64,6 +65,9 @@ class CompactedLog(RuleBasedStateMachine):
         self.epoch = 0
         self.serial = 0
         self.dedupe_bytes = 0
+        self.now_ms = NOW_MS
+        self.horizons: dict[tuple[int, int, bytes], int] = {}
+        """When a tombstone may go at the earliest, by its offset, epoch and key: a pass has seen it."""
 
     @initialize(
         seed=st.integers(0, 1 << 16),
@@ -77,6 +81,7 @@ class CompactedLog(RuleBasedStateMachine):
             index_interval_bytes=100,
             file_delete_delay_ms=1000,
             cleanup_policy=("compact",),
+            delete_retention_ms=DELETE_RETENTION_MS,
         )
         self.node = Node(config, new_disk(seed))
         self.log = self.node.log()
@@ -121,18 +126,32 @@ class CompactedLog(RuleBasedStateMachine):
                 if record.key in later:
                     goes.add(record.offset)
                 later.add(record.key)
-        self.superseded |= goes
+        self.superseded |= goes | self.expired(end)
 
         def act() -> None:
             # A map that is full ends a pass before its end.
             for _ in range(PASSES_MAX):
-                clean(self.log, end, dedupe_bytes=self.dedupe_bytes)
+                clean(self.log, end, dedupe_bytes=self.dedupe_bytes, now_ms=self.now_ms)
                 if self.log.cleaning.first_dirty_offset >= end:
                     break
             assert max(self.log.cleaning.first_dirty_offset, self.log.log_start_offset) >= end
             assert not [record for record in visible(self.log) if record.offset in goes]
 
         self.survive(act, crash, keep)
+
+    def expired(self, end: int) -> set[int]:
+        """Tombstones below `end` that an earlier pass has seen, so long ago that this one may remove them (KIP-534)."""
+        found = set()
+        for record in self.model:
+            if record.value is None and record.offset < end:
+                seen = record.offset, record.epoch, record.key
+                if self.horizons.setdefault(seen, self.now_ms + DELETE_RETENTION_MS) <= self.now_ms:
+                    found.add(record.offset)
+        return found
+
+    @rule(milliseconds=st.sampled_from([1, DELETE_RETENTION_MS - 1, DELETE_RETENTION_MS]))
+    def wait(self, milliseconds: int) -> None:
+        self.now_ms += milliseconds
 
     @rule(keys=st.lists(st.integers(0, 3), min_size=2, max_size=4), crash=CRASHES, keep=KEEPS)
     def fill_and_clean(self, keys: list[int], crash: Crash, keep: Keep) -> None:

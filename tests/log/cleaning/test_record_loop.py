@@ -192,6 +192,7 @@ def test_a_full_map_ends_before_the_batch_that_does_not_fit() -> None:
     again = loop.map_records(Bytes(data), mapped.bytes_read, len(data), 1 << 20, OFFSETS, 0)
     assert again.is_full
     assert not again.bytes_read
+    assert again.next_offset == mapped.next_offset
 
 
 def test_one_batch_that_is_too_large_for_the_map_is_said_so() -> None:
