@@ -86,7 +86,7 @@ class GroupPromises:
         self._told.setdefault((owner, generation), now)
         for key in keys:
             other = self._owners.setdefault((generation, key), owner)
-            if other != owner and self._may_begin_anew(owner, now):
+            if other != owner and self._may_begin_anew(owner, generation, now):
                 self._begin_anew(generation)
                 other = self._owners[generation, key] = owner
             if other != owner:
@@ -94,11 +94,11 @@ class GroupPromises:
                     f"{self.group}: {key} belongs to {other} and to {owner} in generation {generation}"
                 )
 
-    def _may_begin_anew(self, owner: str, now: float) -> bool:
-        """True if the group may have been deleted since any other owner knew it."""
+    def _may_begin_anew(self, owner: str, generation: int, now: float) -> bool:
+        """True if the group may have been deleted since any other owner knew it in this generation or a later one."""
         if any(each.operation.outcome == "ok" for each in self._commits):
             return False
-        others = [at for (other, _), at in self._told.items() if other != owner]
+        others = [at for (other, known), at in self._told.items() if other != owner and known >= generation]
         return not self._held or now - max(others, default=now) >= self.session_seconds
 
     def _begin_anew(self, generation: int) -> None:
@@ -212,7 +212,7 @@ class GroupPromises:
 
     def committed(self, commit: OpenCommit, now: float, *, times: int = 1) -> None:
         """A commit that was sent so many times was acknowledged. Raises `SafetyViolation`."""
-        if commit.late and self._may_begin_anew(commit.owner, now):
+        if commit.late and self._may_begin_anew(commit.owner, commit.generation + 1, now):
             self._begin_anew(commit.generation)
             commit.late = False
             self._commits.append(commit)

@@ -55,6 +55,24 @@ def test_a_partition_goes_from_hand_to_hand() -> None:
     assert promises.rebalances == 2
 
 
+def test_a_generation_that_others_share_may_have_begun_anew() -> None:
+    """Seed 101034: who shares the new first generation is no witness of the one before, which a session ended."""
+    promises = group()
+    owned(promises, "one", 2, 1.0)
+    promises.ends("one", [KEY])
+    promises.owns("one", 1, [OTHER], 20.0)
+    promises.begins("one", [OTHER], 20.0)
+    owned(promises, "two", 1, 20.1)
+    promises.handed("two", told(0, 1), 20.2)
+    committed(promises, "two", 1, 2, 20.3)
+    assert promises.begun_anew == 1
+    with pytest.raises(SafetyViolation, match="generation 2 had begun"):
+        promises = group()
+        owned(promises, "one", 2, 1.0)
+        owned(promises, "two", 1, 2.0)
+        committed(promises, "two", 1, 0, 2.3)
+
+
 def test_generations_begin_anew_where_nothing_was_committed() -> None:
     """Kafka deletes a group that is empty and has no commits."""
     promises = group()
