@@ -66,10 +66,10 @@ def test_a_generation_that_others_share_may_have_begun_anew() -> None:
     promises.handed("two", told(0, 1), 20.2)
     committed(promises, "two", 1, 2, 20.3)
     assert promises.begun_anew == 1
+    promises = group()
+    owned(promises, "one", 2, 1.0)
+    owned(promises, "two", 1, 2.0)
     with pytest.raises(SafetyViolation, match="generation 2 had begun"):
-        promises = group()
-        owned(promises, "one", 2, 1.0)
-        owned(promises, "two", 1, 2.0)
         committed(promises, "two", 1, 0, 2.3)
 
 
