@@ -341,7 +341,7 @@ class Availability:
             ),
             default=(NEVER, ""),
         )
-        since = max(since, controller_since)
+        since = max(since, controller_since, self._leader_since(partition))
         if since != NEVER:
             self._outages.judge(
                 "partition",
@@ -350,6 +350,13 @@ class Availability:
                 f"{name} has no leader that serves",
                 f"{best} could lead it, and {controller.member.name} leads the quorum",
             )
+
+    def _leader_since(self, partition: PartitionImage) -> float:
+        """The time since which the leader that the metadata name is as it is: dead, say. While it is slow, it may serve yet."""
+        member = self._members.get(partition.leader)
+        if member is None:
+            return 0.0
+        return NEVER if self.fitness.wrong_with(member.name) == "slow" else self.fitness.changed(member.name)
 
     def _able(
         self, outage: Outage, image: MetadataImage, living: Mapping[int, tuple[Member, Node]]
