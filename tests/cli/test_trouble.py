@@ -297,7 +297,7 @@ def test_disks_of_brokers_that_are_down(run: Run, admin: Mock) -> None:
     said = run("disk", "list")
     assert words_of(said.out)[1][:2] == ["1", "online"]
     assert words_of(said.out)[2][:2] == ["2", "DOWN"]
-    admin.describe_log_dirs.assert_called_once_with([1], timeout=LOOK_SECONDS_MAX)
+    admin.describe_log_dirs.assert_called_once_with([1], include_cleaning=True, timeout=LOOK_SECONDS_MAX)
     assert "broker 2 is down" in run("disk", "list", "--topics").out
     assert "there is no broker 7 (brokers: 1, 2)" in run("disk", "list", "--broker", "7").refusal()
     admin.describe_log_dirs.return_value = [BrokerLogDirs(1, (), SILENCE)]

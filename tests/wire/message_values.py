@@ -45,7 +45,7 @@ SHAPES = (
     Shape("single", array_sizes=(1,), string_sizes=(1, 5, 40), null=0.0, tagged=1.0),
     Shape("several", array_sizes=(0, 1, 2, 3), string_sizes=(0, 1, 30, 127, 128), null=0.3, tagged=0.5),
 )
-OWN_TAG_MIN = 100
+OWN_TAG_MIN = 79
 """Tagged fields from this one on are Odradek's own."""
 
 LONG = Shape("long", array_sizes=(1, 130), string_sizes=(126, 127, 128, 300, 20_000), null=0.1, tagged=0.7)

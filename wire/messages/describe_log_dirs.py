@@ -29,7 +29,7 @@ class DescribeLogDirsRequest(Message):
     topics: list[DescribableLogDirTopic] | None = attrs.field(
         factory=list, metadata=kafka([DescribableLogDirTopic], "0+", nullable="0+")
     )
-    include_cleaning: bool = attrs.field(default=False, metadata=kafka("bool", "2+", tagged="2+", tag=100))
+    include_cleaning: bool = attrs.field(default=False, metadata=kafka("bool", "2+", tagged="2+", tag=79))
 
 
 @attrs.define(eq=False, repr=False)
@@ -56,8 +56,8 @@ class DescribeLogDirsPartition(Structure):
     partition_size: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
     offset_lag: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
     is_future_key: bool = attrs.field(default=False, metadata=kafka("bool", "0+"))
-    cleaning: LogCleaning = attrs.field(
-        factory=LogCleaning, metadata=kafka(LogCleaning, "2+", tagged="2+", tag=100)
+    cleaning: LogCleaning | None = attrs.field(
+        default=None, metadata=kafka(LogCleaning, "2+", nullable="2+", tagged="2+", tag=79)
     )
 
 

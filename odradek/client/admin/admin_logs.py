@@ -331,7 +331,7 @@ def _directory(answer: Any) -> LogDirDescription:
 
 
 def _cleaning(told: Any) -> ReplicaCleaning | None:
-    if told.first_dirty_offset < 0:
+    if told is None:
         return None
     was_cleaned = told.last_pass_ended_ms >= 0
     return ReplicaCleaning(
