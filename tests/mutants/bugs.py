@@ -236,6 +236,7 @@ MUTANTS: tuple[Mutant, ...] = (
 """,
         "order",
         20,
+        aimed_only="a client closes the connection at a wrong correlation id and asks again: no promise breaks",
     ),
     Mutant(
         "log-closed-under-a-worker",
@@ -245,6 +246,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "except DiskRefused:",
         "churn",
         100,
+        aimed_only="a topic has to go while a worker reads its indexes; campaigns delete topics seldom",
     ),
     Mutant(
         "replaced-disk-is-elected",
