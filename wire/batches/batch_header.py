@@ -29,6 +29,7 @@ __all__ = [
     "MAGIC",
     "MAGIC_OFFSET",
     "NO_TIMESTAMP",
+    "SEQUENCE_MASK",
     "SIZE_PREFIX",
     "TIMESTAMP_TYPE_MASK",
     "TRANSACTIONAL_MASK",
@@ -71,6 +72,8 @@ CONTROL_MASK: Final = 0x20
 DELETE_HORIZON_MASK: Final = 0x40
 
 NO_TIMESTAMP: Final = -1
+SEQUENCE_MASK: Final = 0x7FFFFFFF
+"""Sequence numbers go from 0 to this, and begin anew."""
 
 _LENGTH = Struct(">i")
 _CRC = Struct(">I")

@@ -13,6 +13,8 @@ indexes in order, so of two records of one key the later one stays.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from data_plane.log.cleaning.key_hash import Hashes
@@ -21,6 +23,8 @@ from wire.batches.record_columns import Int64s
 SLOT_BYTES = 24
 _SLOTS_MIN = 2
 _NONE = -1
+_PRIME_GAP_MAX = 1_000
+"""More than the distance between neighbouring primes up to 2**40 (at most 540 there; the largest known gaps)."""
 
 
 class OffsetMap:
@@ -94,6 +98,11 @@ class OffsetMap:
         """The first slot of each key, and its step: between 1 and one less than the number of slots."""
         slots = np.uint64(self.slots)
         return hashes[:, 0] % slots, hashes[:, 1] % (slots - np.uint64(1)) + np.uint64(1)
+
+
+def bytes_for(keys: int, load_factor: float) -> int:
+    """The size of a map that has room for so many keys, and for the next smaller prime number of slots."""
+    return SLOT_BYTES * (math.ceil(keys / load_factor) + _PRIME_GAP_MAX)
 
 
 def _prime_at_most(number: int) -> int:

@@ -109,14 +109,15 @@ class PassRun:
     async def _map(self, cleaning: Cleaning) -> PassRules | None:
         """Fill the map with the dirty part; None if it has nothing, or if the pass was aborted."""
         log, settings = self.log, self.settings
+        first = self.plan.first_dirty_offset
         await self._call(
             "begin",
             settings.secret,
             settings.dedupe_bytes,
             settings.load_factor,
             log.config.decompressed_bytes_max,
+            cleaning.end_offset - first,
         )
-        first = self.plan.first_dirty_offset
         map_end = first
         for base_offset, end_offset in self._dirty_segments(cleaning.end_offset):
             group = cleaning.take_group(base_offset, end_offset)

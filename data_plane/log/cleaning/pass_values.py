@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from data_plane.log.parts.producer_state import SEQUENCE_MASK, ProducerState
-from wire.batches.batch_header import BatchHeader
+from wire.batches.batch_header import SEQUENCE_MASK, BatchHeader
+
+if TYPE_CHECKING:
+    from data_plane.log.parts.producer_state import ProducerState
 
 SECRET_BYTES = 32
 

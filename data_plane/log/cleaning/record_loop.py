@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data_plane.log.cleaning.key_hash import KeyHash
-from data_plane.log.cleaning.offset_map import OffsetMap
+from data_plane.log.cleaning.offset_map import OffsetMap, bytes_for
 from data_plane.log.cleaning.pass_values import (
     Cleaned,
     Mapped,
@@ -70,17 +70,27 @@ class RecordLoop:
 
     def __init__(self) -> None:
         self._map: OffsetMap | None = None
-        self._shape = (0, 0.0)
+        self._shape = (0, 0, 0.0)
         self._hash = KeyHash(bytes(32))
         self._bytes_max = 0
         self._rules: PassRules | None = None
 
-    def begin(self, secret: bytes, buffer_bytes: int, load_factor: float, decompressed_bytes_max: int) -> int:
-        """Begin a pass with an empty map; the number of keys that it may hold."""
-        shape = buffer_bytes, load_factor
+    def begin(
+        self,
+        secret: bytes,
+        buffer_bytes: int,
+        load_factor: float,
+        decompressed_bytes_max: int,
+        records_max: int,
+    ) -> int:
+        """Begin a pass with an empty map; the number of keys that it may hold.
+
+        The dirty part has at most `records_max` records. A map with room for them all is not made larger.
+        """
+        shape = buffer_bytes, _size_class(records_max), load_factor
         if self._map is None or self._shape != shape:
             self._map, self._shape = None, shape
-            self._map = OffsetMap(buffer_bytes, load_factor)
+            self._map = OffsetMap(min(buffer_bytes, bytes_for(shape[1], load_factor)), load_factor)
         self._map.clear()
         self._hash = KeyHash(secret)
         self._bytes_max = decompressed_bytes_max
@@ -379,6 +389,11 @@ def _rebuilt(header: BatchHeader, verdict: _Verdict, index: int) -> bytearray:
     batch += payload
     seal(batch)
     return batch
+
+
+def _size_class(records: int) -> int:
+    """The next power of two: maps of equal size serve several passes."""
+    return 1 << max(records - 1, 1).bit_length()
 
 
 def _emptied(header: BatchHeader) -> bytearray:

@@ -23,10 +23,10 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from wire.batches.batch_header import SEQUENCE_MASK
 from wire.errors import ErrorCode, KafkaError
 
 BATCHES_KEPT = 5
-SEQUENCE_MASK = 0x7FFFFFFF
 NO_EPOCH = -1
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEADER = Struct(">hIi")

@@ -10,6 +10,7 @@ from random import Random
 import attrs
 import pytest
 
+from data_plane.log.cleaning.log_cleaner import LINGER_SECONDS
 from data_plane.log.cleaning_pass import cleanable_end
 from data_plane.log.directory.log_dir import DiskSpace
 from data_plane.log.dump import verify_partition
@@ -85,19 +86,24 @@ def test_the_dirtiest_log_comes_first() -> None:
     CleanerNode().play(script)
 
 
-def test_companions_end_when_all_is_clean() -> None:
-    """An idle broker spends nothing on cleaning; the next dirty log gets a new companion."""
+def test_companions_end_when_all_has_been_clean_for_a_minute() -> None:
+    """An idle broker spends nothing on cleaning. The next dirty log gets the companion that is there, or a new one."""
 
     async def script(node: CleanerNode) -> None:
         node.cleaner.run()
         await node.sleep(5)
         assert not node.companions
         log = node.log("t")
-        await node.until(lambda: bool(node.companions) and node.companions[0].is_closed)
-        assert is_clean(log)
-        other = node.log("other")
-        await node.until(lambda: is_clean(other))
-        assert len(node.companions) == 2
+        await node.until(lambda: is_clean(log))
+        await node.sleep(LINGER_SECONDS / 2)
+        log = node.log("soon")
+        await node.until(lambda: is_clean(log))
+        assert [each.is_closed for each in node.companions] == [False]
+        await node.sleep(LINGER_SECONDS + 1)
+        assert [each.is_closed for each in node.companions] == [True]
+        log = node.log("later")
+        await node.until(lambda: is_clean(log))
+        assert [each.is_closed for each in node.companions] == [True, False]
 
     CleanerNode().play(script)
 

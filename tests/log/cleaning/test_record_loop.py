@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from data_plane.log.cleaning.pass_values import LastBatches, OffsetMapTooSmall, PassRules, TransactionFound
 from data_plane.log.cleaning.record_loop import RecordLoop
-from data_plane.log.parts.producer_state import SEQUENCE_MASK, ProducerState
+from data_plane.log.parts.producer_state import ProducerState
 from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import BatchHeader, iter_batches, parse_header
+from wire.batches.batch_header import SEQUENCE_MASK, BatchHeader, iter_batches, parse_header
 from wire.batches.records import Record, RecordBatchBuilder, records
 
 BYTES_MAX = 1 << 24
@@ -60,7 +60,7 @@ def batch(
 
 def a_loop(buffer_bytes: int = 1 << 16, load_factor: float = 0.9) -> RecordLoop:
     loop = RecordLoop()
-    loop.begin(bytes(range(32)), buffer_bytes, load_factor, BYTES_MAX)
+    loop.begin(bytes(range(32)), buffer_bytes, load_factor, BYTES_MAX, len(OFFSETS))
     return loop
 
 
@@ -184,7 +184,7 @@ def test_a_full_map_ends_before_the_batch_that_does_not_fit() -> None:
     """Repeated keys need no room of their own."""
     data = b"".join(batch(2 * n, [(b"%d" % n, b""), (b"x", b"")]) for n in range(100))
     loop = a_loop(buffer_bytes=24 * 20, load_factor=0.5)
-    keys_max = loop.begin(bytes(32), 24 * 20, 0.5, BYTES_MAX)
+    keys_max = loop.begin(bytes(32), 24 * 20, 0.5, BYTES_MAX, len(OFFSETS))
     mapped = loop.map_records(Bytes(data), 0, len(data), 1 << 20, OFFSETS, 0)
     assert mapped.is_full
     assert mapped.keys == keys_max
