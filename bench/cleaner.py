@@ -2,6 +2,7 @@
 
     python -m bench.cleaner             # 100 B and 1 KiB records; none, lz4, zstd
     python -m bench.cleaner --beside    # also the latency of another topic's producer while our cleaner runs
+    python -m bench.cleaner --memory 10 # only the memory that our cleaner takes for 10 GiB of 1 KiB records
 
 Both servers get the same records, by the same client, in a topic that is not compacted. Then the topic's policy is altered,
 and the clock runs until the checkpoint says that all finished segments are clean. CPU is that of the server and of its child
@@ -274,6 +275,53 @@ def _throttle(bootstrap: str, bytes_per_second: int | None) -> None:
     alter(bootstrap, ConfigResource(ResourceType.BROKER, "1"), change)
 
 
+# -- memory
+
+
+def process_tree(pid: int) -> list[int]:
+    """A process and all its children."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += process_tree(int(child))
+    return found
+
+
+def private_kib(pid: int) -> int:
+    """Memory of all processes below `pid`, itself included, that no other process and no file shares."""
+    total = 0
+    for each in process_tree(pid):
+        for line in Path(f"/proc/{each}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Anonymous:"):
+                total += int(line.split()[1])
+    return total
+
+
+def memory(contender: Contender, gibibytes: float) -> tuple[float, float, float]:
+    """What a pass over so much takes at most beyond what the idle node has, in MiB; its seconds and those of CPU."""
+    bootstrap, pid = contender.server.bootstrap, contender.server.pid
+    records = int(gibibytes * (1 << 20))
+    # Few keys come twice, so that the map is as full as it can be.
+    load = Load(1024, "none", records, 8 * records)
+    config = {"cleanup.policy": "delete", "retention.ms": "-1"}
+    admin = create_topic(bootstrap, "large", 1, config)
+    fill(bootstrap, "large", load)
+    time.sleep(IDLE_SECONDS)
+    idle_kib = peak_kib = private_kib(pid)
+    end_offset = active_base(contender.data, "large")
+    began, started = cpu_seconds(pid), time.monotonic()
+    set_policy(bootstrap, "large", "compact")
+    deadline = started + CLEAN_SECONDS_MAX
+    while clean_end(contender.data, "large") < end_offset:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the topic is not clean within {CLEAN_SECONDS_MAX:g} s")
+        peak_kib = max(peak_kib, private_kib(pid))
+        time.sleep(LOOK_SECONDS)
+    took = time.monotonic() - started
+    admin.delete_topics(["large"])["large"].result(ADMIN_SECONDS)
+    return (peak_kib - idle_kib) / 1024, took, cpu_seconds(pid) - began
+
+
 def main() -> int:
     """Print a table, and the ratios."""
     parser = argparse.ArgumentParser(
@@ -283,13 +331,14 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="more records, or fewer (default: 1)")
     parser.add_argument("--beside", action="store_true", help="also what our cleaner costs a producer")
     parser.add_argument("--pairs", type=int, default=5, help="of that (default: 5)")
+    parser.add_argument("--memory", type=float, metavar="GIB", help="only the memory of a pass over so much")
     parser.add_argument("--json", type=Path, help="write the figures to this file, too")
     options = parser.parse_args()
     chosen = loads(options.scale)
     with ExitStack() as stack:
         contenders = []
         starters = (("Odradek", start_odradek), ("Apache Kafka 4.3", start_kafka))
-        for name, start in starters:
+        for name, start in starters[:1] if options.memory else starters:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cleaner-")))
             try:
                 server = start(directory, settings=SETTINGS)
@@ -298,6 +347,12 @@ def main() -> int:
                 continue
             stack.callback(server.kill)
             contenders.append(Contender(name, server, directory / "data"))
+        if options.memory:
+            grown, took, used = memory(contenders[0], options.memory)
+            print(
+                f"a pass over {options.memory:g} GiB: {grown:.0f} MiB more, {took:.0f} s, {used:.0f} s of CPU"
+            )
+            return 0
         compare(contenders, chosen, options.passes)
         rows = []
         for load in chosen:
