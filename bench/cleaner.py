@@ -288,7 +288,7 @@ def process_tree(pid: int) -> list[int]:
 
 
 def private_kib(pid: int) -> int:
-    """Memory of all processes below `pid`, itself included, that no other process and no file shares."""
+    """Anonymous memory of the process `pid` and of all processes below it."""
     total = 0
     for each in process_tree(pid):
         for line in Path(f"/proc/{each}/smaps_rollup").read_text().splitlines():
