@@ -2,7 +2,7 @@
 
 A mutant is looked for as a campaign would find it: with the options that seeds draw, for `CPU_SECONDS_MAX`. What is not
 found is looked for with the driver that is aimed at it. The exit status is 1 if a mutant is missed, or found by its
-aimed driver though nothing says why.
+aimed driver, though nothing says why.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ def main() -> int:
 
 def is_missed(found: Search, *, aimed: bool = False) -> bool:
     """True for a mutant that all drivers have missed, or that campaigns have, though they must find it."""
-    must = not found.mutant.aimed_only and not aimed
-    return found.seed is None or (must and found.driver != CAMPAIGN)
+    if found.seed is None:
+        return not found.mutant.unseen
+    return not (aimed or found.mutant.aimed_only or found.mutant.unseen or found.driver == CAMPAIGN)
 
 
 def _search(name: str, first_seed: int, seeds_max: int | None, *, aimed: bool) -> Search:
@@ -81,7 +82,7 @@ def page(found: Sequence[Search]) -> str:
         + ", ".join(f"{name} {count}" for name, count in sorted(areas.items())),
         "",
         *(f"* aimed driver only: {each.mutant.name}: {each.mutant.aimed_only or '?'}" for each in aimed),
-        *(f"* not seen: {each.line()}" for each in missed),
+        *(f"* not seen: {each.mutant.name}: {each.mutant.unseen or '?'}" for each in missed),
         "",
     ]
     return "\n".join(lines) + table(found)

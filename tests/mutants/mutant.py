@@ -46,6 +46,8 @@ class Mutant:
     driver: str
     seeds_max: int
     aimed_only: str = ""
+    unseen: str = ""
+    """The reason why no driver finds it, and why it stays in the list all the same."""
     also: tuple[tuple[str, str, str], ...] = ()
 
     @property
