@@ -35,6 +35,7 @@ _LOCK_NAME = ".lock"
 _WHOLE_FILE = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 """`struct flock` of a lock on all of a file: type, whence, start, length, process."""
 _references_lock = threading.Lock()
+_FREED_AT_ONCE_BYTES = 1 << 20
 _probe = (bytearray(1),)
 """The buffer that probes read into; its content is never used."""
 
@@ -214,21 +215,37 @@ class RealFile:
             self._references -= 1
             if self._references < 0:
                 raise ValueError(f"{self.path} has been released more often than pinned")
-            if self._references == 0 and self._fd >= 0:
-                fd, self._fd = self._fd, -1
-                os.close(fd)
+            if self._references or self._fd < 0:
+                return
+            fd, self._fd = self._fd, -1
+        _let_go(fd)
 
     def rest(self) -> bool:
         with _references_lock:
             if self._references > 1:
                 return False
             fd, self._fd = self._fd, -1
-            if fd >= 0:
-                os.close(fd)
-            return True
+        if fd >= 0:
+            _let_go(fd)
+        return True
 
     def close(self) -> None:
         self.unpin()
+
+
+def _let_go(fd: int) -> None:
+    """Close a descriptor.
+
+    The last one of a removed file frees the file's room. For 64 MiB that took 16 ms on ext4, so a thread does it.
+    """
+    found = os.fstat(fd)
+    if found.st_nlink or found.st_size < _FREED_AT_ONCE_BYTES:
+        os.close(fd)
+        return
+    try:
+        threading.Thread(target=os.close, args=(fd,), name="closes a removed file", daemon=True).start()
+    except RuntimeError:  # no thread is to be had
+        os.close(fd)
 
 
 class RealDir:

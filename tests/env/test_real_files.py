@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -177,6 +178,7 @@ def test_the_lock_ends_with_its_process(root: RealDir) -> None:
     """A second process is kept out while the first lives, and let in once it has been killed."""
     script = f"""
 import sys
+import threading
 from odradek.env.real import RealEnv
 env = RealEnv()
 directory = env.open_dir({root.path!r})
@@ -205,3 +207,31 @@ def test_the_descriptor_limit_is_raised_to_what_is_allowed() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_room_of_a_removed_file_is_freed_by_a_thread(
+    root: RealDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last descriptor of a removed file takes milliseconds to close; that of a file with a name does not."""
+    closed_by: list[int] = []
+    is_closed = threading.Event()
+    close = os.close
+
+    def noted(fd: int) -> None:
+        close(fd)
+        closed_by.append(threading.get_ident())
+        is_closed.set()
+
+    here = threading.get_ident()
+    for name, is_elsewhere in (("kept", False), ("removed", True)):
+        file = root.open(name, create=True)
+        file.append(bytes(2 << 20))
+        if is_elsewhere:
+            root.remove(name)
+        monkeypatch.setattr(os, "close", noted)
+        is_closed.clear()
+        file.close()
+        assert is_closed.wait(10)
+        monkeypatch.undo()
+        assert (closed_by.pop() != here) is is_elsewhere
+    assert not closed_by

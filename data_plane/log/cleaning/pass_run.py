@@ -239,6 +239,8 @@ class PassRun:
         if not is_done:
             await self._discard(cleaned)
             return cleaning.abort_reason is None
+        # Before `settle` removes them: whoever closes a removed file last frees its room, and the loop must not.
+        group.release()
         await run(cleaning.settle)
         return True
 
