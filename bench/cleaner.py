@@ -232,6 +232,10 @@ def probe(bootstrap: str, topic: str, ended: threading.Event) -> list[float]:
     return latencies
 
 
+BESIDE_LOAD = Load(1024, "none", 400_000, 20_000)
+BESIDE_SEGMENT_BYTES = 64 << 20
+
+
 def beside(contender: Contender, load: Load, pairs: int) -> Iterator[tuple[str, float]]:
     """The p99 of another topic's producer while the cleaner runs, over that without it: of each pair, and both ways."""
     bootstrap = contender.server.bootstrap
@@ -240,7 +244,8 @@ def beside(contender: Contender, load: Load, pairs: int) -> Iterator[tuple[str, 
         _throttle(bootstrap, THROTTLE_BYTES if throttle == "throttled" else None)
         for number in range(pairs):
             topic = f"{throttle}-{number}"
-            config = {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": str(SEGMENT_BYTES)}
+            segment_bytes = str(BESIDE_SEGMENT_BYTES)
+            config = {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": segment_bytes}
             create_topic(bootstrap, topic, 1, config)
             fill(bootstrap, topic, load)
             time.sleep(IDLE_SECONDS)
@@ -365,7 +370,7 @@ def main() -> int:
         document: dict[str, object] = {"rows": rows}
         if options.beside:
             ratios: dict[str, list[float]] = {}
-            for throttle, ratio_of_pair in beside(contenders[0], chosen[3], options.pairs):
+            for throttle, ratio_of_pair in beside(contenders[0], BESIDE_LOAD, options.pairs):
                 ratios.setdefault(throttle, []).append(ratio_of_pair)
             for throttle, found in ratios.items():
                 told = ", ".join(f"{ratio:.2f}" for ratio in found)

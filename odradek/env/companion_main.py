@@ -16,11 +16,8 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from odradek.env.companion_frames import Incoming, Outgoing, receive
+from odradek.env.low_priority import give_way
 from odradek.env.ports import FileClosed, LentFile, carried_error, disk_error, load_factory
-
-NICENESS = 5
-"""This work may wait, clients may not. On a core that both want, the companion gets a quarter (sched(7): each step is
-a factor of about 1.25)."""
 
 
 class DescriptorFile:
@@ -117,7 +114,7 @@ def main(channel: str, lifeline: str, factory: str) -> None:
     # They come to all processes of a terminal or a service; the node stops in its own order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.nice(NICENESS)
+    give_way()
     with socket.socket(fileno=int(channel)) as connected:
         server = _Server(connected, factory)
         try:

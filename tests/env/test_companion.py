@@ -404,3 +404,12 @@ def test_a_companion_is_of_its_environment(real: RealEnv) -> None:
     assert len(pids) == 2
     real.close()
     assert children() == before
+
+
+def test_a_companion_gives_way() -> None:
+    """Its niceness shows everywhere; the long slice needs a kernel that knows it, and is no error elsewhere."""
+    script = "import os; from odradek.env.low_priority import *; give_way(); print(os.getpriority(0, 0) - NICENESS)"
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(said.stdout) == before
+    assert not said.stderr
