@@ -1,6 +1,6 @@
 """A process that leaves the processor to others at once, and still gets a fair share of it (SHELL, Linux).
 
-A low nice value alone is not enough. Whoever wakes up waits for the end of the running process' slice (about 3 ms) all
+A low nice value alone is not enough. A process that wakes up waits for the end of the running process' slice (about 3 ms) all
 the same. Since Linux 6.12 a process that wakes up takes the place of one whose slice is longer than its own. So the
 process asks for the longest slice there is (sched_setattr(2)). `SCHED_IDLE` would give way as fast, but it gets next
 to nothing from a machine that is busy for hours.

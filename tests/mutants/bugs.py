@@ -256,6 +256,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return False",
         "replaced",
         60,
+        aimed_only="a disk has to be replaced while no other replica is in sync",
     ),
     Mutant(
         "partition-given-before-it-is-given-up",
@@ -274,6 +275,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return batch.opened_at < other.opened_at",
         "varied",
         60,
+        aimed_only="a batch has to be cut in two while its lane begins new numbers",
     ),
     Mutant(
         "produce-acknowledged-at-its-timeout",
