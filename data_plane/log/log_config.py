@@ -11,7 +11,7 @@ import attrs
 
 from metadata_quorum.config.config_defs import topic_defs
 from metadata_quorum.config.effective_config import BrokerConfigLayers, topic_value
-from metadata_quorum.config.typed_settings import settings_of, topic_setting
+from metadata_quorum.config.typed_settings import setting, settings_of, topic_setting
 from wire.batches.compression import CompressionType
 
 LONG_MAX = (1 << 63) - 1
@@ -52,6 +52,8 @@ class LogConfig:
     max_compaction_lag_ms: int = topic_setting("max.compaction.lag.ms")
     min_cleanable_dirty_ratio: float = topic_setting("min.cleanable.dirty.ratio")
     unclean_leader_election_enable: bool = topic_setting("unclean.leader.election.enable")
+    verifies_transactions: bool = setting("transaction.partition.verification.enable")
+    """False: a transaction may begin here without its coordinator's knowledge."""
     decompressed_bytes_max: int = 128 << 20
     """The size that a batch may decompress to, which bounds the memory that a small request can cost. Kafka has no
     such key.

@@ -41,16 +41,18 @@ from data_plane.log.parts.durability import Durability
 from data_plane.log.parts.lazy_producers import LazyProducers
 from data_plane.log.parts.leader_epochs import LeaderEpochs
 from data_plane.log.parts.log_offsets import LogOffsets
-from data_plane.log.parts.producer_recovery import note_batch
-from data_plane.log.parts.producer_state import ActiveProducer, ProducerState
+from data_plane.log.parts.producer_recovery import aborted_in, note_batch, note_ended
+from data_plane.log.parts.producer_state import ActiveProducer, Duplicate, EndedTransaction, ProducerState
 from data_plane.log.parts.rolling import roll
 from data_plane.log.parts.segment_list import SegmentList
+from data_plane.log.parts.verification import ONGOING, VerificationGuard, Verifications
 from data_plane.log.replica_append import ReplicaAppend
+from data_plane.log.segments.aborted_index import NONE_ABORTED, AbortedTransaction
 from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
 from data_plane.log.time_lookup import TimeLookup
 from data_plane.log.truncation import Truncation
 from odradek.env.ports import Dir, DiskError
-from wire.batches.batch_errors import CorruptBatch
+from wire.batches.batch_errors import CorruptBatch, InvalidRecord
 from wire.batches.batch_header import (
     SIZE_PREFIX,
     TIMESTAMP_TYPE_MASK,
@@ -61,6 +63,7 @@ from wire.batches.batch_header import (
     parse_header,
     set_max_timestamp,
 )
+from wire.batches.transaction_markers import parse_marker
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import check_timestamps, parse_produced, validate_for_append
 
@@ -156,11 +159,20 @@ class PartitionLog(LogOffsets):
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset below which every transaction is decided.
+        """The offset below which every transaction is decided, and its marker is below the high watermark.
 
-        It equals the high watermark, since no transactions are coordinated here yet.
+        At most the high watermark. Called on the loop. Raises `DiskError` where producers have to be read.
         """
-        return self.high_watermark
+        producers = self.producers
+        state = producers.state
+        if state is None:
+            if producers.is_settled:
+                return self.high_watermark
+            state = self.load_producers()
+        high_watermark = self.high_watermark
+        if not state.ongoing and not state.ended:
+            return high_watermark
+        return min(high_watermark, max(state.first_unstable_offset(high_watermark), self.log_start_offset))
 
     @property
     def latest_epoch(self) -> int:
@@ -201,13 +213,15 @@ class PartitionLog(LogOffsets):
         origin: Origin,
         leader_epoch: int,
         now_ms: int,
-        guard: object | None = None,
+        guard: VerificationGuard | None = None,
         work: BatchWork = AT_ONCE,
+        transaction_version: int = 0,
     ) -> AppendResult:
         """Append one batch and return the offsets that it got; `batch` is patched in place.
 
         With origin REPLICA or RAFT, one or more batches that keep their offsets and epochs.
-        `guard` is what the transaction check has verified. `work` says where a client's batch is decompressed and parsed.
+        `guard` is what `begin_verification` gave before the coordinator was asked; None: the client names no transaction.
+        `work` says where a client's batch is decompressed and parsed. `transaction_version` is a marker's.
 
         Raises:
             KafkaError: the batch is refused; nothing has changed.
@@ -265,10 +279,16 @@ class PartitionLog(LogOffsets):
             producers = self.producers.state
             if producers is None:
                 producers = self.load_producers()
-            if origin is _CLIENT:
+            if header.attributes & TRANSACTIONAL_MASK:
+                duplicate = self._check_transaction(
+                    producers, batch, header, origin, guard, transaction_version
+                )
+            elif origin is _CLIENT:
                 duplicate = producers.check(producer_id, header.producer_epoch, header.base_sequence, delta)
-                if duplicate is not None:
-                    return AppendResult(*duplicate, leader_epoch, True)
+            else:
+                duplicate = None
+            if duplicate is not None:
+                return AppendResult(*duplicate, leader_epoch, True)
         if append_time:
             max_timestamp = now_ms
             set_max_timestamp(batch, 0, now_ms, 1)
@@ -306,7 +326,9 @@ class PartitionLog(LogOffsets):
             self.epochs.assign(leader_epoch, base_offset)
         self.log_end_offset = last_offset + 1
         if producers is not None:
-            note_batch(producers, header, base_offset, max_timestamp, batch)
+            ended = note_batch(producers, header, base_offset, max_timestamp, batch)
+            if header.attributes & TRANSACTIONAL_MASK:
+                self._note_transaction(active, producers, producer_id, ended)
         return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
 
     def _check_rare(
@@ -316,15 +338,116 @@ class PartitionLog(LogOffsets):
 
         Raises `KafkaError`.
         """
-        if header.is_transactional and guard is None:
-            raise KafkaError(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transaction"
-            )
+        if header.is_transactional:
+            if guard is None:
+                raise KafkaError(
+                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                    "a transactional batch without a transaction",
+                )
+            if header.producer_id < 0:
+                raise InvalidRecord("a transactional batch without a producer id")
         if self.config.checks_records:
             work.check_records(batch, header, self.config, now_ms, str(self))
         if header.timestamp_type and not self.config.uses_append_time:
             # Otherwise consumers would take the largest timestamp for every record's.
             set_max_timestamp(batch, 0, header.max_timestamp, 0)
+
+    # --- transactions
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, base_sequence: int, supports_epoch_bump: bool, now_ms: int
+    ) -> VerificationGuard:
+        """The guard for a producer's transactional batch, before its coordinator is asked (KIP-890).
+
+        `ONGOING` if the transaction is open here already: nobody needs to be asked. `now_ms` is monotonic. Raises
+        `DiskError`.
+        """
+        if self.load_producers().has_ongoing(producer_id, epoch):
+            return ONGOING
+        verifications = self.producers.verifications
+        if verifications is None:
+            verifications = self.producers.verifications = Verifications()
+        return verifications.begin(producer_id, epoch, base_sequence, supports_epoch_bump, now_ms)
+
+    def _check_transaction(
+        self,
+        producers: ProducerState,
+        batch: memoryview,
+        header: BatchHeader,
+        origin: Origin,
+        guard: VerificationGuard | None,
+        transaction_version: int,
+    ) -> Duplicate | None:
+        """Check a transactional batch or a marker, in Kafka's order; the batch it repeats, or None if it is new.
+
+        Raises `KafkaError` as `ProducerState.check` and `check_marker`, and INVALID_TXN_STATE for a transaction that is
+        neither open here nor verified.
+        """
+        producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
+        if header.is_control:
+            marker = parse_marker(batch)
+            if marker is not None:
+                producers.check_marker(producer_id, epoch, marker.coordinator_epoch, transaction_version)
+            return None
+        if origin is _CLIENT:
+            duplicate = producers.find_duplicate(producer_id, epoch, sequence, header.last_offset_delta)
+            if duplicate is not None:
+                return duplicate
+        valid = None
+        if self.producers.verifications is not None:
+            valid = self.producers.verifications.find(producer_id)
+        if (
+            self.config.verifies_transactions
+            and not producers.has_ongoing(producer_id, epoch)
+            and (valid is None or guard is not valid)
+        ):
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
+        if origin is not _CLIENT:
+            producers.check_epoch(producer_id, epoch)
+            return None
+        known = producers.entries.get(producer_id)
+        if valid is not None and (known is None or epoch >= known.epoch):
+            if valid.supports_epoch_bump and sequence and producers.is_unsequenced(producer_id):
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"Invalid sequence number for producer {producer_id}: {sequence} (incoming seq. number). Expected "
+                    f"sequence 0 for transactions v2 idempotent producer with no existing state.",
+                )
+            if sequence > valid.lowest_sequence:
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"Out of order sequence number for producer {producer_id}: {sequence} (incoming seq. number), "
+                    f"{valid.lowest_sequence} (earliest seen sequence)",
+                )
+        return producers.check(producer_id, epoch, sequence, header.last_offset_delta, True)
+
+    def _note_transaction(
+        self, segment: Segment, producers: ProducerState, producer_id: int, ended: EndedTransaction | None
+    ) -> None:
+        """Note that a transactional batch, or the marker that has ended a transaction, was appended to this segment."""
+        self.producers.void_verification(producer_id)
+        if ended is not None:
+            note_ended(segment, producers, ended)
+            producers.forget_ended(self.high_watermark)
+
+    def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions with offsets in `[offset, end_offset)`, in the order of their markers.
+
+        Read on the loop. Raises `DiskError`.
+        """
+        found: list[AbortedTransaction] = []
+        segments = self.segment_list
+        listed = segments.segments
+        for at in range(max(0, segments.index_of(offset)), len(listed)):
+            segment = listed[at]
+            if segment.aborted is NONE_ABORTED:
+                continue
+            index = segment.aborted
+            if index is None:
+                index = aborted_in(self.directory, listed, segment, self.config.index_interval_bytes)
+            if index.collect(offset, end_offset, found):
+                break
+        return found
 
     def load_producers(self) -> ProducerState:
         """The state of the producers, read now if it has not been needed before."""
@@ -575,6 +698,9 @@ class PartitionLog(LogOffsets):
         for segment in self.segments:
             if segment.size and (segment.is_active or segment.index is not None):
                 segment.write_index()
+        if self.active.write_aborted():
+            self.active.flush_index()
+            self.segment_list.mark_dirty()
         end_offset = self.log_end_offset
         if end_offset and not self.producers.is_unread_at(end_offset):
             interval = self.config.index_interval_bytes
