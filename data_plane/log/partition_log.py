@@ -41,18 +41,19 @@ from data_plane.log.parts.durability import Durability
 from data_plane.log.parts.lazy_producers import LazyProducers
 from data_plane.log.parts.leader_epochs import LeaderEpochs
 from data_plane.log.parts.log_offsets import LogOffsets
-from data_plane.log.parts.producer_recovery import aborted_in, note_batch, note_ended
-from data_plane.log.parts.producer_state import ActiveProducer, Duplicate, EndedTransaction, ProducerState
+from data_plane.log.parts.producer_recovery import note_batch, note_ended
+from data_plane.log.parts.producer_state import ActiveProducer, EndedTransaction, ProducerState
 from data_plane.log.parts.rolling import roll
 from data_plane.log.parts.segment_list import SegmentList
 from data_plane.log.parts.verification import ONGOING, VerificationGuard, Verifications
 from data_plane.log.replica_append import ReplicaAppend
-from data_plane.log.segments.aborted_index import NONE_ABORTED, AbortedTransaction
+from data_plane.log.segments.aborted_index import AbortedTransaction
 from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
 from data_plane.log.time_lookup import TimeLookup
+from data_plane.log.transaction_rules import aborted_transactions, check_transaction
 from data_plane.log.truncation import Truncation
 from odradek.env.ports import Dir, DiskError
-from wire.batches.batch_errors import CorruptBatch, InvalidRecord
+from wire.batches.batch_errors import CorruptBatch
 from wire.batches.batch_header import (
     SIZE_PREFIX,
     TIMESTAMP_TYPE_MASK,
@@ -63,7 +64,6 @@ from wire.batches.batch_header import (
     parse_header,
     set_max_timestamp,
 )
-from wire.batches.transaction_markers import parse_marker
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import check_timestamps, parse_produced, validate_for_append
 
@@ -165,13 +165,27 @@ class PartitionLog(LogOffsets):
         """
         producers = self.producers
         state = producers.state
+        high_watermark = self.high_watermark
         if state is None:
             if producers.is_settled:
-                return self.high_watermark
+                return high_watermark
             state = self.load_producers()
-        high_watermark = self.high_watermark
-        if not state.ongoing and not state.ended:
+        if state.ended:
+            state.forget_ended(high_watermark)
+        elif not state.ongoing:
             return high_watermark
+        return self._stable_offset(state, high_watermark)
+
+    def last_stable_offset_in_worker(self) -> int:
+        """The last stable offset, for any thread. Raises `KafkaError` OFFSET_NOT_AVAILABLE while it has to be read."""
+        state = self.producers.state
+        if state is not None:
+            return self._stable_offset(state, self.high_watermark)
+        if not self.producers.is_settled:
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        return self.high_watermark
+
+    def _stable_offset(self, state: ProducerState, high_watermark: int) -> int:
         return min(high_watermark, max(state.first_unstable_offset(high_watermark), self.log_start_offset))
 
     @property
@@ -280,8 +294,8 @@ class PartitionLog(LogOffsets):
             if producers is None:
                 producers = self.load_producers()
             if header.attributes & TRANSACTIONAL_MASK:
-                duplicate = self._check_transaction(
-                    producers, batch, header, origin, guard, transaction_version
+                duplicate = check_transaction(
+                    self.producers, producers, config, batch, header, origin, guard, transaction_version
                 )
             elif origin is _CLIENT:
                 duplicate = producers.check(producer_id, header.producer_epoch, header.base_sequence, delta)
@@ -338,14 +352,10 @@ class PartitionLog(LogOffsets):
 
         Raises `KafkaError`.
         """
-        if header.is_transactional:
-            if guard is None:
-                raise KafkaError(
-                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                    "a transactional batch without a transaction",
-                )
-            if header.producer_id < 0:
-                raise InvalidRecord("a transactional batch without a producer id")
+        if header.is_transactional and guard is None:
+            raise KafkaError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transaction"
+            )
         if self.config.checks_records:
             work.check_records(batch, header, self.config, now_ms, str(self))
         if header.timestamp_type and not self.config.uses_append_time:
@@ -369,58 +379,6 @@ class PartitionLog(LogOffsets):
             verifications = self.producers.verifications = Verifications()
         return verifications.begin(producer_id, epoch, base_sequence, supports_epoch_bump, now_ms)
 
-    def _check_transaction(
-        self,
-        producers: ProducerState,
-        batch: memoryview,
-        header: BatchHeader,
-        origin: Origin,
-        guard: VerificationGuard | None,
-        transaction_version: int,
-    ) -> Duplicate | None:
-        """Check a transactional batch or a marker, in Kafka's order; the batch it repeats, or None if it is new.
-
-        Raises `KafkaError` as `ProducerState.check` and `check_marker`, and INVALID_TXN_STATE for a transaction that is
-        neither open here nor verified.
-        """
-        producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
-        if header.is_control:
-            marker = parse_marker(batch)
-            if marker is not None:
-                producers.check_marker(producer_id, epoch, marker.coordinator_epoch, transaction_version)
-            return None
-        if origin is _CLIENT:
-            duplicate = producers.find_duplicate(producer_id, epoch, sequence, header.last_offset_delta)
-            if duplicate is not None:
-                return duplicate
-        valid = None
-        if self.producers.verifications is not None:
-            valid = self.producers.verifications.find(producer_id)
-        if (
-            self.config.verifies_transactions
-            and not producers.has_ongoing(producer_id, epoch)
-            and (valid is None or guard is not valid)
-        ):
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
-        if origin is not _CLIENT:
-            producers.check_epoch(producer_id, epoch)
-            return None
-        known = producers.entries.get(producer_id)
-        if valid is not None and (known is None or epoch >= known.epoch):
-            if valid.supports_epoch_bump and sequence and producers.is_unsequenced(producer_id):
-                raise KafkaError(
-                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"Invalid sequence number for producer {producer_id}: {sequence} (incoming seq. number). Expected "
-                    f"sequence 0 for transactions v2 idempotent producer with no existing state.",
-                )
-            if sequence > valid.lowest_sequence:
-                raise KafkaError(
-                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"Out of order sequence number for producer {producer_id}: {sequence} (incoming seq. number), "
-                    f"{valid.lowest_sequence} (earliest seen sequence)",
-                )
-        return producers.check(producer_id, epoch, sequence, header.last_offset_delta, True)
-
     def _note_transaction(
         self, segment: Segment, producers: ProducerState, producer_id: int, ended: EndedTransaction | None
     ) -> None:
@@ -435,19 +393,8 @@ class PartitionLog(LogOffsets):
 
         Read on the loop. Raises `DiskError`.
         """
-        found: list[AbortedTransaction] = []
-        segments = self.segment_list
-        listed = segments.segments
-        for at in range(max(0, segments.index_of(offset)), len(listed)):
-            segment = listed[at]
-            if segment.aborted is NONE_ABORTED:
-                continue
-            index = segment.aborted
-            if index is None:
-                index = aborted_in(self.directory, listed, segment, self.config.index_interval_bytes)
-            if index.collect(offset, end_offset, found):
-                break
-        return found
+        interval = self.config.index_interval_bytes
+        return aborted_transactions(self.segment_list, interval, offset, end_offset)
 
     def load_producers(self) -> ProducerState:
         """The state of the producers, read now if it has not been needed before."""

@@ -135,12 +135,14 @@ class ProducerEntry:
 class ProducerState:
     """All producers of one log. Change it only with what is appended."""
 
-    __slots__ = ("ended", "entries", "ongoing")
+    __slots__ = ("ended", "entries", "first_ongoing", "ongoing")
 
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
         self.ongoing: OrderedDict[int, int] = OrderedDict()
         """The producers of the open transactions by first offset, ascending."""
+        self.first_ongoing = NO_OFFSET
+        """The first of them, for all threads."""
         self.ended: deque[tuple[int, int]] = deque()
         """(marker's offset, first offset) of transactions whose marker may be at the high watermark or behind it. Both
         ascend: one that ended before a later one's end and began behind its beginning is left out."""
@@ -274,6 +276,8 @@ class ProducerState:
             first_offset = last_offset - last_offset_delta
             entry.current_txn_first_offset = first_offset
             self.ongoing[first_offset] = producer_id
+            if first_offset < self.first_ongoing:
+                self.first_ongoing = first_offset
 
     def end_transaction(
         self, producer_id: int, epoch: int, offset: int, timestamp_ms: int, marker: EndMarker
@@ -289,28 +293,33 @@ class ProducerState:
         entry.coordinator_epoch = max(entry.coordinator_epoch, marker.coordinator_epoch)
         if first_offset < 0:
             return None
-        del self.ongoing[first_offset]
         ended = self.ended
         while ended and ended[-1][1] >= first_offset:
             ended.pop()
         ended.append((offset, first_offset))
+        # Last: a worker that looks in between finds the transaction in one of both.
+        del self.ongoing[first_offset]
+        self.first_ongoing = next(iter(self.ongoing), NO_OFFSET)
         return EndedTransaction(producer_id, first_offset, offset, marker.is_abort)
 
     def stable_behind(self, offset: int) -> int:
         """The first offset of the earliest open transaction; without one, the offset behind the marker at `offset`."""
-        return next(iter(self.ongoing)) if self.ongoing else offset + 1
+        return offset + 1 if self.first_ongoing == NO_OFFSET else self.first_ongoing
 
     def first_unstable_offset(self, high_watermark: int) -> int:
         """The earliest offset of a transaction that is open, or whose marker is not below the high watermark.
 
-        `NO_OFFSET` without any.
+        `NO_OFFSET` without any. May run in a worker.
         """
-        self.forget_ended(high_watermark)
-        first = next(iter(self.ongoing)) if self.ongoing else NO_OFFSET
-        return min(first, self.ended[0][1]) if self.ended else first
+        first = self.first_ongoing
+        if self.ended:
+            for marker, begun in list(self.ended):
+                if marker >= high_watermark:
+                    return min(first, begun)
+        return first
 
     def forget_ended(self, high_watermark: int) -> None:
-        """Forget the ended transactions whose marker is committed."""
+        """Forget the ended transactions whose marker is committed (on the loop)."""
         ended = self.ended
         while ended and ended[0][0] < high_watermark:
             ended.popleft()
@@ -415,6 +424,7 @@ class ProducerState:
             if entry.current_txn_first_offset >= 0
         )
         state.ongoing.update(sorted(begun))
+        state.first_ongoing = next(iter(state.ongoing), NO_OFFSET)
         return state
 
 
