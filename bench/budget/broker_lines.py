@@ -278,7 +278,7 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
         Costly(
             "Each partition that is named gets a marker, which is a batch of its own.",
             ("markers.topics.partition_indexes",),
-            {"markers.topics.name": wide, "markers.topics.partition_indexes": 0},
+            {"markers.topics.name": wide, "markers.topics.partition_indexes": partition},
         ),
     ),
     ApiKey.INIT_PRODUCER_ID: (

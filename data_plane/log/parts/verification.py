@@ -15,7 +15,7 @@ soft state: a new leader has none, and the producer's next append is verified ag
 
 from __future__ import annotations
 
-GUARDS_MAX = 10_000
+GUARDS_MAX = 4_000
 """Guards of one log. Beyond it the oldest is void; its producer is verified again."""
 
 
