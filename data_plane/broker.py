@@ -27,6 +27,7 @@ from data_plane.log.log_config import LogConfig
 from data_plane.log.log_types import AppendResult
 from data_plane.log.partition_log import PartitionLog
 from data_plane.newest_image import NewestImage
+from data_plane.ports import NoTransactions, PendingOffsets, TransactionVerifier
 from data_plane.produce_workers import ProduceWorkers
 from data_plane.replication.hosted_topics import HostedTopics
 from data_plane.replication.partition import Partition
@@ -61,6 +62,8 @@ class BrokerSettings:
     request_timeout_ms: int = setting("request.timeout.ms")
     request_partitions_max: int = setting("max.request.partition.size.limit")
     """Partitions in one page of DescribeTopicPartitions."""
+    add_partitions_retry_backoff_ms: int = setting("add.partitions.to.txn.retry.backoff.ms")
+    add_partitions_retry_backoff_ms_max: int = setting("add.partitions.to.txn.retry.backoff.max.ms")
     groups: GroupSettings
     config_layers: BrokerConfigLayers
     """The values of the properties file. Dynamic values of brokers and topics take precedence."""
@@ -116,6 +119,10 @@ class Broker:
         """The checks of clients' batches that the loop does itself."""
         self.timers = Timers(env.clock, env.event, log, self.run_woken)
         self.producer_ids = ProducerIdBlock()
+        self.transaction_verifier: TransactionVerifier = NoTransactions()
+        """Asked before the first append of a transaction to a partition."""
+        self.pending_offsets: PendingOffsets | None = None
+        """Takes markers for `__consumer_offsets`; None: they are appended as to any other partition."""
         self.on_produced: Callable[[Context, int, PartitionLog, AppendResult], None] | None = None
         """A callback for observers within the process: called with each batch that a client's request has appended. The
         context is the connection's, the same for all its requests; the number is that of the request."""

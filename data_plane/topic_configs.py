@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import attrs
+
 from data_plane.log.log_config import LogConfig, log_config
 from data_plane.newest_image import NewestImage
 from metadata_quorum.config.config_resources import RESOURCE_BROKER
 from metadata_quorum.config.effective_config import BrokerConfigLayers
+from metadata_quorum.config.typed_settings import setting, settings_of
 from metadata_quorum.image.config_layers import layers_for
 from metadata_quorum.image.metadata_image import MetadataDelta
 
 SHARED_LOG_CONFIGS_MAX = 10_000
+
+
+@attrs.frozen
+class _BrokerSettings:
+    """A broker's settings that its logs go by, which no topic has."""
+
+    verifies_transactions: bool = setting("transaction.partition.verification.enable")
 
 
 class TopicConfigs:
@@ -45,7 +55,10 @@ class TopicConfigs:
         if config is None:
             if len(self._shared) >= SHARED_LOG_CONFIGS_MAX:
                 self._shared.clear()
-            config = self._shared[key] = log_config(overrides, self.broker_layers)
+            layers = self.broker_layers
+            verifies = settings_of(_BrokerSettings, layers).verifies_transactions
+            config = log_config(overrides, layers, verifies_transactions=verifies)
+            self._shared[key] = config
         return config
 
     def concerns_broker(self, delta: MetadataDelta) -> bool:

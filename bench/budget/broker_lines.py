@@ -274,6 +274,13 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             {**WITH_TIMEOUT, "topics.name": wide, "topics.partitions.partition_index": partition},
         ),
     ),
+    ApiKey.WRITE_TXN_MARKERS: (
+        Costly(
+            "Each partition that is named gets a marker, which is a batch of its own.",
+            ("markers.topics.partition_indexes",),
+            {"markers.topics.name": wide, "markers.topics.partition_indexes": partition},
+        ),
+    ),
     ApiKey.INIT_PRODUCER_ID: (
         Costly("A transactional id as long as can be.", ("transactional_id",), {"producer_id": -1}),
     ),

@@ -41,6 +41,7 @@ from data_plane.handlers.grouping.group_requests import (
 from data_plane.handlers.metadata import DescribeClusterHandler, MetadataHandler
 from data_plane.handlers.producing.produce import ProduceHandler
 from data_plane.handlers.producing.producers import DescribeProducersHandler
+from data_plane.handlers.producing.txn_markers import WriteTxnMarkersHandler
 from metadata_quorum.describe_configs import (
     DescribeConfigsHandler,
     ListConfigResourcesHandler,
@@ -87,6 +88,7 @@ def build_table(broker: Broker, kraft_version: Callable[[], int] = lambda: 0) ->
         ApiKey.ALTER_REPLICA_LOG_DIRS: AlterReplicaLogDirsHandler(broker).handle,
         ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(broker).handle,
         ApiKey.DESCRIBE_PRODUCERS: DescribeProducersHandler(broker).handle,
+        ApiKey.WRITE_TXN_MARKERS: WriteTxnMarkersHandler(broker).handle,
         ApiKey.DESCRIBE_CLUSTER: DescribeClusterHandler(broker).handle,
         **forwarded,
     }

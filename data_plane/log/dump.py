@@ -1,7 +1,7 @@
 """Show and verify the files of a partition: what `odradek log dump` prints (PURE but for the reads).
 
 Each item is a dict whose `kind` says what it is: `batch`, `record`, `index_entry`, `time_index_entry`,
-`producer`, `epoch`, or `damage` (with `file`, `position` and `reason`).
+`producer`, `aborted_transaction`, `epoch`, or `damage` (with `file`, `position` and `reason`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import Any
 from data_plane.log.parts.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
 from data_plane.log.parts.leader_epochs import LeaderEpochs, MalformedCheckpoint
 from data_plane.log.parts.producer_state import DamagedSnapshot, ProducerState
+from data_plane.log.segments.aborted_index import AbortedIndex, DamagedTransactionIndex
 from data_plane.log.segments.scan import SegmentScan
 from data_plane.log.segments.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     file_name,
 )
 from data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
@@ -48,6 +50,8 @@ def dump_segment(
         yield from _dump_index(directory, name)
     elif name.endswith(SNAPSHOT_SUFFIX):
         yield from _dump_snapshot(directory, name)
+    elif name.endswith(TXN_INDEX_SUFFIX):
+        yield from _dump_aborted(directory, name)
     elif name == EPOCHS_FILE_NAME:
         yield from _dump_epochs(directory, name)
     else:
@@ -57,7 +61,7 @@ def dump_segment(
 def verify_partition(directory: Dir) -> Iterator[dict[str, Any]]:
     """The `damage` items of all files of a partition's directory."""
     for name in directory.list():
-        if name.endswith((LOG_SUFFIX, SNAPSHOT_SUFFIX)) or name == EPOCHS_FILE_NAME:
+        if name.endswith((LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)) or name == EPOCHS_FILE_NAME:
             for item in dump_segment(directory, name, verify=True):
                 if item["kind"] == "damage":
                     yield item
@@ -200,6 +204,16 @@ def _dump_snapshot(directory: Dir, name: str) -> Iterator[dict[str, Any]]:
         return
     for producer in state.active_producers():
         yield {"kind": "producer", **producer._asdict()}
+
+
+def _dump_aborted(directory: Dir, name: str) -> Iterator[dict[str, Any]]:
+    try:
+        index = AbortedIndex.decode(directory.read_bytes(name))
+    except DamagedTransactionIndex as error:
+        yield _damage(name, 0, str(error))
+        return
+    for entry in index:
+        yield {"kind": "aborted_transaction", **entry._asdict()}
 
 
 def _dump_epochs(directory: Dir, name: str) -> Iterator[dict[str, Any]]:

@@ -36,15 +36,18 @@ from data_plane.log.parts.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
 from data_plane.log.parts.leader_epochs import LeaderEpochs, MalformedCheckpoint
 from data_plane.log.parts.log_home import LogHome
 from data_plane.log.parts.producer_recovery import latest_state, replay, snapshot_offsets
+from data_plane.log.parts.producer_state import has_open_transaction
 from data_plane.log.parts.segment_list import SegmentList
 from data_plane.log.parts.swap_files import put_in_order
 from data_plane.log.recovery import LoadingStopped, LoadOptions, Recovery
+from data_plane.log.segments.aborted_index import DamagedTransactionIndex
 from data_plane.log.segments.scan import SegmentScan
 from data_plane.log.segments.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     Segment,
     file_name,
     remove_if_present,
@@ -117,12 +120,21 @@ def _find_segments(directory: Dir, names: list[str], now_ms: int) -> list[Segmen
         segment = Segment(directory, base_offset, file, is_active=False, is_known=False)
         segment.begin(now_ms)
         segments.append(segment)
+    by_base = {segment.base_offset: segment for segment in segments}
     for name in names:
-        if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX)):
-            stem = name.rpartition(".")[0]
-            if len(stem) == _NAME_DIGITS and stem.isdigit() and int(stem) not in bases:
+        if name.endswith(TXN_INDEX_SUFFIX) and (found := by_base.get(_name_offset(name))) is not None:
+            found.expect_aborted()
+        elif name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)):
+            offset = _name_offset(name)
+            if offset >= 0 and offset not in bases:
                 remove_if_present(directory, name)
     return segments
+
+
+def _name_offset(name: str) -> int:
+    """The offset that a file is named by; -1 for any other name."""
+    stem = name.rpartition(".")[0]
+    return int(stem) if len(stem) == _NAME_DIGITS and stem.isdigit() else -1
 
 
 def _read_epochs(segments: SegmentList, names: list[str], options: LoadOptions) -> LeaderEpochs:
@@ -147,6 +159,12 @@ def _measure_end(segments: SegmentList, config: LogConfig, options: LoadOptions)
     """Find the log's end after a clean shutdown; -1: the last segment is not what a clean shutdown leaves."""
     active = segments.active
     end_offset = active.base_offset
+    try:
+        active.load_aborted()
+    except DamagedTransactionIndex as error:
+        file = active.name(TXN_INDEX_SUFFIX)
+        options.warn("log.not_clean", segments, file=file, position=0, reason=str(error))
+        return -1
     if active.size:
         index = active.load_index(config.index_interval_bytes)
         start = index.positions[-1] if index.positions else 0
@@ -189,7 +207,8 @@ def _find_producers(log: PartitionLog, names: list[str]) -> None:
         if offset > end_offset or (offset not in bases and offset != offsets[-1]):
             remove_if_present(directory, file_name(offset, SNAPSHOT_SUFFIX))
     if end_offset in offsets:
-        log.producers.read_at_need(end_offset)
+        is_settled = not has_open_transaction(directory.read_bytes(file_name(end_offset, SNAPSHOT_SUFFIX)))
+        log.producers.read_at_need(end_offset, is_settled=is_settled)
     elif offsets or end_offset > log.log_start_offset:
         state, offset = latest_state(directory, segments[0].base_offset, end_offset, names)
         replay(segments, state, offset, end_offset, log.config.index_interval_bytes)

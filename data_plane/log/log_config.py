@@ -6,6 +6,7 @@ Names are Kafka's topic keys with underscores; times in milliseconds, sizes in b
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
@@ -52,6 +53,8 @@ class LogConfig:
     max_compaction_lag_ms: int = topic_setting("max.compaction.lag.ms")
     min_cleanable_dirty_ratio: float = topic_setting("min.cleanable.dirty.ratio")
     unclean_leader_election_enable: bool = topic_setting("unclean.leader.election.enable")
+    verifies_transactions: bool = True
+    """False: a transaction may begin here without its coordinator's knowledge."""
     decompressed_bytes_max: int = 128 << 20
     """The size that a batch may decompress to, which bounds the memory that a small request can cost. Kafka has no
     such key.
@@ -124,13 +127,15 @@ class LogConfig:
         return max(1, self.segment_index_bytes // TIME_ENTRY_BYTES - 1)
 
 
-def log_config(overrides: Mapping[str, str], layers: BrokerConfigLayers) -> LogConfig:
+def log_config(
+    overrides: Mapping[str, str], layers: BrokerConfigLayers, *, verifies_transactions: bool = True
+) -> LogConfig:
     """The configuration of a topic's logs: its own values over those of a broker.
 
     `internal.segment.bytes` wins over `segment.bytes`, as in Kafka (it is not bounded from below).
     """
-    others = {}
+    others: dict[str, Any] = {}
     internal = topic_value("internal.segment.bytes", overrides, layers)
     if internal:
         others["segment_bytes"] = internal
-    return settings_of(LogConfig, layers, overrides, **others)
+    return settings_of(LogConfig, layers, overrides, verifies_transactions=verifies_transactions, **others)

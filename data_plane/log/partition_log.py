@@ -41,13 +41,16 @@ from data_plane.log.parts.durability import Durability
 from data_plane.log.parts.lazy_producers import LazyProducers
 from data_plane.log.parts.leader_epochs import LeaderEpochs
 from data_plane.log.parts.log_offsets import LogOffsets
-from data_plane.log.parts.producer_recovery import note_batch
-from data_plane.log.parts.producer_state import ActiveProducer, ProducerState
+from data_plane.log.parts.producer_recovery import note_batch, note_ended
+from data_plane.log.parts.producer_state import ActiveProducer, EndedTransaction, ProducerState
 from data_plane.log.parts.rolling import roll
 from data_plane.log.parts.segment_list import SegmentList
+from data_plane.log.parts.verification import ONGOING, VerificationGuard, Verifications
 from data_plane.log.replica_append import ReplicaAppend
+from data_plane.log.segments.aborted_index import AbortedTransaction
 from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
 from data_plane.log.time_lookup import TimeLookup
+from data_plane.log.transaction_rules import aborted_transactions, check_transaction
 from data_plane.log.truncation import Truncation
 from odradek.env.ports import Dir, DiskError
 from wire.batches.batch_errors import CorruptBatch
@@ -156,11 +159,34 @@ class PartitionLog(LogOffsets):
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset below which every transaction is decided.
+        """The offset below which every transaction is decided, and its marker is below the high watermark.
 
-        It equals the high watermark, since no transactions are coordinated here yet.
+        At most the high watermark. Called on the loop. Raises `DiskError` where producers have to be read.
         """
+        producers = self.producers
+        state = producers.state
+        high_watermark = self.high_watermark
+        if state is None:
+            if producers.is_settled:
+                return high_watermark
+            state = self.load_producers()
+        if state.ended:
+            state.forget_ended(high_watermark)
+        elif not state.ongoing:
+            return high_watermark
+        return self._stable_offset(state, high_watermark)
+
+    def last_stable_offset_in_worker(self) -> int:
+        """The last stable offset, for any thread. Raises `KafkaError` OFFSET_NOT_AVAILABLE while it has to be read."""
+        state = self.producers.state
+        if state is not None:
+            return self._stable_offset(state, self.high_watermark)
+        if not self.producers.is_settled:
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return self.high_watermark
+
+    def _stable_offset(self, state: ProducerState, high_watermark: int) -> int:
+        return min(high_watermark, max(state.first_unstable_offset(high_watermark), self.log_start_offset))
 
     @property
     def latest_epoch(self) -> int:
@@ -201,13 +227,15 @@ class PartitionLog(LogOffsets):
         origin: Origin,
         leader_epoch: int,
         now_ms: int,
-        guard: object | None = None,
+        guard: VerificationGuard | None = None,
         work: BatchWork = AT_ONCE,
+        transaction_version: int = 0,
     ) -> AppendResult:
         """Append one batch and return the offsets that it got; `batch` is patched in place.
 
         With origin REPLICA or RAFT, one or more batches that keep their offsets and epochs.
-        `guard` is what the transaction check has verified. `work` says where a client's batch is decompressed and parsed.
+        `guard` is what `begin_verification` gave before the coordinator was asked; None: the client names no transaction.
+        `work` says where a client's batch is decompressed and parsed. `transaction_version` is a marker's.
 
         Raises:
             KafkaError: the batch is refused; nothing has changed.
@@ -265,10 +293,16 @@ class PartitionLog(LogOffsets):
             producers = self.producers.state
             if producers is None:
                 producers = self.load_producers()
-            if origin is _CLIENT:
+            if header.attributes & TRANSACTIONAL_MASK:
+                duplicate = check_transaction(
+                    self.producers, producers, config, batch, header, origin, guard, transaction_version
+                )
+            elif origin is _CLIENT:
                 duplicate = producers.check(producer_id, header.producer_epoch, header.base_sequence, delta)
-                if duplicate is not None:
-                    return AppendResult(*duplicate, leader_epoch, True)
+            else:
+                duplicate = None
+            if duplicate is not None:
+                return AppendResult(*duplicate, leader_epoch, True)
         if append_time:
             max_timestamp = now_ms
             set_max_timestamp(batch, 0, now_ms, 1)
@@ -306,7 +340,9 @@ class PartitionLog(LogOffsets):
             self.epochs.assign(leader_epoch, base_offset)
         self.log_end_offset = last_offset + 1
         if producers is not None:
-            note_batch(producers, header, base_offset, max_timestamp, batch)
+            ended = note_batch(producers, header, base_offset, max_timestamp, batch)
+            if header.attributes & TRANSACTIONAL_MASK:
+                self._note_transaction(active, producers, producer_id, ended)
         return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
 
     def _check_rare(
@@ -325,6 +361,40 @@ class PartitionLog(LogOffsets):
         if header.timestamp_type and not self.config.uses_append_time:
             # Otherwise consumers would take the largest timestamp for every record's.
             set_max_timestamp(batch, 0, header.max_timestamp, 0)
+
+    # --- transactions
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, base_sequence: int, supports_epoch_bump: bool, now_ms: int
+    ) -> VerificationGuard:
+        """The guard for a producer's transactional batch, before its coordinator is asked (KIP-890).
+
+        `ONGOING` if the transaction is open here already: nobody needs to be asked. `now_ms` is monotonic. Raises
+        `DiskError`.
+        """
+        if self.load_producers().has_ongoing(producer_id, epoch):
+            return ONGOING
+        verifications = self.producers.verifications
+        if verifications is None:
+            verifications = self.producers.verifications = Verifications()
+        return verifications.begin(producer_id, epoch, base_sequence, supports_epoch_bump, now_ms)
+
+    def _note_transaction(
+        self, segment: Segment, producers: ProducerState, producer_id: int, ended: EndedTransaction | None
+    ) -> None:
+        """Note that a transactional batch, or the marker that has ended a transaction, was appended to this segment."""
+        self.producers.void_verification(producer_id)
+        if ended is not None:
+            note_ended(segment, producers, ended)
+            producers.forget_ended(self.high_watermark)
+
+    def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions with offsets in `[offset, end_offset)`, in the order of their markers.
+
+        Read on the loop. Raises `DiskError`.
+        """
+        interval = self.config.index_interval_bytes
+        return aborted_transactions(self.segment_list, interval, offset, end_offset)
 
     def load_producers(self) -> ProducerState:
         """The state of the producers, read now if it has not been needed before."""
@@ -575,6 +645,9 @@ class PartitionLog(LogOffsets):
         for segment in self.segments:
             if segment.size and (segment.is_active or segment.index is not None):
                 segment.write_index()
+        if self.active.write_aborted():
+            self.active.flush_index()
+            self.segment_list.mark_dirty()
         end_offset = self.log_end_offset
         if end_offset and not self.producers.is_unread_at(end_offset):
             interval = self.config.index_interval_bytes

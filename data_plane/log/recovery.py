@@ -14,6 +14,7 @@ from data_plane.log.log_config import LogConfig
 from data_plane.log.parts.leader_epochs import LeaderEpochs
 from data_plane.log.parts.producer_recovery import (
     latest_state,
+    note_ended,
     note_scanned,
     remove_snapshots_above,
     replay,
@@ -23,7 +24,13 @@ from data_plane.log.parts.producer_state import ProducerState
 from data_plane.log.parts.segment_list import SegmentList
 from data_plane.log.salvage import keep_segment, keep_tail
 from data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES, SegmentScan
-from data_plane.log.segments.segment import INDEX_SUFFIX, RELATIVE_OFFSET_MAX, TIME_INDEX_SUFFIX, Segment
+from data_plane.log.segments.segment import (
+    INDEX_SUFFIX,
+    RELATIVE_OFFSET_MAX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+)
 from odradek.env.ports import Log
 from wire.batches.batch_header import BatchHeader
 
@@ -110,6 +117,7 @@ class Recovery:
         listed = self._segments.segments
         for segment in listed[first:-1]:
             segment.write_index()
+            segment.write_aborted()
         active = self._segments.active
         active.activate()
         active.measure_tail()
@@ -192,6 +200,8 @@ class Recovery:
         # Index files are written when a segment is rolled or after this; what they hold now is of the past.
         if segment.name(INDEX_SUFFIX) in names or segment.name(TIME_INDEX_SUFFIX) in names:
             segment.remove_index_files()
+        if segment.name(TXN_INDEX_SUFFIX) in names:
+            segment.remove_aborted_file()
         cut = self._cut(segment, self._read(segment, limit), limit)
         if cut is None:
             return True
@@ -245,7 +255,9 @@ class Recovery:
                 epochs.assign(epoch, header.base_offset)
                 latest = epochs.latest
             if header.producer_id >= 0:
-                note_scanned(self.producers, segment, position, header)
+                ended = note_scanned(self.producers, segment, position, header)
+                if ended is not None:
+                    note_ended(segment, self.producers, ended)
         return scan
 
     def _cut(self, segment: Segment, scan: SegmentScan, limit: int | None) -> _Cut | None:

@@ -16,14 +16,21 @@ from data_plane.log.log_types import AppendResult
 from data_plane.log.parts.lazy_producers import LazyProducers
 from data_plane.log.parts.leader_epochs import LeaderEpochs
 from data_plane.log.parts.log_offsets import LogOffsets
-from data_plane.log.parts.producer_recovery import note_batch
+from data_plane.log.parts.producer_recovery import note_batch, note_ended
 from data_plane.log.parts.rolling import roll
 from data_plane.log.parts.segment_list import SegmentList
 from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
 from data_plane.log.truncation import Truncation
 from odradek.env.ports import DiskError
 from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import HEADER_SIZE, SIZE_PREFIX, BatchHeader, check_crc, parse_header
+from wire.batches.batch_header import (
+    HEADER_SIZE,
+    SIZE_PREFIX,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    check_crc,
+    parse_header,
+)
 from wire.errors import ErrorCode, KafkaError
 
 _Taken: TypeAlias = tuple[int, int, int, BatchHeader]
@@ -149,5 +156,10 @@ class ReplicaAppend:
             if header.producer_id >= 0:
                 state = self.producers.load(self.segments, interval)
                 batch = batches[position : position + size]
-                note_batch(state, header, header.base_offset, header.max_timestamp, batch)
+                ended = note_batch(state, header, header.base_offset, header.max_timestamp, batch)
+                if header.attributes & TRANSACTIONAL_MASK:
+                    self.producers.void_verification(header.producer_id)
+                if ended is not None:
+                    note_ended(active, state, ended)
+                    state.forget_ended(self.offsets.high_watermark)
         self.offsets.extend(end_offset + 1)

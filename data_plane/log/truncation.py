@@ -18,7 +18,7 @@ from data_plane.log.parts.lazy_producers import LazyProducers
 from data_plane.log.parts.leader_epochs import LeaderEpochs
 from data_plane.log.parts.log_home import half_done
 from data_plane.log.parts.log_offsets import LogOffsets
-from data_plane.log.parts.producer_recovery import remove_snapshots_above
+from data_plane.log.parts.producer_recovery import aborted_in, remove_snapshots_above
 from data_plane.log.parts.producer_state import ProducerState
 from data_plane.log.parts.rolling import roll
 from data_plane.log.parts.segment_list import SegmentList
@@ -57,7 +57,9 @@ class Truncation:
             self.start_over(offset)
             return
         last = segments.segments[at]
-        last.load_index(self.config.index_interval_bytes)
+        interval = self.config.index_interval_bytes
+        last.load_index(interval)
+        aborted_in(segments.home.directory, segments.segments, last, interval)
         last.forget_places()
         file = last.pinned_file()
         try:
@@ -97,6 +99,7 @@ class Truncation:
                 last.cut(position, offset)
             else:
                 last.remove_index_files()
+                last.remove_aborted_file()
                 last.remove()
                 segments.replace_active(
                     segments.put_in_place(last.base_offset, last.created_ms, last.jitter_ms)

@@ -30,6 +30,7 @@ from typing import Protocol
 from data_plane.log.batch_work import AT_ONCE, BatchWork
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import AppendResult, Origin, PartitionLog
+from data_plane.log.parts.verification import VerificationGuard
 from data_plane.replication.isr_state import (
     CommittedIsr,
     IsrState,
@@ -305,12 +306,18 @@ class Partition:
 
     # -- the leader's log -----------------------------------------------------------------------------------------
 
-    def append_as_leader(self, batch: memoryview, now_ms: int, work: BatchWork = AT_ONCE) -> AppendResult:
-        """Append one batch of a client.
+    def append_as_leader(
+        self,
+        batch: memoryview,
+        now_ms: int,
+        work: BatchWork = AT_ONCE,
+        guard: VerificationGuard | None = None,
+    ) -> AppendResult:
+        """Append one batch of a client; a transactional one with what verification has given (KIP-890).
 
         Raises `KafkaError`, `DiskError` and what `work` raises; nothing is appended then.
         """
-        result = self.log.append(batch, Origin.CLIENT, self.leader_epoch, now_ms, None, work)
+        result = self.log.append(batch, Origin.CLIENT, self.leader_epoch, now_ms, guard, work)
         if self.advances_alone:
             if self.has_min_isr:
                 log = self.log
@@ -321,6 +328,26 @@ class Partition:
                     self._tell_fetches(self._fetches)
         else:
             self.advance_high_watermark()
+        return result
+
+    def append_marker(self, marker: memoryview, now_ms: int, transaction_version: int) -> AppendResult:
+        """Append the marker of a transaction, from its coordinator.
+
+        Raises:
+            KafkaError: NOT_ENOUGH_REPLICAS, or an epoch is outdated (`ProducerState.check_marker`).
+            DiskError
+        """
+        if not self.has_min_isr:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        log = self.log
+        result = log.append(
+            marker,
+            Origin.COORDINATOR,
+            self.leader_epoch,
+            now_ms,
+            transaction_version=transaction_version,
+        )
+        self.advance_high_watermark()
         return result
 
     def advance_high_watermark(self) -> None:

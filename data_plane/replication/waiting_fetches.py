@@ -1,7 +1,7 @@
 """Fetches that wait for a partition to have more for them. PURE.
 
-Each says what it waits for. That is an offset that the high watermark or the log end must reach, or a place that the
-log must have grown to. An append looks only at the smallest mark of each kind, and wakes only those whose mark is
+Each says what it waits for. That is an offset which one of three must reach: the high watermark, the last stable
+offset, the log end. Or it is a place that the log must have grown to. An append looks only at the smallest mark of each kind, and wakes only those whose mark is
 reached. So it costs the same beside one waiting fetch as beside thousands. A woken fetch has left the queue: if there
 is still not enough for it, it waits anew.
 
@@ -21,8 +21,8 @@ from data_plane.log.partition_log import PartitionLog
 class Until(IntEnum):
     """The value that a fetch waits for.
 
-    The marks of `HIGH_WATERMARK` and `LOG_END` are (offset, 0): it is reached, or passed. The mark of `SIZE` is (base
-    offset of a segment, its size): the last segment is as large, or a later one.
+    The marks of `HIGH_WATERMARK`, `LOG_END` and `STABLE` are (offset, 0): it is reached, or passed. `STABLE` is the last
+    stable offset. It moves with the high watermark alone, and not with each step of it.
 
     The mark of `SIZE` is (base offset of a segment, its size): the last segment is as large, or a later one.
     """
@@ -30,6 +30,7 @@ class Until(IntEnum):
     HIGH_WATERMARK = 0
     LOG_END = 1
     SIZE = 2
+    STABLE = 3
 
 
 Mark: TypeAlias = tuple[int, int]
@@ -43,7 +44,7 @@ class WaitingFetches:
     __slots__ = ("_by_mark", "_serial")
 
     def __init__(self) -> None:
-        self._by_mark: tuple[list[Ticket], list[Ticket], list[Ticket]] = ([], [], [])
+        self._by_mark: tuple[list[Ticket], list[Ticket], list[Ticket], list[Ticket]] = ([], [], [], [])
         """The tickets of each kind, sorted."""
         self._serial = 0
 
@@ -70,7 +71,7 @@ class WaitingFetches:
 
     def take_reached(self, log: PartitionLog) -> list[Ticket]:
         """Remove and return the fetches whose marks this log has reached."""
-        high, end, size = self._by_mark
+        high, end, size, stable = self._by_mark
         reached: list[Ticket] = []
         if high and high[0][0][0] <= log.high_watermark:
             reached += _cut(high, (log.high_watermark, 0))
@@ -81,6 +82,9 @@ class WaitingFetches:
             place = (active.base_offset, active.size)
             if size[0][0] <= place:
                 reached += _cut(size, place)
+        # A reader of committed records never reads past the high watermark: so the first look is enough, mostly.
+        if stable and stable[0][0][0] <= log.high_watermark:
+            reached += _cut(stable, (log.last_stable_offset, 0))
         return reached
 
     def take_all(self) -> list[Ticket]:

@@ -38,12 +38,19 @@ steps = st.lists(
 )
 
 
-def log_at(high_watermark: int, log_end_offset: int, base_offset: int, size: int) -> PartitionLog:
+def log_at(
+    high_watermark: int, log_end_offset: int, stable: int, base_offset: int, size: int
+) -> PartitionLog:
     """As much of a log as is looked at."""
     active = SimpleNamespace(base_offset=base_offset, size=size)
     return cast(
         "PartitionLog",
-        SimpleNamespace(high_watermark=high_watermark, log_end_offset=log_end_offset, active=active),
+        SimpleNamespace(
+            high_watermark=high_watermark,
+            log_end_offset=log_end_offset,
+            last_stable_offset=stable,
+            active=active,
+        ),
     )
 
 
@@ -81,9 +88,14 @@ def test_whoever_has_reached_its_mark_is_woken_once(script: list[tuple[Any, Any,
         elif action in ("grow", "all"):
             if action == "grow":
                 (high, end), place = first, second
-                end = max(high, end)
-                taken = fetches.take_reached(log_at(high, end, *place))
-                values = {Until.HIGH_WATERMARK: (high, 0), Until.LOG_END: (end, 0), Until.SIZE: place}
+                stable, end = min(high, end), max(high, end)
+                taken = fetches.take_reached(log_at(high, end, stable, *place))
+                values = {
+                    Until.HIGH_WATERMARK: (high, 0),
+                    Until.LOG_END: (end, 0),
+                    Until.SIZE: place,
+                    Until.STABLE: (stable, 0),
+                }
                 due = [who for who in before if waiting[who][1] <= values[waiting[who][0]]]
             else:
                 taken, due = fetches.take_all(), before
@@ -127,7 +139,7 @@ def test_a_fetch_in_a_gap_up_to_the_end_waits_for_records() -> None:
         hosted=lambda fetched: SimpleNamespace(log=log),
         upper_bound=lambda log: log.high_watermark,
         min_bytes=1,
-        is_follower=False,
+        bounded_by=Until.HIGH_WATERMARK,
     )
 
     def wait(offset: int, records: bytes) -> object:

@@ -243,6 +243,7 @@ OURS = {
     "RaftConfig.fetch_wait_seconds_max": "a constant of Kafka's",
     "GroupSettings.new_member_join_timeout_ms": "a constant of Kafka's",
     "LogConfig.decompressed_bytes_max": "ours",
+    "LogConfig.verifies_transactions": "of a broker's key, which `TopicConfigs` reads",
     "BrokerSettings.cleaner_threads_per_disk": "a key of ours",
     "CleanerSettings.threads_per_disk": "a key of ours",
     "UpkeepContext.flush_cycle_ms": "ours",

@@ -47,6 +47,7 @@ APIS = (
     "sync_group",
     "unregister_broker",
     "update_features",
+    "write_txn_markers",
     "find_coordinator",
 )
 """In the order of conversation. FindCoordinator is the last: it makes Kafka coordinate transactions."""

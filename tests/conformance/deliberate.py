@@ -42,6 +42,13 @@ DELIBERATE = (
         "There are no transactions yet. Some client asks again for ever after each other error; this one it tells at once.",
     ),
     Deliberate(
+        "Produce",
+        r"^write_txn_markers after appends with other acks: ",
+        "appends a transactional batch with any acks",
+        "INVALID_REQUIRED_ACKS unless they are `all`",
+        "A transaction could commit what its leader has lost. Clients demand `all` themselves.",
+    ),
+    Deliberate(
         "DescribeTopicPartitions",
         r"^describe_topic_partitions of topics that cannot be: \[1\]",
         "answers an empty topic name with UNKNOWN_SERVER_ERROR",
@@ -329,7 +336,7 @@ class NotServed:
 
 
 NOT_SERVED = (
-    NotServed((24, 25, 26, 27, 28, 65, 66), "transactions", "to come"),
+    NotServed((24, 25, 26, 28, 65, 66), "transactions", "to come"),
     NotServed((68, 69), "groups of the new protocol (KIP-848)", "to come; the classic protocol is complete"),
     NotServed(
         (52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82),

@@ -13,9 +13,11 @@ from data_plane.log.directory.log_dir import LogDir, LogDirContext
 from data_plane.log.loading import LoadOptions, open_partition_log
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import AppendResult, Origin, PartitionLog
+from data_plane.log.parts.verification import VerificationGuard
 from metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
 from odradek.env.ports import Dir
 from sim.machine.disk import SimDisk
+from wire.batches.batch_header import parse_header
 from wire.record_batch import RecordBatchBuilder
 
 T = TypeVar("T")
@@ -50,9 +52,19 @@ def append(
     epoch: int = 0,
     now_ms: int = NOW_MS,
     origin: Origin = Origin.CLIENT,
-    guard: object | None = None,
+    guard: VerificationGuard | None = None,
+    transaction_version: int = 0,
 ) -> AppendResult:
-    return log.append(memoryview(data), origin, epoch, now_ms, guard)
+    return log.append(memoryview(data), origin, epoch, now_ms, guard, transaction_version=transaction_version)
+
+
+def append_verified(log: PartitionLog, data: bytearray, *, supports_epoch_bump: bool = False) -> AppendResult:
+    """Append a transactional batch as a leader does that has asked the coordinator."""
+    header = parse_header(data)
+    guard = log.begin_verification(
+        header.producer_id, header.producer_epoch, header.base_sequence, supports_epoch_bump, 0
+    )
+    return append(log, data, guard=guard)
 
 
 def fill(log: PartitionLog, batches: int, count: int = 1, **fields: Any) -> None:

@@ -10,7 +10,18 @@ from data_plane.log.log_config import LogConfig, log_config
 from data_plane.log.partition_log import FileRange, Origin, PartitionLog
 from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX
 from metadata_quorum.config.effective_config import BrokerConfigLayers
-from tests.log.support import NOW_MS, ROOT, append, batch, content, fill, new_disk, new_log, open_log
+from tests.log.support import (
+    NOW_MS,
+    ROOT,
+    append,
+    append_verified,
+    batch,
+    content,
+    fill,
+    new_disk,
+    new_log,
+    open_log,
+)
 from wire.batches.batch_header import iter_batches, parse_header
 from wire.batches.records import records
 from wire.errors import ErrorCode, KafkaError
@@ -80,7 +91,7 @@ def test_a_transactional_batch_needs_a_verified_transaction() -> None:
     data = batch(producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
     log = new_log()
     assert refused(log, bytearray(data)) == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert append(log, data, guard=object()).base_offset == 0
+    assert append_verified(log, data).base_offset == 0
 
 
 def test_a_flipped_bit_is_refused() -> None:

@@ -6,10 +6,11 @@ import pytest
 
 from data_plane.log.dump import dump_segment, verify_partition
 from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.segments.segment import file_name
+from data_plane.log.partition_log import Origin, PartitionLog
+from data_plane.log.segments.segment import file_name, truncate_file
 from sim.machine.disk import SimDisk
-from tests.log.support import NOW_MS, ROOT, append, batch, fill, new_disk, open_log
+from tests.log.support import NOW_MS, ROOT, append, append_verified, batch, fill, new_disk, open_log
+from wire.batches.transaction_markers import build_marker
 
 
 def closed_log() -> tuple[SimDisk, PartitionLog]:
@@ -103,3 +104,50 @@ def test_two_damaged_batches_are_both_found() -> None:
     damage = list(dump_segment(log.directory, file_name(0, ".log"), verify=True))
     assert [item["position"] for item in damage if item["kind"] == "damage"] == [size, 4 * size]
     assert len([item for item in damage if item["kind"] == "batch"]) == 4
+
+
+def test_aborted_transactions_are_listed_and_their_damage_found() -> None:
+    """A `.txnindex` file has an entry per abort marker; a file that was cut has damage."""
+    disk = new_disk()
+    log = open_log(disk.open_dir(ROOT, create=True))
+    append_verified(log, batch(2, producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True))
+    end = build_marker(5, 0, 1, is_commit=False, timestamp_ms=NOW_MS)
+    append(log, end, origin=Origin.COORDINATOR)
+    log.close()
+    name = file_name(0, ".txnindex")
+    (item,) = dump_segment(log.directory, name)
+    assert item == {
+        "kind": "aborted_transaction",
+        "producer_id": 5,
+        "first_offset": 0,
+        "last_offset": 2,
+        "last_stable_offset": 3,
+    }
+    assert list(verify_partition(log.directory)) == []
+    truncate_file(log.directory, name, 30)
+    (damage,) = verify_partition(log.directory)
+    assert (damage["kind"], damage["file"]) == ("damage", name)
+
+
+def test_a_damaged_index_of_aborted_transactions_is_made_anew() -> None:
+    """Kafka's recovery of a segment with a corrupt `.txnindex`: what the batches say counts, of any segment."""
+    disk = new_disk()
+    directory = disk.open_dir(ROOT, create=True)
+    config = LogConfig(segment_bytes=400)
+    log = open_log(directory, config)
+    for producer in range(6):
+        fields = {"producer_id": producer, "producer_epoch": 0, "is_transactional": True}
+        append_verified(log, batch(2, base_sequence=0, **fields))
+        end = build_marker(producer, 0, 1, is_commit=False, timestamp_ms=NOW_MS)
+        append(log, end, origin=Origin.COORDINATOR)
+    expected = log.aborted_transactions(0, 100)
+    assert len(expected) == 6
+    log.close()
+    names = [name for name in directory.list() if name.endswith(".txnindex")]
+    assert len(names) > 2
+    for name in names:
+        truncate_file(directory, name, 30)
+    log = open_log(directory, config)
+    assert log.aborted_transactions(0, 100) == expected
+    log.close()
+    assert list(verify_partition(directory)) == []

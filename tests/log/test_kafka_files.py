@@ -16,9 +16,10 @@ from data_plane.log.partition_log import Origin, PartitionLog
 from data_plane.log.parts.producer_state import ProducerState
 from odradek.env.real_files import open_dir
 from tests.log.data.record import ARCHIVE, expected_records
-from tests.log.support import NOW_MS, Node, append, batch, content, fill, finish, open_log
+from tests.log.support import NOW_MS, Node, append, append_verified, batch, content, fill, finish, open_log
 from wire.batches.batch_header import iter_batches
 from wire.batches.records import Record, records
+from wire.batches.transaction_markers import EndMarker, build_marker
 from wire.codec import encode
 from wire.messages.data_records import ProducerEntry, ProducerSnapshot
 
@@ -127,7 +128,7 @@ def test_snapshots_are_kafkas_message() -> None:
     """The file is ProducerSnapshot version 1 behind its version number, and its checksum that of the rest."""
     state = ProducerState()
     state.update(7, 3, 10, 104, 4, NOW_MS, True)
-    state.end_transaction(8, 1, NOW_MS, 5)
+    state.end_transaction(8, 1, 105, NOW_MS, EndMarker(False, 5))
     data = state.encode()
     entries = [
         ProducerEntry(7, 3, 14, 104, 4, NOW_MS, -1, 100),
@@ -169,3 +170,28 @@ def test_kafkas_tool_reads_our_files(kafka_jars: Path, tmp_path: Path) -> None:
         assert f"{name} passed sanity check." in checked
     for complaint in ("mismatch", "not valid", "corrupt", "invalid"):
         assert complaint not in output + checked
+
+
+@pytest.mark.java
+def test_kafkas_tool_reads_our_transaction_indexes_and_markers(kafka_jars: Path, tmp_path: Path) -> None:
+    """DumpLogSegments shows the entries of `.txnindex` files, and the markers with their coordinator's epoch."""
+    log = open_log(open_dir(str(tmp_path)), LogConfig(segment_bytes=700))
+    expected = []
+    for producer in (11, 12, 13, 14):
+        fields = {"producer_id": producer, "producer_epoch": 1, "is_transactional": True}
+        first = append_verified(log, batch(2, base_sequence=0, **fields)).base_offset
+        end = build_marker(producer, 1, 5, is_commit=producer == 12, timestamp_ms=NOW_MS)
+        last = append(log, end, origin=Origin.COORDINATOR).base_offset
+        if producer != 12:
+            stable = last + 1
+            expected.append(
+                f"version: 0 producerId: {producer} firstOffset: {first} lastOffset: {last} lastStableOffset: {stable}"
+            )
+    log.close()
+    indexes = sorted(tmp_path.glob("*.txnindex"))
+    assert len(indexes) > 1
+    files = ",".join(str(path) for path in [*indexes, *sorted(tmp_path.glob("*.log"))])
+    output = run_tool(DUMP_TOOL, "--print-data-log", "--files", files)
+    assert [line for line in output.splitlines() if line.startswith("version: 0 producerId")] == expected
+    assert output.count("endTxnMarker: ABORT coordinatorEpoch: 5") == 3
+    assert output.count("endTxnMarker: COMMIT coordinatorEpoch: 5") == 1

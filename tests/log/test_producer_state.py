@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from data_plane.log.partition_log import Origin
 from data_plane.log.parts.producer_state import BATCHES_KEPT, DamagedSnapshot, ProducerState
 from data_plane.log.segments.segment import file_name
-from tests.log.support import NOW_MS, ROOT, append, batch, new_disk, new_log, open_log
+from tests.log.support import NOW_MS, ROOT, append, append_verified, batch, new_disk, new_log, open_log
+from wire.batches.transaction_markers import EndMarker, build_marker
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import RecordBatchBuilder
 
 LAST_SEQUENCE = 0x7FFFFFFF
 
@@ -118,11 +118,7 @@ def test_a_log_answers_repetitions_and_appends_nothing() -> None:
 
 def marker(producer_id: int, epoch: int, coordinator_epoch: int) -> bytearray:
     """A transaction marker as a coordinator writes it."""
-    builder = RecordBatchBuilder(
-        producer_id=producer_id, producer_epoch=epoch, is_transactional=True, is_control=True, leader_epoch=0
-    )
-    builder.append(NOW_MS, b"\0\0\0\1", b"\0\0" + coordinator_epoch.to_bytes(4, "big"))
-    return builder.build()
+    return build_marker(producer_id, epoch, coordinator_epoch, is_commit=True, timestamp_ms=NOW_MS)
 
 
 def test_transactions_are_tracked_by_their_first_offset_and_markers() -> None:
@@ -132,8 +128,8 @@ def test_transactions_are_tracked_by_their_first_offset_and_markers() -> None:
     log = open_log(directory)
     append(log, batch(2))
     ids = {"producer_id": 1, "producer_epoch": 3, "is_transactional": True}
-    append(log, batch(2, base_sequence=0, **ids), guard=object())
-    append(log, batch(2, base_sequence=2, **ids), guard=object())
+    append_verified(log, batch(2, base_sequence=0, **ids))
+    append_verified(log, batch(2, base_sequence=2, **ids))
     (producer,) = log.active_producers()
     assert (producer.current_txn_start_offset, producer.last_sequence) == (2, 3)
     append(log, marker(1, 3, 7), origin=Origin.COORDINATOR)
@@ -152,7 +148,7 @@ def test_transactions_are_tracked_by_their_first_offset_and_markers() -> None:
 def test_a_marker_of_a_new_epoch_fences_the_old_one() -> None:
     """KIP-360: the coordinator bumps the epoch with the marker."""
     state = state_with((3, 0, 5))
-    state.end_transaction(1, 4, NOW_MS, 0)
+    state.end_transaction(1, 4, 9, NOW_MS, EndMarker(False, 0))
     with pytest.raises(KafkaError) as caught:
         state.check(1, 3, 5, 0)
     assert caught.value.code == ErrorCode.INVALID_PRODUCER_EPOCH

@@ -28,6 +28,7 @@ from bench.small_requests import record_batch
 from data_plane.handlers.fetching.fetch_job import READ_UNITS
 from data_plane.handlers.grouping.gathering import DECISION_UNITS
 from data_plane.handlers.grouping.group_offsets import DECIDED_UNITS
+from data_plane.handlers.producing.txn_markers import APPEND_UNITS
 from data_plane.log.batch_work import RATION
 from metadata_quorum.describe_configs import RESOURCE_UNITS
 from wire.api import request_class, request_header_version, response_class, response_header_version
@@ -66,6 +67,7 @@ WEIGHTS = {
     ApiKey.FETCH: READ_UNITS,
     ApiKey.OFFSET_COMMIT: OFFSET_UNITS,
     ApiKey.OFFSET_DELETE: OFFSET_UNITS,
+    ApiKey.WRITE_TXN_MARKERS: APPEND_UNITS,
 }
 """The units that looking up one element takes, where it is dearer than a partition."""
 HELD = (

@@ -19,16 +19,19 @@ from data_plane.broker import Broker
 from data_plane.fetch_sessions import FetchedPartition, FetchPlan, FollowerCursor, move_to_end
 from data_plane.handlers.fetching.empty_batches import read_records
 from data_plane.handlers.leader_hints import leader_endpoints
+from data_plane.log.log_types import LogRead
 from data_plane.log.partition_log import FileRange, PartitionLog
 from data_plane.replication.partition import Partition
 from data_plane.replication.read_replica import preferred_read_replica
 from data_plane.replication.throttle import ReplicationThrottle
+from data_plane.replication.waiting_fetches import Until
 from odradek.env.ports import DiskError
 from odradek.serving.contract import Context, PinsFiles
 from odradek.serving.shared_parts import shared
 from odradek.serving.slices import Work
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import (
+    AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,
@@ -228,14 +231,14 @@ class FetchJob:
                     return _without_records(fetched, log, preferred_read_replica=nearer)
             bound = self.upper_bound(log)
             if self.is_follower:
-                if is_first:
-                    self._note_follower(fetched, partition)
-                throttle = self._throttle_of(partition)
+                throttle = self._note_follower(fetched, partition, is_first)
                 if throttle is not None and not throttle.has_room(int(self.broker.clock.monotonic() * 1000)):
                     bound = -1
+            stable_offset = log.last_stable_offset
             limit = min(fetched.max_bytes, room)
             read = PartitionLog.read if self.is_follower else read_records
             got = read(log, fetched.fetch_offset, limit, upper_bound=bound, min_one=not attempt.bytes_read)
+            aborted = _aborted(log, fetched.fetch_offset, got) if self.committed else None
         except (KafkaError, DiskError) as error:
             return self._not_read(fetched, partition, error)
         if got.next_offset < bound:
@@ -251,12 +254,12 @@ class FetchJob:
             fetched.key[1],
             0,
             log.high_watermark,
-            log.last_stable_offset,
+            stable_offset,
             log.log_start_offset,
             _NOT_DIVERGING,
             _NO_LEADER,
             _NO_SNAPSHOT,
-            _NONE_ABORTED if self.committed else None,
+            aborted,
             -1,
             records,
         )
@@ -300,11 +303,18 @@ class FetchJob:
             return throttle
         return None
 
-    def _note_follower(self, fetched: FetchedPartition, partition: Partition) -> None:
-        """Count the follower's promise, unless its offset is outside the log. Raises `KafkaError`.
+    def _note_follower(
+        self, fetched: FetchedPartition, partition: Partition, is_first: bool
+    ) -> ReplicationThrottle | None:
+        """Count the follower's promise the first time, unless its offset is outside the log; its throttle, if it has one.
 
-        This needs no disk: the follower has its records also while this log cannot be read.
+        Raises `KafkaError`. This needs no disk: the follower has its records also while this log cannot be read.
         """
+        if is_first:
+            self._count_promise(fetched, partition)
+        return self._throttle_of(partition)
+
+    def _count_promise(self, fetched: FetchedPartition, partition: Partition) -> None:
         replica = partition.follower(self.replica_id, fetched.current_leader_epoch >= 0)
         log = partition.log
         if log.log_start_offset <= fetched.fetch_offset <= log.log_end_offset:
@@ -343,6 +353,13 @@ class FetchJob:
     def has_enough(self, attempt: FetchRound) -> bool:
         """True if this round may be the answer: it has `min_bytes`, or must not wait."""
         return attempt.must_answer or attempt.bytes_read + attempt.bytes_cut_off >= self.min_bytes
+
+    @property
+    def bounded_by(self) -> Until:
+        """The offset of a log that bounds this fetch."""
+        if self.is_follower:
+            return Until.LOG_END
+        return Until.STABLE if self.committed else Until.HIGH_WATERMARK
 
     def upper_bound(self, log: PartitionLog) -> int:
         """The offset up to which this fetch may read."""
@@ -445,6 +462,23 @@ class FetchJob:
         fetched.sent_high_watermark = answer.high_watermark if is_taken else -1
         fetched.sent_log_start_offset = answer.log_start_offset
         return news
+
+
+def _aborted(log: PartitionLog, offset: int, got: LogRead) -> list[AbortedTransaction]:
+    """The aborted transactions that have records in what was read from `offset` on. Raises `DiskError`.
+
+    Kafka looks up to the next entry of the segment's offset index, and may tell of some more.
+    """
+    if got.file is None:
+        return _NONE_ABORTED
+    try:
+        found = log.aborted_transactions(offset, got.next_offset)
+    except DiskError:
+        got.release()
+        raise
+    if not found:
+        return _NONE_ABORTED
+    return [AbortedTransaction(each.producer_id, each.first_offset) for each in found]
 
 
 def _without_records(

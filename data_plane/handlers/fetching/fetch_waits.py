@@ -66,7 +66,7 @@ def _mark(job: FetchJob, partition: Partition, records: Any, bytes_wanted: int) 
     log = partition.log
     upper_bound = job.upper_bound(log)
     active = log.active
-    next_mark = (Until.LOG_END if job.is_follower else Until.HIGH_WATERMARK), (upper_bound + 1, 0)
+    next_mark = job.bounded_by, (upper_bound + 1, 0)
     if bytes_wanted <= HEADER_SIZE or upper_bound < active.base_offset:
         return next_mark
     if records.__class__ is FileRange:

@@ -197,7 +197,7 @@ def find_offset(
             late high watermark. So the end of the log is never seen to fall back (KIP-207).
     """
     log = partition.log
-    bound = log.last_stable_offset if committed else log.high_watermark
+    bound = log.last_stable_offset_in_worker() if committed and not to_end else log.high_watermark
     lags = not to_end and log.high_watermark < partition.epoch_start_offset
     if to_end:
         bound = log.log_end_offset

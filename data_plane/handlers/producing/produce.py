@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import islice
 
 from data_plane.broker import Broker
 from data_plane.handlers.producing.delayed_produce import (
@@ -15,6 +16,7 @@ from data_plane.handlers.producing.delayed_produce import (
 from data_plane.handlers.producing.produce_rest import GO_ON, PARTITIONS_PER_TURN, ProduceRest, Turn
 from data_plane.handlers.producing.producer_refusals import PRODUCER_ERRORS, ProducerRefusals
 from data_plane.handlers.producing.recompression_on_append import Batch, are_quick, find_batches
+from data_plane.handlers.producing.transactional_batches import NotVerified, Transaction, TransactionalBatches
 from data_plane.log.batch_work import BatchWork, OffLoop
 from data_plane.log.record_rules import RecordsRefused
 from data_plane.replication.partition import Partition
@@ -70,38 +72,48 @@ class ProduceHandler:
         self._refusals = ProducerRefusals(broker.clock, broker.log)
 
     def handle(self, context: Context, request: ProduceRequest) -> Result:
-        """Append each batch, once it has its topic's codec."""
+        """Append each batch, once it is verified and has its topic's codec."""
+        transaction = None
+        if request.transactional_id is not None:
+            transaction = TransactionalBatches(self._broker, request, context.api_version)
+            steps = transaction.collect(context.api_version >= TOPIC_IDS_SINCE)
+            for _ in islice(steps, PARTITIONS_PER_TURN):
+                continue
+            if transaction.must_ask or transaction.is_unfinished:
+                return self._verify(context, request, transaction, steps)
+            code = transaction.error
+            if code:
+                return self._refuse_all(request, code)
         if self._broker.recompressed_topics:
             batches = find_batches(self._broker, context, request)
             if batches:
-                later = self._recompress(context, request, batches)
+                later = self._recompress(context, request, batches, transaction)
                 if later is not None:
                     return later
-        result = self._append(context, request, None)
+        result = self._append(context, request, None, transaction)
         assert result is not GO_ON, "the first turn suspends its connection"
         return result
 
-    def _append(self, context: Context, request: ProduceRequest, rest: ProduceRest | None) -> Turn:
+    def _append(
+        self, context: Context, request: ProduceRequest, rest: ProduceRest | None, transaction: Transaction
+    ) -> Turn:
         """Append, or go on with the `rest`. `GO_ON` asks for another turn for it."""
         broker, acks = self._broker, request.acks
         connection = context.note_append()
-        by_id = context.api_version >= TOPIC_IDS_SINCE
-        now_ms = broker.clock.wall_ms()
+        by_id, now_ms = context.api_version >= TOPIC_IDS_SINCE, broker.clock.wall_ms()
         waiting: list[Appended] | None = None
         responses: list[TopicProduceResponse] = [] if rest is None else rest.responses
-        begun = None if rest is None else rest.answers
-        failed = rest is not None and rest.failed
+        begun, failed = (None, False) if rest is None else (rest.answers, rest.failed)
         work: BatchWork = broker.loop_work
-        left = PARTITIONS_PER_TURN
-        are_acks_valid = -1 <= acks <= 1
+        left, are_acks_valid = PARTITIONS_PER_TURN, -1 <= acks <= 1
         for topic in request.topic_data if rest is None else request.topic_data[len(responses) :]:
             hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
             is_reserved = hosted is not None and hosted.name in INTERNAL_TOPICS and self._is_kept_out(context)
             answers, begun = begun or [], None
             for data in topic.partition_data[len(answers) :] if answers else topic.partition_data:
-                left -= 1
-                if left < 0:
-                    return self._go_on_later(context, request, rest, (responses, answers, waiting, failed))
+                if (left := left - 1) < 0:
+                    state = (responses, answers, waiting, failed, transaction)
+                    return self._go_on_later(context, request, rest, state)
                 partition = None if hosted is None else hosted.partitions.get(data.index)
                 if (
                     partition is None
@@ -117,9 +129,11 @@ class ProduceHandler:
                         parse_produced(data.records or b"", context.api_version)
                     if rest is not None:
                         work = rest.work_at(len(responses), len(answers))
-                    result = partition.append_as_leader(data.records, now_ms, work)  # type: ignore[arg-type]  # a view, as decoded
+                    guard = transaction and transaction.guard_at(len(responses), len(answers))
+                    result = partition.append_as_leader(data.records, now_ms, work, guard)  # type: ignore[arg-type]  # a view, as decoded
                 except OffLoop:
-                    return self._go_on_later(context, request, rest, (responses, answers, waiting, failed))
+                    state = (responses, answers, waiting, failed, transaction)
+                    return self._go_on_later(context, request, rest, state)
                 except (KafkaError, DiskError) as error:
                     answers.append(self._not_appended(context, data, partition, error))
                     failed = True
@@ -134,8 +148,7 @@ class ProduceHandler:
                 answers.append(answer)
                 must_sync = log.needs_flush
                 if must_sync or (acks == ACKS_ALL and log.high_watermark <= result.last_offset):
-                    if waiting is None:
-                        waiting = []
+                    waiting = waiting or []
                     waiting.append((partition, result.last_offset, must_sync, answer))
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
         if waiting is None and rest is None and not failed and acks:
@@ -179,7 +192,50 @@ class ProduceHandler:
         listener = self._broker.settings.listener_of_brokers
         return context.client_id != ADMIN_CLIENT_ID or listener not in (None, context.listener)
 
-    def _recompress(self, context: Context, request: ProduceRequest, batches: list[Batch]) -> Suspend | None:
+    def _verify(
+        self,
+        context: Context,
+        request: ProduceRequest,
+        transaction: TransactionalBatches,
+        steps: Iterator[None],
+    ) -> Suspend:
+        """The connection waits until the coordinator of the transaction has answered, then the batches are appended."""
+        by_id = context.api_version >= TOPIC_IDS_SINCE
+        asker = context.for_later()
+        rest = ProduceRest(self._broker, request, by_id, (0, 0))
+
+        async def first(go_on: Callable[[], Turn]) -> Turn:
+            await rest.verify(transaction, steps)
+            code = transaction.error
+            if code:
+                return self._refuse_all(request, code)
+            if self._broker.recompressed_topics:
+                await rest.recompress(find_batches(self._broker, asker, request))
+            return go_on()
+
+        return self._suspend(context, request, rest, transaction, first)
+
+    def _refuse_all(self, request: ProduceRequest, code: ErrorCode) -> Result:
+        """The same error for each partition of the request."""
+        if request.acks == 0:
+            return CLOSE
+        responses = [
+            TopicProduceResponse(
+                topic.name,
+                topic.topic_id,
+                [_error_answer(data.index, code, None) for data in topic.partition_data],
+            )
+            for topic in request.topic_data
+        ]
+        return ProduceResponse(responses, 0, _NO_ENDPOINTS)
+
+    def _recompress(
+        self,
+        context: Context,
+        request: ProduceRequest,
+        batches: list[Batch],
+        transaction: Transaction,
+    ) -> Suspend | None:
         """Give batches their topics' codec: small ones at once. With a large one the connection waits for a worker."""
         if are_quick(batches):
             for batch in batches:
@@ -192,7 +248,7 @@ class ProduceHandler:
             await rest.recompress(batches)
             return go_on()
 
-        return self._suspend(context, request, rest, first)
+        return self._suspend(context, request, rest, transaction, first)
 
     def _go_on_later(
         self,
@@ -204,13 +260,14 @@ class ProduceHandler:
             list[PartitionProduceResponse],
             list[Appended] | None,
             bool,
+            Transaction,
         ],
     ) -> Turn:
         """End this turn of the request; `state` are the variables of `_append`.
 
         Appended records are watched from now on: a leadership that is lost and won again in between must be noticed.
         """
-        responses, answers, waiting, failed = state
+        responses, answers, waiting, failed, transaction = state
         is_first = rest is None
         if rest is None:
             by_id = context.api_version >= TOPIC_IDS_SINCE
@@ -224,7 +281,7 @@ class ProduceHandler:
             rest.delayed.wait_for(waiting, request.acks)
         elif waiting is not None:
             self._sync_unanswered(waiting)
-        return self._suspend(context, request, rest, rest.work) if is_first else GO_ON
+        return self._suspend(context, request, rest, transaction, rest.work) if is_first else GO_ON
 
     def _sync_unanswered(self, waiting: Iterable[Appended]) -> None:
         """Start the flush that `flush.messages` asks for, after a request with acks=0 that does not wait for it."""
@@ -237,13 +294,14 @@ class ProduceHandler:
         context: Context,
         request: ProduceRequest,
         rest: ProduceRest,
+        transaction: Transaction,
         first: Callable[[Callable[[], Turn]], Awaitable[Turn]],
     ) -> Suspend:
         """The connection waits for `first`, and then for as many turns as the rest of its request takes."""
         asker = context.for_later()
 
         def go_on() -> Turn:
-            result = self._append(asker, request, rest)
+            result = self._append(asker, request, rest, transaction)
             self._broker.run_woken()
             return result
 
@@ -271,6 +329,8 @@ class ProduceHandler:
             return _error_answer(
                 data.index, ErrorCode.KAFKA_STORAGE_ERROR, "Disk error when trying to write to the log"
             )
+        if isinstance(error, NotVerified):
+            return _error_answer(data.index, error.code, error.message)
         if error.code in PRODUCER_ERRORS and data.records is not None:
             self._refusals.tell(context, log, data.records, error)
         # A batch may keep its error, whose frames hold all of the request: a circle until the next collection.

@@ -19,13 +19,15 @@ batches behind it when a request has become unusually much. There is one `large`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
+from itertools import islice
 from typing import TypeAlias
 
 from data_plane.broker import Broker
 from data_plane.handlers.producing.delayed_produce import DelayedProduce
 from data_plane.handlers.producing.recompression_on_append import Batch
+from data_plane.handlers.producing.transactional_batches import TransactionalBatches
 from data_plane.log.batch_work import SMALL_BYTES_MAX, HandedOff, LargerThanThought, RequestBudget
 from data_plane.log.log_config import LogConfig
 from odradek.serving.contract import Result
@@ -129,6 +131,13 @@ class ProduceRest:
         """The next turn begins behind these."""
         self.responses, self.answers, self.failed = responses, answers, failed
         self.place = (len(responses), len(answers))
+
+    async def verify(self, transaction: TransactionalBatches, steps: Iterator[None]) -> None:
+        """Take the `steps` of finding out what must be verified, in several turns, and ask the coordinator."""
+        while await self._share.on_loop(lambda: sum(1 for _ in islice(steps, PARTITIONS_PER_TURN))):
+            continue
+        if transaction.must_ask and not transaction.error:
+            await transaction.verify()
 
     async def recompress(self, batches: list[Batch]) -> None:
         """Give batches their topics' codec, and note what they are then."""

@@ -273,8 +273,7 @@ class Background:
     def _expire_producers(self, now_ms: int) -> None:
         context = self._log_dir.context
         for log in self._log_dir.logs.values():
-            if log.producers.state is not None:
-                log.producers.state.expire(now_ms, context.producer_id_expiration_ms)
+            log.producers.expire(now_ms, context.producer_id_expiration_ms)
 
     def _drop_idle_indexes(self) -> None:
         for log in self._log_dir.logs.values():

@@ -141,6 +141,7 @@ class CleanedSegment:
         aborted_transactions = self._read_transactions(source_bases)
         if aborted_transactions:
             self._write(TXN_INDEX_SUFFIX, aborted_transactions)
+            segment.expect_aborted()
         segment.file.sync()
         self._check_wanted()
         self._directory.sync()

@@ -1,7 +1,8 @@
 """The state of a log's producers, read from its files at the first need of it.
 
 After a clean stop the newest snapshot says it all, and most logs never ask. A truncation undoes what producers have appended,
-so the state is read again then.
+so the state is read again then. A committed reader asks for open transactions at every fetch. So a state without any is
+left unread, and is known to be so (`is_settled`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from data_plane.log.parts.producer_recovery import rebuild_producers, write_snapshot
 from data_plane.log.parts.producer_state import ProducerState
 from data_plane.log.parts.segment_list import SegmentList
+from data_plane.log.parts.verification import Verifications
 
 _NONE = -1
 
@@ -16,13 +18,17 @@ _NONE = -1
 class LazyProducers:
     """The producer state of one log, read from its snapshot and its batches at first need."""
 
-    __slots__ = ("_unread_offset", "state")
+    __slots__ = ("_unread_offset", "is_settled", "state", "verifications")
 
     def __init__(self) -> None:
         self.state: ProducerState | None = None
         """The state, or None until it is needed."""
         self._unread_offset = _NONE
         """The offset as of which the state is to be read at first need, -1: there is none to be read."""
+        self.is_settled = True
+        """True if an unread state is known to have no open transaction."""
+        self.verifications: Verifications | None = None
+        """The transactions that are being verified; None before the first."""
 
     def load(self, segments: SegmentList, index_interval_bytes: int) -> ProducerState:
         """The state, read now if it has not been needed before (blocking, mostly short). Raises `DiskError`."""
@@ -45,15 +51,28 @@ class LazyProducers:
         self.state = state
         self._unread_offset = _NONE
 
-    def read_at_need(self, offset: int) -> None:
+    def read_at_need(self, offset: int, *, is_settled: bool) -> None:
         """Forget the state; at its next need it is read anew, as of `offset`."""
         self.state = None
         self._unread_offset = offset
+        self.is_settled = is_settled
+
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
+        """Forget producers and verifications that are this old; `now_ms` is monotonic."""
+        if self.state is not None:
+            self.state.expire(now_ms, expiration_ms)
+        if self.verifications is not None:
+            self.verifications.expire(now_ms, expiration_ms)
+
+    def void_verification(self, producer_id: int) -> None:
+        """End the producer's verification: something transactional was appended."""
+        if self.verifications is not None:
+            self.verifications.void(producer_id)
 
     def truncate(self, offset: int) -> None:
         """Forget what comes from `offset` or later: the state is read anew, if there is any such thing."""
         if self._unread_offset > offset or (self.state is not None and self.state.reaches(offset)):
-            self.read_at_need(offset)
+            self.read_at_need(offset, is_settled=False)
 
     def write_snapshot(
         self, segments: SegmentList, log_end_offset: int, index_interval_bytes: int, *, sync: bool = False

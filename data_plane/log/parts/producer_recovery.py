@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from data_plane.log.parts.producer_state import DamagedSnapshot, ProducerState
+from data_plane.log.parts.producer_state import DamagedSnapshot, EndedTransaction, ProducerState
+from data_plane.log.segments.aborted_index import (
+    AbortedIndex,
+    AbortedTransaction,
+    DamagedTransactionIndex,
+)
 from data_plane.log.segments.scan import SegmentScan
 from data_plane.log.segments.segment import (
     SNAPSHOT_SUFFIX,
@@ -16,16 +21,16 @@ from data_plane.log.segments.segment import (
 )
 from odradek.env.ports import Dir, DiskRefused, FileMissing
 from wire.batches.batch_header import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, Buffer
-from wire.batches.records import records
-from wire.errors import KafkaError
-
-_MARKER_BYTES_MAX = 4096
+from wire.batches.transaction_markers import parse_marker
 
 
 def note_batch(
     state: ProducerState, header: BatchHeader, base_offset: int, timestamp_ms: int, batch: Buffer | None
-) -> None:
-    """Bring the state up to date with an appended batch; `batch` is needed for control batches only."""
+) -> EndedTransaction | None:
+    """Bring the state up to date with an appended batch; `batch` is needed for control batches only.
+
+    Returns the transaction that the batch ends, if it does.
+    """
     attributes = header.attributes
     if not attributes & CONTROL_MASK:
         delta = header.last_offset_delta
@@ -38,28 +43,33 @@ def note_batch(
             timestamp_ms,
             bool(attributes & TRANSACTIONAL_MASK),
         )
-    elif attributes & TRANSACTIONAL_MASK:
-        epoch = -1 if batch is None else marker_coordinator_epoch(batch)
-        state.end_transaction(header.producer_id, header.producer_epoch, timestamp_ms, epoch)
+    elif attributes & TRANSACTIONAL_MASK and batch is not None:
+        marker = parse_marker(batch)
+        if marker is not None:
+            # Without a record the whole transaction was cleaned away.
+            producer_id, epoch = header.producer_id, header.producer_epoch
+            return state.end_transaction(producer_id, epoch, base_offset, timestamp_ms, marker)
+    return None
 
 
-def marker_coordinator_epoch(batch: Buffer) -> int:
-    """The coordinator epoch in a transaction marker's value (version int16, epoch int32); -1 if unreadable."""
-    try:
-        (marker,) = records(batch, decompressed_bytes_max=_MARKER_BYTES_MAX, crc=False)
-    except (KafkaError, ValueError):
-        return -1
-    value = marker.value
-    return int.from_bytes(value[2:6], "big", signed=True) if value is not None and len(value) >= 6 else -1
+def note_ended(segment: Segment, state: ProducerState, ended: EndedTransaction) -> None:
+    """Enter a transaction whose marker is in this segment among the aborted ones, if it was aborted."""
+    if ended.is_aborted:
+        last_offset = ended.last_offset
+        stable = state.stable_behind(last_offset)
+        segment.note_aborted(AbortedTransaction(ended.producer_id, ended.first_offset, last_offset, stable))
 
 
-def note_scanned(state: ProducerState, segment: Segment, position: int, header: BatchHeader) -> None:
+def note_scanned(
+    state: ProducerState, segment: Segment, position: int, header: BatchHeader
+) -> EndedTransaction | None:
     """Note a batch as `note_batch` does, for one that a scan has found at `position` of a segment's file."""
-    if header.producer_id >= 0:
-        batch = None
-        if header.attributes & CONTROL_MASK:
-            batch = segment.file.pread(header.size, position)
-        note_batch(state, header, header.base_offset, header.max_timestamp, batch)
+    if header.producer_id < 0:
+        return None
+    batch = None
+    if header.attributes & CONTROL_MASK:
+        batch = segment.file.pread(header.size, position)
+    return note_batch(state, header, header.base_offset, header.max_timestamp, batch)
 
 
 def snapshot_offsets(names: list[str]) -> list[int]:
@@ -120,6 +130,30 @@ def replay(
             note_scanned(state, segment, position, header)
         if at + 1 < len(segments):
             segment.file.rest()
+
+
+def aborted_in(
+    directory: Dir, segments: Sequence[Segment], segment: Segment, index_interval_bytes: int
+) -> AbortedIndex:
+    """The aborted transactions of a segment, read now if they have not been needed before.
+
+    If the file cannot be right, they are read from the batches, and the file is written anew (blocking). Raises
+    `DiskError`.
+    """
+    try:
+        return segment.load_aborted()
+    except DamagedTransactionIndex:
+        segment.remove_aborted_file()
+    start_offset = segment.base_offset
+    state, offset = latest_state(directory, segments[0].base_offset, start_offset, directory.list())
+    replay(segments, state, offset, start_offset, index_interval_bytes)
+    segment.forget_aborted()
+    for position, header in SegmentScan(segment.file, 0, segment.size, start_offset):
+        ended = note_scanned(state, segment, position, header)
+        if ended is not None:
+            note_ended(segment, state, ended)
+    segment.write_aborted()
+    return segment.load_aborted()
 
 
 def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: bool = False) -> None:

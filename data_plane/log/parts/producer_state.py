@@ -12,11 +12,17 @@ segment, hold it as of that offset and make that short. Their format is Kafka's 
 room for one batch of each producer. Kafka writes the last one, so after a clean restart it takes a retry of the four
 before for a gap. We write a producer's entry once for each batch, oldest first: Kafka, reading them in order, ends
 with the last, and we know all five.
+
+A transaction is open from its first batch in this log to its marker. A committed reader stops at the first unstable
+offset. There the earliest transaction begins that is open, or whose marker is not below the high watermark yet (Kafka's
+`ProducerStateManager.unreplicatedTxns`). A state that was read from a snapshot knows no marker below it. Such a marker
+counts as committed: the coordinator had decided before any marker was written, and repeats a marker that is lost.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
@@ -24,8 +30,14 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from wire.batches.batch_header import SEQUENCE_MASK
+from wire.batches.transaction_markers import EndMarker
 from wire.errors import ErrorCode, KafkaError
 
+NO_OFFSET = (1 << 63) - 1
+"""Above all offsets: the first unstable offset of a log without transactions."""
+EPOCH_MAX = (1 << 15) - 1
+_EPOCHS_GROW_SINCE = 2
+"""The transaction version in which each marker has a higher epoch than the transaction that it ends (KIP-890)."""
 BATCHES_KEPT = 5
 NO_EPOCH = -1
 _SNAPSHOT_VERSION = 1
@@ -45,6 +57,15 @@ class Duplicate(NamedTuple):
     base_offset: int
     last_offset: int
     timestamp_ms: int
+
+
+class EndedTransaction(NamedTuple):
+    """A transaction of which this log has records, and its marker at `last_offset`."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
 
 
 class ActiveProducer(NamedTuple):
@@ -114,19 +135,32 @@ class ProducerEntry:
 class ProducerState:
     """All producers of one log. Change it only with what is appended."""
 
-    __slots__ = ("entries",)
+    __slots__ = ("ended", "entries", "first_ongoing", "ongoing")
 
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
+        self.ongoing: OrderedDict[int, int] = OrderedDict()
+        """The producers of the open transactions by first offset, ascending."""
+        self.first_ongoing = NO_OFFSET
+        """The first of them, for all threads."""
+        self.ended: deque[tuple[int, int]] = deque()
+        """(marker's offset, first offset) of transactions whose marker may be at the high watermark or behind it. Both
+        ascend: one that ended before a later one's end and began behind its beginning is left out."""
 
     def check(
-        self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int
+        self,
+        producer_id: int,
+        epoch: int,
+        base_sequence: int,
+        last_offset_delta: int,
+        is_transactional: bool = False,
     ) -> Duplicate | None:
         """Check a client's batch before it is appended; the batch it repeats, or None if it is new.
 
         Raises:
             KafkaError: INVALID_PRODUCER_EPOCH for an epoch below the known one,
-                OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, or a new epoch that does not start at 0.
+                OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, or a new epoch that does not start at 0, INVALID_TXN_STATE for
+                a batch without a transaction while the producer has one open.
         """
         entry = self.entries.get(producer_id)
         if entry is None:
@@ -135,6 +169,8 @@ class ProducerState:
         last_sequence = batches[-4] if batches else -1
         if epoch == entry.epoch:
             if base_sequence == (last_sequence + 1) & SEQUENCE_MASK:
+                if entry.current_txn_first_offset >= 0 and not is_transactional:
+                    raise _not_transactional(producer_id)
                 return None
             duplicate = entry.find_duplicate(
                 epoch, base_sequence, (base_sequence + last_offset_delta) & SEQUENCE_MASK
@@ -147,18 +183,70 @@ class ProducerState:
                 f"(incoming seq. number), {last_sequence} (current end sequence number)",
             )
         if epoch < entry.epoch:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"Epoch of producer {producer_id} is {epoch}, which is smaller than the last seen "
-                f"epoch {entry.epoch}",
-            )
+            raise _old_epoch(producer_id, epoch, entry.epoch)
         if base_sequence and entry.epoch != NO_EPOCH:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"Invalid sequence number for new epoch of producer {producer_id}: {base_sequence} "
                 f"(incoming seq. number), {epoch} (incoming epoch)",
             )
+        if entry.current_txn_first_offset >= 0 and not is_transactional:
+            raise _not_transactional(producer_id)
         return None
+
+    def find_duplicate(
+        self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int
+    ) -> Duplicate | None:
+        """The kept batch that a client's batch repeats, if any."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            return None
+        return entry.find_duplicate(epoch, base_sequence, (base_sequence + last_offset_delta) & SEQUENCE_MASK)
+
+    def has_ongoing(self, producer_id: int, epoch: int) -> bool:
+        """True if the producer has a transaction open here, in this epoch."""
+        entry = self.entries.get(producer_id)
+        return entry is not None and entry.current_txn_first_offset >= 0 and entry.epoch == epoch
+
+    def is_unsequenced(self, producer_id: int) -> bool:
+        """True if no batch of the producer's present epoch is known."""
+        entry = self.entries.get(producer_id)
+        return entry is None or not entry.batches
+
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """Check the epoch of a batch that a coordinator appends. Raises `KafkaError` INVALID_PRODUCER_EPOCH."""
+        entry = self.entries.get(producer_id)
+        if entry is not None and epoch < entry.epoch:
+            raise _old_epoch(producer_id, epoch, entry.epoch)
+
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int
+    ) -> None:
+        """Check a transaction's marker before it is appended (Kafka's `ProducerAppendInfo.appendEndTxnMarker`).
+
+        Since transaction version 2 a marker's epoch is above its transaction's. A marker that is written again has
+        the known epoch, and finds no open transaction. The highest epoch has none above it.
+
+        Raises:
+            KafkaError: INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED for a coordinator epoch below the
+                last marker's.
+        """
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            return
+        if epoch < entry.epoch or (
+            transaction_version >= _EPOCHS_GROW_SINCE
+            and epoch == entry.epoch
+            and entry.current_txn_first_offset >= 0
+            and epoch != EPOCH_MAX
+        ):
+            raise _old_epoch(producer_id, epoch, entry.epoch)
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"Invalid coordinator epoch for producer {producer_id}: {coordinator_epoch} (zombie), "
+                f"{entry.coordinator_epoch} (current)",
+            )
 
     def update(
         self,
@@ -170,12 +258,12 @@ class ProducerState:
         timestamp_ms: int,
         is_transactional: bool,
     ) -> None:
-        """Note an appended batch of data."""
+        """Note an appended batch of data. A coordinator's batch has no sequence number (-1)."""
         entry = self._entry(producer_id, epoch)
         batches = entry.batches
         batches.extend(
             (
-                (base_sequence + last_offset_delta) & SEQUENCE_MASK,
+                (base_sequence + last_offset_delta) & SEQUENCE_MASK if base_sequence >= 0 else -1,
                 last_offset,
                 last_offset_delta,
                 timestamp_ms,
@@ -185,16 +273,56 @@ class ProducerState:
             del batches[:_FIELDS]
         entry.last_timestamp_ms = timestamp_ms
         if is_transactional and entry.current_txn_first_offset < 0:
-            entry.current_txn_first_offset = last_offset - last_offset_delta
+            first_offset = last_offset - last_offset_delta
+            entry.current_txn_first_offset = first_offset
+            self.ongoing[first_offset] = producer_id
+            if first_offset < self.first_ongoing:
+                self.first_ongoing = first_offset
 
     def end_transaction(
-        self, producer_id: int, epoch: int, timestamp_ms: int, coordinator_epoch: int
-    ) -> None:
-        """Note an appended transaction marker; its epoch may be new."""
+        self, producer_id: int, epoch: int, offset: int, timestamp_ms: int, marker: EndMarker
+    ) -> EndedTransaction | None:
+        """Note a marker that was appended at `offset`; its epoch may be new.
+
+        Returns the transaction that it ends; None if this log has no records of it.
+        """
         entry = self._entry(producer_id, epoch)
+        first_offset = entry.current_txn_first_offset
         entry.current_txn_first_offset = -1
         entry.last_timestamp_ms = timestamp_ms
-        entry.coordinator_epoch = max(entry.coordinator_epoch, coordinator_epoch)
+        entry.coordinator_epoch = max(entry.coordinator_epoch, marker.coordinator_epoch)
+        if first_offset < 0:
+            return None
+        ended = self.ended
+        while ended and ended[-1][1] >= first_offset:
+            ended.pop()
+        ended.append((offset, first_offset))
+        # Last: a worker that looks in between finds the transaction in one of both.
+        del self.ongoing[first_offset]
+        self.first_ongoing = next(iter(self.ongoing), NO_OFFSET)
+        return EndedTransaction(producer_id, first_offset, offset, marker.is_abort)
+
+    def stable_behind(self, offset: int) -> int:
+        """The first offset of the earliest open transaction; without one, the offset behind the marker at `offset`."""
+        return offset + 1 if self.first_ongoing == NO_OFFSET else self.first_ongoing
+
+    def first_unstable_offset(self, high_watermark: int) -> int:
+        """The earliest offset of a transaction that is open, or whose marker is not below the high watermark.
+
+        `NO_OFFSET` without any. May run in a worker.
+        """
+        first = self.first_ongoing
+        if self.ended:
+            for marker, begun in list(self.ended):
+                if marker >= high_watermark:
+                    return min(first, begun)
+        return first
+
+    def forget_ended(self, high_watermark: int) -> None:
+        """Forget the ended transactions whose marker is committed (on the loop)."""
+        ended = self.ended
+        while ended and ended[0][0] < high_watermark:
+            ended.popleft()
 
     def _entry(self, producer_id: int, epoch: int) -> ProducerEntry:
         entry = self.entries.get(producer_id)
@@ -287,7 +415,36 @@ class ProducerState:
             entry.coordinator_epoch = coordinator_epoch
             entry.current_txn_first_offset = txn_first
             entry.last_timestamp_ms = timestamp
-            if offset >= 0 and sequence >= 0:
+            if offset >= 0:
                 entry.batches.extend((sequence, offset, delta, timestamp))
                 del entry.batches[: -BATCHES_KEPT * _FIELDS]
+        begun = (
+            (entry.current_txn_first_offset, producer_id)
+            for producer_id, entry in state.entries.items()
+            if entry.current_txn_first_offset >= 0
+        )
+        state.ongoing.update(sorted(begun))
+        state.first_ongoing = next(iter(state.ongoing), NO_OFFSET)
         return state
+
+
+def has_open_transaction(snapshot: bytes) -> bool:
+    """True if a snapshot file tells of an open transaction, or cannot be read."""
+    entries = memoryview(snapshot)[_SNAPSHOT_HEADER.size :]
+    if len(entries) % _SNAPSHOT_ENTRY.size:
+        return True
+    return any(fields[-1] >= 0 for fields in _SNAPSHOT_ENTRY.iter_unpack(entries))
+
+
+def _old_epoch(producer_id: int, epoch: int, known_epoch: int) -> KafkaError:
+    comparison = "smaller than" if epoch < known_epoch else "not above"
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"Epoch of producer {producer_id} is {epoch}, which is {comparison} the last seen epoch {known_epoch}",
+    )
+
+
+def _not_transactional(producer_id: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_TXN_STATE, f"Expected transactional write from producer {producer_id}"
+    )

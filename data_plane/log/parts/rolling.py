@@ -29,6 +29,8 @@ def roll(
         old.begin(now_ms, old.jitter_ms)
         return
     with segments.home.telling_failures():
+        # Other indexes can be made anew from the segment alone. A disk that refuses this one gets no new segment.
+        old.write_aborted()
         fresh = segments.create(new_base, now_ms)
         old.write_index()
         # In a flush's way before the segment is: what is finished is synced with its snapshot.

@@ -16,6 +16,7 @@ watermark), and recent batches' ends (`recent_places`).
 from __future__ import annotations
 
 from data_plane.log.log_config import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from data_plane.log.segments.aborted_index import NONE_ABORTED, AbortedIndex, AbortedTransaction
 from data_plane.log.segments.recent_places import RecentPlaces
 from data_plane.log.segments.scan import SegmentScan
 from data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
@@ -49,6 +50,7 @@ class Segment:
     """One segment of a log. Offsets are absolute, positions are bytes in the `.log` file."""
 
     __slots__ = (
+        "aborted",
         "base_offset",
         "bound_place",
         "bytes_since_index",
@@ -78,6 +80,8 @@ class Segment:
         self.file = file
         self.size = file.size
         self.is_active = is_active
+        self.aborted: AbortedIndex | None = NONE_ABORTED
+        """The aborted transactions whose markers are here; None: still in the file alone. Never None while active."""
         self.index: SegmentIndex | None = None
         self.index_is_written = (0, 0)
         """The numbers of entries of both indexes that are in their files: (offset index, time index)."""
@@ -138,6 +142,9 @@ class Segment:
         if self.index is not None:
             self.index.truncate(offset - self.base_offset, position)
         self._cut_index_files()
+        if self.aborted is not NONE_ABORTED:
+            self.load_aborted().truncate(offset)
+            self.remove_aborted_file()
         self.forget_places()
         self.measure_tail()
 
@@ -186,6 +193,7 @@ class Segment:
     def begin_recovery(self) -> None:
         """Derive all from the file again: `note_batch` is called for each of its batches from the first on."""
         self.index = None
+        self.forget_aborted()
         self.needs_sync = True
         self.max_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_offset = self.base_offset
@@ -317,6 +325,8 @@ class Segment:
         """Make the index files durable (blocking). Missing files are rebuilt when they are needed."""
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             sync_file(self.directory, self.name(suffix))
+        if self.aborted is not NONE_ABORTED:
+            sync_file(self.directory, self.name(TXN_INDEX_SUFFIX))
 
     def remove_index_files(self) -> None:
         self.index_is_written = (0, 0)
@@ -329,6 +339,8 @@ class Segment:
             self.uses = _IDLE
         elif self.uses == _IDLE and not self.is_active and self._index_is_on_disk():
             self.index = self.recent = None
+            if self.aborted is not NONE_ABORTED:
+                self.aborted = None
             if self.file.rest():
                 self.uses = _DROPPED
 
@@ -340,6 +352,57 @@ class Segment:
     def needs_index(self) -> bool:
         """True if `newest_timestamp_ms` has to read the index, or more."""
         return self.max_timestamp_ms == UNKNOWN
+
+    # --- aborted transactions
+
+    def note_aborted(self, entry: AbortedTransaction) -> None:
+        """Note an abort marker that was appended, or found by a scan. The file is written when the segment is finished."""
+        index = self.aborted
+        if index is None:
+            raise AssertionError(
+                f"{self.file.path}: the aborted transactions of an active segment are in memory"
+            )
+        if index is NONE_ABORTED:
+            index = self.aborted = AbortedIndex()
+        index.append(entry)
+
+    def forget_aborted(self) -> None:
+        """Begin anew: all abort markers will be noted again. The file stays until it is written or removed."""
+        self.aborted = NONE_ABORTED
+
+    def expect_aborted(self) -> None:
+        """There is a file of aborted transactions, which is read at first need."""
+        self.aborted = None
+
+    def load_aborted(self) -> AbortedIndex:
+        """The aborted transactions, read now if they have not been needed before.
+
+        Raises `DamagedTransactionIndex`, `FileClosed` for a segment that was removed, `DiskError`.
+        """
+        index = self.aborted
+        if index is None:
+            if self.is_removed:
+                raise self._removed()
+            try:
+                index = AbortedIndex.decode(self.directory.read_bytes(self.name(TXN_INDEX_SUFFIX)))
+            except FileMissing:
+                index = NONE_ABORTED
+            self.aborted = index if len(index) else NONE_ABORTED
+        return index
+
+    def write_aborted(self) -> bool:
+        """Write the file anew, if there is anything for it: the segment is finished, closed or recovered.
+
+        Returns whether there was. `flush_index` makes it durable. Raises `DiskError`.
+        """
+        if self.aborted is None or not len(self.aborted):
+            return False
+        write_whole(self.directory, self.name(TXN_INDEX_SUFFIX), self.aborted.encode())
+        return True
+
+    def remove_aborted_file(self) -> None:
+        """Remove the file, which says what is no longer so. Raises `DiskError`."""
+        remove_if_present(self.directory, self.name(TXN_INDEX_SUFFIX))
 
     # --- finding places
 

@@ -157,11 +157,8 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "group.streams.max.size",
     ),
     "there are no transactions": (
-        "add.partitions.to.txn.retry.backoff.max.ms",
-        "add.partitions.to.txn.retry.backoff.ms",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         "transaction.max.timeout.ms",
-        "transaction.partition.verification.enable",
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         "transaction.state.log.load.buffer.size",
         "transaction.state.log.min.isr",

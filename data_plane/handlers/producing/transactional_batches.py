@@ -1,0 +1,180 @@
+"""The transactional batches of one Produce request: verified with their coordinator before they are appended (KIP-890).
+
+A batch whose transaction is open in its log needs no question. For the others, the leader asks the coordinator once for
+all partitions of the request, and its connection waits. From version 12 on, the question also adds the partitions to
+the transaction: the client does not add them itself.
+
+An answer that refuses is translated for the producer, as Kafka does. Older clients do not expect errors of a
+coordinator in answers to Produce. They hear NOT_ENOUGH_REPLICAS, after which they try again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from data_plane.broker import Broker
+from data_plane.handlers.producing.delayed_produce import ACKS_ALL
+from data_plane.log.parts.verification import ONGOING, VerificationGuard
+from data_plane.ports import VerifiedPartition
+from odradek.env.ports import DiskError
+from wire.batches.batch_header import HEADER, HEADER_SIZE, TRANSACTIONAL_MASK, BatchHeader
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.produce import ProduceRequest
+
+ADDS_SINCE = 12
+"""From this version on the partitions are added by the leader (`TransactionSupportedOperation.ADD_PARTITION`)."""
+ABORTABLE_SINCE = 11
+"""From this version on clients know TRANSACTION_ABORTABLE."""
+_COORDINATOR_ERRORS = frozenset(
+    (
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    )
+)
+
+Place: TypeAlias = tuple[int, int]
+"""The number of a topic in the request, and of a partition in it."""
+
+
+class NotVerified(KafkaError):
+    """The partition is no part of the transaction, or its coordinator is out of reach."""
+
+
+class TransactionalBatches:
+    """What one request's transactional batches need, and what verification has found."""
+
+    __slots__ = (
+        "_asked",
+        "_broker",
+        "_guards",
+        "_is_abortable_known",
+        "_places",
+        "_producers",
+        "_refused",
+        "_request",
+        "_transactional_id",
+        "adds",
+        "is_unfinished",
+    )
+
+    def __init__(self, broker: Broker, request: ProduceRequest, api_version: int) -> None:
+        self._broker = broker
+        self._request = request
+        self._transactional_id = request.transactional_id or ""
+        self._is_abortable_known = api_version >= ABORTABLE_SINCE
+        self.adds = api_version >= ADDS_SINCE
+        self._producers: set[tuple[int, int]] = set()
+        self._places: dict[Place, VerifiedPartition] = {}
+        self._guards: dict[Place, VerificationGuard] = {}
+        self._asked: list[Place] = []
+        self._refused: dict[Place, NotVerified] = {}
+        self.is_unfinished = True
+        """True until `collect` has seen all partitions."""
+
+    @property
+    def error(self) -> ErrorCode:
+        """The error for the whole request, after `collect`; NONE if its batches may be appended.
+
+        A transaction's records are acknowledged by all in-sync replicas, or it may commit what is lost.
+        """
+        if len(self._producers) > 1:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if self._producers and self._request.acks != ACKS_ALL:
+            return ErrorCode.INVALID_REQUIRED_ACKS
+        return ErrorCode.NONE
+
+    @property
+    def must_ask(self) -> bool:
+        """True if the coordinator is to be asked before the append."""
+        return bool(self._asked)
+
+    def collect(self, by_id: bool) -> Iterator[None]:
+        """Look at each partition of the request, and begin what must be verified. Stops at each partition once."""
+        broker = self._broker
+        now_ms = int(broker.clock.monotonic() * 1000)
+        for topic_at, topic in enumerate(self._request.topic_data):
+            hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
+            for partition_at, data in enumerate(topic.partition_data):
+                yield
+                records = data.records
+                if records is None or len(records) < HEADER_SIZE:
+                    continue
+                header = BatchHeader._make(HEADER.unpack_from(records))
+                if not header.attributes & TRANSACTIONAL_MASK or header.producer_id < 0:
+                    continue
+                self._producers.add((header.producer_id, header.producer_epoch))
+                partition = None if hosted is None else hosted.partitions.get(data.index)
+                place = (topic_at, partition_at)
+                if partition is None or hosted is None or not partition.is_leader:
+                    # The append says what is wrong, unless this broker has begun to lead until then.
+                    self._refused[place] = NotVerified(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                    continue
+                log = partition.log
+                if not (self.adds or log.config.verifies_transactions):
+                    continue
+                try:
+                    guard = log.begin_verification(
+                        header.producer_id, header.producer_epoch, header.base_sequence, self.adds, now_ms
+                    )
+                except (KafkaError, DiskError):
+                    self._refused[place] = NotVerified(ErrorCode.KAFKA_STORAGE_ERROR)
+                    continue
+                if guard is not ONGOING:
+                    self._guards[place] = guard
+                    self._places[place] = (hosted.name, data.index)
+                    self._asked.append(place)
+        self.is_unfinished = False
+
+    async def verify(self) -> None:
+        """Ask the coordinator.
+
+        While it ends the transaction before this one, a leader that adds partitions asks again for a short time.
+        To send the batches again costs more.
+        """
+        broker, settings = self._broker, self._broker.settings
+        ((producer_id, epoch),) = self._producers
+        partitions = [self._places[place] for place in self._asked]
+        deadline = broker.clock.monotonic() + settings.add_partitions_retry_backoff_ms_max / 1000
+        while True:
+            codes = await broker.transaction_verifier.verify(
+                self._transactional_id, producer_id, epoch, partitions, adds=self.adds
+            )
+            retry_at = broker.clock.monotonic() + settings.add_partitions_retry_backoff_ms / 1000
+            is_ending = self.adds and ErrorCode.CONCURRENT_TRANSACTIONS in codes.values()
+            if not is_ending or retry_at > deadline:
+                break
+            await broker.clock.sleep_until(retry_at)
+        for place in self._asked:
+            code = codes[self._places[place]]
+            if code:
+                self._refused[place] = self._translated(code)
+
+    def _translated(self, code: ErrorCode) -> NotVerified:
+        """The producer's error for a coordinator's."""
+        if code == ErrorCode.PRODUCER_FENCED:
+            return NotVerified(ErrorCode.INVALID_PRODUCER_EPOCH)
+        if code == ErrorCode.TRANSACTION_ABORTABLE and not self._is_abortable_known:
+            code = ErrorCode.INVALID_TXN_STATE
+        if code == ErrorCode.INVALID_TXN_STATE:
+            return NotVerified(code, "Partition was not added to the transaction")
+        if code in _COORDINATOR_ERRORS or (code == ErrorCode.CONCURRENT_TRANSACTIONS and not self.adds):
+            return NotVerified(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"Unable to verify the partition has been added to the transaction. Underlying error: {code.name}",
+            )
+        return NotVerified(code)
+
+    def guard_at(self, topic_at: int, partition_at: int) -> VerificationGuard:
+        """What the append of this batch brings along. Raises `NotVerified`."""
+        place = (topic_at, partition_at)
+        refused = self._refused.get(place)
+        if refused is not None:
+            raise refused
+        return self._guards.get(place, ONGOING)
+
+
+Transaction: TypeAlias = TransactionalBatches | None
+"""None for a request that names no transactional id."""

@@ -1,0 +1,113 @@
+"""The aborted transactions of one segment: its `.txnindex` file, in Kafka's format. PURE.
+
+A segment has one entry per abort marker in it, in the order of the markers. An entry is 34 bytes: version (int16, 0),
+producer id, first offset, last offset (the marker's) and last stable offset, all int64 and big-endian. The last stable
+offset is where the earliest transaction began that was open when the marker was appended. Without one, it is the offset
+behind the marker. So it never falls from entry to entry, and all transactions that end later began there or later.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+__all__ = ["NONE_ABORTED", "AbortedIndex", "AbortedTransaction", "DamagedTransactionIndex"]
+
+_ENTRY = Struct(">hqqqq")
+ENTRY_BYTES = _ENTRY.size
+assert ENTRY_BYTES == 34
+_FIELDS = 4
+_LAST, _STABLE = 2, 3
+_VERSION = 0
+
+
+class DamagedTransactionIndex(Exception):
+    """A `.txnindex` file is cut, has an unknown version, or entries out of order."""
+
+
+class AbortedTransaction(NamedTuple):
+    """One entry; `last_offset` is its marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class AbortedIndex:
+    """The entries of one segment, in 32 bytes of memory each."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self) -> None:
+        self._fields = array("q")
+
+    def __len__(self) -> int:
+        return len(self._fields) // _FIELDS
+
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        for at in range(len(self)):
+            yield self._entry(at)
+
+    def _entry(self, at: int) -> AbortedTransaction:
+        return AbortedTransaction(*self._fields[at * _FIELDS : (at + 1) * _FIELDS])
+
+    def append(self, entry: AbortedTransaction) -> None:
+        """Add the newest transaction. Raises `AssertionError` unless its marker stands behind the last one's."""
+        if self._fields and entry.last_offset <= self._fields[-2]:
+            raise AssertionError(
+                f"an abort marker at {entry.last_offset} cannot follow that at {self._fields[-2]}"
+            )
+        self._fields.extend(entry)
+
+    def truncate(self, offset: int) -> None:
+        """Forget the markers at `offset` and behind it."""
+        del self._fields[self._first_ending_at(offset) * _FIELDS :]
+
+    def _first_ending_at(self, offset: int) -> int:
+        """The number of the first entry whose marker is at `offset` or behind it."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self._fields[middle * _FIELDS + _LAST] < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def collect(self, offset: int, end_offset: int, found: list[AbortedTransaction]) -> bool:
+        """Add the transactions with offsets in `[offset, end_offset)` to `found`; true if no later one has any."""
+        for at in range(self._first_ending_at(offset), len(self)):
+            entry = self._entry(at)
+            if entry.first_offset < end_offset:
+                found.append(entry)
+            if entry.last_stable_offset >= end_offset:
+                return True
+        return False
+
+    def encode(self) -> bytes:
+        """The whole file."""
+        return b"".join(_ENTRY.pack(_VERSION, *entry) for entry in self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> AbortedIndex:
+        """Read a file. Raises `DamagedTransactionIndex`."""
+        if len(data) % ENTRY_BYTES:
+            raise DamagedTransactionIndex(f"{len(data)} bytes are no whole entries")
+        index = cls()
+        last_offset = -1
+        for version, *fields in _ENTRY.iter_unpack(data):
+            entry = AbortedTransaction(*fields)
+            if version != _VERSION:
+                raise DamagedTransactionIndex(f"version {version}")
+            if not 0 <= entry.first_offset < entry.last_offset or entry.last_offset <= last_offset:
+                raise DamagedTransactionIndex(f"transaction {entry} behind a marker at {last_offset}")
+            last_offset = entry.last_offset
+            index._fields.extend(entry)
+        return index
+
+
+NONE_ABORTED = AbortedIndex()
+"""Shared by all segments without entries, and stays empty."""

@@ -1,0 +1,97 @@
+"""The rules by which a log takes transactional batches and markers, and its search for aborted transactions.
+
+The order of the checks is Kafka's (`UnifiedLog.analyzeAndValidateProducerState`, `ProducerAppendInfo`).
+"""
+
+from __future__ import annotations
+
+from data_plane.log.log_config import LogConfig
+from data_plane.log.log_types import Origin
+from data_plane.log.parts.lazy_producers import LazyProducers
+from data_plane.log.parts.producer_recovery import aborted_in
+from data_plane.log.parts.producer_state import Duplicate, ProducerState
+from data_plane.log.parts.segment_list import SegmentList
+from data_plane.log.parts.verification import VerificationGuard
+from data_plane.log.segments.aborted_index import NONE_ABORTED, AbortedTransaction
+from wire.batches.batch_header import BatchHeader
+from wire.batches.transaction_markers import parse_marker
+from wire.errors import ErrorCode, KafkaError
+
+
+def check_transaction(
+    lazy: LazyProducers,
+    producers: ProducerState,
+    config: LogConfig,
+    batch: memoryview,
+    header: BatchHeader,
+    origin: Origin,
+    guard: VerificationGuard | None,
+    transaction_version: int,
+) -> Duplicate | None:
+    """Check a transactional batch or a marker; the batch it repeats, or None if it is new.
+
+    Raises `KafkaError` as `ProducerState.check` and `check_marker`, and INVALID_TXN_STATE for a transaction that is
+    neither open here nor verified.
+    """
+    producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
+    if header.is_control:
+        marker = parse_marker(batch)
+        if marker is not None:
+            producers.check_marker(producer_id, epoch, marker.coordinator_epoch, transaction_version)
+        return None
+    if origin is Origin.CLIENT:
+        duplicate = producers.find_duplicate(producer_id, epoch, sequence, header.last_offset_delta)
+        if duplicate is not None:
+            return duplicate
+    valid = None if lazy.verifications is None else lazy.verifications.find(producer_id)
+    if (
+        config.verifies_transactions
+        and not producers.has_ongoing(producer_id, epoch)
+        and (valid is None or guard is not valid)
+    ):
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
+    producers.check_epoch(producer_id, epoch)
+    if origin is not Origin.CLIENT:
+        return None
+    if valid is not None:
+        _check_first_sequence(producers, valid, producer_id, sequence)
+    return producers.check(producer_id, epoch, sequence, header.last_offset_delta, True)
+
+
+def _check_first_sequence(
+    producers: ProducerState, guard: VerificationGuard, producer_id: int, sequence: int
+) -> None:
+    """A transaction begins with the lowest of the batches that waited for its verification.
+
+    Raises `KafkaError` OUT_OF_ORDER_SEQUENCE_NUMBER.
+    """
+    if guard.supports_epoch_bump and sequence and producers.is_unsequenced(producer_id):
+        raise KafkaError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"Invalid sequence number for producer {producer_id}: {sequence} (incoming seq. number). "
+            f"Expected sequence 0 for transactions v2 idempotent producer with no existing state.",
+        )
+    if sequence > guard.lowest_sequence:
+        raise KafkaError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"Out of order sequence number for producer {producer_id}: {sequence} (incoming seq. number), "
+            f"{guard.lowest_sequence} (earliest seen sequence)",
+        )
+
+
+def aborted_transactions(
+    segments: SegmentList, index_interval_bytes: int, offset: int, end_offset: int
+) -> list[AbortedTransaction]:
+    """See `PartitionLog.aborted_transactions`."""
+    found: list[AbortedTransaction] = []
+    listed = segments.segments
+    for at in range(max(0, segments.index_of(offset)), len(listed)):
+        segment = listed[at]
+        if segment.aborted is NONE_ABORTED:
+            continue
+        index = segment.aborted
+        if index is None:
+            index = aborted_in(segments.home.directory, listed, segment, index_interval_bytes)
+        if index.collect(offset, end_offset, found):
+            break
+    return found
