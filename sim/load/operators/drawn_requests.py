@@ -63,6 +63,11 @@ def draw_request(api_key: int, version: int, random: Random, topics: Sequence[st
         request.acks = random.choice((1, -1))  # acks=0 has no answer
     if api_key == ApiKey.LIST_OFFSETS:
         request.isolation_level = random.choice((0, 1))  # Kafka answers others with UNKNOWN_SERVER_ERROR
+    if api_key == ApiKey.WRITE_TXN_MARKERS:
+        for marker in request.markers:
+            marker.transaction_version = random.choice(
+                (0, 1, 2)
+            )  # Kafka answers others with UNKNOWN_SERVER_ERROR
     return request
 
 
