@@ -152,6 +152,8 @@ def combined_node_properties(directory: Path, port: int, controller_port: int) -
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(directory / "data"),
         "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
     }
 

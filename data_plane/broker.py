@@ -27,14 +27,17 @@ from data_plane.log.log_config import LogConfig
 from data_plane.log.log_types import AppendResult
 from data_plane.log.partition_log import PartitionLog
 from data_plane.newest_image import NewestImage
-from data_plane.ports import NoTransactions, PendingOffsets, TransactionVerifier
+from data_plane.ports import TransactionVerifier
 from data_plane.produce_workers import ProduceWorkers
+from data_plane.producer_ids import ProducerIds
 from data_plane.replication.hosted_topics import HostedTopics
 from data_plane.replication.partition import Partition
 from data_plane.replication.replication import Replication
 from data_plane.replication.replication_settings import ReplicationSettings
 from data_plane.replication.rotten_replicas import RottenReplicas
 from data_plane.topic_configs import TopicConfigs
+from data_plane.transactions.coordinator import TransactionCoordinator
+from data_plane.transactions.transactions_topic import TransactionSettings
 from metadata_quorum.config.effective_config import BrokerConfigLayers
 from metadata_quorum.config.log_levels import LogLevels
 from metadata_quorum.config.typed_settings import setting, settings_of
@@ -65,21 +68,12 @@ class BrokerSettings:
     add_partitions_retry_backoff_ms: int = setting("add.partitions.to.txn.retry.backoff.ms")
     add_partitions_retry_backoff_ms_max: int = setting("add.partitions.to.txn.retry.backoff.max.ms")
     groups: GroupSettings
+    transactions: TransactionSettings
     config_layers: BrokerConfigLayers
     """The values of the properties file. Dynamic values of brokers and topics take precedence."""
     cleaner_threads_per_disk: int = 1
     """How many logs of one disk the cleaner may clean at a time."""
     release: Release = THIS_RELEASE
-    listener_of_brokers: str | None = None
-    """The listener between brokers, which may be another than the clients'."""
-
-
-@attrs.define
-class ProducerIdBlock:
-    """Producer ids that the controller has given to this broker: those from `next_id` to below `end_id` are left."""
-
-    next_id: int = 0
-    end_id: int = 0
 
 
 class Broker:
@@ -118,11 +112,7 @@ class Broker:
         self.loop_work = LoopWork(lambda refill: self.woken.append(refill))
         """The checks of clients' batches that the loop does itself."""
         self.timers = Timers(env.clock, env.event, log, self.run_woken)
-        self.producer_ids = ProducerIdBlock()
-        self.transaction_verifier: TransactionVerifier = NoTransactions()
-        """Asked before the first append of a transaction to a partition."""
-        self.pending_offsets: PendingOffsets | None = None
-        """Takes markers for `__consumer_offsets`; None: they are appended as to any other partition."""
+        self.producer_ids = ProducerIds(self)
         self.on_produced: Callable[[Context, int, PartitionLog, AppendResult], None] | None = None
         """A callback for observers within the process: called with each batch that a client's request has appended. The
         context is the connection's, the same for all its requests; the number is that of the request."""
@@ -136,6 +126,9 @@ class Broker:
             is_follower=self._is_follower,
         )
         self.groups = GroupCoordinator(self, settings.groups)
+        self.transactions = TransactionCoordinator(self, settings.transactions, self.producer_ids)
+        self.transaction_verifier: TransactionVerifier = self.transactions.verifier
+        """Asked before the first append of a transaction to a partition."""
         disks = self._make_disks(unavailable_dirs or {})
         self.placement, self.maker, self.assignments = disks.placement, disks.maker, disks.assignments
         self.troubles = DirectoryTroubles(self)
@@ -261,7 +254,8 @@ class Broker:
         if image.troubled_directories != before.troubled_directories:
             self.replication.troubles_changed()
         self.rotten.look_again()
-        self.groups.apply_metadata(image, delta)
+        self.groups.apply_metadata(delta)
+        self.transactions.follow(delta)
         self.run_woken()
 
     @property
@@ -302,6 +296,7 @@ class Broker:
     def hosting_changed(self) -> None:
         """Take note that partitions have come or gone without a change of metadata."""
         self.groups.follow_leadership()
+        self.transactions.follow_leadership()
 
     def disk_answers(self, log_dir: LogDir) -> None:
         """Take note that a device that hung answers again."""
@@ -338,11 +333,12 @@ class Broker:
         self.run_woken()
 
     def stop(self) -> None:
-        """End the groups, the making of logs, all cleaning and all following: the directories are about to be closed."""
+        """End the coordinators, the making of logs, all cleaning and all following: the directories are about to be closed."""
         self.maker.stop()
         self.cleaner.stop()
         self.replication.stop()
         self.groups.stop()
+        self.transactions.stop()
 
     def statistics(self) -> dict[str, Any]:
         """Figures of the broker's parts."""
@@ -350,6 +346,7 @@ class Broker:
             "topics": len(self.topics),
             "partitions": sum(len(topic.partitions) for topic in self.topics.values()),
             "groups": self.groups.statistics(),
+            "transactions": self.transactions.statistics(),
             "replication": self.replication.statistics(),
             "rot": self.rotten.statistics(),
             "cleaner": self.cleaner.statistics(),

@@ -11,6 +11,8 @@ from wire.api import api_versions
 METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
+TRANSACTION_VERSION = "transaction.version"
+"""0: as in KIP-98; 1: records of the state log with tagged fields; 2: an epoch for each transaction (KIP-890)."""
 
 METADATA_VERSION_4_3 = 30
 """4.3-IV0: the formats of metadata records that this version writes and reads."""
@@ -19,10 +21,15 @@ SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     KRAFT_VERSION: (0, 1),
     METADATA_VERSION: (METADATA_VERSION_4_3, METADATA_VERSION_4_3),
     ELIGIBLE_LEADER_REPLICAS: (0, 1),
+    TRANSACTION_VERSION: (0, 2),
 }
 """Lowest and highest supported level of each feature. A feature is listed when it is implemented, not before."""
 
-BOOTSTRAP_FEATURES: dict[str, int] = {METADATA_VERSION: METADATA_VERSION_4_3, ELIGIBLE_LEADER_REPLICAS: 1}
+BOOTSTRAP_FEATURES: dict[str, int] = {
+    METADATA_VERSION: METADATA_VERSION_4_3,
+    ELIGIBLE_LEADER_REPLICAS: 1,
+    TRANSACTION_VERSION: 2,
+}
 """Levels that `storage format` writes into the bootstrap records of a new cluster."""
 
 KRAFT_VERSION_LEVEL = 1

@@ -30,7 +30,7 @@ from sim.storm.storm_plan import StormPlan
 PROFILES = ("default", "lite", "perf", "calm", "broken")
 MORE_WORKLOADS = {"churn": 0.4, "pipeline": 0.4}
 """Workloads with the share of the runs that have them; drawn by a stream of their own."""
-CLIENT_WORKLOADS = {"varied": 0.4, "crowd": 0.35, "offsets": 0.5, "keyed": 0.3}
+CLIENT_WORKLOADS = {"varied": 0.4, "crowd": 0.35, "offsets": 0.5, "keyed": 0.3, "copy": 0.35}
 """The same, each by a stream of its own."""
 GROUP_SETTINGS = {
     "group.min.session.timeout.ms": ("1000", "1000", "6000"),
@@ -45,16 +45,24 @@ CLEANER_SETTINGS = {
     "log.cleaner.io.buffer.size": ("524288", "1000"),
 }
 """The same where it is `keyed`. The lowest load factor leaves room for a few keys, so that maps become full."""
+TRANSACTION_SETTINGS = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": ("200", "1000", "10000"),
+    "transaction.state.log.segment.bytes": ("1048576", "104857600"),
+    "group.min.session.timeout.ms": ("1000",),
+    "group.initial.rebalance.delay.ms": ("0", "0", "500"),
+}
+"""The same where it is `copy`."""
 WORKLOAD_SETTINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "crowd": GROUP_SETTINGS,
     "keyed": CLEANER_SETTINGS,
+    "copy": TRANSACTION_SETTINGS,
 }
 WORKLOADS = ("produce", "consume", "follow", "group", "trim", *MORE_WORKLOADS, *CLIENT_WORKLOADS)
 """The workloads in this order: producers (lists and single records, half of the clients each), a plain reader, a
 follower's reader. Then a group, records that an operator deletes, topics that come and go (`sim.load.churning`), and
 bare connections (`sim.load.pipelining`). Then producers of every kind (`sim.load.producers`), and groups whose
 members come, go and stall (`sim.load.consumers`). At last questions for offsets (`sim.load.asking`), and writers of a
-compacted topic (`sim.load.keyed`)."""
+compacted topic (`sim.load.keyed`), and programs that copy a topic in transactions (`sim.load.copying`)."""
 NODES = 3
 """The brokers of a cluster whose shape is not drawn."""
 DUTIES = {"moves": 0.35, "topics": 0.3, "settings": 0.35, "elections": 0.3, "directories": 0.3, "ask": 0.3}

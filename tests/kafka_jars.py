@@ -20,6 +20,8 @@ NO_RETENTION = {
     "log.initial.task.delay.ms": "86400000",
 }
 """Tests write records of the year 2023: a look for what is too old, in the middle of one, would take them away."""
+TRANSACTIONS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+"""How often the coordinator looks for transactions that are open for too long; 10 s by default."""
 
 
 @pytest.fixture(scope="session")
@@ -34,5 +36,5 @@ def kafka_jars() -> Path:
 @pytest.fixture(scope="session")
 def apache_kafka(kafka_jars: Path) -> Iterator[ServerProcess]:
     """A running Apache Kafka with one combined node, for the whole session."""
-    with kafka_server(heap=TEST_HEAP, settings=NO_RETENTION) as server:
+    with kafka_server(heap=TEST_HEAP, settings={**NO_RETENTION, **TRANSACTIONS}) as server:
         yield server

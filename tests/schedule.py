@@ -14,7 +14,21 @@ from hypothesis import settings
 OWN_SPARK = "tests/spark/test_killed_executor.py"
 """It needs a cluster of its own, and so nothing of what the folder shares."""
 APACHE_KAFKA = frozenset(
-    f"tests/client/test_{name}.py" for name in ("admin", "consumer_servers", "producer", "servers")
+    (
+        *(
+            f"tests/client/test_{name}.py"
+            for name in (
+                "admin",
+                "admin_transactions",
+                "committed_readers",
+                "consumer_servers",
+                "producer",
+                "servers",
+                "transactional_servers",
+            )
+        ),
+        "tests/docs/test_client.py",
+    )
 )
 """Their tests run against Apache Kafka, as some of Spark's do: one start for all."""
 JAVA = "Spark and Apache Kafka"
@@ -42,6 +56,8 @@ SECONDS = {
     "tests/cli/test_dev.py": 25,
     "tests/node/test_bad_files.py": 20,
     "tests/node/test_away_at_the_start.py": 17,
+    "tests/cluster/test_exactly_once.py": 105,
+    "tests/cluster/test_deaths_in_a_transaction.py": 95,
     "tests/cluster/test_real_nodes.py": 16,
     "tests/wire/test_connection.py": 15,
     "tests/wire/test_record_batch.py": 15,
@@ -68,6 +84,7 @@ SECONDS = {
     "tests/node/test_kill9_producer.py": 7,
     "tests/test_determinism.py": 7,
     "tests/cli/test_cli_admin.py": 7,
+    "tests/cli/test_txn.py": 7,
     "tests/log/cleaning/test_cleaning_machine.py": 6,
     "tests/log/cleaning/test_log_cleaner.py": 8,
     "tests/quorum/test_lost_logs.py": 6,

@@ -11,7 +11,7 @@ from wire.api import api_versions, request_class
 from wire.api_keys import APIS
 from wire.codec import bounded_decoder, encode
 
-NOWHERE = Stage("", bytes(16), 1, ("",), (bytes(16),), "", ("",), "", 0, "", 0, "")
+NOWHERE = Stage("", bytes(16), 1, ("",), (bytes(16),), "", ("",), "", 0, "", 0, "", "", 0)
 
 
 def decodings(bytes_max: int) -> Iterator[tuple[str, int, str, int, float]]:

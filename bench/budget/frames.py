@@ -46,6 +46,9 @@ class Stage:
     second_broker_epoch: int
     """The epoch of broker 2, which is registered and never comes."""
     log_dir: str
+    transactional_id: str
+    producer_id: int
+    """The producer of `transactional_id`, with epoch 0."""
 
 
 @attrs.frozen

@@ -1,6 +1,6 @@
 """The work that makes a request of each API expensive: one line or several for every API that a node serves.
 
-A new API needs its line (a test asks a node what it serves), in `broker_lines.py` or `controller_lines.py`. Think of
+A new API needs its line (a test asks a node what it serves), in one of the modules of lines. Think of
 what a handler does for each element of a request. Think of existing things that are named again and again, and of
 bytes that mean more bytes.
 """
@@ -10,11 +10,9 @@ from __future__ import annotations
 from bench.budget.broker_lines import BROKER_LINES
 from bench.budget.controller_lines import CONTROLLER_LINES
 from bench.budget.frames import Costly
+from bench.budget.transaction_lines import TRANSACTION_LINES
 from wire.api_keys import ApiKey
 
-LINES: dict[ApiKey, tuple[Costly, ...]] = {
-    key: (BROKER_LINES | CONTROLLER_LINES)[key]
-    for key in ApiKey
-    if key in BROKER_LINES or key in CONTROLLER_LINES
-}
+_LINES = BROKER_LINES | CONTROLLER_LINES | TRANSACTION_LINES
+LINES: dict[ApiKey, tuple[Costly, ...]] = {key: _LINES[key] for key in ApiKey if key in _LINES}
 """The lines of each API, in the order of the API keys."""

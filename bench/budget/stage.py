@@ -27,6 +27,7 @@ from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.describe_cluster import DescribeClusterRequest
 from wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from wire.messages.metadata import MetadataRequest
 from wire.messages.offset_commit import (
@@ -39,6 +40,7 @@ from wire.structure import Message
 
 WIDE = "wide"
 GROUP = "offsets"
+TRANSACTIONAL_ID = "judged"
 MEMBERS_GROUPS = 10
 READY_SECONDS = 60.0
 SETTINGS = {
@@ -170,6 +172,7 @@ def lay_stage(bootstrap: str, controller: str, partitions: int, log_dir: str) ->
         _wait_for_coordinators(client)
         _commit_everywhere(client, wide)
         members = [_settle_member(client, f"members-{number}") for number in range(MEMBERS_GROUPS)]
+        producer_id = _init_producer(client)
         cluster_id = client.ask(DescribeClusterRequest(), 1).cluster_id
     with Client(controller) as client:
         registered = client.ask(
@@ -196,7 +199,23 @@ def lay_stage(bootstrap: str, controller: str, partitions: int, log_dir: str) ->
         cluster_id,
         registered.broker_epoch,
         log_dir,
+        TRANSACTIONAL_ID,
+        producer_id,
     )
+
+
+def _init_producer(client: Client) -> int:
+    """The producer id of a transactional id that is new."""
+    deadline = time.monotonic() + READY_SECONDS
+    while True:
+        found = client.ask(FindCoordinatorRequest(TRANSACTIONAL_ID, 1), 3)
+        if not found.error_code:
+            made = client.ask(InitProducerIdRequest(TRANSACTIONAL_ID, 900_000), 4)
+            if not made.error_code:
+                return int(made.producer_id)
+        if time.monotonic() > deadline:
+            raise TimeoutError("the coordinator of transactions is not ready")
+        time.sleep(0.1)
 
 
 def _wait_until_hosted(client: Client, partitions: int) -> None:

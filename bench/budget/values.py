@@ -36,6 +36,14 @@ def any_group(stage: Stage, number: int) -> str:
     return stage.groups[number % len(stage.groups)]
 
 
+def transactional_id(stage: Stage, number: int) -> str:
+    return stage.transactional_id
+
+
+def producer_id(stage: Stage, number: int) -> int:
+    return stage.producer_id
+
+
 def cluster(stage: Stage, number: int) -> str:
     return stage.cluster_id
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from data_plane.coordination.asking import Ask
 from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
 from data_plane.groups.membership import LeaveMembers, join_refused, sync_refused
-from data_plane.groups.offsets import CommitOffsets, DeleteOffsets, FetchedOffsets, FetchOffsets
-from data_plane.groups.turn import Ask
+from data_plane.groups.offsets import (
+    CommitOffsets,
+    DeleteOffsets,
+    EndTransaction,
+    FetchedOffsets,
+    FetchOffsets,
+)
 from wire.errors import ErrorCode
 from wire.messages.describe_groups import DescribedGroup
 from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -38,5 +44,5 @@ def refusal(ask: Ask, code: ErrorCode) -> Any:
         return code, ()
     if isinstance(request, DescribeGroup):
         return DescribedGroup(code, None, request.group_id)
-    assert isinstance(request, (DeleteGroup, ListGroups)), type(request)
+    assert isinstance(request, (DeleteGroup, EndTransaction, ListGroups)), type(request)
     return code

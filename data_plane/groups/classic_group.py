@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Protocol
 
+from data_plane.coordination.asking import Reply
 from wire.codec import decode_bounded
 from wire.errors import ErrorCode, ProtocolError
 from wire.messages.coordinator_records import GroupMetadataValue, MemberMetadata
@@ -30,12 +30,6 @@ from wire.messages.join_group import JoinGroupResponseMember
 
 CONSUMER_PROTOCOL = "consumer"
 NEVER = float("inf")
-
-
-class Reply(Protocol):
-    """The receiver of the answer to one request."""
-
-    def complete(self, response: Any) -> None: ...
 
 
 class GroupPhase(Enum):

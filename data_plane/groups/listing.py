@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import attrs
 
+from data_plane.coordination.asking import Ask
 from data_plane.groups.classic_group import ClassicGroup, GroupPhase
 from data_plane.groups.membership import Membership
 from data_plane.groups.offsets import OffsetStore
-from data_plane.groups.turn import Ask, Turn
+from data_plane.groups.turn import Turn
 from wire.errors import ErrorCode
 from wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from wire.messages.list_groups import ListedGroup

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from data_plane.coordination.asking import Answers, Ask, Deadlines, TimePasses
+from data_plane.coordination.records import CoordinatorRecord, TransactionEnd
 from data_plane.groups.answers import refusal
 from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups, Listing
@@ -17,14 +19,14 @@ from data_plane.groups.membership import LeaveMembers, Membership
 from data_plane.groups.offsets import (
     CommitOffsets,
     DeleteOffsets,
+    EndTransaction,
     ExpireOffsets,
     FetchOffsets,
     ForgetTopics,
     OffsetStore,
 )
-from data_plane.groups.records import CoordinatorRecord
 from data_plane.groups.state import GroupsState
-from data_plane.groups.turn import Answers, Ask, Deadlines, Turn
+from data_plane.groups.turn import Turn
 from metadata_quorum.state_machine import Decision, DecisionContext
 from wire.errors import ErrorCode
 from wire.messages.heartbeat import HeartbeatRequest
@@ -33,8 +35,11 @@ from wire.messages.leave_group import LeaveGroupRequest
 from wire.messages.sync_group import SyncGroupRequest
 
 
-class TimePasses:
-    """The request of a coordinator's own timer. Not answered."""
+def is_of_transaction(request: object) -> bool:
+    """True for a decision that stands alone in the log, as one batch of a transaction or as its marker."""
+    return isinstance(request, EndTransaction) or (
+        isinstance(request, CommitOffsets) and request.producer is not None
+    )
 
 
 class GroupMachine:
@@ -53,6 +58,7 @@ class GroupMachine:
             LeaveMembers: self.membership.leave_many,
             CommitOffsets: offsets.commit,
             FetchOffsets: offsets.fetch,
+            EndTransaction: offsets.end_transaction,
             DeleteOffsets: offsets.delete,
             ForgetTopics: offsets.forget_topics,
             ExpireOffsets: offsets.expire,
@@ -69,7 +75,7 @@ class GroupMachine:
     def decide(self, state: GroupsState, request: Ask, context: DecisionContext) -> Decision:
         turn = Turn(state, context.now_ms, request.wall_ms, context.new_uuid)
         deadlines = self.deadlines
-        if deadlines.next_ms <= turn.now_ms:
+        if deadlines.next_ms <= turn.now_ms and not is_of_transaction(request.request):
             while (action := deadlines.pop_due(turn.now_ms)) is not None:
                 action(turn)
         if turn.records:
@@ -79,9 +85,13 @@ class GroupMachine:
         return Decision(turn.records, turn.answers)
 
     def replay(
-        self, state: GroupsState, base_offset: int, epoch: int, records: Sequence[CoordinatorRecord]
+        self,
+        state: GroupsState,
+        base_offset: int,
+        epoch: int,
+        records: Sequence[CoordinatorRecord | TransactionEnd],
     ) -> tuple[GroupsState, None]:
-        return state.replay(records), None
+        return state.replay(records, base_offset), None
 
     def refuse(self, request: Ask, code: ErrorCode) -> Answers:
         """NOT_CONTROLLER of the runtime is NOT_COORDINATOR here."""

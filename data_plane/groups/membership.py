@@ -25,10 +25,11 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from data_plane.coordination.asking import Ask, Deadlines
 from data_plane.groups.classic_group import ClassicGroup, GroupPhase, Member, Protocols
 from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.records import group_metadata_record
-from data_plane.groups.turn import Ask, Deadlines, Turn
+from data_plane.groups.turn import Turn
 from wire.errors import ErrorCode
 from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from wire.messages.join_group import JoinGroupRequest, JoinGroupResponse

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import attrs
 
+from data_plane.coordination.asking import Ask
+from data_plane.coordination.records import RecordProducer, TransactionEnd
 from data_plane.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupPhase
 from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.membership import Membership
@@ -21,8 +23,8 @@ from data_plane.groups.records import (
     offset_commit_record,
     offset_tombstone,
 )
-from data_plane.groups.state import OffsetKey
-from data_plane.groups.turn import Ask, Turn
+from data_plane.groups.state import GroupsState, OffsetKey
+from data_plane.groups.turn import Turn
 from wire.errors import ErrorCode
 
 GROUP_ID_NOT_FOUND_SINCE = 9
@@ -54,6 +56,8 @@ class CommitOffsets:
     partitions: tuple[PartitionCommit, ...]
     bytes_of_all: int = 0
     """The bytes that the whole request takes in the log, if this is a part of it. One limit holds for the whole."""
+    producer: RecordProducer | None = None
+    """The transaction at whose end the offsets count; None: they count at once."""
 
 
 def record_bytes(group_bytes: int, commit: PartitionCommit) -> int:
@@ -70,12 +74,27 @@ class FetchOffsets:
     member_epoch: int = -1
 
 
+NONE_PENDING: frozenset[OffsetKey] = frozenset()
+
+
 @attrs.frozen
 class FetchedOffsets:
     """An error, or all offsets of the group by (topic, partition)."""
 
     code: ErrorCode
     offsets: Mapping[OffsetKey, OffsetCommitValue]
+    pending: frozenset[OffsetKey] = NONE_PENDING
+    """The offsets that an open transaction may change."""
+
+
+@attrs.frozen
+class EndTransaction:
+    """A marker for this partition: what the producer has committed to groups here counts now, or never.
+
+    Answered by an error code.
+    """
+
+    end: TransactionEnd
 
 
 @attrs.frozen
@@ -108,10 +127,17 @@ class OffsetStore:
     def commit(self, turn: Turn, ask: Ask) -> None:
         request: CommitOffsets = ask.request
         group = self._membership.find(turn, request.group_id)
-        code = self._may_commit(group, request, ask.version)
+        if request.producer is None:
+            code = self._may_commit(group, request, ask.version)
+        else:
+            code = self._may_commit_in_transaction(group, request)
         if code:
             return turn.answer(ask.reply, [code] * len(request.partitions))
-        if group is not None and group.phase in (GroupPhase.STABLE, GroupPhase.PREPARING_REBALANCE):
+        if (
+            request.producer is None
+            and group is not None
+            and group.phase in (GroupPhase.STABLE, GroupPhase.PREPARING_REBALANCE)
+        ):
             self._membership.renew_session(turn, group, request.member_id)
         expires_ms = -1 if request.retention_ms < 0 else min(turn.wall_ms + request.retention_ms, INT64_MAX)
         codes = []
@@ -131,7 +157,9 @@ class OffsetStore:
             value = OffsetCommitValue(
                 each.offset, each.leader_epoch, each.metadata, turn.wall_ms, expires_ms, each.topic_id
             )
-            turn.records.append(offset_commit_record(request.group_id, each.topic, each.partition, value))
+            turn.records.append(
+                offset_commit_record(request.group_id, each.topic, each.partition, value, request.producer)
+            )
         turn.answer(ask.reply, codes)
 
     def _may_commit(self, group: ClassicGroup | None, request: CommitOffsets, version: int) -> ErrorCode:
@@ -155,9 +183,30 @@ class OffsetStore:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
+    def _may_commit_in_transaction(self, group: ClassicGroup | None, request: CommitOffsets) -> ErrorCode:
+        """Members are fenced by their generation (KIP-447). Old producers name none, and are not fenced."""
+        generation = request.generation
+        if group is None:
+            return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+        if generation < 0 and (
+            group.phase is GroupPhase.EMPTY or (not request.member_id and request.group_instance_id is None)
+        ):
+            return ErrorCode.NONE
+        code = group.validate_member(request.member_id, request.group_instance_id)
+        if code:
+            return code
+        return ErrorCode.NONE if generation == group.generation else ErrorCode.ILLEGAL_GENERATION
+
+    def end_transaction(self, turn: Turn, ask: Ask) -> None:
+        request: EndTransaction = ask.request
+        turn.records.append(request.end)
+        turn.answer(ask.reply, ErrorCode.NONE)
+
     def fetch(self, turn: Turn, ask: Ask) -> None:
         request: FetchOffsets = ask.request
-        turn.answer(ask.reply, FetchedOffsets(ErrorCode.NONE, turn.state.offsets_of(request.group_id)))
+        offsets = turn.state.offsets_of(request.group_id)
+        pending = turn.state.pending_of(request.group_id) if turn.state.pending else NONE_PENDING
+        turn.answer(ask.reply, FetchedOffsets(ErrorCode.NONE, offsets, pending))
 
     def delete(self, turn: Turn, ask: Ask) -> None:
         request: DeleteOffsets = ask.request
@@ -170,27 +219,28 @@ class OffsetStore:
             return turn.answer(ask.reply, (ErrorCode.NON_EMPTY_GROUP, ()))
         codes = []
         offsets = turn.state.offsets_of(request.group_id)
+        pending = turn.state.pending_of(request.group_id)
         deleted: dict[OffsetKey, None] = {}
         for topic, partition in request.partitions:
             if group.is_subscribed_to(topic):
                 codes.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
                 continue
             codes.append(ErrorCode.NONE)
-            if (topic, partition) in offsets:
+            if (topic, partition) in offsets or (topic, partition) in pending:
                 deleted[topic, partition] = None
         turn.records += [offset_tombstone(request.group_id, *key) for key in deleted]
         turn.answer(ask.reply, (ErrorCode.NONE, tuple(codes)))
 
     def forget_topics(self, turn: Turn, ask: Ask) -> None:
         request: ForgetTopics = ask.request
-        for group_id in sorted(turn.state.offsets):
-            for topic, partition in sorted(turn.state.offsets[group_id]):
+        for group_id in turn.state.group_ids():
+            for topic, partition in _all_keys(turn.state, group_id):
                 if topic in request.topics:
                     turn.records.append(offset_tombstone(group_id, topic, partition))
 
     def delete_all(self, turn: Turn, group_id: str) -> None:
         """The tombstones of a group and of all its offsets."""
-        self._remove(turn, group_id, sorted(turn.state.offsets_of(group_id)))
+        self._remove(turn, group_id, _all_keys(turn.state, group_id))
         turn.records.append(group_metadata_tombstone(group_id))
 
     def expire(self, turn: Turn, ask: Ask) -> None:
@@ -198,11 +248,19 @@ class OffsetStore:
             group = self._membership.find(turn, group_id)
             assert group is not None
             offsets = turn.state.offsets_of(group_id)
+            pending = turn.state.pending_of(group_id)
             expired = [
-                key for key, value in offsets.items() if self._is_expired(group, key[0], value, turn.wall_ms)
+                key
+                for key, value in offsets.items()
+                if key not in pending and self._is_expired(group, key[0], value, turn.wall_ms)
             ]
             self._remove(turn, group_id, sorted(expired))
-            if len(expired) == len(offsets) and group.phase is GroupPhase.EMPTY and not group.pending_members:
+            if (
+                not pending
+                and len(expired) == len(offsets)
+                and group.phase is GroupPhase.EMPTY
+                and not group.pending_members
+            ):
                 turn.records.append(group_metadata_tombstone(group_id))
                 self._membership.forget_group(group_id)
 
@@ -225,3 +283,8 @@ class OffsetStore:
         if value.expire_timestamp >= 0:
             return wall_ms >= value.expire_timestamp
         return wall_ms - since_ms >= self._settings.offsets_retention_ms
+
+
+def _all_keys(state: GroupsState, group_id: str) -> list[OffsetKey]:
+    """The committed and the pending offsets of a group, sorted."""
+    return sorted({*state.offsets_of(group_id), *state.pending_of(group_id)})

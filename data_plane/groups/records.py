@@ -1,12 +1,8 @@
-"""Coordinator records as `__consumer_offsets` holds them, and the versions that values are written at. PURE.
-
-Their frames are those of `wire.metadata_frames`; no value is a tombstone.
-"""
+"""Coordinator records as `__consumer_offsets` holds them, and the versions that values are written at. PURE."""
 
 from __future__ import annotations
 
-import attrs
-
+from data_plane.coordination.records import CoordinatorRecord, RecordProducer
 from wire.messages.coordinator_records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -14,12 +10,7 @@ from wire.messages.coordinator_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from wire.metadata_frames import (
-    UnknownRecord,
-    decode_coordinator_key,
-    encode_coordinator_key,
-    encode_coordinator_value,
-)
+from wire.metadata_frames import UnknownRecord, decode_coordinator_key
 from wire.structure import Message
 
 GROUP_METADATA_VERSION = 3
@@ -27,29 +18,12 @@ OFFSET_COMMIT_VERSION = 4
 OFFSET_COMMIT_VERSION_WITH_EXPIRY = 1
 
 
-@attrs.frozen
-class CoordinatorRecord:
-    """One record: a key, and a value at the version in which it is written, or None."""
-
-    key: Message
-    value: Message | None
-    value_version: int = 0
-
-    def encoded_key(self) -> bytes:
-        return encode_coordinator_key(self.key)
-
-    def encoded_value(self) -> bytes | None:
-        if self.value is None:
-            return None
-        return encode_coordinator_value(self.value, self.value_version)
-
-
 def offset_commit_record(
-    group: str, topic: str, partition: int, value: OffsetCommitValue
+    group: str, topic: str, partition: int, value: OffsetCommitValue, producer: RecordProducer | None = None
 ) -> CoordinatorRecord:
     """A committed offset. Only version 1 can say when it expires (a request of versions 2 to 4)."""
     version = OFFSET_COMMIT_VERSION if value.expire_timestamp < 0 else OFFSET_COMMIT_VERSION_WITH_EXPIRY
-    return CoordinatorRecord(OffsetCommitKey(group, topic, partition), value, version)
+    return CoordinatorRecord(OffsetCommitKey(group, topic, partition), value, version, producer)
 
 
 def offset_tombstone(group: str, topic: str, partition: int) -> CoordinatorRecord:
@@ -79,7 +53,6 @@ def decode_key(data: bytes) -> Message | None:
 
 
 __all__ = [
-    "CoordinatorRecord",
     "GroupMetadataKey",
     "GroupMetadataValue",
     "LegacyOffsetCommitKey",

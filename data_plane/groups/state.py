@@ -11,8 +11,9 @@ from typing import TypeAlias
 
 import attrs
 
+from data_plane.coordination.decision_log import Latest
+from data_plane.coordination.records import CoordinatorRecord, TransactionEnd
 from data_plane.groups.records import (
-    CoordinatorRecord,
     GroupMetadataKey,
     GroupMetadataValue,
     LegacyOffsetCommitKey,
@@ -37,14 +38,34 @@ SHOWN_BYTES = 64
 
 
 @attrs.frozen
+class PendingOffset:
+    """An offset that an open transaction has committed."""
+
+    offset: int
+    """The offset of its record."""
+    value: OffsetCommitValue | None
+    """None once a later record has the same key: its transaction's end changes nothing then."""
+
+
+Pending: TypeAlias = Mapping[str, Mapping[OffsetKey, PendingOffset]]
+"""The pending offsets of one transaction, by group."""
+
+
+@attrs.frozen
 class GroupsState:
     """All groups of one partition."""
 
     metadata: LayeredMap[str, GroupMetadataValue] = attrs.field(factory=LayeredMap)
     offsets: LayeredMap[str, Offsets] = attrs.field(factory=LayeredMap)
+    pending: LayeredMap[int, Pending] = attrs.field(factory=LayeredMap)
+    """What open transactions have committed, by the producer's id."""
 
     def has_group(self, group_id: str) -> bool:
-        return group_id in self.metadata or group_id in self.offsets
+        return group_id in self.metadata or group_id in self.offsets or self.has_pending(group_id)
+
+    def has_pending(self, group_id: str) -> bool:
+        """True if some open transaction has committed offsets of this group."""
+        return any(group_id in self.pending[producer] for producer in self.pending)
 
     @property
     def group_count(self) -> int:
@@ -52,17 +73,32 @@ class GroupsState:
 
     def group_ids(self) -> list[str]:
         """The groups that have metadata or committed offsets, sorted."""
-        return sorted({**dict.fromkeys(self.metadata), **dict.fromkeys(self.offsets)})
+        pending = (group for producer in self.pending for group in self.pending[producer])
+        return sorted(
+            {**dict.fromkeys(self.metadata), **dict.fromkeys(self.offsets), **dict.fromkeys(pending)}
+        )
 
     def offsets_of(self, group_id: str) -> Offsets:
         offsets: Offsets = self.offsets.get(group_id, NO_OFFSETS)
         return offsets
 
-    def replay(self, records: Sequence[CoordinatorRecord]) -> GroupsState:
-        """The state after `records`, which are one decision."""
+    def pending_of(self, group_id: str) -> frozenset[OffsetKey]:
+        """The offsets of a group that wait for the end of a transaction."""
+        return frozenset(key for producer in self.pending for key in self.pending[producer].get(group_id, ()))
+
+    def replay(
+        self, records: Sequence[CoordinatorRecord | TransactionEnd], base_offset: int = 0
+    ) -> GroupsState:
+        """The state after `records`, which are one decision and begin at `base_offset` of the log."""
+        first = records[0] if records else None
+        if isinstance(first, TransactionEnd):
+            return self._ended(first)
+        if first is not None and first.producer is not None:
+            return self._with_pending(first.producer.producer_id, records, base_offset)
         metadata: dict[str, GroupMetadataValue | None] = {}
         offsets: dict[str, dict[OffsetKey, OffsetCommitValue | None]] = {}
         for record in records:
+            assert isinstance(record, CoordinatorRecord)
             key, value = record.key, record.value
             if isinstance(key, OffsetCommitKey):
                 assert value is None or isinstance(value, OffsetCommitValue)
@@ -77,10 +113,87 @@ class GroupsState:
             left = changed.get(group) if group in changed else self.offsets.get(group)
             if group_metadata is None and not left:
                 changed[group] = None
-        return GroupsState(self.metadata.changed(metadata), self.offsets.changed(changed))
+        return GroupsState(
+            self.metadata.changed(metadata), self.offsets.changed(changed), self._overtaken(offsets)
+        )
+
+    def _with_pending(
+        self, producer_id: int, records: Sequence[CoordinatorRecord | TransactionEnd], base_offset: int
+    ) -> GroupsState:
+        groups: dict[str, dict[OffsetKey, PendingOffset]] = {
+            group: dict(offsets) for group, offsets in self.pending.get(producer_id, {}).items()
+        }
+        for offset, record in enumerate(records, base_offset):
+            assert isinstance(record, CoordinatorRecord)
+            key, value = record.key, record.value
+            assert isinstance(key, OffsetCommitKey), "a transaction writes offsets alone"
+            assert isinstance(value, OffsetCommitValue), "a transaction deletes nothing"
+            groups.setdefault(key.group, {})[key.topic, key.partition] = PendingOffset(offset, value)
+        return attrs.evolve(self, pending=self.pending.changed({producer_id: groups}))
+
+    def _ended(self, end: TransactionEnd) -> GroupsState:
+        ended: Pending | None = self.pending.get(end.producer_id)
+        if ended is None:
+            return self
+        left = attrs.evolve(self, pending=self.pending.changed({end.producer_id: None}))
+        if not end.is_commit:
+            return left
+        taken = {
+            group: {key: each for key, each in offsets.items() if each.value is not None}
+            for group, offsets in ended.items()
+        }
+        changed: dict[str, Offsets | None] = {
+            group: self.offsets_of(group).changed({key: each.value for key, each in offsets.items()})
+            for group, offsets in taken.items()
+            if offsets
+        }
+        return attrs.evolve(left, offsets=self.offsets.changed(changed), pending=left._overtaken_by(taken))
+
+    def _overtaken(
+        self, offsets: Mapping[str, Mapping[OffsetKey, OffsetCommitValue | None]]
+    ) -> LayeredMap[int, Pending]:
+        """The pending offsets after these were written outside of transactions: a tombstone takes them along."""
+        changes: dict[int, Pending | None] = {}
+        for producer_id in self.pending:
+            of_producer = self.pending[producer_id]
+            common = [group for group in offsets if group in of_producer]
+            if not common:
+                continue
+            groups = dict(of_producer)
+            for group in common:
+                left = dict(groups[group])
+                for key, value in offsets[group].items():
+                    if key in left and value is None:
+                        del left[key]
+                    elif key in left:
+                        left[key] = PendingOffset(left[key].offset, None)
+                groups[group] = left
+                if not left:
+                    del groups[group]
+            changes[producer_id] = groups or None
+        return self.pending.changed(changes) if changes else self.pending
+
+    def _overtaken_by(
+        self, committed: Mapping[str, Mapping[OffsetKey, PendingOffset]]
+    ) -> LayeredMap[int, Pending]:
+        """The pending offsets after a transaction has committed these: earlier ones of others are void."""
+        changes: dict[int, Pending | None] = {}
+        for producer_id in self.pending:
+            groups = {
+                group: {
+                    key: PendingOffset(each.offset, None)
+                    if key in (later := committed.get(group, {})) and each.offset < later[key].offset
+                    else each
+                    for key, each in offsets.items()
+                }
+                for group, offsets in self.pending[producer_id].items()
+            }
+            if groups != self.pending[producer_id]:
+                changes[producer_id] = groups
+        return self.pending.changed(changes) if changes else self.pending
 
 
-def state_of(latest: Mapping[bytes, bytes | None], skipped: list[str]) -> GroupsState:
+def state_of(latest: Latest, skipped: list[str]) -> GroupsState:
     """The state from the latest value of every key: the order of keys does not matter, so only these are decoded.
 
     A record that does not decode comes from another writer than a coordinator. It is left out, and `skipped` gets a
@@ -89,13 +202,11 @@ def state_of(latest: Mapping[bytes, bytes | None], skipped: list[str]) -> Groups
     metadata: dict[str, GroupMetadataValue] = {}
     offsets: dict[str, dict[OffsetKey, OffsetCommitValue]] = {}
     deleted: list[str] = []
-    for raw_key, raw_value in latest.items():
-        try:
-            key = decode_key(raw_key)
-            value = None if key is None or raw_value is None else decode_coordinator_value(key, raw_value)
-        except MalformedMessage as error:
-            skipped.append(f"{error}, key {raw_key[:SHOWN_BYTES].hex()}")
+    for raw_key, raw_value in latest.values.items():
+        decoded = _decoded(raw_key, raw_value, skipped)
+        if decoded is None:
             continue
+        key, value = decoded
         if isinstance(key, (OffsetCommitKey, LegacyOffsetCommitKey)):
             of_group = offsets.setdefault(key.group, {})
             if value is not None:
@@ -110,8 +221,40 @@ def state_of(latest: Mapping[bytes, bytes | None], skipped: list[str]) -> Groups
         if not offsets.get(group, True):
             del offsets[group]
     return GroupsState(
-        LayeredMap(metadata), LayeredMap({group: LayeredMap(values) for group, values in offsets.items()})
+        LayeredMap(metadata),
+        LayeredMap({group: LayeredMap(values) for group, values in offsets.items()}),
+        LayeredMap(_pending(latest, skipped)),
     )
+
+
+def _pending(latest: Latest, skipped: list[str]) -> dict[int, Pending]:
+    """The offsets that open transactions have committed."""
+    pending: dict[int, Pending] = {}
+    for producer_id, records in latest.pending.items():
+        groups: dict[str, dict[OffsetKey, PendingOffset]] = {}
+        for record in records:
+            decoded = _decoded(record.key, record.value, skipped)
+            if decoded is None:
+                continue
+            key, value = decoded
+            if isinstance(key, OffsetCommitKey) and value is not None:
+                offset = None if latest.is_overtaken(record) else _offset_value(value)
+                of_group = groups.setdefault(key.group, {})
+                of_group[key.topic, key.partition] = PendingOffset(record.offset, offset)
+        if groups:
+            pending[producer_id] = groups
+    return pending
+
+
+def _decoded(
+    raw_key: bytes, raw_value: bytes | None, skipped: list[str]
+) -> tuple[Message | None, Message | None] | None:
+    try:
+        key = decode_key(raw_key)
+        return key, None if key is None or raw_value is None else decode_coordinator_value(key, raw_value)
+    except MalformedMessage as error:
+        skipped.append(f"{error}, key {raw_key[:SHOWN_BYTES].hex()}")
+        return None
 
 
 def _offset_value(value: Message) -> OffsetCommitValue:

@@ -20,7 +20,6 @@ from data_plane.handlers.administration.topic_partitions import (
 from data_plane.handlers.administration.topic_requests import (
     CreateTopicsHandler,
     DeleteTopicsHandler,
-    InitProducerIdHandler,
 )
 from data_plane.handlers.fetching.fetch import FetchHandler
 from data_plane.handlers.fetching.offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
@@ -38,10 +37,20 @@ from data_plane.handlers.grouping.group_requests import (
     MemberRequestHandler,
     SyncGroupHandler,
 )
+from data_plane.handlers.grouping.txn_offset_commit import TxnOffsetCommitHandler
 from data_plane.handlers.metadata import DescribeClusterHandler, MetadataHandler
 from data_plane.handlers.producing.produce import ProduceHandler
 from data_plane.handlers.producing.producers import DescribeProducersHandler
 from data_plane.handlers.producing.txn_markers import WriteTxnMarkersHandler
+from data_plane.handlers.transacting.descriptions import (
+    DescribeTransactionsHandler,
+    ListTransactionsHandler,
+)
+from data_plane.handlers.transacting.partition_requests import (
+    AddOffsetsToTxnHandler,
+    AddPartitionsToTxnHandler,
+)
+from data_plane.handlers.transacting.producer_requests import EndTxnHandler, InitProducerIdHandler
 from metadata_quorum.describe_configs import (
     DescribeConfigsHandler,
     ListConfigResourcesHandler,
@@ -52,29 +61,22 @@ from odradek.serving.api_versions import ApiVersionsHandler
 from odradek.serving.contract import Handler
 from wire.api import PRODUCE_ADVERTISED_MIN, ApiKey, api_versions
 
+BETWEEN_BROKERS = (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.WRITE_TXN_MARKERS)
+"""Brokers ask each other without negotiation, in the newest version that the cluster's level allows."""
+
 
 def build_table(broker: Broker, kraft_version: Callable[[], int] = lambda: 0) -> ApiTable:
     """The API table of a broker's client listener."""
     forwarded = forwarding_handlers(broker)
+    markers = WriteTxnMarkersHandler(broker)
+    broker.transactions.markers.write_here = markers.write
     handlers: dict[int, Handler] = {
         ApiKey.PRODUCE: ProduceHandler(broker).handle,
         ApiKey.FETCH: FetchHandler(broker).handle,
         ApiKey.LIST_OFFSETS: ListOffsetsHandler(broker).handle,
         ApiKey.METADATA: MetadataHandler(broker).handle,
-        ApiKey.OFFSET_COMMIT: OffsetCommitHandler(broker).handle,
-        ApiKey.OFFSET_FETCH: OffsetFetchHandler(broker).handle,
-        ApiKey.FIND_COORDINATOR: FindCoordinatorHandler(broker).handle,
-        ApiKey.JOIN_GROUP: MemberRequestHandler(broker).handle,
-        ApiKey.HEARTBEAT: MemberRequestHandler(broker).handle,
-        ApiKey.LEAVE_GROUP: LeaveGroupHandler(broker).handle,
-        ApiKey.SYNC_GROUP: SyncGroupHandler(broker).handle,
-        ApiKey.DESCRIBE_GROUPS: DescribeGroupsHandler(broker).handle,
-        ApiKey.LIST_GROUPS: ListGroupsHandler(broker).handle,
-        ApiKey.DELETE_GROUPS: DeleteGroupsHandler(broker).handle,
-        ApiKey.OFFSET_DELETE: OffsetDeleteHandler(broker).handle,
         ApiKey.CREATE_TOPICS: CreateTopicsHandler(broker).handle,
         ApiKey.DELETE_TOPICS: DeleteTopicsHandler(broker).handle,
-        ApiKey.INIT_PRODUCER_ID: InitProducerIdHandler(broker).handle,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochHandler(broker).handle,
         ApiKey.CREATE_PARTITIONS: CreatePartitionsHandler(broker).handle,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: DescribeTopicPartitionsHandler(broker).handle,
@@ -87,9 +89,10 @@ def build_table(broker: Broker, kraft_version: Callable[[], int] = lambda: 0) ->
         ApiKey.DELETE_RECORDS: DeleteRecordsHandler(broker).handle,
         ApiKey.ALTER_REPLICA_LOG_DIRS: AlterReplicaLogDirsHandler(broker).handle,
         ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(broker).handle,
-        ApiKey.DESCRIBE_PRODUCERS: DescribeProducersHandler(broker).handle,
-        ApiKey.WRITE_TXN_MARKERS: WriteTxnMarkersHandler(broker).handle,
+        ApiKey.WRITE_TXN_MARKERS: markers.handle,
         ApiKey.DESCRIBE_CLUSTER: DescribeClusterHandler(broker).handle,
+        **_group_handlers(broker),
+        **_producer_handlers(broker),
         **forwarded,
     }
     release = broker.settings.release
@@ -97,10 +100,44 @@ def build_table(broker: Broker, kraft_version: Callable[[], int] = lambda: 0) ->
         int(key): api_versions(key) if key in forwarded else release.client_versions(key)
         for key in (*handlers, ApiKey.API_VERSIONS)
     }
+    if broker.transactions.settings.two_phase_commit:
+        first, last = served[ApiKey.INIT_PRODUCER_ID]
+        served[ApiKey.INIT_PRODUCER_ID] = (first, last + 1)
     advertised = dict(served)
+    for key in BETWEEN_BROKERS:
+        served[key] = api_versions(key)
     advertised[ApiKey.PRODUCE] = (PRODUCE_ADVERTISED_MIN, served[ApiKey.PRODUCE][1])
     versions = ApiVersionsHandler(
         advertised, release.features, lambda: broker.image, lambda: {KRAFT_VERSION: kraft_version()}
     )
     handlers[ApiKey.API_VERSIONS] = versions.handle
     return ApiTable(handlers, advertised, served, versions.unsupported)
+
+
+def _group_handlers(broker: Broker) -> dict[int, Handler]:
+    return {
+        ApiKey.OFFSET_COMMIT: OffsetCommitHandler(broker).handle,
+        ApiKey.OFFSET_FETCH: OffsetFetchHandler(broker).handle,
+        ApiKey.FIND_COORDINATOR: FindCoordinatorHandler(broker).handle,
+        ApiKey.JOIN_GROUP: MemberRequestHandler(broker).handle,
+        ApiKey.HEARTBEAT: MemberRequestHandler(broker).handle,
+        ApiKey.LEAVE_GROUP: LeaveGroupHandler(broker).handle,
+        ApiKey.SYNC_GROUP: SyncGroupHandler(broker).handle,
+        ApiKey.DESCRIBE_GROUPS: DescribeGroupsHandler(broker).handle,
+        ApiKey.LIST_GROUPS: ListGroupsHandler(broker).handle,
+        ApiKey.DELETE_GROUPS: DeleteGroupsHandler(broker).handle,
+        ApiKey.OFFSET_DELETE: OffsetDeleteHandler(broker).handle,
+        ApiKey.TXN_OFFSET_COMMIT: TxnOffsetCommitHandler(broker).handle,
+    }
+
+
+def _producer_handlers(broker: Broker) -> dict[int, Handler]:
+    return {
+        ApiKey.INIT_PRODUCER_ID: InitProducerIdHandler(broker).handle,
+        ApiKey.DESCRIBE_PRODUCERS: DescribeProducersHandler(broker).handle,
+        ApiKey.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxnHandler(broker).handle,
+        ApiKey.ADD_OFFSETS_TO_TXN: AddOffsetsToTxnHandler(broker).handle,
+        ApiKey.END_TXN: EndTxnHandler(broker).handle,
+        ApiKey.DESCRIBE_TRANSACTIONS: DescribeTransactionsHandler(broker).handle,
+        ApiKey.LIST_TRANSACTIONS: ListTransactionsHandler(broker).handle,
+    }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from data_plane.broker import Broker
-from data_plane.groups.offsets_topic import OFFSETS_TOPIC, offsets_topic
 from data_plane.handlers.administration.topic_requests import sender_of
 from data_plane.handlers.availability import availability
+from data_plane.handlers.internal_topics import internal_topic
 from metadata_quorum.config.effective_config import broker_value
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
 from metadata_quorum.envelope import Sender
@@ -195,12 +195,7 @@ class MetadataHandler:
 
     async def _create(self, names: list[str], sender: Sender) -> None:
         broker = self._broker
-        topics = [
-            offsets_topic(broker.groups.settings)
-            if name == OFFSETS_TOPIC
-            else CreatableTopic(name, -1, -1, [], [])
-            for name in names
-        ]
+        topics = [internal_topic(broker, name) or CreatableTopic(name, -1, -1, [], []) for name in names]
         request = CreateTopicsRequest(topics, broker.settings.request_timeout_ms, False)
         deadline = broker.clock.monotonic() + broker.settings.request_timeout_ms / 1000
         try:

@@ -82,6 +82,10 @@ class Cleaning:
         """The reason for which the pass is over, None while it may go on. Workers may ask."""
         return self._token.abort_reason
 
+    def is_over(self) -> bool:
+        """True if the pass is to end early."""
+        return self.abort_reason is not None
+
     def take_group(self, base_offset: int, end_offset: int) -> Group | None:
         """The segments from the one with this base offset up to the one that begins at `end_offset` or later.
 

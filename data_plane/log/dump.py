@@ -27,6 +27,7 @@ from odradek.env.ports import Dir, File, FileMissing
 from wire.batches.batch_header import BatchHeader
 from wire.batches.compression import CompressionType
 from wire.batches.records import records
+from wire.batches.transaction_markers import UNREADABLE_EPOCH, parse_marker
 from wire.errors import KafkaError
 
 _DECOMPRESSED_BYTES_MAX = 1 << 30
@@ -81,7 +82,7 @@ def _dump_log(directory: Dir, name: str, *, verify: bool, with_records: bool) ->
             scan = SegmentScan(file, position, file.size, next_offset, check_crc=verify)
             for at, header in scan:
                 batches[at] = (header.base_offset, header.last_offset, header.max_timestamp)
-                yield _batch(at, header)
+                yield _batch(at, header) | _marker(file, at, header)
                 if with_records:
                     yield from _records(file, name, at, header)
             if scan.damage is None:
@@ -126,6 +127,18 @@ def _batch(position: int, header: BatchHeader) -> dict[str, Any]:
         "compression": CompressionType(header.compression_type).name.lower() if known else "unknown",
         "crc": header.crc,
     }
+
+
+def _marker(file: File, position: int, header: BatchHeader) -> dict[str, Any]:
+    """The outcome that a transaction's marker tells, and the epoch of its coordinator; nothing for other batches."""
+    if not (header.is_control and header.is_transactional):
+        return {}
+    marker = parse_marker(file.pread(header.size, position))
+    if marker is None:
+        # Compaction has removed the record.
+        return {"marker": None, "coordinator_epoch": None}
+    epoch = None if marker.coordinator_epoch == UNREADABLE_EPOCH else marker.coordinator_epoch
+    return {"marker": "abort" if marker.is_abort else "commit", "coordinator_epoch": epoch}
 
 
 def _records(file: File, name: str, position: int, header: BatchHeader) -> Iterator[dict[str, Any]]:

@@ -76,14 +76,18 @@ def open_partition_log(
         DiskError
         LoadingStopped: `options.is_stopping` said so; the log recovers anew at the next start.
     """
-    names = put_in_order(directory, directory.list())
+    home = LogHome(directory, topic, partition, owner)
+    names = put_in_order(
+        directory,
+        directory.list(),
+        lambda file, reason: options.warn("log.swap_undone", home, file=file, reason=reason),
+    )
     found = _find_segments(directory, names, options.now_ms)
     begins = not found
     if begins:
         base_offset = max(options.log_start_offset, 0)
         file = directory.open(file_name(base_offset, LOG_SUFFIX), create=True)
         found.append(Segment(directory, base_offset, file, is_active=False))
-    home = LogHome(directory, topic, partition, owner)
     segments = SegmentList(home, found, entry_is_dirty=begins or not options.is_clean)
     epochs = _read_epochs(segments, names, options)
     producers = LazyProducers()
@@ -145,7 +149,7 @@ def _read_epochs(segments: SegmentList, names: list[str], options: LoadOptions) 
     try:
         return LeaderEpochs.decode(segments.home.directory.read_bytes(EPOCHS_FILE_NAME, _SMALL_FILE_BYTES))
     except MalformedCheckpoint as error:
-        options.warn("log.epochs_unreadable", segments, error=str(error))
+        options.warn("log.epochs_unreadable", segments.home, error=str(error))
     epochs = LeaderEpochs()
     for segment in segments.segments:
         for _, header in SegmentScan(segment.file, 0, segment.size, segment.base_offset):
@@ -163,7 +167,7 @@ def _measure_end(segments: SegmentList, config: LogConfig, options: LoadOptions)
         active.load_aborted()
     except DamagedTransactionIndex as error:
         file = active.name(TXN_INDEX_SUFFIX)
-        options.warn("log.not_clean", segments, file=file, position=0, reason=str(error))
+        options.warn("log.not_clean", segments.home, file=file, position=0, reason=str(error))
         return -1
     if active.size:
         index = active.load_index(config.index_interval_bytes)
@@ -173,7 +177,7 @@ def _measure_end(segments: SegmentList, config: LogConfig, options: LoadOptions)
             continue
         if scan.damage is not None:
             file, position = active.file.path, scan.position
-            options.warn("log.not_clean", segments, file=file, position=position, reason=scan.damage)
+            options.warn("log.not_clean", segments.home, file=file, position=position, reason=scan.damage)
             return -1
         end_offset = scan.next_offset
     active.activate()
@@ -187,7 +191,7 @@ def _settle_offsets(log: PartitionLog, options: LoadOptions) -> None:
     log_start_offset = max(options.log_start_offset, segments.base_offset)
     if log_start_offset > log.log_end_offset:
         start, end = log_start_offset, log.log_end_offset
-        options.warn("log.start_is_behind_end", segments, log_start_offset=start, end=end)
+        options.warn("log.start_is_behind_end", segments.home, log_start_offset=start, end=end)
         log.truncate_fully_and_start_at(log_start_offset)
         return
     log.settle(log_start_offset, options.high_watermark)

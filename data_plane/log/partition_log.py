@@ -370,10 +370,13 @@ class PartitionLog(LogOffsets):
         """The guard for a producer's transactional batch, before its coordinator is asked (KIP-890).
 
         `ONGOING` if the transaction is open here already: nobody needs to be asked. `now_ms` is monotonic. Raises
-        `DiskError`.
+        `DiskError`, and `KafkaError` INVALID_PRODUCER_EPOCH for an epoch that is over here.
         """
-        if self.load_producers().has_ongoing(producer_id, epoch):
+        producers = self.load_producers()
+        if producers.has_ongoing(producer_id, epoch):
             return ONGOING
+        # The coordinator need not be asked for an epoch that is over here. Its append would be refused anyway.
+        producers.check_epoch(producer_id, epoch)
         verifications = self.producers.verifications
         if verifications is None:
             verifications = self.producers.verifications = Verifications()

@@ -12,6 +12,7 @@ import attrs
 
 from data_plane.log.log_config import LogConfig
 from data_plane.log.parts.leader_epochs import LeaderEpochs
+from data_plane.log.parts.log_home import LogHome
 from data_plane.log.parts.producer_recovery import (
     latest_state,
     note_ended,
@@ -58,10 +59,9 @@ class LoadOptions:
     is_stopping: Callable[[], bool] = lambda: False
     """True once the log is unwanted; recovery asks at every batch."""
 
-    def warn(self, event: str, segments: SegmentList, **fields: object) -> None:
+    def warn(self, event: str, home: LogHome, **fields: object) -> None:
         """Tell of something that had to be repaired."""
         if self.log is not None:
-            home = segments.home
             self.log.warning(event, topic=home.topic, partition=home.partition, **fields)
 
 
@@ -207,7 +207,7 @@ class Recovery:
             return True
         self._options.warn(
             "log.truncated",
-            segments,
+            segments.home,
             file=segment.file.path,
             position=segment.size,
             bytes=size - segment.size,
@@ -283,7 +283,7 @@ class Recovery:
             kept_as = keep_segment(directory, segment) if is_kept else None
             self._options.warn(
                 "log.segment_dropped",
-                segments,
+                segments.home,
                 file=segment.file.path,
                 bytes=segment.size,
                 reason=reason,

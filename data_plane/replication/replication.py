@@ -199,7 +199,7 @@ class Replication:
         fetcher = self._fetchers.get(leader_id)
         if fetcher is None:
             shared = self._shared_by_fetchers = self._shared_by_fetchers or self._share()
-            fetcher = LeaderFetcher(leader_id, lambda: self._address_of(leader_id), shared)
+            fetcher = LeaderFetcher(leader_id, lambda: self.address_of(leader_id), shared)
             self._fetchers[leader_id] = fetcher
         return fetcher
 
@@ -218,7 +218,8 @@ class Replication:
             log=broker.log,
         )
 
-    def _address_of(self, broker_id: int) -> tuple[str, int] | None:
+    def address_of(self, broker_id: int) -> tuple[str, int] | None:
+        """Host and port at which a broker listens for others, None while they are unknown."""
         known = self._newest.image.brokers.get(broker_id)
         endpoint = None if known is None else known.endpoint(self.settings.listener)
         return None if endpoint is None else (endpoint.host, endpoint.port)

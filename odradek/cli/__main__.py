@@ -28,6 +28,7 @@ GROUPS = (
     "produce",
     "consume",
     "group",
+    "txn",
     "config",
     "cluster",
     "broker",

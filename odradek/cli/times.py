@@ -6,7 +6,7 @@ import argparse
 import re
 import time
 
-__all__ = ["TIME_HELP", "moment", "span"]
+__all__ = ["TIME_HELP", "moment", "moment_text", "span"]
 
 TIME_HELP = "ISO 8601 like 2026-01-31T12:00, a span back from now like 90s, 15m, 2h, 7d, or @milliseconds"
 _AT = re.compile(r"@[0-9]{1,18}")
@@ -34,3 +34,8 @@ def span(text: str) -> int:
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no span of time (for example 90s, 15m, 2h, 7d)")
     return int(float(found[1]) * _MILLISECONDS[found[2]])
+
+
+def moment_text(time_ms: int) -> str:
+    """A time in milliseconds since 1970 for people, in the local zone."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ms / 1000))

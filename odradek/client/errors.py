@@ -16,7 +16,13 @@ __all__ = [
     "ClientClosed",
     "ClientError",
     "ConnectionBroken",
+    "IllegalTransactionCall",
+    "ProducerFencedError",
     "RequestTimedOut",
+    "TransactionAbortableError",
+    "TransactionAborted",
+    "TransactionError",
+    "TransactionFatalError",
     "UnsupportedByBroker",
     "broker_error",
     "error_code",
@@ -60,6 +66,31 @@ class BufferFull(ClientError):
 
 class ClientClosed(ClientError):
     """The client was closed while the operation was under way."""
+
+
+class TransactionError(ClientError):
+    """The base of what goes wrong with a transaction; its class says what may come next."""
+
+
+class TransactionAbortableError(TransactionError):
+    """The transaction can only be aborted; then the producer goes on with the next. `__cause__` says why."""
+
+
+class TransactionAborted(TransactionError):
+    """The record was not written, because its transaction was aborted first."""
+
+
+class TransactionFatalError(TransactionError):
+    """This producer can do no more: close it. A new one with the same `transactional.id` aborts what it left open."""
+
+
+class ProducerFencedError(TransactionFatalError):
+    """Another producer with the same `transactional.id` has taken over, or the coordinator gave up this one's
+    transaction after `transaction.timeout.ms`."""
+
+
+class IllegalTransactionCall(RuntimeError):
+    """A call that the state of the transaction rules out, such as to send while no transaction is open."""
 
 
 def is_retriable(error: BaseException) -> bool:

@@ -23,7 +23,7 @@ from itertools import combinations
 import attrs
 
 from data_plane.broker import Broker
-from data_plane.groups.coordinator import partition_of
+from data_plane.coordination.shards import partition_of
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
 from metadata_quorum.raft.roles import Leader

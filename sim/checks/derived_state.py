@@ -29,7 +29,7 @@ from sim.machine.disk_files import SimFile
 from sim.machine.platter import Inode
 from wire.batches.batch_header import HEADER, SIZE_PREFIX, BatchHeader
 
-__all__ = ["DerivedState"]
+__all__ = ["DerivedState", "stored_batches"]
 
 SCAN = 0.05
 """How often a look scans the log of one replica."""
@@ -51,7 +51,7 @@ class _Scan:
         found = []
         for segment in log.segments:
             assert isinstance(segment.file, SimFile)
-            batches = list(_batches(segment.file.content))
+            batches = list(stored_batches(segment.file.content))
             if batches and batches[-1][0] + batches[-1][1].size != len(segment.file.content):
                 return None
             found.append((segment, batches))
@@ -61,6 +61,14 @@ class _Scan:
         for _, batches in self.segments:
             for _, header in batches:
                 yield header
+
+    def with_markers(self) -> Iterator[tuple[BatchHeader, bytes | None]]:
+        """Each header, and the bytes of control batches."""
+        for segment, batches in self.segments:
+            assert isinstance(segment.file, SimFile)
+            for position, header in batches:
+                end = position + header.size
+                yield header, bytes(segment.file.content[position:end]) if header.is_control else None
 
 
 class DerivedState:
@@ -121,12 +129,12 @@ class DerivedState:
         first_offset = log.log_end_offset
         next_offset = None
         has_gaps = False
-        for header in scan.headers():
+        for header, batch in scan.with_markers():
             first_offset = min(first_offset, header.base_offset)
             has_gaps |= next_offset is not None and header.base_offset > next_offset
             next_offset = header.next_offset
-            if header.producer_id >= 0 and not header.is_control:
-                note_batch(scanned, header, header.base_offset, header.max_timestamp, None)
+            if header.producer_id >= 0:
+                note_batch(scanned, header, header.base_offset, header.max_timestamp, batch)
         for producer_id, entry in scanned.entries.items():
             self.producers_seen += 1
             known = state.entries.get(producer_id, ProducerEntry(entry.epoch))
@@ -188,7 +196,7 @@ class DerivedState:
                 )
 
 
-def _batches(data: bytearray) -> Iterator[tuple[int, BatchHeader]]:
+def stored_batches(data: bytearray) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each whole batch."""
     position = 0
     while position + HEADER.size <= len(data):
@@ -217,11 +225,15 @@ def _check_entry(
     """
     kept = list(known.batches)
     there = list(scanned.batches)
+    if scanned.coordinator_epoch >= 0:
+        # A snapshot has one timestamp for a producer: behind a marker that of the marker.
+        kept[_FIELDS - 1 :: _FIELDS] = [0] * (len(kept) // _FIELDS)
+        there[_FIELDS - 1 :: _FIELDS] = [0] * (len(there) // _FIELDS)
     agree = kept[len(kept) - len(there) :] == there
     if has_gaps and not agree:
-        batches = _batches_of(known)
+        batches = _batches_of(kept)
         agree = there[-_FIELDS:] == kept[-_FIELDS:] and all(
-            batch in batches or batch[1] < batches[0][1] for batch in _batches_of(scanned)
+            batch in batches or batch[1] < batches[0][1] for batch in _batches_of(there)
         )
     if known.epoch != scanned.epoch or not agree or len(kept) % _FIELDS:
         raise SafetyViolation(
@@ -230,9 +242,9 @@ def _check_entry(
         )
 
 
-def _batches_of(entry: ProducerEntry) -> list[tuple[int, ...]]:
-    """The batches that an entry has: last sequence, last offset, offset delta, timestamp."""
-    return [tuple(entry.batches[at : at + _FIELDS]) for at in range(0, len(entry.batches), _FIELDS)]
+def _batches_of(fields: Sequence[int]) -> list[tuple[int, ...]]:
+    """The batches of an entry's fields: last sequence, last offset, offset delta, timestamp."""
+    return [tuple(fields[at : at + _FIELDS]) for at in range(0, len(fields), _FIELDS)]
 
 
 def _stored_index(disk: SimDisk, segment: Segment) -> SegmentIndex | None:

@@ -106,6 +106,8 @@ class _Question:
     epochs: Mapping[TopicIdPartition, int]
     """The leader epochs in which the node that is asked leads."""
     floors: Mapping[TopicIdPartition, _Floors]
+    is_committed_only: bool
+    """True if offsets beyond the last stable one do not count for whoever asks."""
 
 
 class ServedOffsets:
@@ -198,7 +200,7 @@ class ServedOffsets:
                     epochs[each.key] = partition.leader_epoch
         for key in epochs:
             floors[key] = self._floors[key].copy()
-        exchange.memo = _Question(epochs, floors)
+        exchange.memo = _Question(epochs, floors, bool(exchange.request.isolation_level))
         return bool(epochs)
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
@@ -233,7 +235,7 @@ class ServedOffsets:
         if question.epochs.get(key) != epoch:
             return
         name, floors = f"{topic}-{part.partition_index}", question.floors[key]
-        if timestamp == LATEST:
+        if timestamp == LATEST and not question.is_committed_only:
             self.latest_seen += 1
             _check_at_least(
                 "latest", name, member.name, epoch, part.offset, floors.committed_at(epoch), "committed"
@@ -243,7 +245,11 @@ class ServedOffsets:
             _check_at_least(
                 "earliest", name, member.name, epoch, part.offset, floors.deleted_at(epoch), "deleted"
             )
-        elif (timestamp >= 0 or timestamp == MAX_TIMESTAMP) and len(self.answers) < ANSWERS_MAX:
+        elif (
+            (timestamp >= 0 or timestamp == MAX_TIMESTAMP)
+            and not question.is_committed_only
+            and len(self.answers) < ANSWERS_MAX
+        ):
             committed, start = floors.committed_at(epoch), partition.log.log_start_offset
             answer = AnswerByTime(
                 member.name, key, name, timestamp, part.timestamp, part.offset, committed, start

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from data_plane.broker import ProducerIdBlock
+from data_plane.producer_ids import ProducerIds
 from data_plane.replication.partition import Partition
 from metadata_quorum.raft.roles import Leader
 from metadata_quorum.replica.quorum_leader import WAITING_BYTES_MAX
@@ -50,6 +50,7 @@ from sim.checks.promises import Promises
 from sim.checks.served_offsets import ServedOffsets
 from sim.checks.served_records import ServedRecords
 from sim.checks.stored_marks import StoredMarks
+from sim.checks.transactions import TransactionStates
 from sim.checks.watched import Check, Processes
 from sim.checks.wiretap import Wiretap
 from sim.history import SafetyViolation
@@ -120,7 +121,7 @@ class Watch:
         self._partitions: dict[TopicIdPartition, list[object]] = {}
         """Each partition as it was at the last look."""
         self.looks = 0
-        processes = self._processes = Processes(cluster)
+        processes = self.processes = Processes(cluster)
         self.served_records = ServedRecords(processes)
         self.served_offsets = ServedOffsets(processes)
         self.promises = Promises(processes)
@@ -128,6 +129,7 @@ class Watch:
         self.min_isr = MinIsr(processes)
         self.metadata_replay = MetadataReplay(processes)
         self.derived_state = DerivedState(processes)
+        self.transactions = TransactionStates(processes)
         self.checks: tuple[Check, ...] = (
             self.served_records,
             self.served_offsets,
@@ -136,6 +138,7 @@ class Watch:
             self.min_isr,
             self.metadata_replay,
             self.derived_state,
+            self.transactions,
         )
         self.availability = Availability(processes)
         self.tap = Wiretap(self._world.refute)
@@ -178,14 +181,14 @@ class Watch:
         if have_moved:
             brokers = [member for member in living if self._of(member).node.broker is not None]
             self._look_at_partitions(brokers)
-            replicas = list(self._processes.hosted())
+            replicas = list(self.processes.hosted())
             for check in self.checks:
                 check.look(replicas)
 
     def look_at_all(self) -> None:
         """Look at everything once, also at what a look takes samples of. Raises `SafetyViolation`."""
         self.look()
-        hosted = list(self._processes.hosted())
+        hosted = list(self.processes.hosted())
         for check in self.checks:
             check.look_at_all(hosted)
 
@@ -287,7 +290,7 @@ class Watch:
         for broker_id, (member, partition) in there.items():
             self._look_at_batches(member, key, partition, limits[broker_id])
 
-    def _look_at_producer_ids(self, member: Member, seen: _Seen, block: ProducerIdBlock) -> None:
+    def _look_at_producer_ids(self, member: Member, seen: _Seen, block: ProducerIds) -> None:
         if block.end_id:
             told = f"the block that ends at {block.end_id}"
             self.producer_blocks.see(block.end_id, (member.name, seen.number), told)

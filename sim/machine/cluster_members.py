@@ -90,8 +90,13 @@ class Shape:
         nodes = random.choices(tuple(NODES), tuple(NODES.values()))[0]
         replicas = random.choices(*REPLICAS_OF[nodes])[0]
         in_sync_min = random.choice(IN_SYNC_MIN_OF[replicas])
-        factors = ("default.replication.factor", "offsets.topic.replication.factor")
-        drawn = {**dict.fromkeys(factors, str(replicas)), "min.insync.replicas": str(in_sync_min)}
+        factors = (
+            "default.replication.factor",
+            "offsets.topic.replication.factor",
+            "transaction.state.log.replication.factor",
+        )
+        in_sync = dict.fromkeys(("min.insync.replicas", "transaction.state.log.min.isr"), str(in_sync_min))
+        drawn = {**dict.fromkeys(factors, str(replicas)), **in_sync}
         controllers = random.choice(CONTROLLERS) if self.controllers else 0
         return attrs.evolve(
             self,
@@ -109,7 +114,13 @@ class Shape:
     def narrowed(self) -> Shape:
         """The same with three brokers, each of which has a replica of everything."""
         plain = Shape()
-        factors = ("default.replication.factor", "offsets.topic.replication.factor", "min.insync.replicas")
+        factors = (
+            "default.replication.factor",
+            "offsets.topic.replication.factor",
+            "transaction.state.log.replication.factor",
+            "min.insync.replicas",
+            "transaction.state.log.min.isr",
+        )
         settings = {**self.settings, **{key: SETTINGS[key] for key in factors if key in self.settings}}
         return attrs.evolve(
             self, nodes=plain.nodes, replicas=plain.replicas, settings=settings, voters=0, broker_log_dirs=()
@@ -175,6 +186,11 @@ SETTINGS = {
     "min.insync.replicas": "2",
     "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": "2",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "transaction.state.log.num.partitions": "2",
+    # Clients that die are to be missed soon.
+    "group.min.session.timeout.ms": "500",
     "auto.create.topics.enable": "false",
     # So that followers meet a log whose beginning is a snapshot.
     "metadata.max.retention.bytes": "0",

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS, SUPPORTED_FEATURES, Release
+from metadata_quorum.features import (
+    ELIGIBLE_LEADER_REPLICAS,
+    SUPPORTED_FEATURES,
+    TRANSACTION_VERSION,
+    Release,
+)
 
-OLDER_RELEASE = Release({**SUPPORTED_FEATURES, ELIGIBLE_LEADER_REPLICAS: (0, 0)}, versions_behind=1)
-OLDER_LEVELS = {ELIGIBLE_LEADER_REPLICAS: 0}
+OLDER_RELEASE = Release(
+    {**SUPPORTED_FEATURES, ELIGIBLE_LEADER_REPLICAS: (0, 0), TRANSACTION_VERSION: (0, 1)}, versions_behind=1
+)
+OLDER_LEVELS = {ELIGIBLE_LEADER_REPLICAS: 0, TRANSACTION_VERSION: 1}
 """The feature levels of a cluster that begins with nodes of the release before."""

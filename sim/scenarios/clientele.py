@@ -15,6 +15,8 @@ from sim.load.churning import Churning
 from sim.load.consumers import crowd
 from sim.load.consumers.crowd import Crowd
 from sim.load.consuming import GroupReading, follow
+from sim.load.copying import copiers
+from sim.load.copying.copiers import Copying
 from sim.load.keyed import keying
 from sim.load.keyed.keying import Keying
 from sim.load.pipelining import Pipelining
@@ -79,6 +81,9 @@ class Clientele:
         self._varied = [VariedProducer(load, name) for name in VARIED if "varied" in workloads]
         session_ms = int(settings.get("group.min.session.timeout.ms", crowd.SESSION_MS_DEFAULT))
         self._keying = Keying(load, replicas, storm_kinds) if "keyed" in workloads else None
+        self._copying = None
+        if "copy" in workloads:
+            self._copying = Copying(load, replicas)
         self._crowds = [Crowd(load, group, session_ms) for group in crowd.GROUPS if "crowd" in workloads]
 
     def machines(self) -> tuple[str, ...]:
@@ -88,13 +93,16 @@ class Clientele:
             names += VARIED
         if self._keying is not None:
             names += (*keying.WRITERS, keying.READER)
+        if self._copying is not None:
+            names += copiers.machines()
         if self._crowds:
             names += crowd.slots(self._world.seed)
         return names
 
     def topics_apart(self, configs: Mapping[str, str]) -> list[NewTopic]:
         """Topics of workloads that keep a history of their own; `configs` are what all topics of the run have."""
-        return [] if self._keying is None else [self._keying.topic(configs)]
+        keyed = [] if self._keying is None else [self._keying.topic(configs)]
+        return keyed if self._copying is None else [*keyed, *self._copying.topics(configs)]
 
     def terms(self) -> list[GroupTerms]:
         """The groups, as the checks must know them."""
@@ -111,6 +119,8 @@ class Clientele:
             readers |= {name: spawn(self._group.member, name) for name in MEMBERS}
         if self._keying is not None:
             readers[keying.READER] = spawn(self._keying.read)
+        if self._copying is not None:
+            readers |= self._copying.start_copiers()
         for each_crowd in self._crowds:
             readers |= each_crowd.start()
         return readers
@@ -124,7 +134,8 @@ class Clientele:
         runs += [Asking(load, name).run for name in self._askers]
         runs += [each.run for each in self._churning]
         keyed = [] if self._keying is None else self._keying.start_workers()
-        return [*keyed, *(self._world.spawn(run) for run in runs)]
+        copied = [] if self._copying is None else self._copying.start_workers()
+        return [*keyed, *copied, *(self._world.spawn(run) for run in runs)]
 
     def end_churning(self) -> None:
         """The storm is over: no further topics come and go."""
@@ -135,6 +146,8 @@ class Clientele:
         """Take down where topics apart end, after their last records."""
         if self._keying is not None:
             await self._keying.find_ends(client)
+        if self._copying is not None:
+            await self._copying.find_ends(client)
 
     async def check(self, machine: str) -> None:
         """Hold what groups have read and committed against the history, asked from `machine`. Raises `SafetyViolation`."""
@@ -145,11 +158,15 @@ class Clientele:
             await each_crowd.check(machine)
         if self._keying is not None:
             await self._keying.check(machine)
+        if self._copying is not None:
+            await self._copying.check(machine)
 
     def check_disks(self, cluster: Cluster) -> None:
         """Hold what replicas of topics apart have on their disks against each other. Raises `SafetyViolation`."""
         if self._keying is not None:
             self._keying.check_disks(cluster.replica_logs)
+        if self._copying is not None:
+            self._copying.check_disks(cluster.replica_logs)
 
     def figures(self) -> dict[str, int]:
         """How many clients of each kind there were, and what befell them."""
@@ -160,4 +177,5 @@ class Clientele:
             "rebalances": sum(each.promises.rebalances for each in self._crowds),
             "late_commits": sum(each.promises.refused_late for each in self._crowds),
             **({} if self._keying is None else self._keying.figures()),
+            **({} if self._copying is None else self._copying.figures()),
         }

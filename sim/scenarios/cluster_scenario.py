@@ -21,6 +21,7 @@ import attrs
 from odradek.client.admin import NewTopic
 from odradek.env.ports import Event
 from sim.checks.quorum_watch import watch_quorum
+from sim.checks.transactions import still_open
 from sim.checks.watch import Watch
 from sim.history import History, SafetyViolation
 from sim.load import pipelining
@@ -65,6 +66,8 @@ In the other runs those who wait at one give it up by themselves, after half a m
 """
 READ_SECONDS_MAX = 120.0
 """Time from the end of all writing until every reader has read everything."""
+TRANSACTIONS_SECONDS_MAX = 60.0
+"""Time from the end of all clients until no transaction is open: its timeout, the next look for it, its markers."""
 CLIENTS = 2
 """Producers of a run whose options are not given."""
 STOP_SECONDS_MAX = 120.0
@@ -212,6 +215,7 @@ class ClusterScenario:
         await load.find_ends(admin)
         await self._clientele.find_ends(admin)
         await self._readers_must_come_to_the_end(readers)
+        await self._transactions_must_end()
         await self._clientele.check("auditor")
         summary = await load.check(admin)
         self.history.check_anomalies()
@@ -290,6 +294,14 @@ class ClusterScenario:
                 raise Liveness(
                     f"seed {self.world.seed}: {name} does not come to {self.load.ends}: {self.load.positions}"
                 )
+
+    async def _transactions_must_end(self) -> None:
+        """Wait until the coordinators have ended what nobody ends: all but prepared transactions."""
+        deadline = self.world.now + TRANSACTIONS_SECONDS_MAX
+        while (wrong := still_open(self.watch.processes)) is not None:
+            if self.world.now >= deadline:
+                raise Liveness(f"seed {self.world.seed}: a transaction does not end: {wrong}")
+            await self.world.sleep(1.0)
 
     async def _replicas_must_be_equal(self) -> None:
         """Wait until they are, and the metadata logs too. Raises `SafetyViolation` when they differ for good."""

@@ -17,6 +17,7 @@ from random import Random
 from metadata_quorum.features import (
     ELIGIBLE_LEADER_REPLICAS,
     THIS_RELEASE,
+    TRANSACTION_VERSION,
 )
 from odradek.client.admin.admin_quorum import update_features
 from odradek.client.errors import ClientError
@@ -26,7 +27,7 @@ from sim.machine.world import Liveness
 from sim.storm.storm import Storm
 from wire.errors import ErrorCode, KafkaError
 
-NEW_LEVELS = {ELIGIBLE_LEADER_REPLICAS: 1}
+NEW_LEVELS = {ELIGIBLE_LEADER_REPLICAS: 1, TRANSACTION_VERSION: 2}
 CALL_SECONDS = 5.0
 DECIDED_SECONDS_MAX = 120.0
 UPGRADE_PROBABILITY = 0.7

@@ -29,6 +29,7 @@ LEAVES = [
     ("group", "describe"),
     ("group", "reset"),
     ("group", "delete"),
+    *(("txn", each) for each in ("list", "describe", "describe-producers", "abort", "find-hanging")),
     ("config", "get"),
     ("config", "set"),
     ("config", "unset"),
@@ -57,7 +58,7 @@ def test_the_commands_are_those_of_this_version() -> None:
     offered = [line.split()[0] for line in text.splitlines() if line.startswith("    ") and line[4] != " "]
     assert offered == [
         *("dev", "server", "storage", "topic", "produce", "consume"),
-        *("group", "config", "cluster", "broker", "partition", "quorum", "disk", "log"),
+        *("group", "txn", "config", "cluster", "broker", "partition", "quorum", "disk", "log"),
     ]
 
 

@@ -64,7 +64,8 @@ def test_defaults_are_kafkas(kind: type[CommonSettings], defaults: dict[str, Any
         ("compression.type", "rar", "compression.type='rar': expected one of none, gzip"),
         ("bootstrap.servers", "nowhere", "bootstrap.servers='nowhere': bad address"),
         ("security.protocol", "SASL_SSL", "security.protocol='SASL_SSL' is not supported"),
-        ("transactional.id", "mine", "transactional.id='mine' is not supported"),
+        ("transactional.id", "", "transactional.id='': expected a text that is not empty"),
+        ("transaction.timeout.ms", "soon", "transaction.timeout.ms='soon': expected a whole number"),
         ("key.serializer", "com.example.Mine", "key.serializer='com.example.Mine': expected a callable"),
     ],
 )
@@ -88,6 +89,32 @@ def test_idempotence_gives_way_unless_it_was_asked_for(obstacle: dict[str, Any])
     assert not ProducerSettings.from_properties({**SERVERS, **obstacle}).enable_idempotence
     with pytest.raises(ValueError, match=r"enable\.idempotence=true: "):
         ProducerSettings.from_properties({**SERVERS, **obstacle, "enable.idempotence": True})
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"acks": "1"}, "acks must be all"),
+        ({"retries": 0}, "retries must be above 0"),
+        (
+            {"max.in.flight.requests.per.connection": 6},
+            "max.in.flight.requests.per.connection must be at most 5",
+        ),
+        ({"enable.idempotence": False}, "enable.idempotence must be true"),
+        (
+            {"transaction.two.phase.commit.enable": True, "transaction.timeout.ms": 1},
+            "transaction.two.phase.commit.enable=true has no transaction.timeout.ms",
+        ),
+    ],
+)
+def test_transactions_take_what_idempotence_takes(more: dict[str, Any], reason: str) -> None:
+    """KIP-98: acks=all, repetitions, at most five requests in flight; KIP-939: two phases have no timeout."""
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        ProducerSettings.from_properties({**SERVERS, "transactional.id": "x", **more})
+    settings = ProducerSettings.from_properties({**SERVERS, "transactional.id": "x"})
+    assert (settings.transactional_id, settings.transaction_timeout_ms) == ("x", 60_000)
+    with pytest.raises(ValueError, match=r"needs a transactional\.id"):
+        ProducerSettings.from_properties({**SERVERS, "transaction.two.phase.commit.enable": True})
 
 
 def test_a_delivery_has_time_for_a_request() -> None:

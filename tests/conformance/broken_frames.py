@@ -8,6 +8,7 @@ from functools import partial
 from tests.conformance.talk import Talk, case
 from wire.api import ApiKey, api_versions, request_class, request_header_version
 from wire.codec import encode
+from wire.messages.add_partitions_to_txn import AddPartitionsToTxnTransaction
 
 CORRELATION_ID = 7
 FLEXIBLE_HEADER = 2
@@ -32,6 +33,9 @@ def _broken(talk: Talk, *, key: ApiKey) -> None:
     message = request_class(key)()
     if key == ApiKey.PRODUCE:
         message.acks = ALL_IN_SYNC
+    if key == ApiKey.ADD_PARTITIONS_TO_TXN:
+        # Without any, Kafka 4.3 never answers.
+        message.transactions = [AddPartitionsToTxnTransaction()]
     body = bytes(encode(message, last))
     flexible = request_header_version(key, last) >= FLEXIBLE_HEADER
     frames = {

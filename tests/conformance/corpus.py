@@ -9,6 +9,8 @@ from tests.conformance.talk import CORPUS, hold
 from wire.api import ApiKey
 
 APIS = (
+    "add_offsets_to_txn",
+    "add_partitions_to_txn",
     "add_raft_voter",
     "alter_configs",
     "alter_partition_reassignments",
@@ -26,8 +28,11 @@ APIS = (
     "describe_producers",
     "describe_quorum",
     "describe_topic_partitions",
+    "describe_transactions",
     "elect_leaders",
+    "end_txn",
     "fetch",
+    "find_coordinator",
     "heartbeat",
     "incremental_alter_configs",
     "init_producer_id",
@@ -37,6 +42,7 @@ APIS = (
     "list_groups",
     "list_offsets",
     "list_partition_reassignments",
+    "list_transactions",
     "metadata",
     "offset_commit",
     "offset_delete",
@@ -45,12 +51,12 @@ APIS = (
     "produce",
     "remove_raft_voter",
     "sync_group",
+    "txn_offset_commit",
     "unregister_broker",
     "update_features",
     "write_txn_markers",
-    "find_coordinator",
 )
-"""In the order of conversation. FindCoordinator is the last: it makes Kafka coordinate transactions."""
+"""In the order of conversation."""
 
 for _api in APIS:
     import_module(f"tests.conformance.cases.{_api}")

@@ -35,18 +35,18 @@ DELIBERATE = (
         "In Kafka it is an exception on the way; a client should learn what is wrong.",
     ),
     Deliberate(
-        "FindCoordinator, InitProducerId",
-        r"^(find_coordinator of a transaction|init_producer_id with a transactional id): ",
-        "has transactions",
-        "answers a transactional id with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and FindCoordinator says why in its text",
-        "There are no transactions yet. Some client asks again for ever after each other error; this one it tells at once.",
-    ),
-    Deliberate(
         "Produce",
         r"^write_txn_markers after appends with other acks: ",
         "appends a transactional batch with any acks",
         "INVALID_REQUIRED_ACKS unless they are `all`",
         "A transaction could commit what its leader has lost. Clients demand `all` themselves.",
+    ),
+    Deliberate(
+        "Produce",
+        r"^produce v\d+ of a transactional batch beside others without a transactional id: ",
+        "refuses a whole request without a transactional id in which one batch is transactional",
+        "refuses that batch; the others are appended",
+        "To look at all batches before the first append would cost every producer time. No client mixes them.",
     ),
     Deliberate(
         "DescribeTopicPartitions",
@@ -188,6 +188,24 @@ NOT_SEEN = {
             "(compacted topics, bad timestamps), 262,144 of them are looked at, and one for every 16 bytes besides. "
             "Partitions beyond "
             "that get MESSAGE_TOO_LARGE; Kafka has no such bound.",
+        ),
+        Remark(
+            "An InitProducerId, an AddPartitionsToTxn or an AddOffsetsToTxn while a transaction is ended",
+            "waits for its markers, for 500 ms at most. Kafka answers CONCURRENT_TRANSACTIONS at once, and the client "
+            "asks again after a pause that is mostly longer.",
+        ),
+        Remark(
+            "InitProducerId 6",
+            "(two-phase commit, KIP-939) is advertised where `transaction.two.phase.commit.enable` is true. Kafka 4.3 "
+            "serves that version with unstable APIs only.",
+        ),
+        Remark(
+            "An empty AddPartitionsToTxn of version 4 or 5",
+            "is answered; Kafka 4.3 never answers it.",
+        ),
+        Remark(
+            "A DescribeTransactions that names a transaction again and again",
+            "is told of it up to about 2 MiB of repetitions. What is named again beyond that gets INVALID_REQUEST.",
         ),
         Remark(
             "A Produce with null records",
@@ -336,7 +354,6 @@ class NotServed:
 
 
 NOT_SERVED = (
-    NotServed((24, 25, 26, 28, 65, 66), "transactions", "to come"),
     NotServed((68, 69), "groups of the new protocol (KIP-848)", "to come; the classic protocol is complete"),
     NotServed(
         (52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82),

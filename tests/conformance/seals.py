@@ -28,6 +28,7 @@ SHARED = tuple(
         "offsets",
         "servers",
         "talk",
+        "transactions",
     )
 )
 """The modules that all cases use; a change of their code breaks all seals."""

@@ -10,6 +10,8 @@ SETTINGS = {
     "offsets.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
 }

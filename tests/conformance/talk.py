@@ -21,9 +21,11 @@ import attrs
 from tests.node.raw_client import RawClient, frame
 from wire.api import ApiKey
 from wire.batches.batch_header import HEADER_SIZE, parse_header
+from wire.error_codes import ErrorCode
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from wire.messages.describe_transactions import DescribeTransactionsRequest
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -35,9 +37,11 @@ SHOWN_BYTES_MAX = 200
 NOW_TOLERANCE_MS = 120_000
 EARLIEST = -2
 ANSWER_SECONDS_MAX = 15.0
+COORDINATORS_ASKED = 40
+"""Transactional ids that are asked about: enough for one in each partition of the topic."""
 _UNTOLD = frozenset(("throttle_time_ms", "finalized_features_epoch"))
 _ORDERED = frozenset(("synonyms", "replica_nodes", "isr_nodes"))
-_PRESENT = frozenset(("timestamp", "log_append_time_ms"))
+_PRESENT = frozenset(("timestamp", "log_append_time_ms", "last_timestamp", "transaction_start_time_ms"))
 _AMOUNTS = frozenset(("total_bytes", "usable_bytes"))
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
@@ -228,6 +232,10 @@ class Talk:
         """Show an id that the server made up by a name from now on."""
         self._names.setdefault(text, name)
 
+    def name_producer(self, producer_id: int, name: str) -> None:
+        """Show a producer id that the server gave out by a name from now on."""
+        self._names[("producer", producer_id)] = name
+
     # -- making answers comparable --------------------------------------------------------------------------------
 
     def told(self, value: Any, version: int) -> Any:
@@ -267,7 +275,7 @@ class Talk:
         if name == "session_id" and value:
             return self._names.setdefault(("session", value), "a session")
         if name == "producer_id" and value >= 0:
-            return "a producer"
+            return self._names.get(("producer", value), "a producer")
         if name == "port":
             return "PORT" if value == self.port else value
         if name in _AMOUNTS and value > 0:
@@ -307,10 +315,10 @@ class Talk:
 
 
 def wait_until_ready(bootstrap: str) -> None:
-    """Wait until the server gives out producer ids, and has loaded its group coordinator.
+    """Wait until the server gives out producer ids, and has loaded its coordinators.
 
     Kafka answers most requests right after its start. Producer ids wait for the first block from the controller. The
-    group coordinator's topic is made at the first request for it.
+    topics of coordinators are made at the first request for each.
     """
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("none", topics=[])])
     with RawClient(bootstrap, ANSWER_SECONDS_MAX) as client:
@@ -320,12 +328,24 @@ def wait_until_ready(bootstrap: str) -> None:
             if ApiKey.FIND_COORDINATOR in served:
                 found = client.request(FindCoordinatorRequest(key_type=0, coordinator_keys=["none"]), 4)
                 errors += [found.coordinators[0].error_code]
+                errors += _errors_of_transactions(client)
             if ApiKey.OFFSET_FETCH in served:
                 errors += [client.request(request, 8).groups[0].error_code]
             if not any(errors):
                 return
             time.sleep(0.005)
     raise TimeoutError(f"{bootstrap} is not ready: {errors}")
+
+
+def _errors_of_transactions(client: RawClient) -> list[int]:
+    """The errors of coordinators of transactions, of which each partition of their topic has one."""
+    found = client.request(FindCoordinatorRequest(key_type=1, coordinator_keys=["none"]), 4)
+    errors = [found.coordinators[0].error_code]
+    if not any(errors):
+        named = [f"ready{number}" for number in range(COORDINATORS_ASKED)]
+        for each in client.request(DescribeTransactionsRequest(named), 0).transaction_states:
+            errors.append(0 if each.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND else each.error_code)
+    return errors
 
 
 @attrs.frozen

@@ -8,19 +8,24 @@ from pathlib import Path
 
 from odradek.client.admin.admin_methods import AsyncAdminMethods, BlockingAdminMethods
 from tests.cli.running import ROOT, environment
-from tests.docs.markdown import blocks
+from tests.docs.markdown import Block, blocks
 from tests.node_process import RunningNode
 
 TIMEOUT_SECONDS = 60.0
+EXAMPLES = blocks("docs/client.md", "python")
 
 
 def test_every_example_prints_what_the_page_says(node: RunningNode, tmp_path: Path) -> None:
     """A reader who copies an example sees what the page shows; each runs as a program of its own."""
-    examples = blocks("docs/client.md", "python")
-    assert len(examples) == 7
+    assert len(EXAMPLES) == 8
+    run(EXAMPLES, node.bootstrap, tmp_path)
+
+
+def run(examples: list[Block], bootstrap: str, tmp_path: Path) -> None:
+    """Run the examples in their order, and compare what they print."""
     for block in examples:
         program = tmp_path / "example.py"
-        program.write_text(block.code.replace("127.0.0.1:9092", node.bootstrap))
+        program.write_text(block.code.replace("127.0.0.1:9092", bootstrap))
         done = subprocess.run(
             [sys.executable, program],
             capture_output=True,

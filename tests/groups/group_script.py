@@ -29,9 +29,12 @@ from typing import Any
 
 import attrs
 
+from data_plane.coordination.asking import Ask, TimePasses
+from data_plane.coordination.decision_log import Latest
+from data_plane.coordination.records import CoordinatorRecord
 from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
-from data_plane.groups.machine import GroupMachine, TimePasses
+from data_plane.groups.machine import GroupMachine
 from data_plane.groups.offsets import (
     CommitOffsets,
     DeleteOffsets,
@@ -41,15 +44,8 @@ from data_plane.groups.offsets import (
     ForgetTopics,
     PartitionCommit,
 )
-from data_plane.groups.records import (
-    CoordinatorRecord,
-    GroupMetadataKey,
-    GroupMetadataValue,
-    OffsetCommitKey,
-    OffsetCommitValue,
-)
+from data_plane.groups.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from data_plane.groups.state import GroupsState, state_of
-from data_plane.groups.turn import Ask
 from metadata_quorum.state_machine import ReplicatedStateMachine
 from wire.codec import decode, encode
 from wire.errors import ErrorCode
@@ -98,9 +94,8 @@ class HeldLog:
 
     def state(self) -> GroupsState:
         """The state that a new coordinator reads: every record as it is on disk."""
-        return state_of(
-            {each.encoded_key(): each.encoded_value() for each in self.records[: self.high_watermark]}, []
-        )
+        latest = {each.encoded_key(): each.encoded_value() for each in self.records[: self.high_watermark]}
+        return state_of(Latest(latest), [])
 
 
 class Told:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_plane.groups.coordinator import partition_of
+from data_plane.coordination.decision_log import Latest
+from data_plane.coordination.records import CoordinatorRecord, RecordProducer, TransactionEnd
+from data_plane.coordination.shards import partition_of
 from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.machine import GroupMachine
 from data_plane.groups.records import (
-    CoordinatorRecord,
     GroupMetadataValue,
     OffsetCommitValue,
     decode_key,
@@ -20,6 +23,7 @@ from data_plane.groups.records import (
     offset_tombstone,
 )
 from data_plane.groups.state import GroupsState, state_of
+from data_plane.log.parts.verification import ONGOING
 from wire.messages.coordinator_records import MemberMetadata
 from wire.metadata_frames import decode_coordinator_value
 
@@ -76,7 +80,7 @@ def test_records_of_unknown_types_are_passed_over() -> None:
     assert decode_key(b"\x7f\xff\x00") is None
     assert decode_key(b"\x01") is None
     skipped: list[str] = []
-    assert state_of({b"\x7f\xff\x00": b"\x00\x00", b"": None}, skipped) == GroupsState()
+    assert state_of(Latest({b"\x7f\xff\x00": b"\x00\x00", b"": None}), skipped) == GroupsState()
     assert skipped == []
 
 
@@ -86,7 +90,9 @@ def test_values_that_cannot_be_read_are_left_out(value: bytes) -> None:
     good = group_metadata_record("h", GroupMetadataValue("consumer", 1))
     skipped: list[str] = []
     state = state_of(
-        {offset_tombstone("g", "t", 0).encoded_key(): value, good.encoded_key(): good.encoded_value()},
+        Latest(
+            {offset_tombstone("g", "t", 0).encoded_key(): value, good.encoded_key(): good.encoded_value()}
+        ),
         skipped,
     )
     assert state.group_ids() == ["h"]
@@ -107,7 +113,7 @@ def keys_and_values() -> st.SearchStrategy[dict[bytes, bytes | None]]:
 def test_no_record_keeps_a_coordinator_from_loading(latest: dict[bytes, bytes | None]) -> None:
     """A machine takes over from the state that is read, whatever a client may have written."""
     machine = GroupMachine(GroupSettings())
-    machine.restore(state_of(latest, []), 0, lambda: bytes(16))
+    machine.restore(state_of(Latest(latest), []), 0, lambda: bytes(16))
 
 
 GROUPS = st.sampled_from(["g", "h"])
@@ -131,29 +137,89 @@ RECORDS = st.one_of(
 DELETION = st.builds(lambda group: [group], GROUPS)
 
 
-@given(st.lists(st.one_of(RECORDS.map(lambda record: [record]), DELETION), max_size=30))
+PRODUCERS = {number: RecordProducer(number, 0, ONGOING) for number in (1, 2)}
+COMMITTED_IN_TRANSACTION = st.builds(
+    lambda group, topic, partition, offset, producer: offset_commit_record(
+        group, topic, partition, OffsetCommitValue(offset, -1, "", 1, -1, TOPIC_ID), PRODUCERS[producer]
+    ),
+    GROUPS,
+    st.sampled_from(["t", "u"]),
+    st.integers(0, 2),
+    st.integers(0, 9),
+    st.sampled_from([1, 2]),
+)
+ENDS = st.builds(
+    lambda producer, is_commit: TransactionEnd(producer, 0, 0, is_commit, 1),
+    st.sampled_from([1, 2]),
+    st.booleans(),
+)
+
+
+def _put(latest: Latest, offset: int, record: CoordinatorRecord | TransactionEnd) -> None:
+    """The record as it is read from the log."""
+    if isinstance(record, TransactionEnd):
+        latest.end(record.producer_id, record.is_commit)
+    elif record.producer is not None:
+        latest.put_pending(record.producer.producer_id, offset, record.encoded_key(), record.encoded_value())
+    else:
+        latest.put(offset, record.encoded_key(), record.encoded_value())
+
+
+@given(
+    st.lists(
+        st.one_of(st.one_of(RECORDS, COMMITTED_IN_TRANSACTION, ENDS).map(lambda record: [record]), DELETION),
+        max_size=30,
+    )
+)
 def test_reading_the_log_gives_the_state_that_replay_gave(
-    decisions: list[list[CoordinatorRecord | str]],
+    decisions: list[list[CoordinatorRecord | TransactionEnd | str]],
 ) -> None:
     """'The same on the leader, on a follower and after a restart': replay one by one, or the latest of each key."""
     state = GroupsState()
-    latest: dict[bytes, bytes | None] = {}
+    latest = Latest()
+    offset = 0
     for decision in decisions:
-        records = []
+        records: list[CoordinatorRecord | TransactionEnd] = []
         for each in decision:
             if isinstance(each, str):
-                records += [offset_tombstone(each, *key) for key in sorted(state.offsets_of(each))]
+                keys = sorted({*state.offsets_of(each), *state.pending_of(each)})
+                records += [offset_tombstone(each, *key) for key in keys]
                 records.append(group_metadata_tombstone(each))
             else:
                 records.append(each)
-        state = state.replay(records)
+        state = state.replay(records, offset)
         for record in records:
-            latest[record.encoded_key()] = record.encoded_value()
+            _put(latest, offset, record)
+            offset += 1
     restored = state_of(latest, [])
     assert restored.metadata == state.metadata
     assert {group: offsets for group, offsets in restored.offsets.items() if offsets} == {
         group: offsets for group, offsets in state.offsets.items() if offsets
     }
+    assert _left(restored) == _left(state)
+
+
+def _left(state: GroupsState) -> dict[int, Any]:
+    """The pending offsets, without what is empty."""
+    return {
+        producer: {group: dict(offsets) for group, offsets in state.pending[producer].items() if offsets}
+        for producer in state.pending
+        if any(state.pending[producer].values())
+    }
+
+
+def test_the_later_record_counts_whichever_transaction_ends_first() -> None:
+    """A commit at offset 1 is newer than one at offset 0, even if its transaction ends before the other's."""
+    first = offset_commit_record("g", "t", 0, OffsetCommitValue(10, -1, "", 1, -1, TOPIC_ID), PRODUCERS[1])
+    second = offset_commit_record("g", "t", 0, OffsetCommitValue(20, -1, "", 1, -1, TOPIC_ID), PRODUCERS[2])
+    state = GroupsState().replay([first], 0).replay([second], 1)
+    assert state.pending_of("g") == {("t", 0)}
+    state = state.replay([TransactionEnd(2, 0, 0, True, 1)], 2)
+    assert state.offsets_of("g")["t", 0].offset == 20
+    assert state.pending_of("g") == {("t", 0)}
+    state = state.replay([TransactionEnd(1, 0, 0, True, 1)], 3)
+    assert state.offsets_of("g")["t", 0].offset == 20
+    assert not state.pending_of("g")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.groups import coordinator
+from data_plane.coordination import shard
+from data_plane.coordination.decision_log import Latest
 from odradek.env.ports import ConnectionLost, Env
 from odradek.node.run_node import run_node
 from sim.machine.members import TraceLog
@@ -194,7 +195,7 @@ def test_a_group_outlives_a_node_that_is_killed(seed: int) -> None:
 
 def test_a_coordinator_that_does_not_read_its_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checker must find what is broken."""
-    monkeypatch.setattr(coordinator, "read_latest", lambda log, skipped: {})
+    monkeypatch.setattr(shard, "read_latest", lambda log, skipped: Latest())
     with pytest.raises(AssertionError):
         storm(0)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bench.kafka_server import run_tool
+from data_plane.coordination.records import CoordinatorRecord
 from data_plane.groups.classic_group import ClassicGroup, GroupPhase, Member
 from data_plane.groups.records import (
-    CoordinatorRecord,
     OffsetCommitValue,
     group_metadata_record,
     group_metadata_tombstone,

@@ -11,12 +11,13 @@ import attrs
 import pytest
 from crc32c import crc32c
 
-from data_plane.groups.coordinator import RELOAD_SECONDS, CoordinatorHost, GroupCoordinator, Shard
+from data_plane.coordination.asking import Ask
+from data_plane.coordination.shard import RELOAD_SECONDS, CoordinatorHost
+from data_plane.groups.coordinator import GroupCoordinator, Shard
 from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.listing import DeleteGroup, ListGroups
 from data_plane.groups.offsets import CommitOffsets, FetchedOffsets, FetchOffsets, PartitionCommit
 from data_plane.groups.state import GroupsState
-from data_plane.groups.turn import Ask
 from data_plane.log.log_config import LogConfig
 from data_plane.log.log_types import Origin
 from data_plane.replication.partition import Partition
@@ -87,6 +88,9 @@ class FakeBroker:
 
     def workers_for(self, log: object) -> Inline:
         return Inline()
+
+    def run_woken(self) -> None:
+        """No fetch waits here."""
 
 
 class Told:
@@ -205,13 +209,13 @@ def test_a_disk_that_is_full_ends_the_shard(monkeypatch: pytest.MonkeyPatch) -> 
     run(case.shard.load())
     assert case.commit(5).answers == [[ErrorCode.NONE]]
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise DiskFull("/data", "/data/x", "append", 28, "no space left")
 
     monkeypatch.setattr(type(case.partition.log), "append", full)
     case.commit(6)
     assert case.failed == [case.shard]
-    assert "groups.not_written" in case.broker.log.events
+    assert "coordinator.not_written" in case.broker.log.events
     monkeypatch.undo()
     case.shard.stop()
     case.shard = case.new_shard()
@@ -239,7 +243,7 @@ def test_a_record_that_cannot_be_read_is_skipped_and_told() -> None:
     case.shard = case.new_shard()
     run(case.shard.load())
     assert case.failed == []
-    assert case.broker.log.events == ["groups.records_skipped", "groups.loaded"]
+    assert case.broker.log.events == ["coordinator.records_skipped", "coordinator.loaded"]
     assert case.ask(FetchOffsets("g")).answers[0].offsets["t", 0].offset == 5
 
 
@@ -258,7 +262,7 @@ def test_a_log_that_rots_is_tried_again() -> None:
     case.shard = case.new_shard()
     run(case.shard.load())
     assert case.failed == [case.shard]
-    assert case.broker.log.events == ["groups.not_loaded"]
+    assert case.broker.log.events == ["coordinator.not_loaded"]
     assert case.commit().answers == [[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]]
 
 

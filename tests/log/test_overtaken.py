@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from data_plane.groups.decision_log import read_latest
+from data_plane.coordination.decision_log import read_latest
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.bugs_of_cleaning import MUTANTS_OF_CLEANING
 from tests.mutants.bugs_of_parts import MUTANTS_OF_PARTS
 from tests.mutants.bugs_of_rules import MUTANTS_OF_RULES
+from tests.mutants.bugs_of_transactions import MUTANTS_OF_TRANSACTIONS
 from tests.mutants.bugs_that_stall import MUTANTS_THAT_STALL
 from tests.mutants.mutant import Mutant
 
@@ -343,5 +344,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *MUTANTS_OF_CLEANING,
     *MUTANTS_OF_PARTS,
     *MUTANTS_OF_RULES,
+    *MUTANTS_OF_TRANSACTIONS,
     *MUTANTS_THAT_STALL,
 )

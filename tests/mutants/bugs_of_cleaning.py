@@ -36,7 +36,7 @@ MUTANTS_OF_CLEANING: tuple[Mutant, ...] = (
     Mutant(
         "delete-horizon-at-once",
         "KIP-534: the horizon is `delete.retention.ms` away from the first pass.",
-        CLEANING + "record_loop:RecordLoop._with_horizon",
+        CLEANING + "record_loop:RecordLoop._dated",
         "self._rules.now_ms + self._rules.delete_retention_ms",
         "self._rules.now_ms",
         "keyed",

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 REPLICA = "metadata_quorum.replica."
 GROUPS = "data_plane.groups."
+COORDINATION = "data_plane.coordination."
 
 MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     Mutant(
@@ -97,7 +98,7 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     Mutant(
         "commit-answered-before-its-high-watermark",
         "A coordinator takes what it has appended for committed.",
-        GROUPS + "decision_log:CoordinatorLog.high_watermark",
+        COORDINATION + "decision_log:CoordinatorLog.high_watermark",
         "return self._partition.log.high_watermark",
         "return self._partition.log.log_end_offset",
         "groups",
@@ -106,7 +107,7 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     Mutant(
         "coordinator-reads-the-newest-segment-alone",
         "A coordinator that takes over loads the active segment of its partition, and forgets the older ones.",
-        GROUPS + "decision_log:read_latest",
+        COORDINATION + "decision_log:read_latest",
         "offset, end_offset = log.log_start_offset, log.log_end_offset",
         "offset, end_offset = log.segments[-1].base_offset, log.log_end_offset",
         "groups",
@@ -115,7 +116,7 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     Mutant(
         "coordinator-reads-to-its-high-watermark",
         "A new leader's high watermark is late: what lies behind it is committed, or will be, and is not loaded.",
-        GROUPS + "decision_log:read_latest",
+        COORDINATION + "decision_log:read_latest",
         "offset, end_offset = log.log_start_offset, log.log_end_offset",
         "offset, end_offset = log.log_start_offset, log.high_watermark",
         "groups",
@@ -133,9 +134,9 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     Mutant(
         "tombstones-forgotten-on-load",
         "Offsets that had expired or were deleted come back with the next coordinator.",
-        GROUPS + "decision_log:read_latest",
-        "if record.key is not None:",
-        "if record.key is not None and record.value is not None:",
+        COORDINATION + "decision_log:_take_batch",
+        "values = latest.values\n        for record in found:\n            if record.key is not None:",
+        "values = latest.values\n        for record in found:\n            if record.key is not None and record.value is not None:",
         "groups",
         500,
     ),
@@ -171,9 +172,9 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     Mutant(
         "first-value-of-a-key-loaded",
         "A log that is not compacted yet has many values of a key; the last one counts.",
-        GROUPS + "decision_log:read_latest",
-        "latest[record.key] = record.value",
-        "latest.setdefault(record.key, record.value)",
+        COORDINATION + "decision_log:_take_batch",
+        "                values[record.key] = record.value",
+        "                values.setdefault(record.key, record.value)",
         "groups",
         100,
     ),

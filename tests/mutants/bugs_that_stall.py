@@ -21,9 +21,9 @@ MUTANTS_THAT_STALL: tuple[Mutant, ...] = (
     Mutant(
         "coordinator-that-loads-for-ever",
         "A coordinator that takes over from another one reads the log, and never begins to answer.",
-        "data_plane.groups.coordinator:Shard.load",
-        "        if self._stopped:\n            return\n        broker = self._broker",
-        "        if self._stopped or (state.offsets and self.leader_epoch > 1):\n            return\n        broker = self._broker",
+        "data_plane.coordination.shard:Shard.load",
+        "        if self._stopped:\n            return\n        if skipped:",
+        "        if self._stopped or (self.size_of(state) and self.leader_epoch > 1):\n            return\n        if skipped:",
         CAMPAIGN,
         40,
     ),

@@ -23,6 +23,7 @@ AREAS = {
     "data_plane.log.cleaning": "cleaner",
     "data_plane.log": "log",
     "data_plane.groups": "groups",
+    "data_plane.transactions": "transactions",
     "data_plane": "replication",
     "odradek.client": "client",
     "odradek.node": "replication",

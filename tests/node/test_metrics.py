@@ -48,6 +48,8 @@ NOT_ON_THIS_PAGE = {
     "odradek_errors_total": ["api", "error"],
     "odradek_follower_lag_max_records": ["leader"],
     "odradek_replication_in_bytes_total": ["leader"],
+    "odradek_transaction_age_seconds": ["partition"],
+    "odradek_prepared_transaction_age_seconds": ["partition"],
 }
 """Labels that only a larger cluster, or one with errors, shows."""
 OF_PARTS = ("odradek_broker_", "odradek_controller_")

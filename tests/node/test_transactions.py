@@ -22,7 +22,13 @@ from wire.batches.batch_header import iter_batches
 from wire.errors import ErrorCode
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.fetch import FetchRequest
+from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -31,6 +37,9 @@ from wire.messages.write_txn_markers import (
 
 PRODUCER, EPOCH = 7, 3
 SINCE_ADDING, SINCE_ABORTABLE, OLD = 12, 11, 9
+SINCE_ADDING_OFFSETS = 5
+ATTEMPTS = 50
+"""Questions to a coordinator that loads, with a pause between them."""
 COMMIT, ABORT = True, False
 
 
@@ -105,9 +114,9 @@ async def produce(client: Client, sequence: int, *, version: int = OLD, **more: 
     return [(each.error_code, each.base_offset) for each in answer.responses[0].partition_responses]
 
 
-async def end(client: Client, is_commit: bool, *, epoch: int = EPOCH) -> int:
+async def end(client: Client, is_commit: bool, *, epoch: int = EPOCH, topic: str = "t") -> int:
     """Send the marker for partition 0; its error."""
-    marker = WritableTxnMarker(PRODUCER, epoch, is_commit, [WritableTxnMarkerTopic("t", [0])], 0)
+    marker = WritableTxnMarker(PRODUCER, epoch, is_commit, [WritableTxnMarkerTopic(topic, [0])], 0)
     answer = await request(client, WriteTxnMarkersRequest([marker]), 1)
     code: int = answer.markers[0].topics[0].partitions[0].error_code
     return code
@@ -189,6 +198,67 @@ def test_a_marker_in_between_voids_the_verification() -> None:
     run(script, coordinator)
 
 
+def test_a_leader_that_adds_partitions_asks_again_after_the_marker_of_the_last_transaction() -> None:
+    """KIP-890: the producer hears of its commit before all markers are written; the next transaction takes no harm."""
+    coordinator = Coordinator(ErrorCode.NONE)
+
+    async def script(connect: Connect, client: Client) -> None:
+        coordinator.may_answer = trio.Event()
+        async with trio.open_nursery() as nursery:
+
+            async def write() -> None:
+                assert await produce(client, 0, version=SINCE_ADDING) == [(0, 1)]
+
+            nursery.start_soon(write)
+            await coordinator.was_asked.wait()
+            assert await end(await connect(), COMMIT) == 0
+            coordinator.may_answer.set()
+        assert len(coordinator.asked) == 2
+
+    run(script, coordinator)
+
+
+def test_offsets_are_verified_again_after_the_marker_of_the_last_transaction() -> None:
+    """KIP-890: a group's coordinator adds its partition anew, as a refusal here would end the producer."""
+    coordinator = Coordinator(ErrorCode.NONE)
+    offsets = TxnOffsetCommitRequest(
+        "an id",
+        "g",
+        PRODUCER,
+        EPOCH,
+        topics=[TxnOffsetCommitRequestTopic("t", [TxnOffsetCommitRequestPartition(0, 5)])],
+    )
+
+    async def script(connect: Connect, client: Client) -> None:
+        for _ in range(ATTEMPTS):
+            if (await request(client, FindCoordinatorRequest("g"), 3)).error_code == ErrorCode.NONE:
+                break
+            await trio.sleep(0.1)
+        other = await connect()
+        coordinator.may_answer = trio.Event()
+        code = ErrorCode.NOT_COORDINATOR
+        async with trio.open_nursery() as nursery:
+
+            async def commit() -> None:
+                nonlocal code
+                for _ in range(ATTEMPTS):
+                    answer = await request(client, offsets, SINCE_ADDING_OFFSETS)
+                    code = ErrorCode(answer.topics[0].partitions[0].error_code)
+                    if code not in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
+                        break
+                    await trio.sleep(0.1)
+                coordinator.was_asked.set()
+
+            nursery.start_soon(commit)
+            await coordinator.was_asked.wait()
+            assert await end(other, COMMIT, topic="__consumer_offsets") == 0
+            coordinator.may_answer.set()
+        assert code is ErrorCode.NONE
+        assert len(coordinator.asked) == 2
+
+    run(script, coordinator, offsets_topic_num_partitions="1", offsets_topic_replication_factor="1")
+
+
 def test_later_requests_of_a_connection_wait_for_the_verification() -> None:
     """Batches are appended in the order of their requests, also those whose transaction must be verified first."""
     coordinator = Coordinator(ErrorCode.NONE)
@@ -246,11 +316,11 @@ def test_without_verification_a_leader_takes_transactions_that_it_does_not_know(
     run(script, coordinator, transaction_partition_verification_enable="false")
 
 
-def test_a_node_without_transactions_refuses_their_batches() -> None:
-    """TRANSACTIONAL_ID_AUTHORIZATION_FAILED ends a client at once; it would repeat any other error."""
+def test_batches_of_a_transaction_that_no_coordinator_knows_are_refused() -> None:
+    """NOT_ENOUGH_REPLICAS, after which a client tries again: there may be a coordinator soon."""
 
     async def script(connect: Connect, client: Client) -> None:
-        assert await produce(client, 0) == [(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)]
+        assert await produce(client, 0) == [(ErrorCode.NOT_ENOUGH_REPLICAS, -1)]
 
     run(script, None)
 

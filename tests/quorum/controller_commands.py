@@ -181,6 +181,7 @@ class PartitionCommands:
             features=[
                 Feature("metadata.version", level, level),
                 Feature("eligible.leader.replicas.version", 0, 1),
+                Feature("transaction.version", 0, 2),
             ],
         )
         records, response = self.decide(request)

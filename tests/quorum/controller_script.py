@@ -75,6 +75,8 @@ from wire.structure import Message
 
 CLUSTER = "cluster"
 LINES_MAX = 30
+LEVELS = {"metadata.version": 30, "eligible.leader.replicas.version": 1}
+"""The feature levels that the scripts begin with: their offsets are counted from these records on."""
 
 
 class InstantLog:
@@ -143,7 +145,7 @@ class ControllerScript(PartitionCommands):
         self._machine = ReplicatedStateMachine(
             Controller(self._settings), self.log, image, random=Random(1), new_uuid=self.new_uuid
         )
-        self.decide(Activate(bootstrap_records()))
+        self.decide(Activate(bootstrap_records(LEVELS)))
 
     @property
     def image(self) -> MetadataImage:
@@ -199,6 +201,7 @@ class ControllerScript(PartitionCommands):
             features=[
                 Feature("metadata.version", level, level),
                 Feature("eligible.leader.replicas.version", 0, 1),
+                Feature("transaction.version", 0, 2),
             ],
             rack=options.get("rack"),
             log_dirs=[self.id_of(name) for name in options.get("dirs", f"D{broker_id}").split(",") if name],

@@ -119,7 +119,11 @@ def registration(incarnation: bytes, previous_epoch: int = -1) -> BrokerRegistra
         CLUSTER_ID,
         incarnation,
         [Listener("PLAINTEXT", "127.0.0.1", 9092, 0)],
-        [Feature("metadata.version", 30, 30), Feature("eligible.leader.replicas.version", 0, 1)],
+        [
+            Feature("metadata.version", 30, 30),
+            Feature("eligible.leader.replicas.version", 0, 1),
+            Feature("transaction.version", 0, 2),
+        ],
         None,
         False,
         [DIRECTORY_ID],

@@ -198,6 +198,7 @@ def test_a_cluster_without_bootstrap_records_begins_with_our_levels() -> None:
         for _ in range(2):
             async with running_controller(env) as service:
                 assert service.committed_image.features == {
+                    "transaction.version": 2,
                     "metadata.version": 30,
                     "eligible.leader.replicas.version": 1,
                 }

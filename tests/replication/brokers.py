@@ -20,6 +20,7 @@ from data_plane.groups.group_settings import GroupSettings
 from data_plane.handlers.build import build_table
 from data_plane.log.directory.log_dir import LogDir, LogDirContext
 from data_plane.replication.partition import Partition
+from data_plane.transactions.transactions_topic import TransactionSettings
 from metadata_quorum.config.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
 from metadata_quorum.config.effective_config import BrokerConfigLayers
 from metadata_quorum.controller.controller import Controller as ProductController
@@ -340,6 +341,7 @@ class ReplicatedTopic:
             request_timeout_ms=1000,
             request_partitions_max=2000,
             groups=GroupSettings(),
+            transactions=TransactionSettings(),
             config_layers=layers,
         )
         broker = Broker(settings, env, [log_dir], Channel(self, env), tasks, log)

@@ -71,7 +71,7 @@ class OneFault:
         return self._scenario.cluster
 
     def _partition_of(self, topic: str) -> PartitionImage:
-        metadata = next(iter(self._scenario.watch._processes.living()))[1].metadata
+        metadata = next(iter(self._scenario.watch.processes.living()))[1].metadata
         assert metadata is not None
         partition = metadata.committed_image.partition(topic, 0)
         assert partition is not None
@@ -90,7 +90,7 @@ class OneFault:
         return self._leader_of("__consumer_offsets")
 
     def _controller(self) -> Member:
-        for member, node in self._scenario.watch._processes.living():
+        for member, node in self._scenario.watch.processes.living():
             if node.metadata is not None and node.metadata.is_active:
                 return member
         raise AssertionError("no controller is active")
@@ -142,9 +142,9 @@ PLANTED = {
     ),
     "load without end": (
         "coordinator",
-        "data_plane.groups.coordinator:Shard.load",
-        "        if self._stopped:\n            return\n        broker = self._broker",
-        "        if self._stopped or self.leader_epoch > 0:\n            return\n        broker = self._broker",
+        "data_plane.coordination.shard:Shard.load",
+        "        if self._stopped:\n            return\n        if skipped:",
+        "        if self._stopped or self.leader_epoch > 0:\n            return\n        if skipped:",
         r"the coordinator of __consumer_offsets-\d does not answer for its groups",
     ),
     "sync without effect": (

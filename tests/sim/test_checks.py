@@ -160,7 +160,7 @@ class Quiet:
     @property
     def hosted(self) -> list[Hosted]:
         """All replicas that there are now."""
-        return list(self.watch._processes.hosted())
+        return list(self.watch.processes.hosted())
 
     def replicas(self) -> list[Hosted]:
         """The leader of one partition, then its followers."""

@@ -42,6 +42,7 @@ __all__ = [
     "seal",
     "set_max_timestamp",
     "set_producer",
+    "set_transactional",
 ]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -197,6 +198,12 @@ def assign_offsets(buf: bytearray | memoryview, offset: int, base_offset: int, l
 def set_producer(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
     """Patch the producer's numbers in place; the checksum must be written afterwards (`seal`)."""
     _PRODUCER.pack_into(batch, _PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
+
+
+def set_transactional(batch: bytearray) -> None:
+    """Mark the batch in place as part of a transaction; the checksum must be written afterwards (`seal`)."""
+    (attributes,) = _ATTRIBUTES.unpack_from(batch, ATTRIBUTES_OFFSET)
+    _ATTRIBUTES.pack_into(batch, ATTRIBUTES_OFFSET, attributes | TRANSACTIONAL_MASK)
 
 
 def seal(batch: bytearray) -> None:

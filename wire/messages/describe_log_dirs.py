@@ -41,7 +41,6 @@ class LogCleaning(Structure):
     dirty_bytes: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
     is_under_way: bool = attrs.field(default=False, metadata=kafka("bool", "2+"))
     uncleanable_reason: str | None = attrs.field(default=None, metadata=kafka("string", "2+", nullable="2+"))
-    transactional_offset: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
     last_pass_ended_ms: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
     last_pass_ms: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
     last_pass_bytes_before: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))

@@ -100,7 +100,6 @@ def _cleaning(log: PartitionLog, now_ms: int) -> LogCleaning:
         dirty_bytes=plan.dirty_bytes,
         is_under_way=state.token is not None,
         uncleanable_reason=state.uncleanable_reason,
-        transactional_offset=-1 if state.transactional_offset is None else state.transactional_offset,
     )
     if state.last_pass is not None:
         told.last_pass_ended_ms = state.last_pass.ended_ms

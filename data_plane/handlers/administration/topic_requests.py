@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics and InitProducerId: decided by the controller, asked for over the peer channel."""
+"""CreateTopics and DeleteTopics: decided by the controller, asked for over the peer channel."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ from metadata_quorum.controller.limits import check_named, names_more_than
 from metadata_quorum.controller.topics import refuse_create_topics, refuse_delete_topics
 from metadata_quorum.controller_channel import LONG_ELEMENTS
 from metadata_quorum.envelope import Sender
-from odradek.env.ports import ConnectionLost, Event
+from odradek.env.ports import ConnectionLost
 from odradek.serving.contract import Context, Result, Suspend
 from wire.errors import ErrorCode, KafkaError
-from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from wire.messages.create_topics import CreateTopicsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest
-from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from wire.structure import Message
-
-NO_PRODUCER = -1
 
 
 class CreateTopicsHandler:
@@ -96,65 +92,3 @@ async def ask_controller(broker: Broker, sender: Sender, request: Any, timeout_m
         raise KafkaError(ErrorCode.NOT_CONTROLLER, str(error)) from error
     except KafkaError as error:
         raise KafkaError(error.code, "") from error
-
-
-class InitProducerIdHandler:
-    """API 22 for idempotent producers. Ids come from blocks that the controller hands out (KIP-730)."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._block = broker.producer_ids
-        self._fetching: Event | None = None
-
-    def handle(self, context: Context, request: InitProducerIdRequest) -> Result:
-        if request.transactional_id is not None:
-            # There are no transactions: as FindCoordinator says, with the one error that no client asks again after.
-            final = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return _refused(final if request.transactional_id else ErrorCode.INVALID_REQUEST)
-        if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == -1):
-            return _refused(ErrorCode.INVALID_REQUEST)
-        if self._block.next_id < self._block.end_id:
-            return self._allot()
-        return Suspend(self._allot_after_fetch)
-
-    def _allot(self) -> InitProducerIdResponse:
-        producer_id = self._block.next_id
-        self._block.next_id += 1
-        return InitProducerIdResponse(0, ErrorCode.NONE, producer_id, 0)
-
-    async def _allot_after_fetch(self) -> InitProducerIdResponse:
-        while self._block.next_id >= self._block.end_id:
-            if self._fetching is not None:
-                await self._fetching.wait()
-                continue
-            self._fetching = fetching = self._broker.env.event()
-            try:
-                code = await self._fetch_block()
-            finally:
-                self._fetching = None
-                fetching.set()
-            if code:
-                return _refused(code)
-        return self._allot()
-
-    async def _fetch_block(self) -> ErrorCode:
-        broker = self._broker
-        own = broker.image.brokers.get(broker.settings.node_id)
-        if own is None:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        request = AllocateProducerIdsRequest(broker.settings.node_id, own.epoch)
-        try:
-            deadline = broker.clock.monotonic() + broker.settings.request_timeout_ms / 1000
-            response = await broker.controller.request(request, deadline)
-        except (KafkaError, ConnectionLost):
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        if response.error_code:
-            broker.log.warning("producer_ids.refused", error=ErrorCode(response.error_code).name)
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        self._block.next_id = response.producer_id_start
-        self._block.end_id = response.producer_id_start + response.producer_id_len
-        return ErrorCode.NONE
-
-
-def _refused(code: ErrorCode) -> InitProducerIdResponse:
-    return InitProducerIdResponse(0, code, NO_PRODUCER, -1)

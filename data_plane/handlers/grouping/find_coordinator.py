@@ -1,10 +1,12 @@
-"""FindCoordinator: which broker coordinates a group; the topic behind it is created at first need."""
+"""FindCoordinator: which broker coordinates a group or a transactional id; the topic behind it is created at first need."""
 
 from __future__ import annotations
 
 from data_plane.broker import Broker
-from data_plane.groups.coordinator import partition_of
-from data_plane.groups.offsets_topic import OFFSETS_TOPIC, offsets_topic
+from data_plane.coordination.shards import partition_of
+from data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from data_plane.handlers.internal_topics import internal_topic
+from data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC
 from odradek.env.ports import ConnectionLost
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
@@ -16,7 +18,6 @@ BATCHED_SINCE = 4
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 KEY_CHARACTERS_PER_UNIT = 30
 """A key's partition comes of a sum over its characters."""
-NO_TRANSACTIONS = "this cluster does not support transactions yet: leave transactional.id out of the producer's configuration"
 
 
 class FindCoordinatorHandler:
@@ -24,7 +25,7 @@ class FindCoordinatorHandler:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._creating = False
+        self._creating: set[str] = set()
 
     def handle(self, context: Context, request: FindCoordinatorRequest) -> Result:
         if context.api_version >= BATCHED_SINCE:
@@ -49,17 +50,15 @@ class FindCoordinatorHandler:
         return FindCoordinatorResponse(coordinators=[found[key] for key in request.coordinator_keys])
 
     def _find(self, listener: str, key_type: int, key: str) -> Coordinator:
-        if key_type == TRANSACTION:
-            # Every other error makes some client ask again for ever, where the answer will not change.
-            return _missing(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
         if key_type == SHARE:
             return _missing(key, ErrorCode.INVALID_REQUEST)
-        if key_type != GROUP:
+        if key_type not in (GROUP, TRANSACTION):
             return _missing(key, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST.message)
         image = self._broker.image
-        topic = image.topics.get(OFFSETS_TOPIC)
+        name = OFFSETS_TOPIC if key_type == GROUP else TRANSACTIONS_TOPIC
+        topic = image.topics.get(name)
         if topic is None:
-            self._start_creation()
+            self._start_creation(name)
             return _missing(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         partition = topic.partitions[partition_of(key, len(topic.partitions))]
         leader = image.brokers.get(partition.leader)
@@ -68,15 +67,16 @@ class FindCoordinatorHandler:
             return _missing(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return Coordinator(key, partition.leader, endpoint.host, endpoint.port, ErrorCode.NONE, "")
 
-    def _start_creation(self) -> None:
+    def _start_creation(self, name: str) -> None:
         """Ask the controller once; clients ask again until the topic is there."""
-        if not self._creating:
-            self._creating = True
-            self._broker.tasks.start_soon(self._create)
+        if name not in self._creating:
+            self._creating.add(name)
+            self._broker.tasks.start_soon(self._create, name)
 
-    async def _create(self) -> None:
+    async def _create(self, name: str) -> None:
         broker = self._broker
-        topic = offsets_topic(broker.groups.settings)
+        topic = internal_topic(broker, name)
+        assert topic is not None, "coordinators have topics of their own"
         timeout_ms = broker.settings.request_timeout_ms
         deadline = broker.clock.monotonic() + timeout_ms / 1000
         try:
@@ -86,15 +86,15 @@ class FindCoordinatorHandler:
             result = response.topics[0]
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 broker.log.warning(
-                    "groups.topic_refused",
-                    topic=OFFSETS_TOPIC,
+                    "coordinator.topic_refused",
+                    topic=name,
                     error=ErrorCode(result.error_code).name,
                     reason=result.error_message,
                 )
         except (KafkaError, ConnectionLost) as error:
-            broker.log.warning("groups.topic_not_created", topic=OFFSETS_TOPIC, error=str(error))
+            broker.log.warning("coordinator.topic_not_created", topic=name, error=str(error))
         finally:
-            self._creating = False
+            self._creating.discard(name)
 
 
 def _missing(key: str, code: ErrorCode, message: str = "") -> Coordinator:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from data_plane.broker import Broker
-from data_plane.groups.turn import Ask
+from data_plane.coordination.asking import Ask
 from odradek.serving.contract import Delayed, Result
 from odradek.serving.slices import Work, complete_in_slices
 

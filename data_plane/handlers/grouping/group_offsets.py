@@ -215,7 +215,7 @@ class OffsetFetchHandler:
 
         def combine(answers: list[FetchedOffsets]) -> Work[OffsetFetchResponse]:
             fetched = dict(zip(asked, answers, strict=True))
-            telling = _Telling(self._broker.image, version)
+            telling = _Telling(self._broker.image, version, request.require_stable)
             told = []
             for group in groups:
                 key = (group.group_id, group.member_id, group.member_epoch)
@@ -231,9 +231,19 @@ class OffsetFetchHandler:
 class _Telling:
     """The answer to one OffsetFetch. All offsets of a group are put together once, however often it is named."""
 
-    __slots__ = ("_by_id", "_image", "_is_full", "_repeated", "_told", "_version", "_whole")
+    __slots__ = (
+        "_by_id",
+        "_image",
+        "_is_full",
+        "_repeated",
+        "_require_stable",
+        "_told",
+        "_version",
+        "_whole",
+    )
 
-    def __init__(self, image: MetadataImage, version: int) -> None:
+    def __init__(self, image: MetadataImage, version: int, require_stable: bool) -> None:
+        self._require_stable = require_stable
         self._image = image
         self._version = version
         self._by_id = version >= TOPIC_IDS_SINCE
@@ -260,6 +270,14 @@ class _Telling:
             return OffsetFetchResponseGroup(group_id, [], TOO_LARGE)
         return OffsetFetchResponseGroup(group_id, topics, ErrorCode.NONE)
 
+    def _partition(
+        self, name: str, topic_id: bytes, index: int, fetched: FetchedOffsets, missing: ErrorCode
+    ) -> OffsetFetchResponsePartitions:
+        """The committed offset; with `require_stable`, an error if an open transaction may change it (KIP-447)."""
+        if self._require_stable and not missing and (name, index) in fetched.pending:
+            missing = ErrorCode.UNSTABLE_OFFSET_COMMIT
+        return _fetched_partition(name, topic_id, index, fetched, missing)
+
     def _repeat(self, count: int) -> None:
         """Count bytes that are told again; without room for them the rest of the answer is left out."""
         self._is_full = not self._repeated.has_room(count)
@@ -275,7 +293,7 @@ class _Telling:
                 topic_id = topic.topic_id
             partitions = []
             for index in asked.partition_indexes:
-                partitions.append(_fetched_partition(asked.name, topic_id, index, fetched, ErrorCode.NONE))
+                partitions.append(self._partition(asked.name, topic_id, index, fetched, ErrorCode.NONE))
                 yield 1
             topics.append(OffsetFetchResponseTopics(asked.name, topic_id, partitions))
         return topics
@@ -297,7 +315,7 @@ class _Telling:
             key = asked.topic_id if self._by_id else name
             partitions = []
             for index in asked.partition_indexes:
-                answer = _fetched_partition(name, asked.topic_id, index, fetched, missing)
+                answer = self._partition(name, asked.topic_id, index, fetched, missing)
                 if (group_id, key, index) in self._told:
                     self._repeat(_bytes(answer))
                     if self._is_full:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from data_plane.broker import Broker
+from data_plane.coordination.asking import Ask
 from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
 from data_plane.groups.membership import LEAVE_MANY_SINCE, LeaveMembers, sync_refused
-from data_plane.groups.turn import Ask
 from data_plane.handlers.grouping.gathering import Gather, asking
 from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
 from odradek.serving.contract import Context, Result

@@ -41,8 +41,6 @@ from wire.record_batch import parse_produced
 TOPIC_IDS_SINCE = 13
 LEADER_HINTS_SINCE = 10
 ZSTD_SINCE = 7
-ADMIN_CLIENT_ID = "__admin_client"
-"""The one client that Kafka lets write to its internal topics."""
 
 
 _WITHOUT_LOG_START = frozenset(
@@ -108,7 +106,7 @@ class ProduceHandler:
         left, are_acks_valid = PARTITIONS_PER_TURN, -1 <= acks <= 1
         for topic in request.topic_data if rest is None else request.topic_data[len(responses) :]:
             hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
-            is_reserved = hosted is not None and hosted.name in INTERNAL_TOPICS and self._is_kept_out(context)
+            is_reserved = hosted is not None and hosted.name in INTERNAL_TOPICS
             answers, begun = begun or [], None
             for data in topic.partition_data[len(answers) :] if answers else topic.partition_data:
                 if (left := left - 1) < 0:
@@ -182,15 +180,6 @@ class ProduceHandler:
         delayed.wait_for(waiting or (), acks)
         delayed.check()
         return delayed
-
-    def _is_kept_out(self, context: Context) -> bool:
-        """True if internal topics are closed to this client.
-
-        Kafka goes by the client's id alone; where brokers have a listener of their own, that id opens them on that
-        listener only.
-        """
-        listener = self._broker.settings.listener_of_brokers
-        return context.client_id != ADMIN_CLIENT_ID or listener not in (None, context.listener)
 
     def _verify(
         self,

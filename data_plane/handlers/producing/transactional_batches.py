@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from data_plane.broker import Broker
 from data_plane.handlers.producing.delayed_produce import ACKS_ALL
+from data_plane.log.partition_log import PartitionLog
 from data_plane.log.parts.verification import ONGOING, VerificationGuard
 from data_plane.ports import VerifiedPartition
 from odradek.env.ports import DiskError
@@ -48,6 +49,7 @@ class TransactionalBatches:
 
     __slots__ = (
         "_asked",
+        "_batches",
         "_broker",
         "_guards",
         "_is_abortable_known",
@@ -68,6 +70,8 @@ class TransactionalBatches:
         self.adds = api_version >= ADDS_SINCE
         self._producers: set[tuple[int, int]] = set()
         self._places: dict[Place, VerifiedPartition] = {}
+        self._batches: dict[Place, tuple[PartitionLog, BatchHeader]] = {}
+        """The log and the first batch of what must be verified."""
         self._guards: dict[Place, VerificationGuard] = {}
         self._asked: list[Place] = []
         self._refused: dict[Place, NotVerified] = {}
@@ -115,24 +119,32 @@ class TransactionalBatches:
                 log = partition.log
                 if not (self.adds or log.config.verifies_transactions):
                     continue
-                try:
-                    guard = log.begin_verification(
-                        header.producer_id, header.producer_epoch, header.base_sequence, self.adds, now_ms
-                    )
-                except (KafkaError, DiskError):
-                    self._refused[place] = NotVerified(ErrorCode.KAFKA_STORAGE_ERROR)
-                    continue
-                if guard is not ONGOING:
+                self._batches[place] = (log, header)
+                guard = self._guard(place, now_ms)
+                if guard is not ONGOING and guard is not None:
                     self._guards[place] = guard
                     self._places[place] = (hosted.name, data.index)
                     self._asked.append(place)
         self.is_unfinished = False
 
+    def _guard(self, place: Place, now_ms: int) -> VerificationGuard | None:
+        """The guard of the batch there, `ONGOING` where nobody needs to be asked, None where it is refused."""
+        log, header = self._batches[place]
+        try:
+            return log.begin_verification(
+                header.producer_id, header.producer_epoch, header.base_sequence, self.adds, now_ms
+            )
+        except DiskError:
+            self._refused[place] = NotVerified(ErrorCode.KAFKA_STORAGE_ERROR)
+        except KafkaError as error:
+            self._refused[place] = NotVerified(error.code, error.message)
+        return None
+
     async def verify(self) -> None:
         """Ask the coordinator.
 
         While it ends the transaction before this one, a leader that adds partitions asks again for a short time.
-        To send the batches again costs more.
+        To send the batches again costs more. The marker of that end voids the guards: with new ones it asks again.
         """
         broker, settings = self._broker, self._broker.settings
         ((producer_id, epoch),) = self._producers
@@ -143,14 +155,30 @@ class TransactionalBatches:
                 self._transactional_id, producer_id, epoch, partitions, adds=self.adds
             )
             retry_at = broker.clock.monotonic() + settings.add_partitions_retry_backoff_ms / 1000
-            is_ending = self.adds and ErrorCode.CONCURRENT_TRANSACTIONS in codes.values()
-            if not is_ending or retry_at > deadline:
+            if self.adds and ErrorCode.CONCURRENT_TRANSACTIONS in codes.values():
+                if retry_at > deadline:
+                    break
+                await broker.clock.sleep_until(retry_at)
+            elif not (self.adds and self._renew_guards()):
                 break
-            await broker.clock.sleep_until(retry_at)
         for place in self._asked:
             code = codes[self._places[place]]
-            if code:
+            if code and place not in self._refused:
                 self._refused[place] = self._translated(code)
+
+    def _renew_guards(self) -> bool:
+        """True if a guard was void, so that the coordinator is to be asked with the new one.
+
+        Only where an end of a transaction makes the epoch grow: an answer then is about the producer's own transaction.
+        """
+        now_ms = int(self._broker.clock.monotonic() * 1000)
+        is_void = False
+        for place in self._asked:
+            guard = None if place in self._refused else self._guard(place, now_ms)
+            if guard is not None and guard is not self._guards[place]:
+                self._guards[place] = guard
+                is_void |= guard is not ONGOING
+        return is_void
 
     def _translated(self, code: ErrorCode) -> NotVerified:
         """The producer's error for a coordinator's."""

@@ -7,15 +7,17 @@ offsets that are pending there, and is answered after that.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
 from data_plane.broker import Broker
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from data_plane.line_budget import LINES_MAX, LineBudget
 from data_plane.replication.partition import Partition
 from odradek.env.ports import DiskError
 from odradek.serving.contract import Context, Delayed, Result
-from odradek.serving.slices import Work, in_slices
+from odradek.serving.slices import Work, in_slices, run_through
 from odradek.serving.timers import Timer
 from wire.batches.transaction_markers import build_marker
 from wire.errors import ErrorCode, KafkaError
@@ -28,6 +30,8 @@ from wire.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 
+BROKERS = "broker-"
+"""The client ids of brokers begin so. It decides about a log line alone."""
 APPEND_UNITS = 8
 """The cost of an append, in look-ups of a partition."""
 
@@ -149,16 +153,56 @@ class DelayedMarkers(Delayed):
         self._forget()
 
 
+class _Done:
+    """The receiver of an answer within this process."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: Callable[[WriteTxnMarkersResponse], None]) -> None:
+        self._done = done
+
+    def complete(self, response: WriteTxnMarkersResponse) -> None:
+        self._done(response)
+
+
 class WriteTxnMarkersHandler:
     """API 27. An error of one partition leaves the others alone."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._budget = LineBudget(broker.clock)
 
     def handle(self, context: Context, request: WriteTxnMarkersRequest) -> Result:
+        if not (context.client_id or "").startswith(BROKERS):
+            for marker in request.markers[:LINES_MAX]:
+                self._tell(context, marker)
         return in_slices(self._broker.long_work, self._write_all(request))
 
-    def _write_all(self, request: WriteTxnMarkersRequest) -> Work[Result]:
+    def _tell(self, context: Context, marker: WritableTxnMarker) -> None:
+        """Somebody else than a broker ends a transaction: an operator wants to know who."""
+        held_back = self._budget.take()
+        if held_back is not None:
+            self._broker.log.info(
+                "transactions.marker_asked",
+                client=context.client_address,
+                client_id=context.client_id,
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                is_commit=marker.transaction_result,
+                partitions=sum(len(topic.partition_indexes) for topic in marker.topics),
+                held_back=held_back,
+            )
+
+    def write(self, request: WriteTxnMarkersRequest, done: Callable[[WriteTxnMarkersResponse], None]) -> None:
+        """Write the markers of this broker's own coordinators; `done` gets the answer, now or later."""
+        result = run_through(self._write_all(request))
+        if isinstance(result, Delayed) and result.response is None:
+            result.answer = _Done(done)
+        else:
+            done(result.response if isinstance(result, Delayed) else result)
+
+    def _write_all(self, request: WriteTxnMarkersRequest) -> Work[DelayedMarkers | WriteTxnMarkersResponse]:
         delayed = DelayedMarkers(self._broker)
         for marker in request.markers:
             named: set[tuple[str, int]] = set()
@@ -189,9 +233,9 @@ class WriteTxnMarkersHandler:
             delayed.note(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         elif not found.is_leader:
             delayed.note(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        elif topic == OFFSETS_TOPIC and broker.pending_offsets is not None:
+        elif topic == OFFSETS_TOPIC:
             delayed.wait_for_group(key)
-            broker.pending_offsets.complete_transaction(index, marker, partial(delayed.settle, key))
+            broker.groups.complete_transaction(index, marker, partial(delayed.settle, key))
         else:
             self._append(delayed, key, marker, found)
 

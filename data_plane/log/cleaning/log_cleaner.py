@@ -5,7 +5,7 @@ and ends `LINGER_SECONDS` after the last: an idle broker spends nothing on clean
 
 A log that cannot be cleaned is set aside with the reason, and tried again after a restart. Reasons are damage, an unknown
 format, or a batch with more keys than the map can hold. What may pass (a full disk, a companion that died) is tried again after
-`log.cleaner.backoff.ms`.
+`log.cleaner.backoff.ms`, then after ever longer waits. Other logs take their turn meanwhile.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from data_plane.log.cleaning.log_views import needs_timestamps, read_timestamps,
 from data_plane.log.cleaning.pass_run import NoRoom, PassRun, PassSettings
 from data_plane.log.cleaning.pass_values import SECRET_BYTES, OffsetMapTooSmall
 from data_plane.log.cleaning.plan import LogPlan, dirtiest, plan_log
+from data_plane.log.cleaning.throttle import Throttle
 from data_plane.log.cleaning_pass import CleaningAborted
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.log.log_config import LogConfig
@@ -41,6 +42,13 @@ from wire.batches.batch_errors import CorruptBatch, InvalidRecord
 from wire.errors import KafkaError
 
 FACTORY = "data_plane.log.cleaning.record_loop:RecordLoop"
+_LOAD_FACTORS = 0.01, 0.99
+"""A map with fewer keys serves nobody, and one that is full is searched for ever."""
+RETRY_SECONDS_MAX = 300.0
+"""The longest wait before a log is tried again."""
+_DOUBLINGS_MAX = 30
+_BACKOFF_SECONDS_MIN = 0.01
+"""With `log.cleaner.backoff.ms=0` the looks would leave the loop to nobody else."""
 _UNCLEANABLE = (CorruptBatch, InvalidRecord, KafkaError, OffsetMapTooSmall, CompanionFailed)
 """As in Kafka, an error that nobody expects sets the log aside, too: it would come again with each pass."""
 LINGER_SECONDS = 60.0
@@ -113,7 +121,7 @@ class LogCleaner:
         """The logs of each disk that a thread has chosen, until it is done with them. A pass begins with a flush, and
         only then shows in `log.cleaning`."""
         self._wake: Event = env.event()
-        self._throttled_until = 0.0
+        self._throttle = Throttle(env.clock, self.settings.io_bytes_per_second_max)
         self._is_stopped = False
         self.figures = CleanerFigures()
         self.max_dirty_ratio = 0.0
@@ -136,6 +144,7 @@ class LogCleaner:
     def config_changed(self) -> None:
         """Take over the broker's configuration: at once, a pass under way keeps its buffers."""
         self.settings = self._settings_now()
+        self._throttle.change_rate(self.settings.io_bytes_per_second_max)
         if self._threads:
             self.run()
         self.look_now()
@@ -174,10 +183,14 @@ class LogCleaner:
             self._close(thread)
             self._threads.remove(thread)
 
+    @property
+    def _backoff_seconds(self) -> float:
+        return max(self.settings.backoff_ms / 1000, _BACKOFF_SECONDS_MIN)
+
     async def _rest(self, thread: _Thread) -> None:
         """Wait for the next look. A companion that has been idle for long ends meanwhile."""
         clock, wake = self._env.clock, self._wake
-        look_at = clock.monotonic() + self.settings.backoff_ms / 1000
+        look_at = clock.monotonic() + self._backoff_seconds
         while not self._is_stopped and wake is self._wake and clock.monotonic() < look_at:
             idle_until = thread.idle_since + LINGER_SECONDS
             if thread.companion is not None and clock.monotonic() >= idle_until:
@@ -224,7 +237,11 @@ class LogCleaner:
                 plan = plan_log(view_of(log), now_ms)
                 self.max_dirty_ratio = max(self.max_dirty_ratio, plan.dirty_ratio)
                 self.max_compaction_delay_ms = max(self.max_compaction_delay_ms, plan.compaction_delay_ms)
-                if self._is_free(log_dir) and log not in self._busy[log_dir.path]:
+                if (
+                    self._is_free(log_dir)
+                    and log not in self._busy[log_dir.path]
+                    and log.cleaning.retry_at <= self._env.clock.monotonic()
+                ):
                     candidates.append((log_dir, log))
                     plans.append((log.config, plan))
         index = dirtiest(plans)
@@ -265,13 +282,13 @@ class LogCleaner:
             PassSettings(
                 self._env.random.randbytes(SECRET_BYTES),
                 min(settings.dedupe_buffer_bytes // settings.threads, _THREAD_BYTES_MAX),
-                settings.load_factor,
+                _usable(settings.load_factor),
                 max(settings.io_buffer_bytes // settings.threads, _IO_BYTES_MIN),
             ),
             thread.companion,
             self._workers,
             self._env.clock,
-            self._throttle,
+            self._throttle.wait,
             lambda: log_dir.space.free_bytes,
         )
         try:
@@ -282,22 +299,18 @@ class LogCleaner:
         except _UNCLEANABLE as error:
             self._set_aside(log, error)
             return True
-        except (NoRoom, CompanionLost, DiskError) as error:
+        except (NoRoom, CompanionLost, DiskError, MemoryError) as error:
             self._failed(thread, log, error)
-            return False
+            return True
         if report is None:
-            reason = log.cleaning.transactional_offset
-            self._log.info(
-                "log.cleaning_aborted",
-                **where,
-                reason="nothing was left to clean" if reason is None else f"a transaction at offset {reason}",
-            )
-            return log.cleaning.transactional_offset is not None
+            self._log.info("log.cleaning_aborted", **where, reason="nothing was left to clean")
+            return False
         self._note(thread, log, report)
         return True
 
     def _note(self, thread: _Thread, log: PartitionLog, report: PassReport) -> None:
         log.cleaning.last_pass = report
+        log.cleaning.passes_failed = 0
         figures = self.figures
         figures.passes += 1
         figures.bytes_read += report.bytes_before
@@ -329,20 +342,22 @@ class LogCleaner:
         )
 
     def _failed(self, thread: _Thread, log: PartitionLog, error: Exception) -> None:
+        where = {"topic": log.topic, "partition": log.partition}
+        if isinstance(error, CompanionLost) and self._is_stopped:
+            # `stop` has closed it.
+            self._log.info("log.cleaning_aborted", **where, reason="the broker stops")
+            return
         self.figures.passes_failed += 1
+        state = log.cleaning
+        wait_seconds = self._backoff_seconds * 2.0 ** min(state.passes_failed, _DOUBLINGS_MAX)
+        state.retry_at = self._env.clock.monotonic() + min(wait_seconds, RETRY_SECONDS_MAX)
+        state.passes_failed += 1
         if isinstance(error, DiskError):
             log.home.failed(error)
-        if isinstance(error, CompanionLost):
+        if isinstance(error, CompanionLost | MemoryError):
             self._close(thread)
-        self._log.warning("log.cleaning_failed", topic=log.topic, partition=log.partition, reason=str(error))
-
-    async def _throttle(self, size: int) -> None:
-        """Wait until `log.cleaner.io.max.bytes.per.second` allows for what has just been read or written."""
-        clock = self._env.clock
-        rate = self.settings.io_bytes_per_second_max
-        self._throttled_until = max(self._throttled_until, clock.monotonic()) + size / rate
-        if self._throttled_until > clock.monotonic() and not self._is_stopped:
-            await clock.sleep_until(self._throttled_until)
+        reason = "there is no memory for it" if isinstance(error, MemoryError) else str(error)
+        self._log.warning("log.cleaning_failed", **where, reason=reason)
 
     def statistics(self) -> dict[str, Any]:
         """Figures for the metrics."""
@@ -358,6 +373,12 @@ class LogCleaner:
             "max_compaction_delay_seconds": self.max_compaction_delay_ms / 1000,
             **attrs.asdict(self.figures),
         }
+
+
+def _usable(load_factor: float) -> float:
+    """The load factor, or the nearest one that a map can have. Kafka sets no limits, and NaN is a number to it."""
+    low, high = _LOAD_FACTORS
+    return min(max(low, load_factor), high)
 
 
 def _is_candidate(log: PartitionLog) -> bool:

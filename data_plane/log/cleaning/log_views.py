@@ -19,8 +19,6 @@ def view_of(log: PartitionLog) -> LogView:
     """The log as it is now."""
     interval = max(log.config.index_interval_bytes, HEADER_SIZE)
     committed = min(log.high_watermark, log.last_stable_offset)
-    if log.cleaning.transactional_offset is not None:
-        committed = min(committed, log.cleaning.transactional_offset)
     return LogView(
         config=log.config,
         log_start_offset=log.log_start_offset,

@@ -12,17 +12,38 @@ from typing import Any, Protocol
 import attrs
 
 from data_plane.log.cleaning.log_views import view_of
-from data_plane.log.cleaning.pass_values import Cleaned, LastBatches, Mapped, PassRules, TransactionFound
+from data_plane.log.cleaning.pass_values import (
+    Cleaned,
+    LastBatches,
+    Mapped,
+    OffsetMapTooSmall,
+    PassRules,
+)
 from data_plane.log.cleaning.plan import LogPlan, SegmentView, group_segments
 from data_plane.log.cleaning_pass import Cleaning, Group, Source, begin_cleaning, cleanable_end
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.parts.cleaned_segment import CleanedSegment
 from data_plane.log.parts.cleaning_state import PassReport
-from odradek.env.ports import Clock, Workers
+from data_plane.log.segments.aborted_index import AbortedTransaction
+from odradek.env.ports import Clock, CompanionFailed, CompanionLost, DiskError, Workers
+from wire.batches.batch_errors import CorruptBatch, InvalidRecord
 from wire.batches.batch_header import BatchHeader
+from wire.errors import KafkaError
 
 ROOM_SPARE_BYTES = 16 << 20
 """What a pass leaves free on a disk beyond what its next segment may take."""
+_EXPECTED = (
+    CorruptBatch,
+    InvalidRecord,
+    KafkaError,
+    OffsetMapTooSmall,
+    CompanionFailed,
+    CompanionLost,
+    DiskError,
+    MemoryError,
+    AssertionError,
+)
+"""What a call of the record loop is known to raise."""
 
 
 class Loop(Protocol):
@@ -55,8 +76,8 @@ class PassRun:
     loop: Loop
     workers: Workers
     clock: Clock
-    throttle: Callable[[int], Awaitable[None]]
-    """Wait as long as these bytes of reading or writing have to."""
+    throttle: Callable[[int, Callable[[], bool]], Awaitable[None]]
+    """Wait as long as these bytes of reading or writing have to, unless the pass is over."""
     free_bytes: Callable[[], int]
     """The room on the disk, as of the last look."""
     _mapped: Mapped = attrs.field(factory=Mapped, init=False)
@@ -65,15 +86,19 @@ class PassRun:
     _keyless: int = attrs.field(default=0, init=False)
     _is_changed: bool = attrs.field(default=False, init=False)
     """True if the segment that is being written differs from its source."""
+    _aborted: dict[int, AbortedTransaction] = attrs.field(factory=dict, init=False)
+    """The log's aborted transactions, by the offsets of their markers."""
+    _abort_markers: list[int] = attrs.field(factory=list, init=False)
+    """The offsets of markers in that segment, of transactions that a reader may still meet."""
 
     async def run(self) -> PassReport | None:
         """Clean the log as planned; None if the pass was aborted, or if nothing could be cleaned.
 
         Raises:
             NoRoom: the disk is too full; some groups may have been cleaned.
-            CorruptBatch, InvalidRecord, KafkaError, OffsetMapTooSmall: the log cannot be cleaned.
+            CorruptBatch, InvalidRecord, KafkaError, OffsetMapTooSmall, CompanionFailed: the log cannot be cleaned.
             CleaningAborted, FileClosed: the log was cut, closed or given another policy meanwhile.
-            DiskError, CompanionLost
+            DiskError, CompanionLost, MemoryError
         """
         log, run = self.log, self.workers.run
         started = self.clock.monotonic()
@@ -110,6 +135,10 @@ class PassRun:
         """Fill the map with the dirty part; None if it has nothing, or if the pass was aborted."""
         log, settings = self.log, self.settings
         first = self.plan.first_dirty_offset
+        self._aborted = {
+            each.last_offset: each
+            for each in log.aborted_transactions(log.log_start_offset, cleaning.end_offset)
+        }
         await self._call(
             "begin",
             settings.secret,
@@ -117,6 +146,7 @@ class PassRun:
             settings.load_factor,
             log.config.decompressed_bytes_max,
             cleaning.end_offset - first,
+            tuple(each[:3] for each in self._aborted.values()),
         )
         map_end = first
         for base_offset, end_offset in self._dirty_segments(cleaning.end_offset):
@@ -124,15 +154,13 @@ class PassRun:
             if group is None:
                 continue
             try:
-                map_end = await self._map_segment(group, end_offset, first, map_end)
+                map_end = await self._map_segment(cleaning, group, end_offset, map_end)
             finally:
                 group.release()
-            if self._mapped.is_full or self._mapped.transactional_offset is not None:
+            if self._mapped.is_full:
                 break
             # What cleaning has removed at a segment's end is clean as well.
             map_end = max(map_end, end_offset)
-        if self._mapped.transactional_offset is not None:
-            log.cleaning.note_transaction(self._mapped.transactional_offset)
         if map_end <= first or cleaning.abort_reason is not None:
             return None
         return PassRules(
@@ -154,9 +182,9 @@ class PassRun:
     def _segments(self, end_offset: int) -> list[SegmentView]:
         return [each for each in view_of(self.log).segments if each.base_offset < end_offset]
 
-    async def _map_segment(self, group: Group, end_offset: int, first: int, map_end: int) -> int:
+    async def _map_segment(self, cleaning: Cleaning, group: Group, end_offset: int, map_end: int) -> int:
         """Put one segment's batches, which end at `end_offset`, into the map; the end of the map then."""
-        source = group.sources[0]
+        source, first = group.sources[0], self.plan.first_dirty_offset
         offsets = range(source.base_offset, end_offset)
         position = await self._begin_of(group, first) if source.base_offset < first else 0
         while position < source.size:
@@ -174,8 +202,8 @@ class PassRun:
             map_end = max(map_end, mapped.next_offset)
             position += mapped.bytes_read
             offsets = range(max(offsets.start, mapped.next_offset), end_offset)
-            await self.throttle(mapped.bytes_read)
-            if mapped.is_full or mapped.transactional_offset is not None:
+            await self.throttle(mapped.bytes_read, cleaning.is_over)
+            if cleaning.is_over() or mapped.is_full:
                 break
         return map_end
 
@@ -189,7 +217,7 @@ class PassRun:
     # -- the groups
 
     async def _clean(self, cleaning: Cleaning, rules: PassRules) -> bool:
-        """Clean all groups; False if the pass was aborted, or met a transaction, before the last one."""
+        """Clean all groups; False if the pass was aborted before the last one."""
         log = self.log
         await self._call("rewrite_by", rules)
         views = self._segments(cleaning.end_offset)
@@ -207,9 +235,6 @@ class PassRun:
             try:
                 if not await self._clean_group(cleaning, group, group_end):
                     return False
-            except TransactionFound as error:
-                log.cleaning.note_transaction(error.offset)
-                return False
             finally:
                 group.release()
         return cleaning.abort_reason is None
@@ -223,15 +248,17 @@ class PassRun:
         cleaned = await run(cleaning.begin_segment, group)
         try:
             last = None
+            self._abort_markers.clear()
             self._is_changed = len(group.sources) > 1
             ends = [*group.source_bases[1:], group_end]
             for source, end_offset in zip(group.sources, ends, strict=True):
-                last = await self._clean_source(cleaned, source, end_offset) or last
+                last = await self._clean_source(cleaning, cleaned, source, end_offset) or last
             if not self._is_changed:
                 cleaning.note_unchanged(size)
                 await run(cleaned.discard)
                 return cleaning.abort_reason is None
-            await run(cleaned.finish, last, group.source_bases)
+            kept = [self._aborted[each] for each in sorted(self._abort_markers) if each in self._aborted]
+            await run(cleaned.finish, last, kept)
             is_done = cleaning.swap(group, cleaned)
         except BaseException:
             await self._discard(cleaned)
@@ -245,7 +272,7 @@ class PassRun:
         return True
 
     async def _clean_source(
-        self, cleaned: CleanedSegment, source: Source, end_offset: int
+        self, cleaning: Cleaning, cleaned: CleanedSegment, source: Source, end_offset: int
     ) -> BatchHeader | None:
         """Append what stays of one segment, which ends at `end_offset`; the header of its last batch."""
         position, last = 0, None
@@ -260,9 +287,10 @@ class PassRun:
             self._records_read += part.records_read
             self._records_kept += part.records_kept
             self._is_changed |= part.is_changed
+            self._abort_markers += part.abort_markers
             if part.data:
                 await self.workers.run(cleaned.append, part.data)
-            await self.throttle(part.bytes_read + len(part.data))
+            await self.throttle(part.bytes_read + len(part.data), cleaning.is_over)
         return last
 
     async def _discard(self, cleaned: CleanedSegment) -> None:
@@ -270,4 +298,11 @@ class PassRun:
         await self.workers.run(cleaned.discard)
 
     async def _call(self, method: str, *args: Any) -> Any:
-        return await self.workers.run(self.loop.call, method, *args)
+        """Ask the record loop. What it meets in stored batches must not end the node: that would come with each start."""
+        try:
+            return await self.workers.run(self.loop.call, method, *args)
+        except _EXPECTED:
+            raise
+        except Exception as error:  # any type may come out of a companion
+            places = "; ".join(getattr(error, "__notes__", ()))
+            raise CompanionFailed(f"{type(error).__name__}: {error} ({places})") from error

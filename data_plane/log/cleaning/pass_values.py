@@ -14,14 +14,6 @@ if TYPE_CHECKING:
 SECRET_BYTES = 32
 
 
-class TransactionFound(Exception):
-    """A batch of a transaction stands where a pass wanted to clean. `offset`: its base offset."""
-
-    def __init__(self, offset: int) -> None:
-        super().__init__(offset)
-        self.offset = offset
-
-
 class OffsetMapTooSmall(Exception):
     """The keys of one batch do not fit into an empty map."""
 
@@ -41,8 +33,6 @@ class Mapped:
     """Different keys in the map, from all calls."""
     is_full: bool = False
     """True if the next batch does not fit into the map."""
-    transactional_offset: int | None = None
-    """Where the first batch of a transaction begins, if one stopped the call."""
 
 
 @attrs.define
@@ -56,6 +46,8 @@ class Cleaned:
     records_kept: int = 0
     is_changed: bool = False
     """False if all batches stay as they are."""
+    abort_markers: list[int] = attrs.field(factory=list)
+    """The offsets of markers whose aborted transactions may still be read: their index entries stay."""
     last_header: tuple[Any, ...] = ()
     """The fields of the last batch's header, as it was."""
 
@@ -71,23 +63,30 @@ class LastBatches:
     """By producer id: the last offset of that batch."""
     next_sequences: dict[int, int]
     """The sequence number behind that batch, where the log's state knows only later batches of a producer."""
+    epochs: dict[int, int] = attrs.field(factory=dict)
+    """The epochs of producers of whom a marker is the last batch."""
 
     @classmethod
     def of(cls, producers: ProducerState, high_watermark: int) -> LastBatches:
         """Those below the high watermark."""
         offsets: dict[int, int] = {}
         next_sequences: dict[int, int] = {}
+        epochs: dict[int, int] = {}
         for producer_id, entry in producers.entries.items():
             committed = [offset for offset in entry.last_offsets if offset < high_watermark]
             if committed:
                 offsets[producer_id] = committed[-1]
             elif entry.last_offset >= 0:
                 next_sequences[producer_id] = entry.first_sequence
-        return cls(offsets, next_sequences)
+            else:
+                epochs[producer_id] = entry.epoch
+        return cls(offsets, next_sequences, epochs)
 
     def has(self, header: BatchHeader) -> bool:
         """True for the last batch of its producer."""
         producer_id = header.producer_id
+        if header.is_control:
+            return self.epochs.get(producer_id) == header.producer_epoch
         if self.offsets.get(producer_id) == header.last_offset:
             return True
         following = (header.base_sequence + header.last_offset_delta + 1) & SEQUENCE_MASK

@@ -41,7 +41,7 @@ class LogView:
     first_dirty_offset: int
     """As the checkpoint has it; -1 without an entry."""
     committed_end: int
-    """The least of high watermark, last stable offset and the first batch of a transaction."""
+    """The lower one of high watermark and last stable offset."""
     segments: Sequence[SegmentView]
     """All segments, the active one last."""
 

@@ -10,16 +10,19 @@ The rules are those of Kafka's `Cleaner` and of `MemoryRecords.filterTo`:
   record, it stays as it is. If it loses all, it goes, unless it is the last one of a producer that may still send.
 * The base timestamp stays (Kafka takes that of the first record that stays): the records' bytes can then be copied. A
   delete horizon takes its place, and the deltas are counted from it.
+* Of transactions, `ended_transactions` says what goes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
+from data_plane.log.cleaning.ended_transactions import Aborted, EndedTransactions
 from data_plane.log.cleaning.key_hash import KeyHash
 from data_plane.log.cleaning.offset_map import OffsetMap, bytes_for
 from data_plane.log.cleaning.pass_values import (
@@ -27,7 +30,6 @@ from data_plane.log.cleaning.pass_values import (
     Mapped,
     OffsetMapTooSmall,
     PassRules,
-    TransactionFound,
 )
 from wire.batches.batch_errors import CorruptBatch
 from wire.batches.batch_header import (
@@ -51,10 +53,12 @@ from wire.batches.record_columns import (
     record_offsets,
 )
 from wire.batches.records import RecordBatchBuilder, records
+from wire.batches.transaction_markers import parse_marker
 
 _GROUP_BYTES = 4 << 20
 """Batches are decompressed together up to this: it bounds memory, and is enough for numpy to be fast."""
 _SMALLEST = np.iinfo(np.int64).min
+LONG_MAX = (1 << 63) - 1
 
 _Bools = npt.NDArray[np.bool_]
 
@@ -74,6 +78,7 @@ class RecordLoop:
         self._hash = KeyHash(bytes(32))
         self._bytes_max = 0
         self._rules: PassRules | None = None
+        self._transactions = EndedTransactions(())
 
     def begin(
         self,
@@ -82,10 +87,12 @@ class RecordLoop:
         load_factor: float,
         decompressed_bytes_max: int,
         records_max: int,
+        aborted: tuple[Aborted, ...] = (),
     ) -> int:
         """Begin a pass with an empty map; the number of keys that it may hold.
 
-        The dirty part has at most `records_max` records. A map with room for them all is not made larger.
+        The dirty part has at most `records_max` records. A map with room for them all is not made larger. `aborted` are
+        the transactions of the log that were aborted.
         """
         shape = buffer_bytes, _size_class(records_max), load_factor
         if self._map is None or self._shape != shape:
@@ -95,6 +102,7 @@ class RecordLoop:
         self._hash = KeyHash(secret)
         self._bytes_max = decompressed_bytes_max
         self._rules = None
+        self._transactions = EndedTransactions(aborted)
         return self._map.keys_max
 
     # -- the map
@@ -104,8 +112,8 @@ class RecordLoop:
     ) -> Mapped:
         """Put the keys of some whole batches, from a position of a file on, into the map.
 
-        It reads about `bytes_max` bytes, at least one batch. The batches lie within `offsets`. Records below `from_offset` are passed over. It stops
-        before the first batch of a transaction, and before a batch that does not fit into the map.
+        It reads about `bytes_max` bytes, at least one batch. The batches lie within `offsets`. Records below `from_offset` are
+        passed over, and so are aborted ones and markers. It stops before a batch that does not fit into the map.
 
         Raises:
             CorruptBatch, InvalidRecord, KafkaError: the log cannot be cleaned.
@@ -116,10 +124,7 @@ class RecordLoop:
         group = RecordPlaces()
         consumed = group_start = 0
         for at, header in _batches(data, offsets):
-            if header.is_transactional or header.is_control:
-                mapped.transactional_offset = header.base_offset
-                break
-            if header.next_offset > from_offset:
+            if header.next_offset > from_offset and self._counts(header):
                 group.add(data, at, header, self._bytes_max)
             consumed = at + header.size
             mapped.next_offset = header.next_offset
@@ -142,7 +147,7 @@ class RecordLoop:
             return True
         for at, header in iter_batches(data, start):
             single = RecordPlaces()
-            if header.next_offset > from_offset:
+            if header.next_offset > from_offset and self._counts(header):
                 single.add(data, at, header, self._bytes_max)
             if len(single) and not self._put(single, from_offset, mapped):
                 # The caller has gone ahead to the end of what was read.
@@ -175,6 +180,10 @@ class RecordLoop:
         mapped.keys = known.size
         return True
 
+    def _counts(self, header: BatchHeader) -> bool:
+        """True if the keys of a batch stand for what was written."""
+        return not header.is_control and not self._transactions.is_aborted(header)
+
     @property
     def _known(self) -> OffsetMap:
         if self._map is None:
@@ -186,12 +195,12 @@ class RecordLoop:
     def rewrite_by(self, rules: PassRules) -> None:
         """The map is complete: these rules hold for all that `clean` is asked for."""
         self._rules = rules
+        self._transactions.begin_rewriting()
 
     def clean(self, source: Source, position: int, end: int, bytes_max: int, offsets: range) -> Cleaned:
         """What stays of some whole batches, all within `offsets`, from a position of a file on.
 
         Raises:
-            TransactionFound: a batch below the map's end belongs to a transaction.
             CorruptBatch, InvalidRecord, KafkaError: the log cannot be cleaned.
         """
         if self._rules is None:
@@ -212,9 +221,18 @@ class RecordLoop:
                 out.append(memoryview(data)[at : at + header.size])
                 cleaned.records_read += header.record_count
                 cleaned.records_kept += header.record_count
+                if header.is_control:
+                    cleaned.abort_markers.append(header.base_offset)
                 continue
-            if header.is_transactional or header.is_control:
-                raise TransactionFound(header.base_offset)
+            if header.is_transactional:
+                is_aborted = self._transactions.is_aborted(header)
+                if not header.is_control:
+                    self._transactions.note_batch(header)
+                if header.is_control or is_aborted:
+                    out += self._rewritten(data, waiting, cleaned)
+                    waiting, size = [], 0
+                    out += self._end_or_abort(data, at, header, cleaned)
+                    continue
             waiting.append((at, header))
             # What is compressed grows; how much, only decompression tells.
             size += header.size * (8 if header.compression_type else 1)
@@ -261,10 +279,40 @@ class RecordLoop:
                 continue
             cleaned.is_changed = True
             if verdict.needs_horizon[now]:
-                out.append(self._with_horizon(data, at, header, verdict, now))
+                out.append(self._dated(data, at, header, verdict.of_batch(now)))
             else:
                 out.append(_rebuilt(header, verdict, now))
         return out
+
+    def _end_or_abort(
+        self, data: bytes, at: int, header: BatchHeader, cleaned: Cleaned
+    ) -> list[bytes | bytearray | memoryview]:
+        """What stays of a marker, or of a batch of an aborted transaction."""
+        assert self._rules is not None
+        rules = self._rules
+        if not check_crc(data, at, header.size):
+            raise CorruptBatch(f"the checksum of the batch at offset {header.base_offset} is wrong")
+        batch = memoryview(data)[at : at + header.size]
+        cleaned.records_read += header.record_count
+        if header.is_control:
+            marker = parse_marker(batch)
+            is_needless = self._transactions.is_needless(header, marker)
+            if not is_needless and marker is not None and marker.is_abort:
+                cleaned.abort_markers.append(header.base_offset)
+            if not is_needless or (header.has_delete_horizon and header.base_timestamp > rules.now_ms):
+                cleaned.records_kept += header.record_count
+                return [batch]
+            if header.record_count and not header.has_delete_horizon:
+                cleaned.records_kept += header.record_count
+                cleaned.is_changed = True
+                return [self._dated(data, at, header, (True,) * header.record_count)]
+        if not rules.stays_empty(header):
+            cleaned.is_changed = True
+            return []
+        if not header.record_count:
+            return [batch]
+        cleaned.is_changed = True
+        return [_emptied(header)]
 
     def _judge(self, group: RecordPlaces) -> _Verdict:
         """Which records of a group of batches stay."""
@@ -287,9 +335,7 @@ class RecordLoop:
             keep &= ~(is_tombstone & np.repeat(expired, counts))
         return _Verdict.of(columns, headers, counts, keep, keep & is_tombstone)
 
-    def _with_horizon(
-        self, data: bytes, at: int, header: BatchHeader, verdict: _Verdict, index: int
-    ) -> bytearray:
+    def _dated(self, data: bytes, at: int, header: BatchHeader, keep: Sequence[bool]) -> bytearray:
         """The batch with a delete horizon, and with the records that stay."""
         assert self._rules is not None
         builder = RecordBatchBuilder(
@@ -299,11 +345,13 @@ class RecordLoop:
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
+            is_transactional=header.is_transactional,
+            is_control=header.is_control,
             leader_epoch=header.partition_leader_epoch,
-            delete_horizon_ms=self._rules.now_ms + self._rules.delete_retention_ms,
+            delete_horizon_ms=min(self._rules.now_ms + self._rules.delete_retention_ms, LONG_MAX),
         )
         found = records(data, at, decompressed_bytes_max=self._bytes_max)
-        for record, stays in zip(found, verdict.of_batch(index), strict=True):
+        for record, stays in zip(found, keep, strict=True):
             if stays:
                 builder.append(record.timestamp, record.key, record.value, record.headers, record.offset)
         if header.timestamp_type:
@@ -404,6 +452,8 @@ def _emptied(header: BatchHeader) -> bytearray:
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
+        is_transactional=header.is_transactional,
+        is_control=header.is_control,
         leader_epoch=header.partition_leader_epoch,
     )
     builder.max_timestamp = header.max_timestamp

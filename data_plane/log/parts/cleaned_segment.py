@@ -8,8 +8,9 @@ which segments it stands for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from data_plane.log.segments.aborted_index import AbortedIndex, AbortedTransaction
 from data_plane.log.segments.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
@@ -25,7 +26,7 @@ from data_plane.log.segments.segment import (
     write_whole,
 )
 from data_plane.log.segments.segment_index import SegmentIndex
-from odradek.env.ports import Dir, File, FileMissing
+from odradek.env.ports import Dir, File
 from wire.batches.batch_header import BatchHeader, Buffer, iter_batches
 from wire.record_batch import RecordBatchBuilder
 
@@ -117,10 +118,11 @@ class CleanedSegment:
             )
         self.next_offset = next_offset
 
-    def finish(self, last: BatchHeader | None, source_bases: tuple[int, ...]) -> None:
+    def finish(self, last: BatchHeader | None, aborted: Iterable[AbortedTransaction]) -> None:
         """End the file where its sources end, and make it durable with its indexes.
 
-        `last` heads the sources' last batch; None: they have none. Raises `CleaningAborted`, `DiskError`.
+        `last` heads the sources' last batch; None: they have none. `aborted` are the transactions of its index: one
+        without batches would make readers drop what its producer has written later. Raises `CleaningAborted`, `DiskError`.
         """
         if last is not None and self.next_offset < last.next_offset:
             self.append(_without_records(last))
@@ -138,9 +140,11 @@ class CleanedSegment:
         offsets, times = len(index.offsets), len(index.times)
         self._write(INDEX_SUFFIX, index.offset_bytes(0, offsets))
         self._write(TIME_INDEX_SUFFIX, index.time_bytes(0, times))
-        aborted_transactions = self._read_transactions(source_bases)
-        if aborted_transactions:
-            self._write(TXN_INDEX_SUFFIX, aborted_transactions)
+        transactions = AbortedIndex()
+        for entry in aborted:
+            transactions.append(entry)
+        if transactions:
+            self._write(TXN_INDEX_SUFFIX, transactions.encode())
             segment.expect_aborted()
         segment.file.sync()
         self._check_wanted()
@@ -153,16 +157,6 @@ class CleanedSegment:
         name = self.segment.name(suffix) + CLEANED_SUFFIX
         write_whole(self._directory, name, data)
         sync_file(self._directory, name)
-
-    def _read_transactions(self, source_bases: tuple[int, ...]) -> bytes:
-        """The sources' entries of aborted transactions, one behind the other: their offsets are absolute."""
-        parts = []
-        for base_offset in source_bases:
-            try:
-                parts.append(self._directory.read_bytes(file_name(base_offset, TXN_INDEX_SUFFIX)))
-            except FileMissing:
-                continue
-        return b"".join(parts)
 
     def go_live(self, file: File) -> None:
         """The swap is done: read by this file, which has the segment's own name, from now on."""

@@ -44,8 +44,9 @@ class CleaningState:
         "_home",
         "first_dirty_offset",
         "last_pass",
+        "passes_failed",
+        "retry_at",
         "token",
-        "transactional_offset",
         "uncleanable_reason",
     )
 
@@ -56,9 +57,11 @@ class CleaningState:
         self.token: PassToken | None = None
         self.uncleanable_reason: str | None = None
         """The reason why passes fail at this log; None while all is well. A restart tries again."""
-        self.transactional_offset: int | None = None
-        """The first batch of a transaction that a pass has met: passes end before it."""
         self.last_pass: PassReport | None = None
+        self.passes_failed = 0
+        """Passes that failed since the last one that came to its end, each for a reason that may pass."""
+        self.retry_at = 0.0
+        """The monotonic time before which the next try would be too soon."""
 
     def settle(self, log_start_offset: int, log_end_offset: int) -> None:
         """Reconcile the checkpoint with the log at start: beyond its end, all of the log counts as dirty (Kafka's rule)."""
@@ -85,11 +88,6 @@ class CleaningState:
             raise AssertionError(f"{self._home}: a pass ends that is not under way")
         self.token = None
 
-    def note_transaction(self, offset: int) -> None:
-        """A pass has met a batch of a transaction."""
-        known = self.transactional_offset
-        self.transactional_offset = offset if known is None else min(known, offset)
-
     def advance(self, first_dirty_offset: int) -> None:
         """All below has been cleaned."""
         self.first_dirty_offset = first_dirty_offset
@@ -103,8 +101,6 @@ class CleaningState:
             DiskError
         """
         self.abort("the log was cut")
-        if self.transactional_offset is not None and self.transactional_offset >= offset:
-            self.transactional_offset = None
         if self.first_dirty_offset > offset:
             self.first_dirty_offset = offset
             self._home.cleaner_offset_moved(durably=True)

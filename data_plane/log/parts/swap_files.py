@@ -11,9 +11,14 @@ A directory's entries reach the device in the order of their changes. So a power
 was complete, which is undone, or a later one, which is finished. The sources are the segments from the cleaned one's
 base offset up to its end. Kafka may have been interrupted while it split a segment into several. It leaves `.cleaned`
 and `.swap` files side by side then, and the split is undone.
+
+No damage may take the place of what is sound. While the first source has its name, so have all others. A swap whose
+`.swap` file is damaged is undone then.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from data_plane.log.segments.scan import SegmentScan
 from data_plane.log.segments.segment import (
@@ -56,10 +61,10 @@ def _rename(directory: Dir, name: str, old_suffix: str, new_suffix: str) -> None
             raise
 
 
-def put_in_order(directory: Dir, names: list[str]) -> list[str]:
+def put_in_order(directory: Dir, names: list[str], on_undone: Callable[[str, str], None]) -> list[str]:
     """Finish or undo what a crash interrupted, and remove files marked for it (at start, blocking).
 
-    Returns the names that are in the directory now. Raises `DiskError`.
+    `on_undone` is told the name of each damaged `.swap` file and what is wrong with it. Returns the names that are in the directory now. Raises `DiskError`.
     """
     ours = [name for name in names if name[:_NAME_DIGITS].isdigit()]
     cleaned = [name for name in ours if name.endswith(CLEANED_SUFFIX)]
@@ -77,6 +82,14 @@ def put_in_order(directory: Dir, names: list[str]) -> list[str]:
         swapped = [name for name in swapped if _base_offset(name) < first]
     for name in cleaned:
         remove_if_present(directory, name)
+    for name in _logs(swapped):
+        damage = _damage(directory, name, ours)
+        if damage is not None and name.removesuffix(SWAP_SUFFIX) in ours:
+            on_undone(name, damage)
+            undone = [each for each in swapped if _base_offset(each) == _base_offset(name)]
+            for each in undone:
+                remove_if_present(directory, each)
+            swapped = [each for each in swapped if each not in undone]
     _remove_sources(directory, swapped, ours)
     for name in swapped:
         directory.rename(name, name.removesuffix(SWAP_SUFFIX))
@@ -84,13 +97,31 @@ def put_in_order(directory: Dir, names: list[str]) -> list[str]:
     return directory.list()
 
 
+def _logs(swapped: list[str]) -> list[str]:
+    return [name for name in swapped if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
+
+
+def _damage(directory: Dir, name: str, names: list[str]) -> str | None:
+    """What is wrong with a cleaned segment; None: nothing."""
+    scan = _scan(directory, name, check_crc=True)
+    if scan.damage is not None:
+        return f"{scan.damage}, at position {scan.position}"
+    limit = _last_base(names)
+    if _base_offset(name) < limit < scan.next_offset:
+        return f"it ends at offset {scan.next_offset}, within or behind the last segment"
+    return None
+
+
 def _remove_sources(directory: Dir, swapped: list[str], names: list[str]) -> None:
     """Remove the segments that the cleaned ones stand for, as far as they are still there."""
-    logs = [name for name in swapped if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
+    logs = _logs(swapped)
     if not logs:
         return
     start = min(map(_base_offset, logs))
-    end = max(_next_offset(directory, name) for name in logs)
+    end = max(_scan(directory, name).next_offset for name in logs)
+    if start < _last_base(names):
+        # The last segment is never cleaned, and no checksum covers the offsets.
+        end = min(end, _last_base(names))
     for name in names:
         base_offset = _base_offset(name)
         # The snapshot at the start tells of what lies before it. An empty cleaned segment replaces one of its name.
@@ -100,13 +131,19 @@ def _remove_sources(directory: Dir, swapped: list[str], names: list[str]) -> Non
             remove_if_present(directory, name)
 
 
-def _next_offset(directory: Dir, name: str) -> int:
+def _last_base(names: list[str]) -> int:
+    """The base offset of the last segment; -1 without any."""
+    return max((_base_offset(name) for name in names if name.endswith(LOG_SUFFIX)), default=-1)
+
+
+def _scan(directory: Dir, name: str, *, check_crc: bool = False) -> SegmentScan:
+    """A walk over a cleaned segment that has come to its end."""
     file = directory.open(name)
     try:
-        scan = SegmentScan(file, 0, file.size, _base_offset(name))
+        scan = SegmentScan(file, 0, file.size, _base_offset(name), check_crc=check_crc)
         for _ in scan:
             continue
-        return scan.next_offset
+        return scan
     finally:
         file.close()
 

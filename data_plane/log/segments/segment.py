@@ -270,6 +270,9 @@ class Segment:
         try:
             fresh = Segment(self.directory, self.base_offset, file, is_active=False)
             for position, header in SegmentScan(file, 0, self.size, self.base_offset):
+                if header.last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
+                    # Readers will find the damage; an index has no number for it.
+                    break
                 fresh.note_batch(position, header.size, header.last_offset, header.max_timestamp, interval)
         finally:
             file.unpin()

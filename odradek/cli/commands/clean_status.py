@@ -74,7 +74,6 @@ def cleaning_document(cleaning: ReplicaCleaning | None) -> dict[str, Any] | None
         "dirty_bytes": cleaning.dirty_bytes,
         "under_way": cleaning.is_under_way,
         "uncleanable_reason": cleaning.uncleanable_reason,
-        "transactional_offset": cleaning.transactional_offset,
         "last_pass_ended_ms": cleaning.last_pass_ended_ms,
         "last_pass_ms": cleaning.last_pass_ms,
         "last_pass_bytes_before": cleaning.last_pass_bytes_before,
@@ -116,7 +115,7 @@ def _clean_status(args: argparse.Namespace) -> int:
     else:
         print("no replica of a compacted topic")
     if not args.json:
-        _print_alarms(asked.brokers, asked.down, args.topics)
+        _print_alarms(asked.brokers, asked.down)
     failed = next((broker.error for broker in asked.brokers if broker.error is not None), None)
     if failed is not None:
         raise call_failure(failed)
@@ -146,18 +145,10 @@ def _state(cleaning: ReplicaCleaning) -> str:
     return "cleaning" if cleaning.is_under_way else "waiting" if cleaning.dirty_bytes else "clean"
 
 
-def _print_alarms(brokers: list[BrokerLogDirs], down: list[int], topics: list[str]) -> None:
+def _print_alarms(brokers: list[BrokerLogDirs], down: list[int]) -> None:
     for broker in brokers:
         for directory in broker.directories:
             for text in uncleanable_texts(broker.broker, directory):
                 print(paint(RED, text))
-            for replica in directory.replicas:
-                cleaning = replica.cleaning
-                wanted = not topics or replica.topic in topics
-                if wanted and cleaning is not None and cleaning.transactional_offset is not None:
-                    print(
-                        f"broker {broker.broker}: {replica.topic}-{replica.partition} is cleaned up to offset"
-                        f" {cleaning.transactional_offset}, where a transaction begins"
-                    )
     for node in down:
         print(paint(RED, f"broker {node} is down: what it holds is not known"))

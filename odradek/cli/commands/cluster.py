@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from odradek.cli.commands.events import register_events
-from odradek.cli.commands.troubles import disk_troubles, trouble_document, trouble_text
 from odradek.cli.connecting import LOOK_SECONDS_MAX, PAST, connected
 from odradek.cli.output import RED, YELLOW, counted, paint, print_json, print_table, print_values
 from odradek.cli.parsing import Groups, add_command, add_connection_options
+from odradek.cli.troubles import disk_troubles, trouble_document, trouble_text
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterDescription, QuorumDescription, QuorumReplica

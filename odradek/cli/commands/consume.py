@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import connected
 from odradek.cli.failure import USAGE, CliError
-from odradek.cli.output import Progress
+from odradek.cli.output import Progress, counted
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural, positive
 from odradek.cli.record_format import json_line, key_and_value, template
 from odradek.cli.times import TIME_HELP, moment
@@ -69,6 +69,13 @@ def register(groups: Groups) -> None:
         action="store_true",
         help="wait for new records (default: stop at the end that the topic has now)",
     )
+    parser.add_argument(
+        "--isolation",
+        choices=("read_uncommitted", "read_committed"),
+        default="read_uncommitted",
+        help="read_committed: leave out records of transactions that are aborted or still open, and stop where the "
+        "first open one begins (default: read_uncommitted, all records)",
+    )
     output = parser.add_mutually_exclusive_group()
     output.add_argument(
         "--key-separator",
@@ -111,7 +118,7 @@ def _consume(args: argparse.Namespace) -> int:
             client.core.cluster.partition(args.topic, index)
         if args.partition is None:
             indexes = _led(topic)
-        spans = _spans(client, [TopicPartition(args.topic, index) for index in indexes])
+        spans = _spans(args, client, [TopicPartition(args.topic, index) for index in indexes])
         _read_assigned(args, _starts(args, client, spans), spans, render)
     return 0
 
@@ -129,13 +136,30 @@ def _led(topic: Topic) -> list[int]:
     return led
 
 
-def _spans(client: Client, keys: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-    """First and next offset of each partition."""
+def _spans(
+    args: argparse.Namespace, client: Client, keys: list[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """First and next offset of each partition. For committed readers it ends where the first open transaction begins."""
+    from odradek.client.core.partition_offsets import LATEST
+
     found = {}
     for key, span in client.admin.offset_spans(keys).items():
         if isinstance(span, Exception):
             raise span
         found[key] = (span.start, span.end)
+    if args.isolation == "read_uncommitted":
+        return found
+    stable = client.list_offsets(dict.fromkeys(keys, LATEST), isolation_level=1)
+    for key, (start, end) in found.items():
+        stable_end = stable[key].offset
+        if stable_end < end and not args.follow:
+            print(
+                f"odradek: {key} is read up to offset {stable_end}, where an open transaction begins; "
+                f"{counted(end - stable_end, 'offset')} are behind it (`odradek txn find-hanging "
+                f"--topic {key.topic} --max-transaction-timeout 0` tells whose it is)",
+                file=sys.stderr,
+            )
+        found[key] = (start, stable_end)
     return found
 
 
@@ -212,6 +236,7 @@ def _open(args: argparse.Namespace, **settings: Any) -> Iterator[Consumer]:
         # The broker holds back its answer at the end so long, and the command waits for it.
         fetch_max_wait_ms=500 if args.follow else 50,
         max_poll_records=min(limit, _RECORDS_PER_POLL),
+        isolation_level=args.isolation,
         **settings,
     )
     try:

@@ -273,6 +273,8 @@ def _settings(place: _Place, places: list[_Place]) -> dict[str, str]:
         "default.replication.factor": replicas,
         "min.insync.replicas": in_sync,
         "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
     }
 
 

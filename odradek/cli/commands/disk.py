@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.commands.clean_status import cleaning_document, uncleanable_texts
-from odradek.cli.commands.troubles import disk_troubles, trouble_text
 from odradek.cli.connecting import call_failure, connected
 from odradek.cli.log_dirs import add_broker_option, ask_log_dirs, look_seconds
 from odradek.cli.output import RED, bytes_text, paint, print_json, print_table
 from odradek.cli.parsing import Groups, add_command, add_connection_options
+from odradek.cli.troubles import disk_troubles, trouble_text
 
 if TYPE_CHECKING:
     from odradek.client.admin import BrokerLogDirs, LogDirDescription

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.commands.clean_status import register_clean_status
+from odradek.cli.coordinator_records import decoded_record
 from odradek.cli.failure import CliError
 from odradek.cli.output import bytes_field, print_json
 from odradek.cli.parsing import Groups, add_command
@@ -36,7 +38,11 @@ def register(groups: Groups) -> None:
         type=Path,
         help="a partition's directory (its segments are printed), or a .log, .index, .timeindex, .snapshot file",
     )
-    dump.add_argument("--records", action="store_true", help="print the records of each batch too")
+    dump.add_argument(
+        "--records",
+        action="store_true",
+        help="print the records of each batch too; those of __transaction_state and __consumer_offsets are decoded",
+    )
     dump.add_argument(
         "--verify",
         action="store_true",
@@ -54,7 +60,10 @@ def _dump(args: argparse.Namespace) -> int:
     damage = 0
     try:
         directory = RealEnv().open_dir(str(path if name is None else path.parent))
+        topic = Path(directory.path).name.rpartition("-")[0]
         for item in _items(directory, name, args):
+            if item["kind"] == "record":
+                item |= decoded_record(topic, item["key"], item["value"])
             damaged = item["kind"] == "damage"
             damage += damaged
             if damaged or not args.verify:
@@ -104,6 +113,8 @@ def _print(item: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(_document(item))
         return
+    if "decoded_key" in item:
+        item = {key: value for key, value in item.items() if key not in ("key", "value")}
     words = [str(item["kind"])]
     words += [f"{key}={_word(value)}" for key, value in item.items() if key != "kind"]
     sys.stdout.write(" ".join(words) + "\n")
@@ -112,6 +123,8 @@ def _print(item: dict[str, Any], as_json: bool) -> None:
 def _word(value: object) -> str:
     if isinstance(value, bytes):
         return repr(value)[1:]
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     text = str(value)
     return repr(text) if " " in text and not isinstance(value, tuple) else text
 

@@ -6,7 +6,6 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.commands.elect import elect_preferred, elect_uncleanly
-from odradek.cli.commands.leaderless import Leaderless, find_leaderless, print_leaderless
 from odradek.cli.commands.plans import add_plan_options, carry_out, topic_partitions
 from odradek.cli.connecting import (
     LOOK_SECONDS_MAX,
@@ -17,6 +16,7 @@ from odradek.cli.connecting import (
     say_if_past,
 )
 from odradek.cli.failure import USAGE, CliError
+from odradek.cli.leaderless import Leaderless, find_leaderless, print_leaderless
 from odradek.cli.output import (
     YELLOW,
     bytes_text,

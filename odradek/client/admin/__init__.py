@@ -35,6 +35,12 @@ if TYPE_CHECKING:
         describe_groups,
         list_groups,
     )
+    from odradek.client.admin.admin_hanging import (
+        HangingSearch,
+        OldTransaction,
+        Prospect,
+        find_hanging_transactions,
+    )
     from odradek.client.admin.admin_logs import (
         TO_HIGH_WATERMARK,
         ActiveProducer,
@@ -95,6 +101,16 @@ if TYPE_CHECKING:
         describe_topic_partitions,
         describe_topics,
     )
+    from odradek.client.admin.admin_transactions import (
+        TIMELESS_MS,
+        FencedProducer,
+        TransactionDescription,
+        TransactionListing,
+        abort_transaction,
+        describe_transactions,
+        fence_producer,
+        list_transactions,
+    )
     from odradek.client.admin.moves.moving import (
         ClusterSurvey,
         MoveProgress,
@@ -106,6 +122,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "TIMELESS_MS",
     "TO_HIGH_WATERMARK",
     "ActiveProducer",
     "AlterConfig",
@@ -123,10 +140,12 @@ __all__ = [
     "CreatedTopic",
     "DeletedRecords",
     "ElectionType",
+    "FencedProducer",
     "GroupDescription",
     "GroupListing",
     "GroupMember",
     "GroupOffsets",
+    "HangingSearch",
     "LogDirDescription",
     "LogDirReplica",
     "MoveProgress",
@@ -134,8 +153,10 @@ __all__ = [
     "NewTopic",
     "OffsetReset",
     "OffsetSpan",
+    "OldTransaction",
     "PartitionLag",
     "PartitionProducers",
+    "Prospect",
     "QuorumDescription",
     "QuorumReplica",
     "Reassignment",
@@ -144,6 +165,9 @@ __all__ = [
     "ResetTarget",
     "ResetTo",
     "ResourceType",
+    "TransactionDescription",
+    "TransactionListing",
+    "abort_transaction",
     "add_raft_voter",
     "alter_group_offsets",
     "alter_partition_reassignments",
@@ -166,13 +190,17 @@ __all__ = [
     "describe_replica_logs",
     "describe_topic_partitions",
     "describe_topics",
+    "describe_transactions",
     "elect_leaders",
     "elect_preferred",
+    "fence_producer",
+    "find_hanging_transactions",
     "incremental_alter_configs",
     "list_config_resources",
     "list_group_offsets",
     "list_groups",
     "list_partition_reassignments",
+    "list_transactions",
     "move_partitions",
     "offset_spans",
     "plan_offset_reset",
@@ -189,12 +217,14 @@ _HOMES = {
     for module, names in {
         "admin_configs": "AlterConfig ConfigDescription ConfigEntry ConfigOperation ConfigResource ConfigSource ConfigSynonym ConfigType ResourceType describe_configs incremental_alter_configs list_config_resources",
         "admin_groups": "GroupDescription GroupListing GroupMember delete_groups describe_groups list_groups",
+        "admin_hanging": "HangingSearch OldTransaction Prospect find_hanging_transactions",
         "admin_logs": "TO_HIGH_WATERMARK ActiveProducer BrokerLogDirs DeletedRecords LogDirDescription LogDirReplica PartitionProducers ReplicaCleaning alter_replica_log_dirs delete_records describe_log_dirs describe_producers",
         "admin_offsets": "CommittedOffset GroupOffsets OffsetReset OffsetSpan PartitionLag ResetTarget ResetTo alter_group_offsets delete_group_offsets describe_group_lag describe_lag list_group_offsets offset_spans plan_offset_reset",
         "admin_partitions": "ElectionType Reassignment alter_partition_reassignments elect_leaders list_partition_reassignments",
         "admin_quorum": "QuorumDescription QuorumReplica add_raft_voter describe_controllers describe_quorum remove_raft_voter unregister_broker update_features",
         "admin_replicas": "ReplicaLog describe_replica_logs",
         "admin_topics": "ClusterDescription CreatedTopic NewPartitions NewTopic create_partitions create_topics delete_topics describe_cluster describe_topic_partitions describe_topics",
+        "admin_transactions": "TIMELESS_MS FencedProducer TransactionDescription TransactionListing abort_transaction describe_transactions fence_producer list_transactions",
         "moves.moving": "ClusterSurvey MoveProgress elect_preferred move_partitions survey_cluster throttle_moves unthrottle",
     }.items()
     for name in names.split()

@@ -56,8 +56,6 @@ class ReplicaCleaning:
     is_under_way: bool
     uncleanable_reason: str | None
     """The reason why the log was set aside; a restart of the broker tries again."""
-    transactional_offset: int | None
-    """The first batch of a transaction: passes end before it."""
     last_pass_ended_ms: int | None
     """Wall-clock time; None if there was no pass since the broker has started. So it is with those below."""
     last_pass_ms: int | None
@@ -340,7 +338,6 @@ def _cleaning(told: Any) -> ReplicaCleaning | None:
         dirty_bytes=told.dirty_bytes,
         is_under_way=told.is_under_way,
         uncleanable_reason=told.uncleanable_reason,
-        transactional_offset=told.transactional_offset if told.transactional_offset >= 0 else None,
         last_pass_ended_ms=told.last_pass_ended_ms if was_cleaned else None,
         last_pass_ms=told.last_pass_ms if was_cleaned else None,
         last_pass_bytes_before=told.last_pass_bytes_before if was_cleaned else None,

@@ -118,13 +118,20 @@ class BlockingAdminMethods:
     plan_offset_reset = _blocking(lambda: admin.plan_offset_reset)
     describe_group_lag = _blocking(lambda: admin.describe_group_lag)
 
+    # Transactions
+    list_transactions = _blocking(lambda: admin.list_transactions)
+    describe_transactions = _blocking(lambda: admin.describe_transactions)
+    describe_producers = _blocking(lambda: admin.describe_producers)
+    find_hanging_transactions = _blocking(lambda: admin.find_hanging_transactions)
+    fence_producer = _blocking(lambda: admin.fence_producer)
+    abort_transaction = _blocking(lambda: admin.abort_transaction)
+
     # Logs
     list_offsets = _blocking(lambda: list_offsets)
     offset_spans = _blocking(lambda: admin.offset_spans)
     delete_records = _blocking(lambda: admin.delete_records)
     describe_log_dirs = _blocking(lambda: admin.describe_log_dirs)
     alter_replica_log_dirs = _blocking(lambda: admin.alter_replica_log_dirs)
-    describe_producers = _blocking(lambda: admin.describe_producers)
     describe_replica_logs = _blocking(lambda: admin.describe_replica_logs)
 
 
@@ -176,11 +183,18 @@ class AsyncAdminMethods:
     plan_offset_reset = _async(lambda: admin.plan_offset_reset)
     describe_group_lag = _async(lambda: admin.describe_group_lag)
 
+    # Transactions
+    list_transactions = _async(lambda: admin.list_transactions)
+    describe_transactions = _async(lambda: admin.describe_transactions)
+    describe_producers = _async(lambda: admin.describe_producers)
+    find_hanging_transactions = _async(lambda: admin.find_hanging_transactions)
+    fence_producer = _async(lambda: admin.fence_producer)
+    abort_transaction = _async(lambda: admin.abort_transaction)
+
     # Logs
     list_offsets = _async(lambda: list_offsets)
     offset_spans = _async(lambda: admin.offset_spans)
     delete_records = _async(lambda: admin.delete_records)
     describe_log_dirs = _async(lambda: admin.describe_log_dirs)
     alter_replica_log_dirs = _async(lambda: admin.alter_replica_log_dirs)
-    describe_producers = _async(lambda: admin.describe_producers)
     describe_replica_logs = _async(lambda: admin.describe_replica_logs)

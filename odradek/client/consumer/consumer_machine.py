@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from odradek.client.consumer.commits import Commits
 from odradek.client.consumer.consumer_types import (
+    ConsumerGroupMetadata,
     ConsumerRecord,
     OffsetAndMetadata,
     OffsetAndTimestamp,
@@ -544,6 +545,16 @@ class ConsumerMachine:
         yield from topics_with_metadata(self.core, [topic], deadline=self.core.now + timeout, refresh=True)
         found = self.core.cluster.topic(topic)
         return [found.partitions[index] for index in sorted(found.partitions)]
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The member's place in the group; that of an outsider while it is no member."""
+        if self.coordinator is None:
+            raise ValueError("only a consumer with a group.id has a group")
+        group_id, membership = self.coordinator.group_id, self.membership
+        if membership is None or not membership.is_member:
+            return ConsumerGroupMetadata(group_id, group_instance_id=self.settings.group_instance_id)
+        member = membership.member
+        return ConsumerGroupMetadata(group_id, member.generation, member.member_id, member.group_instance_id)
 
     def statistics(self) -> dict[str, int | str]:
         """Figures of this moment."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CommitCallback",
+    "ConsumerGroupMetadata",
     "ConsumerRecord",
     "NoOffsetForPartition",
     "OffsetAndMetadata",
@@ -73,6 +74,23 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+
+
+@attrs.frozen
+class ConsumerGroupMetadata:
+    """A consumer's place in its group, for offsets that a producer commits in its transaction (KIP-447).
+
+    The defaults are those of a client outside of the group's membership: its offsets are never refused.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.generation_id > 0 and not self.member_id:
+            raise ValueError(f"generation {self.generation_id} of group {self.group_id} without a member id")
 
 
 class OffsetAndTimestamp(NamedTuple):

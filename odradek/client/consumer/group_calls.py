@@ -1,33 +1,28 @@
-"""Talking to a group's coordinator: finding it, committing offsets, asking for commits. PURE.
+"""Talking to a group's coordinator: committing offsets, asking for commits. PURE.
 
-The coordinator has a lane of its own, since a JoinGroup may be held back for minutes. Retriable answers are tried
-again until the deadline; a coordinator that moved is looked for again.
+Retriable answers are tried again until the deadline; a coordinator that moved is looked for again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
 from odradek.client.consumer.consumer_types import OffsetAndMetadata
-from odradek.client.core.known_cluster import Broker
+from odradek.client.core.coordinator_finder import CoordinatorFinder, CoordinatorKind
 from odradek.client.core.operation import Operation, Wait
 from odradek.client.errors import ClientError, RequestTimedOut, broker_error, error_code, is_retriable
 from wire.errors import ErrorCode, KafkaError
-from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
 
-__all__ = ["COORDINATOR_LANE", "Coordinator", "Member"]
+__all__ = ["Coordinator", "Member"]
 
-COORDINATOR_LANE = 2
-_GROUP = 0
 _VERSION_MAX_WITH_TOPIC_NAMES = 9
-_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 @attrs.frozen
@@ -40,71 +35,12 @@ class Member:
     group_instance_id: str | None = None
 
 
-class Coordinator:
-    """The broker that coordinates one group: it is found, asked, and looked for again when it is lost."""
+class Coordinator(CoordinatorFinder):
+    """The broker that coordinates one group, and what a consumer asks it about offsets."""
 
     def __init__(self, core: ClientCore, group_id: str) -> None:
+        super().__init__(core, CoordinatorKind.GROUP, group_id)
         self.group_id = group_id
-        self.node: int | None = None
-        self._core = core
-
-    def lost(self) -> None:
-        """Forget the coordinator, which moved or cannot be reached, so that it is looked for again."""
-        self.node = None
-
-    def find(self, *, deadline: float) -> Operation[int]:
-        """The coordinator's broker id. Raises a `KafkaError` that is not retriable, and at the deadline the last
-        error."""
-        core = self._core
-        attempt = 0
-        while self.node is None:
-            request = FindCoordinatorRequest(
-                key=self.group_id, key_type=_GROUP, coordinator_keys=[self.group_id]
-            )
-            call = core.call(request, node=None, deadline=deadline)
-            yield Wait([call])
-            error = call.error if call.error is not None else self._found(call.response)
-            if error is None:
-                break
-            wake_at = core.now + core.backoff(attempt)
-            if not is_retriable(error) or wake_at >= deadline:
-                raise error
-            attempt += 1
-            yield Wait(until=wake_at)
-        assert self.node is not None
-        return self.node
-
-    def _found(self, response: Any) -> KafkaError | None:
-        found = response.coordinators[0] if response.coordinators else response
-        if found.error_code:
-            return broker_error(found.error_code, found.error_message, f"group {self.group_id}")
-        self._core.cluster.add_brokers([Broker(found.node_id, found.host, found.port)])
-        self.node = found.node_id
-        return None
-
-    def request(self, message: Any, *, deadline: float, version_max: int | None = None) -> Operation[Any]:
-        """One request to the coordinator, looked for if need be; a broken connection is tried again."""
-        attempt = 0
-        core = self._core
-        while True:
-            node = yield from self.find(deadline=deadline)
-            call = core.call(
-                message, node=node, deadline=deadline, version_max=version_max, lane=COORDINATOR_LANE
-            )
-            yield Wait([call])
-            if call.error is None:
-                return call.response
-            self.lost()
-            wake_at = core.now + core.backoff(attempt)
-            if not is_retriable(call.error) or wake_at >= deadline:
-                raise call.error
-            attempt += 1
-            yield Wait(until=wake_at)
-
-    def noted(self, code: ErrorCode) -> None:
-        """Look at an error code: if the coordinator has moved, it is looked for again."""
-        if code in _MOVED:
-            self.lost()
 
     # Offsets
 

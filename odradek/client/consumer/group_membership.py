@@ -47,8 +47,9 @@ from odradek.client.consumer.assignors import (
     encode_assignment,
     encode_subscription,
 )
-from odradek.client.consumer.group_calls import COORDINATOR_LANE, Coordinator, Member
+from odradek.client.consumer.group_calls import Coordinator, Member
 from odradek.client.consumer.subscription import Subscription
+from odradek.client.core.coordinator_finder import COORDINATOR_LANE
 from odradek.client.core.operation import Call, Operation, Signal, Wait
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, RequestTimedOut, broker_error, error_code, is_retriable

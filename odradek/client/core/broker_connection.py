@@ -67,6 +67,9 @@ class BrokerConnection:
         self.waiting: deque[Call] = deque()
         self.in_flight: deque[Call] = deque()
         self.throttled_until = 0.0
+        self.features_epoch = -1
+        self.features: dict[str, int] = {}
+        """The finalized levels of the cluster's features, as the broker knew them at `features_epoch` (KIP-584)."""
         self.connect_seconds = connect_seconds
         self._connect_deadline = now + connect_seconds
         self._last_used = now
@@ -137,8 +140,10 @@ class BrokerConnection:
         """The highest version that client, broker and call allow."""
         key = call.request.API_KEY
         low, high = api_versions(key)
+        if call.version_min > high:
+            low, high = api_versions(key, unstable=True)
         broker_low, broker_high = self._versions.get(key, (0, -1))
-        low = max(low, broker_low)
+        low = max(low, broker_low, call.version_min)
         high = min(high, broker_high)
         if call.version_max is not None:
             high = min(high, call.version_max)
@@ -193,6 +198,8 @@ class BrokerConnection:
         if code is not ErrorCode.NONE:
             raise RemoteProtocolError(f"it refused to negotiate versions: {code.name}")
         self._versions = ranges
+        self.features_epoch = response.finalized_features_epoch
+        self.features = {each.name: each.max_version_level for each in response.finalized_features}
         self._step("negotiated")
 
     def next_deadline(self) -> float | None:

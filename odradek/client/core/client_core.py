@@ -148,6 +148,7 @@ class ClientCore:
         expects_response: bool = True,
         lane: int = 0,
         patient: bool = False,
+        version_min: int = 0,
     ) -> Call:
         """Start a request. The call may be done (failed) on return; see `Call`.
 
@@ -155,7 +156,7 @@ class ClientCore:
         """
         if not patient:
             deadline = min(deadline, self.now + self.config.request_timeout)
-        call = Call(request, node, deadline, version_max, expects_response, lane)
+        call = Call(request, node, deadline, version_max, expects_response, lane, version_min)
         self._place(call)
         return call
 
@@ -296,6 +297,7 @@ class ClientCore:
             self._run_ready()
 
     def _received(self, connection: BrokerConnection, take: Callable[[], None]) -> None:
+        was_ready = connection.state is ConnectionState.READY
         try:
             take()
         except ProtocolError as error:
@@ -305,6 +307,8 @@ class ClientCore:
             if connection.state is ConnectionState.READY:
                 self._trouble.pop(connection.address, None)
                 self._ever_ready = True
+                if not was_ready:
+                    self.cluster.note_features(connection.features, connection.features_epoch)
             self._flush(connection)
 
     def bytes_expected(self, connection_id: int) -> int:

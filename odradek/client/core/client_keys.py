@@ -9,8 +9,8 @@ Three kinds of keys:
 * with an effect: the fields of the classes below;
 * `WITHOUT_EFFECT`: they tune what this client does not have (metric samples, socket buffers); any value is accepted, and a
   warning names those that were set. docs/client.md says why each has none;
-* `NEUTRAL_ONLY`: they switch on what this client does not have, such as encryption or transactions. Only the value
-  that leaves it off is accepted: otherwise a user might rely on encryption that is not there.
+* `NEUTRAL_ONLY`: they switch on what this client does not have, such as encryption. Only the value that leaves it
+  off is accepted: otherwise a user might rely on encryption that is not there.
 
 Anything else is a `ValueError` that names the key and the nearest known ones.
 """
@@ -59,7 +59,6 @@ WITHOUT_EFFECT = frozenset(
         "receive.buffer.bytes",
         "security.providers",
         "send.buffer.bytes",
-        "transaction.timeout.ms",
     }
 )
 """Keys of Kafka's clients that are accepted with any value and have no effect."""
@@ -76,8 +75,6 @@ NEUTRAL_ONLY: dict[str, tuple[str, ...]] = {
     "share.acknowledgement.mode": ("implicit",),
     "ssl.keystore.location": ("",),
     "ssl.truststore.location": ("",),
-    "transaction.two.phase.commit.enable": ("false",),
-    "transactional.id": ("",),
 }
 """Keys that are accepted only with these values (in lower case; empty also stands for None)."""
 
@@ -322,6 +319,12 @@ class ProducerSettings(CommonSettings):
     value, partition_count, available) -> partition`."""
     partitioner_ignore_keys: bool = _key(False, _boolean)
     retries: int = _key(_INT_MAX, _AT_LEAST_0)
+    transaction_timeout_ms: int = _key(60_000, _AT_LEAST_0)
+    """The coordinator aborts a transaction that is open for longer."""
+    transaction_two_phase_commit_enable: bool = _key(False, _boolean)
+    """True if another system decides whether transactions commit (KIP-939): then none ends by a timeout."""
+    transactional_id: str | None = _key(None, _optional_text)
+    """The name under which transactions go on in the next producer; None: a producer without transactions."""
     value_serializer: Callable[[Any], bytes | None] | None = attrs.field(
         default=None, metadata={"parse": _serializer}
     )
@@ -337,6 +340,16 @@ class ProducerSettings(CommonSettings):
             ),
         }
         obstacle = next((text for text, broken in obstacles.items() if broken), None)
+        if cls._value(values, "transaction_two_phase_commit_enable"):
+            if cls._value(values, "transactional_id") is None:
+                raise ValueError("transaction.two.phase.commit.enable=true needs a transactional.id")
+            if "transaction_timeout_ms" in values:
+                raise ValueError("transaction.two.phase.commit.enable=true has no transaction.timeout.ms")
+        if cls._value(values, "transactional_id") is not None:
+            if not cls._value(values, "enable_idempotence"):
+                obstacle = "enable.idempotence must be true"
+            if obstacle is not None:
+                raise ValueError(f"transactional.id={values['transactional_id']!r}: {obstacle}")
         if obstacle is not None:
             if values.get("enable_idempotence"):
                 raise ValueError(f"enable.idempotence=true: {obstacle}")

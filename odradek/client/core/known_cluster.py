@@ -89,6 +89,9 @@ class Cluster:
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, Topic] = {}
         self.topic_errors: dict[str, ErrorCode] = {}
+        self.features: dict[str, int] = {}
+        """The finalized level of each feature of the cluster (KIP-584)."""
+        self._features_epoch = -1
         self._ids: dict[str, deque[bytes]] = {}
         """Topic ids that were seen under each name, the present one last."""
         self._denied: dict[str, tuple[bytes, int]] = {}
@@ -103,6 +106,7 @@ class Cluster:
             self._ids.clear()
             self._denied.clear()
             self._seen_epochs.clear()
+            self._features_epoch = -1
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
         self.brokers = {b.node_id: Broker(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
@@ -180,6 +184,11 @@ class Cluster:
         if not seen or seen[-1] != topic_id:
             seen.append(topic_id)
         return True
+
+    def note_features(self, features: dict[str, int], epoch: int) -> None:
+        """Take in the features that a broker tells of, unless another has told of a later epoch."""
+        if epoch >= self._features_epoch:
+            self.features, self._features_epoch = features, epoch
 
     def add_brokers(self, brokers: Iterable[Broker]) -> None:
         """Add the addresses that came with a leader hint (KIP-951)."""

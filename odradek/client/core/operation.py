@@ -22,7 +22,8 @@ class Call:
     """One request to one broker, and what became of it.
 
     `node` is a broker id, or None for any broker. `deadline` is in seconds of the core's clock. `version_max`
-    caps the version that is negotiated (an operation that lacks what a newer version needs says so here).
+    caps the version that is negotiated (an operation that lacks what a newer version needs says so here). Below
+    `version_min` a field that counts would be left out; it may name a version that Kafka calls unstable.
     Calls of different `lane`s never wait behind each other: each lane has a connection of its own to the
     broker. Once `done`, exactly one of `response` and `error` is set. A request without an answer (Produce
     with acks=0) is the exception. It is done when it is handed to the connection, and has neither.
@@ -34,6 +35,7 @@ class Call:
     version_max: int | None = None
     expects_response: bool = True
     lane: int = 0
+    version_min: int = 0
     response: Any = None
     error: Exception | None = None
     done: bool = False

@@ -42,6 +42,7 @@ __all__ = [
     "this_broker",
     "to_coordinators",
     "to_leaders",
+    "to_transaction_coordinators",
 ]
 
 K = TypeVar("K", bound=Hashable)
@@ -49,6 +50,7 @@ V = TypeVar("V")
 CallError: TypeAlias = KafkaError | ClientError
 Outcomes: TypeAlias = dict[K, V | CallError]
 _GROUP_KEY = 0
+_TRANSACTION_KEY = 1
 
 
 @attrs.define
@@ -242,11 +244,23 @@ def to_leaders(core: ClientCore, items: Sequence[Any], deadline: float) -> Opera
 
 
 def to_coordinators(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
-    """Items are group ids: the group's coordinator (FindCoordinator, batched since version 4: KIP-699)."""
+    """Items are group ids: the group's coordinator."""
+    return _to_coordinators(core, items, deadline, _GROUP_KEY, "group")
+
+
+def to_transaction_coordinators(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
+    """Items are transactional ids: the coordinator of their transactions."""
+    return _to_coordinators(core, items, deadline, _TRANSACTION_KEY, "transactional id")
+
+
+def _to_coordinators(
+    core: ClientCore, items: Sequence[Any], deadline: float, key_type: int, noun: str
+) -> Operation[Routed]:
+    """Coordinators by FindCoordinator, batched since version 4 (KIP-699)."""
     from wire.messages.find_coordinator import FindCoordinatorRequest
 
     yield from reachable(core, deadline)
-    message = FindCoordinatorRequest(key_type=_GROUP_KEY, coordinator_keys=list(items))
+    message = FindCoordinatorRequest(key_type=key_type, coordinator_keys=list(items))
     if len(items) == 1:
         message.key = items[0]
     call = core.call(message, deadline=deadline)
@@ -261,7 +275,7 @@ def to_coordinators(core: ClientCore, items: Sequence[Any], deadline: float) -> 
     response = call.response
     single = [(items[0], response)] if len(items) == 1 and not response.coordinators else []
     for key, found in [(each.key, each) for each in response.coordinators] or single:
-        failure = item_error(found.error_code, found.error_message, f"group {key}")
+        failure = item_error(found.error_code, found.error_message, f"{noun} {key}")
         if failure is not None:
             (routed.errors if is_retriable(failure) else routed.missing)[key] = failure
         else:
@@ -274,7 +288,7 @@ def to_coordinators(core: ClientCore, items: Sequence[Any], deadline: float) -> 
             or any(item in keys for keys in routed.by_node.values())
         ):
             routed.missing[item] = KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, f"group {item}: no coordinator in the answer"
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"{noun} {item}: no coordinator in the answer"
             )
     return routed
 

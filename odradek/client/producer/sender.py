@@ -33,9 +33,8 @@ Rules (KIP-98, KIP-360, KIP-951)
 * A refusal that names the new leader is repeated at once, any other retriable one after a backoff on fresh metadata.
 * `delivery.timeout.ms` bounds everything, also batches that are in flight: their answers then only settle the numbers.
 * Without idempotence, repetitions may double or reorder records, as Kafka documents for `retries` above 0.
-
-Deliberately absent: transactions. Their producer id, epoch and flag would come with the identity, their partitions'
-registration before a lane's first batch.
+* With a `transactional.id` a lane is never rebased. A batch that leaves unwritten fails the transaction. What waits is
+  dropped then, what is in flight is waited for. `Transactions` says which lanes may send, and under which epoch.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from odradek.client.core.client_keys import ProducerSettings
-from odradek.client.core.known_cluster import NO_TOPIC_ID, Broker
+from odradek.client.core.known_cluster import NO_TOPIC_ID
 from odradek.client.core.operation import Call, Operation, Wait
 from odradek.client.errors import (
     BrokerUnavailable,
@@ -56,25 +55,21 @@ from odradek.client.errors import (
     is_retriable,
 )
 from odradek.client.producer.accumulator import Accumulator, Batch, Lane
+from odradek.client.producer.produce_calls import answers_by_partition, produce_request
 from odradek.client.producer.producer_upkeep import Identity, IdentityKeeper, TopicRefresher
+from wire.batches.batch_header import set_transactional
 from wire.batches.compression import CompressionType
 from wire.batches.record_writer import encode_batch, stamp
 from wire.batches.records import records
 from wire.errors import ErrorCode, KafkaError
-from wire.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from wire.messages.produce import PartitionProduceResponse
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
+    from odradek.client.producer.transactions import Transactions
 
 __all__ = ["Sender"]
 
-_VERSION_MAX_WITHOUT_TOPIC_IDS = 12
 _SEQUENCE_END = 1 << 31
 _EPOCH_MAX = (1 << 15) - 1
 _NEVER = float("inf")
@@ -125,7 +120,13 @@ class Sender:
         }.get(settings.compression_type)
         self._level = None if level == -1 and settings.compression_type == "gzip" else level
         timeout = settings.request_timeout_ms / 1000
-        self._identity = IdentityKeeper(
+        self.transactions: Transactions | None = None
+        if settings.transactional_id is not None:
+            # Its messages cost time at the start of producers that have no use for them.
+            from odradek.client.producer.transactions import Transactions
+
+            self.transactions = Transactions(core, settings, accumulator, self._look_again)
+        self._identity: IdentityKeeper | Transactions = self.transactions or IdentityKeeper(
             core,
             self._look_again,
             needed=settings.enable_idempotence,
@@ -151,6 +152,8 @@ class Sender:
             while self._again:
                 self._again = False
                 until = self._step()
+                if self.transactions is not None:
+                    self.transactions.settled.notify()
             self.wake_at = until
             if not (self.closing and not self._accumulator.active):
                 yield Wait(until=None if until == _NEVER else until, signals=(self.signal,))
@@ -163,6 +166,7 @@ class Sender:
         """Figures since the start (batches, records, requests, refusals by code) and of this moment."""
         return {
             **self.counts,
+            **({} if self.transactions is None else self.transactions.statistics()),
             **self._core.statistics(),
             "buffer bytes used": self._accumulator.memory_used,
             "batches incomplete": len(self._accumulator.incomplete),
@@ -179,7 +183,7 @@ class Sender:
             if not batch.done and batch.parts is None:
                 self._finish(batch, error)
         for lane in list(accumulator.active):
-            if self._identity.needed:
+            if self._identity.needed and self.transactions is None:
                 lane.rebase = error
             lane.batches.clear()
             lane.in_flight.clear()
@@ -203,6 +207,9 @@ class Sender:
         """Send what can be sent; return when to look again if nothing happens."""
         core = self._core
         self._expire()
+        transactions = self.transactions
+        if transactions is not None:
+            self._drop_discarded(transactions)
         until = self._topics.keep()
         lanes = list(self._accumulator.active)
         for lane in lanes:
@@ -214,6 +221,8 @@ class Sender:
             ready_at = self._ready_at(lane)
             if ready_at > core.now:
                 until = min(until, ready_at)
+                continue
+            if transactions is not None and not transactions.admits(lane):
                 continue
             leader = self._leader(lane)
             if leader is None:
@@ -296,13 +305,13 @@ class Sender:
             lane.next_sequence = (lane.next_sequence + batch.record_count) % _SEQUENCE_END
             fresh = True
         if fresh:
+            if self.transactions is not None:
+                set_transactional(batch.data)
             stamp(batch.data, batch.producer_id, batch.producer_epoch, batch.base_sequence)
         return len(batch.data)
 
     def _send(self, node: int, taken: list[tuple[Lane, Batch]]) -> None:
         core = self._core
-        topics: dict[tuple[str, bytes], TopicProduceData] = {}
-        ids_known = True
         for lane, batch in taken:
             lane.repeating = False
             lane.in_flight.append(batch)
@@ -313,25 +322,16 @@ class Sender:
             self.counts["batches sent"] += 1
             self.counts["records sent"] += batch.record_count
             self.counts["batches repeated"] += batch.attempts > 1
-            ids_known &= lane.topic_id != NO_TOPIC_ID
-            # By id, too: a lane with something in flight still speaks of the topic that it was sent to.
-            key = lane.topic, lane.topic_id
-            topic = topics.get(key)
-            if topic is None:
-                topic = topics[key] = TopicProduceData(name=lane.topic, topic_id=lane.topic_id)
-            assert batch.data is not None
-            topic.partition_data.append(PartitionProduceData(index=lane.partition, records=batch.data))
         self._in_flight[node] += 1
         self.counts["requests"] += 1
+        request, version_max = produce_request(self._settings, taken)
+        if self.transactions is not None:
+            version_max = min(version_max, self.transactions.produce_version_max)
         call = core.call(
-            ProduceRequest(
-                acks=self._settings.acks,
-                timeout_ms=self._settings.request_timeout_ms,
-                topic_data=list(topics.values()),
-            ),
+            request,
             node=node,
             deadline=core.now + self._settings.request_timeout_ms / 1000,
-            version_max=None if ids_known else _VERSION_MAX_WITHOUT_TOPIC_IDS,
+            version_max=version_max,
             expects_response=self._settings.acks != 0,
         )
         if call.done:
@@ -344,7 +344,7 @@ class Sender:
     def _answered(self, call: Call, node: int, taken: list[tuple[Lane, Batch]]) -> None:
         self._in_flight[node] -= 1
         self._look_again()
-        answers = self._answers(call.response) if call.response is not None else {}
+        answers = answers_by_partition(self._core.cluster, call.response)
         for lane, batch in taken:
             if batch not in lane.in_flight:
                 continue  # the producer was aborted meanwhile
@@ -369,18 +369,6 @@ class Sender:
                     self._take_answer(lane, batch, answer, oldest)
             self._accumulator.settle(lane)
 
-    def _answers(self, response: ProduceResponse) -> dict[tuple[str | bytes, int], PartitionProduceResponse]:
-        """Answers by topic and partition: by the topic's name, or its id where the answer has no names."""
-        cluster = self._core.cluster
-        if response.node_endpoints:
-            cluster.add_brokers(Broker(b.node_id, b.host, b.port, b.rack) for b in response.node_endpoints)
-        answers: dict[tuple[str | bytes, int], PartitionProduceResponse] = {}
-        for topic in response.responses:
-            asked = topic.name or bytes(topic.topic_id)
-            for answer in topic.partition_responses:
-                answers[asked, answer.index] = answer
-        return answers
-
     def _take_answer(self, lane: Lane, batch: Batch, answer: PartitionProduceResponse, oldest: bool) -> None:
         if not answer.error_code:
             self._acknowledged(lane, batch, answer.base_offset, answer.log_append_time_ms)
@@ -396,7 +384,7 @@ class Sender:
         error = broker_error(answer.error_code, answer.error_message, str(lane))
         if code is ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1 and not batch.maybe_appended:
             self._split(lane, batch)
-        elif code in _NUMBERS_UNKNOWN and batch.base_sequence >= 0:
+        elif code in _NUMBERS_UNKNOWN and batch.base_sequence >= 0 and not (self.transactions and oldest):
             # This attempt is not in the log; an earlier one without an answer may be. Apache Kafka remembers one batch of
             # each producer over a restart, and calls a repetition of the others a gap.
             if code is ErrorCode.UNKNOWN_PRODUCER_ID:
@@ -406,7 +394,7 @@ class Sender:
             self._repeat(lane, batch, error, at_once=True)
         else:
             batch.maybe_appended |= code not in _REFUSED_BEFORE_APPEND
-            if code in _IDENTITY_LOST:
+            if code in _IDENTITY_LOST and self.transactions is None:
                 self._identity.current = None
             if answer.record_errors:
                 batch.record_errors = {
@@ -446,8 +434,7 @@ class Sender:
         ):
             self._repeat(lane, batch, error, at_once=at_once)
             return
-        if batch.base_sequence >= 0 and lane.rebase is None:
-            lane.rebase = error
+        self._given_up(lane, batch, error)
         if not batch.done:
             self._finish(batch, error)
 
@@ -491,6 +478,26 @@ class Sender:
             self._repeat(lane, part, error, at_once=True)
             part.not_before = 0.0
 
+    def _given_up(self, lane: Lane, batch: Batch, error: Exception) -> None:
+        """See to the numbers behind a batch that leaves without having been acknowledged."""
+        if self.transactions is not None:
+            self.transactions.record_failed(error, numbered=batch.base_sequence >= 0)
+        elif batch.base_sequence >= 0 and lane.rebase is None:
+            lane.rebase = error
+
+    def _drop_discarded(self, transactions: Transactions) -> None:
+        """Fail what waits, once the transaction has failed or is being aborted; answers in flight are waited for."""
+        error = transactions.discarded_because()
+        if error is None:
+            return
+        for lane in list(self._accumulator.active):
+            lane.open = None
+            while lane.batches:
+                batch = lane.batches.popleft()
+                transactions.machine.bump_needed |= batch.base_sequence >= 0
+                self._finish(batch, error)
+            self._accumulator.settle(lane)
+
     def _finish(self, batch: Batch, error: Exception) -> None:
         self.counts["batches failed"] += 1
         batch.error = error
@@ -504,14 +511,19 @@ class Sender:
             return
         topic = self._core.cluster.topics.get(lane.topic)
         if topic is not None and topic.topic_id != lane.topic_id:
-            if lane.topic_id != NO_TOPIC_ID and lane.rebase is None and self._identity.needed:
+            idempotent = self._identity.needed and self.transactions is None
+            if lane.topic_id != NO_TOPIC_ID and lane.rebase is None and idempotent:
                 # The topic was made anew: what the old one had of our batches is gone with it.
                 lane.rebase = broker_error(ErrorCode.UNKNOWN_TOPIC_ID, None, str(lane))
                 for batch in lane.batches:
                     batch.maybe_appended = False
             lane.topic_id = topic.topic_id
         identity = self._identity.current
-        if identity is not None and lane.producer_id < 0:
+        if self.transactions is not None and identity is not None:
+            if (lane.producer_id, lane.producer_epoch) != (identity.producer_id, identity.producer_epoch):
+                lane.next_sequence, lane.established = 0, False
+            lane.producer_id, lane.producer_epoch = identity.producer_id, identity.producer_epoch
+        elif identity is not None and lane.producer_id < 0:
             lane.producer_id, lane.producer_epoch = identity.producer_id, identity.producer_epoch
         if lane.rebase is not None and identity is not None:
             self._rebase(lane, lane.rebase, identity)
@@ -548,11 +560,12 @@ class Sender:
         for lane in list(self._accumulator.active):
             for batch in lane.in_flight:
                 if batch.deadline <= now and not batch.done:
+                    if self.transactions is not None:
+                        self._given_up(lane, batch, self._too_late(batch))
                     self._finish(batch, self._too_late(batch))
             while lane.batches and lane.batches[0].deadline <= now:
                 batch = self._accumulator.take(lane)
-                if batch.base_sequence >= 0 and lane.rebase is None:
-                    lane.rebase = self._too_late(batch)
+                self._given_up(lane, batch, self._too_late(batch))
                 self._finish(batch, self._too_late(batch))
             self._accumulator.settle(lane)
 

@@ -5,20 +5,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
 
+from odradek.client.consumer.consumer_types import ConsumerGroupMetadata, OffsetAndMetadata
 from odradek.client.core.client_keys import ProducerSettings, merged_properties
+from odradek.client.core.partition_keys import ByPartition
 from odradek.client.core.requests import topics_with_metadata
-from odradek.client.errors import ClientClosed
+from odradek.client.errors import ClientClosed, ClientError, IllegalTransactionCall
 from odradek.client.producer.accumulator import Accumulator, Batch
 from odradek.client.producer.record_metadata import RecordMetadata, as_bytes
 from odradek.client.producer.sender import Sender
 from odradek.client.shells.aio import AsyncClient
 from odradek.env.ports import Env, Event, TaskGroup
 from wire.batches.records import Header
+from wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from odradek.client.producer.transactions import Transactions
 
 __all__ = ["AsyncProducer", "SentRecord"]
+
+_LOGGER = logging.getLogger("odradek.client")
 
 
 class SentRecord:
@@ -67,6 +77,7 @@ class AsyncProducer:
         core = self.client.core
         self._accumulator = Accumulator(settings, core.cluster, core.rng)
         self._sender = Sender(core, settings, self._accumulator)
+        self._transactions = self._sender.transactions
         self._accumulator.on_room = self._on_room
         self._room: Event | None = None
         self._closing = False
@@ -97,20 +108,19 @@ class AsyncProducer:
         if timestamp_ms is None:
             timestamp_ms = clock.wall_ms()
         accumulator = self._accumulator
-        if self._closing:
-            raise ClientClosed("the producer is closed")
+        self._check_open()
         batch = accumulator.append(topic, partition, timestamp_ms, key, value, headers)
         if batch is None:
             deadline = clock.monotonic() + settings.max_block_ms / 1000
-            while batch is None:
-                if not accumulator.knows(topic):
-                    await self._learn(topic, deadline)
-                if self._closing:
-                    raise ClientClosed("the producer is closed")
-                now = clock.monotonic()
-                batch = accumulator.open_batch(topic, partition, timestamp_ms, key, value, headers, now)
-                if batch is None:
-                    await self._wait_for_room(deadline)
+            with self._failing_transaction():
+                while batch is None:
+                    if not accumulator.knows(topic):
+                        await self._learn(topic, deadline)
+                    self._check_open()
+                    now = clock.monotonic()
+                    batch = accumulator.open_batch(topic, partition, timestamp_ms, key, value, headers, now)
+                    if batch is None:
+                        await self._wait_for_room(deadline)
             record = SentRecord(self._env, batch, len(batch.rows) - 1, timestamp_ms)
             full = accumulator.has_filled(batch)
             if full or self._sender.sleeps_too_long(clock.monotonic()):
@@ -139,11 +149,105 @@ class AsyncProducer:
         finally:
             self._accumulator.flushing -= 1
 
+    # Transactions: see `odradek.client.shells.producer.Producer` for what the calls do and raise
+
+    async def init_transactions(self) -> None:
+        """Get ready for transactions: the first call of a producer with a `transactional.id`."""
+        await self.client.run(self._of_transactions().initialize(self.settings.max_block_ms / 1000))
+
+    def begin_transaction(self) -> None:
+        """Open a transaction."""
+        self._of_transactions().begin()
+
+    async def send_offsets_to_transaction(
+        self, offsets: ByPartition[OffsetAndMetadata | int], group: ConsumerGroupMetadata
+    ) -> None:
+        """Have these offsets committed for a group if the transaction commits (KIP-447)."""
+        seconds = self.settings.max_block_ms / 1000
+        await self.client.run(self._of_transactions().send_offsets(offsets, group, seconds))
+
+    async def commit_transaction(self) -> None:
+        """Wait until all records are written, then commit."""
+        seconds = self.settings.max_block_ms / 1000
+        await self.client.run(self._of_transactions().end(commit=True, timeout=seconds))
+
+    async def abort_transaction(self) -> None:
+        """Drop what waits, then abort."""
+        seconds = self.settings.max_block_ms / 1000
+        await self.client.run(self._of_transactions().end(commit=False, timeout=seconds))
+
+    async def prepare(self) -> str:
+        """Wait until all records are written; then another system decides between commit and abort (KIP-939).
+
+        Returns what `resume` will return while the transaction is undecided. Takes
+        `transaction.two.phase.commit.enable`. Raises as `commit_transaction`.
+        """
+        return await self.client.run(self._of_transactions().prepare(self.settings.max_block_ms / 1000))
+
+    async def resume(self) -> str | None:
+        """Begin as `init_transactions` does, but leave a prepared transaction undecided (KIP-939).
+
+        Returns its state, to be compared with what `prepare` returned: then commit it, or abort it. None: there is none.
+        """
+        return await self.client.run(self._of_transactions().resume(self.settings.max_block_ms / 1000))
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncProducer]:
+        """A transaction for the block: committed at its end, aborted where an exception ends it.
+
+        A block that is cancelled cannot wait for an abort: `close` makes up for it, or the transaction's timeout.
+        """
+        transactions = self._of_transactions()
+        self.begin_transaction()
+        try:
+            yield self
+            if transactions.machine.is_open:
+                await self.commit_transaction()
+        except BaseException:
+            if transactions.machine.may_abort:
+                await self.abort_transaction()
+            raise
+
+    def _of_transactions(self) -> Transactions:
+        if self._transactions is None:
+            raise IllegalTransactionCall("transactions need a transactional.id")
+        return self._transactions
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ClientClosed("the producer is closed")
+        if self._transactions is not None:
+            self._transactions.machine.check("send")
+
+    @contextmanager
+    def _failing_transaction(self) -> Iterator[None]:
+        """A record that is refused before it is in a batch fails its transaction, as in Kafka's client."""
+        try:
+            yield
+        except (KafkaError, ClientError) as error:
+            if self._transactions is not None:
+                self._transactions.machine.fail(error)
+            raise
+
+    async def _abort_open_transaction(self, timeout: float | None) -> None:
+        transactions = self._transactions
+        if transactions is None or self.client.core.closed or not transactions.machine.may_abort:
+            return
+        seconds = self.settings.max_block_ms / 1000
+        try:
+            await self.client.run(
+                transactions.end(commit=False, timeout=seconds if timeout is None else min(timeout, seconds))
+            )
+        except (ClientError, IllegalTransactionCall) as error:
+            _LOGGER.warning("the open transaction was not aborted, its time will run out: %s", error)
+
     async def close(self, timeout: float | None = None) -> None:
         """Send what is there, for at most `timeout` seconds (None: as long as it takes), then end.
 
-        Records that were not acknowledged by then fail with `ClientClosed`. Safe to call twice.
+        Records that were not acknowledged by then fail with `ClientClosed`. An open transaction is aborted. Safe to
+        call twice.
         """
+        await self._abort_open_transaction(timeout)
         self._closing = True
         try:
             if not self.client.core.closed:

@@ -125,9 +125,13 @@ class Client:
         """Fresh metadata of these topics (None: of all) and of the brokers."""
         return self.run(refresh_metadata(self.core, topics, timeout=self.timeout))
 
-    def list_offsets(self, wanted: ByPartition[int]) -> dict[TopicPartition, offsets.ListedOffset]:
+    def list_offsets(
+        self, wanted: ByPartition[int], *, isolation_level: int = 0
+    ) -> dict[TopicPartition, offsets.ListedOffset]:
         """See `odradek.client.core.partition_offsets.list_offsets`."""
-        return self.run(offsets.list_offsets(self.core, wanted, timeout=self.timeout))
+        return self.run(
+            offsets.list_offsets(self.core, wanted, timeout=self.timeout, isolation_level=isolation_level)
+        )
 
     # The loop
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from odradek.client.consumer.consumer_machine import ConsumerMachine
-from odradek.client.consumer.consumer_types import OffsetAndMetadata
+from odradek.client.consumer.consumer_types import ConsumerGroupMetadata, OffsetAndMetadata
 from odradek.client.core.partition_keys import ByPartition
 from wire.topic_partition import TopicPartition
 
@@ -87,6 +87,13 @@ class ConsumerSteering(ABC):
         """The id that the coordinator gave this member; empty while it is none."""
         membership = self._machine.membership
         return "" if membership is None else self._peek(lambda: membership.member_id)
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """This member's place in its group, for `Producer.send_offsets_to_transaction` (KIP-447).
+
+        Raises `ValueError` without a `group.id`.
+        """
+        return self._peek(self._machine.group_metadata)
 
     def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
         """Have the group assign again, beginning with the next poll."""

@@ -7,22 +7,38 @@ All decisions are in `accumulator.py` and `sender.py`.
 from __future__ import annotations
 
 import concurrent.futures
+import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from odradek.client.consumer.consumer_types import ConsumerGroupMetadata, OffsetAndMetadata
 from odradek.client.core.client_keys import ProducerSettings, merged_properties
+from odradek.client.core.partition_keys import ByPartition
 from odradek.client.core.requests import topics_with_metadata
-from odradek.client.errors import BufferFull, ClientClosed, RequestTimedOut
+from odradek.client.errors import (
+    BufferFull,
+    ClientClosed,
+    ClientError,
+    IllegalTransactionCall,
+    RequestTimedOut,
+)
 from odradek.client.producer.accumulator import Accumulator, Batch
 from odradek.client.producer.record_metadata import RecordMetadata, as_bytes
 from odradek.client.producer.sender import Sender
 from odradek.client.shells.io_thread import FORKED, IoThread
 from wire.batches.records import Header
+from wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from odradek.client.producer.transactions import Transactions
 
 __all__ = ["Producer", "RecordFuture", "RecordMetadata"]
+
+_LOGGER = logging.getLogger("odradek.client")
 
 _TURN_BYTES = 64 << 10
 """Bytes of full batches after which `send` gives the sending thread a turn."""
@@ -135,6 +151,7 @@ class Producer:
         core = self._io.core
         self._accumulator = Accumulator(settings, core.cluster, core.rng)
         self._sender = Sender(core, settings, self._accumulator)
+        self._transactions = self._sender.transactions
         self._room = threading.Condition(self.lock)
         self._closed_because = "the producer is closed"
         self._forked = False
@@ -171,6 +188,8 @@ class Producer:
                 answers about the topic.
             BufferFull: no memory within `max.block.ms`.
             ClientError: no metadata within `max.block.ms`, or the producer is closed.
+            TransactionError: the transaction can only be aborted, or the producer only be closed.
+            IllegalTransactionCall: a producer with a `transactional.id` has no open transaction.
             TypeError: value or key is neither bytes nor None.
         """
         settings = self.settings
@@ -185,12 +204,13 @@ class Producer:
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
         with self.lock:
-            if self._closing:
-                raise ClientClosed(self._closed_because)
+            if self._closing or self._transactions is not None:
+                self._check_open()
             batch = self._accumulator.append(topic, partition, timestamp_ms, key, value, headers)
             if batch is not None:
                 return RecordFuture(self, batch, len(batch.rows) - 1, timestamp_ms)
-        return self._send_slowly(topic, partition, timestamp_ms, key, value, headers)
+        with self._failing_transaction():
+            return self._send_slowly(topic, partition, timestamp_ms, key, value, headers)
 
     def send_encoded(self, topic: str, partition: int, data: bytearray, record_count: int) -> Batch:
         """Send a batch that the caller has encoded, as `wire.batches.record_writer.encode_batch` does, to one partition.
@@ -201,20 +221,20 @@ class Producer:
         """
         deadline = time.monotonic() + self.settings.max_block_ms / 1000
         accumulator = self._accumulator
-        while True:
-            self._learn(topic, deadline)
-            with self.lock:
-                if self._closing:
-                    raise ClientClosed(self._closed_because)
-                if not accumulator.knows(topic):
-                    continue
-                batch = accumulator.add_encoded(topic, partition, data, record_count, time.monotonic())
-                if batch is None:
-                    self._wait_for_room(deadline)
-                    continue
-                self._sender.signal.notify()
-            self._io.wake()
-            return batch
+        with self._failing_transaction():
+            while True:
+                self._learn(topic, deadline)
+                with self.lock:
+                    self._check_open()
+                    if not accumulator.knows(topic):
+                        continue
+                    batch = accumulator.add_encoded(topic, partition, data, record_count, time.monotonic())
+                    if batch is None:
+                        self._wait_for_room(deadline)
+                        continue
+                    self._sender.signal.notify()
+                self._io.wake()
+                return batch
 
     def partitions_for(self, topic: str) -> list[int]:
         """The topic's partitions. Raises as `send` does when they are not known within `max.block.ms`."""
@@ -252,11 +272,98 @@ class Producer:
             with self.lock:
                 self._accumulator.flushing -= 1
 
+    # Transactions
+
+    def init_transactions(self) -> None:
+        """Get ready for transactions; first call of a producer with a `transactional.id`, for `max.block.ms` at most.
+
+        What an earlier producer of this id left open is aborted, and that producer is fenced.
+
+        Raises:
+            RequestTimedOut: no answer in time; call again.
+            TransactionFatalError: the coordinator refuses.
+            IllegalTransactionCall: it was called before, or there is no `transactional.id`.
+        """
+        transactions = self._of_transactions()
+        self._io.run(transactions.initialize(self.settings.max_block_ms / 1000))
+
+    def begin_transaction(self) -> None:
+        """Open a transaction. Raises `IllegalTransactionCall`, `TransactionError`."""
+        with self.lock:
+            self._of_transactions().begin()
+
+    def send_offsets_to_transaction(
+        self, offsets: ByPartition[OffsetAndMetadata | int], group: ConsumerGroupMetadata
+    ) -> None:
+        """Have these offsets (the next to be read) committed for a group if the transaction commits (KIP-447).
+
+        `group` is from `Consumer.group_metadata`. That consumer has `enable.auto.commit=false`. Waits for
+        `max.block.ms` at most; after any error but `IllegalTransactionCall` the transaction can only be aborted.
+        """
+        seconds = self.settings.max_block_ms / 1000
+        self._io.run(self._of_transactions().send_offsets(offsets, group, seconds))
+
+    def commit_transaction(self) -> None:
+        """Wait until all records are written, then commit; for `max.block.ms` at most.
+
+        Raises:
+            TransactionAbortableError: a record or offset is not written. Abort.
+            TransactionFatalError: for instance `ProducerFencedError`. Close this producer.
+            RequestTimedOut: the outcome is unknown. Call again, or close the producer.
+            IllegalTransactionCall: no transaction is open.
+        """
+        seconds = self.settings.max_block_ms / 1000
+        self._io.run(self._of_transactions().end(commit=True, timeout=seconds))
+
+    def abort_transaction(self) -> None:
+        """Drop what waits, then abort. Raises as `commit_transaction`; after `RequestTimedOut` call again."""
+        seconds = self.settings.max_block_ms / 1000
+        self._io.run(self._of_transactions().end(commit=False, timeout=seconds))
+
+    def prepare(self) -> str:
+        """Wait until all records are written; then another system decides between commit and abort (KIP-939).
+
+        Returns what `resume` will return while the transaction is undecided. Takes
+        `transaction.two.phase.commit.enable`. Raises as `commit_transaction`.
+        """
+        return self._io.run(self._of_transactions().prepare(self.settings.max_block_ms / 1000))
+
+    def resume(self) -> str | None:
+        """Begin as `init_transactions` does, but leave a prepared transaction undecided (KIP-939).
+
+        Returns its state, to be compared with what `prepare` returned: then commit it, or abort it. None: there is none.
+        """
+        return self._io.run(self._of_transactions().resume(self.settings.max_block_ms / 1000))
+
+    @contextmanager
+    def transaction(self) -> Iterator[Producer]:
+        """A transaction for the block: committed at its end, aborted where an exception ends it.
+
+        If the abort fails too, its error is raised, with the first exception as its context.
+        """
+        transactions = self._of_transactions()
+        self.begin_transaction()
+        try:
+            yield self
+            if transactions.machine.is_open:
+                self.commit_transaction()
+        except BaseException:
+            if transactions.machine.may_abort:
+                self.abort_transaction()
+            raise
+
+    def _of_transactions(self) -> Transactions:
+        if self._transactions is None:
+            raise IllegalTransactionCall("transactions need a transactional.id")
+        return self._transactions
+
     def close(self, timeout: float | None = None) -> None:
         """Send what is there, for at most `timeout` seconds (None: as long as it takes), then end.
 
-        Records that were not acknowledged by then fail with `ClientClosed`. Safe to call twice.
+        Records that were not acknowledged by then fail with `ClientClosed`. An open transaction is aborted. Safe to
+        call twice.
         """
+        self._abort_open_transaction(timeout)
         with self.lock:
             self._closing = True
             self._room.notify_all()
@@ -300,6 +407,36 @@ class Producer:
 
     # Inside
 
+    def _check_open(self) -> None:
+        """Raise unless a record may be sent now."""
+        if self._closing:
+            raise ClientClosed(self._closed_because)
+        if self._transactions is not None:
+            self._transactions.machine.check("send")
+
+    @contextmanager
+    def _failing_transaction(self) -> Iterator[None]:
+        """A record that is refused before it is in a batch fails its transaction, as in Kafka's client."""
+        try:
+            yield
+        except (KafkaError, ClientError) as error:
+            if self._transactions is not None:
+                with self.lock:
+                    self._transactions.machine.fail(error)
+            raise
+
+    def _abort_open_transaction(self, timeout: float | None) -> None:
+        transactions = self._transactions
+        if transactions is None or self._io.closed or not transactions.machine.may_abort:
+            return
+        seconds = self.settings.max_block_ms / 1000
+        try:
+            self._io.run(
+                transactions.end(commit=False, timeout=seconds if timeout is None else min(timeout, seconds))
+            )
+        except (ClientError, IllegalTransactionCall) as error:
+            _LOGGER.warning("the open transaction was not aborted, its time will run out: %s", error)
+
     def _send_slowly(
         self,
         topic: str,
@@ -315,8 +452,7 @@ class Producer:
         while True:
             self._learn(topic, deadline)
             with self.lock:
-                if self._closing:
-                    raise ClientClosed(self._closed_because)
+                self._check_open()
                 if not accumulator.knows(topic):
                     continue
                 now = time.monotonic()

@@ -156,18 +156,6 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "group.coordinator.rebalance.protocols",
         "group.streams.max.size",
     ),
-    "there are no transactions": (
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-        "transaction.max.timeout.ms",
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
-        "transaction.state.log.load.buffer.size",
-        "transaction.state.log.min.isr",
-        "transaction.state.log.num.partitions",
-        "transaction.state.log.replication.factor",
-        "transaction.state.log.segment.bytes",
-        "transaction.two.phase.commit.enable",
-        "transactional.id.expiration.ms",
-    ),
     "replicas do not move between disks": (
         "alter.log.dirs.replication.quota.window.num",
         "alter.log.dirs.replication.quota.window.size.seconds",
@@ -188,6 +176,7 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "offsets.load.buffer.size",
         "producer.purgatory.purge.interval.requests",
         "queued.max.requests",
+        "transaction.state.log.load.buffer.size",
     ),
     "there are no such quotas; a throttle of replication counts by the second": (
         "controller.quota.window.num",

@@ -53,6 +53,8 @@ DISK_FULL = "odradek.disk.full.ms"
 """Our own keys: how long a disk may be silent, or full, until it gives up its leaderships."""
 CLEANER_THREADS_PER_DISK = "odradek.log.cleaner.threads.per.disk"
 """Our own key: how many logs of one disk may be cleaned at a time."""
+TRANSACTIONAL_IDS = "odradek.transactional.ids.max.per.partition"
+"""Our own key: how many transactional ids one partition of `__transaction_state` may have."""
 OWN_DEFS: dict[str, ConfigDef] = {
     name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
     for name, kind, default, valid in (
@@ -61,6 +63,7 @@ OWN_DEFS: dict[str, ConfigDef] = {
         (DISK_HUNG, "long", "15000", "[1,...,9999999999]"),
         (DISK_FULL, "long", "5000", "[1,...,9999999999]"),
         (CLEANER_THREADS_PER_DISK, "int", "1", "[1,...]"),
+        (TRANSACTIONAL_IDS, "int", "100000", "[1,...]"),
     )
 }
 """Keys that Kafka does not have. Only the properties file has them; DescribeConfigs leaves them out."""

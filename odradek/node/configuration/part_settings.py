@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from data_plane.broker import BrokerSettings
 from data_plane.groups.group_settings import GroupSettings
 from data_plane.metadata_log import MetadataLogSettings, MetadataRetention
+from data_plane.transactions.transactions_topic import TransactionSettings
 from metadata_quorum.config.typed_settings import settings_of
 from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
@@ -15,7 +16,7 @@ from metadata_quorum.replica.snapshots import SnapshotSettings
 from metadata_quorum.replica.wire_messages import Endpoint
 from metadata_quorum.service import MetadataSettings
 from odradek.node.broker_lifecycle import LifecycleSettings
-from odradek.node.configuration.node_config import CLEANER_THREADS_PER_DISK, NodeConfig
+from odradek.node.configuration.node_config import CLEANER_THREADS_PER_DISK, TRANSACTIONAL_IDS, NodeConfig
 from odradek.node.connections.listener_settings import SEND_BUFFER_BYTES, ListenerSettings
 from wire.structure import Message
 
@@ -40,10 +41,12 @@ def broker_settings(config: NodeConfig, cluster_id: str) -> BrokerSettings:
         cluster_id=cluster_id,
         fetch_session_eviction_ms=FETCH_SESSION_EVICTION_MS,
         groups=settings_of(GroupSettings, layers),
+        transactions=settings_of(
+            TransactionSettings, layers, ids_per_partition_max=config.get_int(TRANSACTIONAL_IDS)
+        ),
         config_layers=layers,
         release=config.release,
         cleaner_threads_per_disk=config.get_int(CLEANER_THREADS_PER_DISK),
-        listener_of_brokers=config.inter_broker_listener_name if len(config.broker_listeners) > 1 else None,
     )
 
 

@@ -19,6 +19,7 @@ from odradek.node.connections.server import Server
 from odradek.node.metrics.controller_metrics import controller_metrics
 from odradek.node.metrics.metrics_text import MetricsText
 from odradek.node.metrics.replication_metrics import replication_metrics
+from odradek.node.metrics.transaction_metrics import transaction_metrics
 from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS, ApiEntry
 from wire.api import ApiKey
 from wire.disk_troubles import Trouble
@@ -72,7 +73,9 @@ def metrics_page(sources: MetricsSources) -> bytes:
         statistics = sources.broker.statistics()
         _cleaner(page, statistics["cleaner"])
         _groups(page, statistics["groups"])
-        _parts(page, "broker", statistics, skip=("topics", "partitions", "groups", "cleaner"))
+        transaction_metrics(page, sources.broker, statistics["transactions"])
+        shown = ("topics", "partitions", "groups", "transactions", "cleaner")
+        _parts(page, "broker", statistics, skip=shown)
     controller_metrics(page, sources.controller)
     _parts(page, "controller", sources.controller.statistics())
     _parts(page, "controller_channel", sources.channel.statistics())

@@ -13,13 +13,13 @@ from typing import Any
 
 import attrs
 
+from data_plane.coordination.asking import Ask
 from data_plane.groups.offsets import (
     CommitOffsets,
     DeleteOffsets,
     FetchOffsets,
     PartitionCommit,
 )
-from data_plane.groups.turn import Ask
 from sim.alone.groups.group_checks import GroupPromises, Sent, partitions_of
 from sim.alone.groups.group_host import GroupHost
 from sim.history import SafetyViolation

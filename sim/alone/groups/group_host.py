@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from random import Random
 from typing import Any, TypeVar, cast
 
-from data_plane.groups.coordinator import CoordinatorHost, GroupCoordinator, Shard
+from data_plane.coordination.shard import CoordinatorHost
+from data_plane.groups.coordinator import GroupCoordinator, Shard
 from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from data_plane.log.partition_log import PartitionLog
@@ -73,7 +74,7 @@ class _Log:
 
     def error(self, event: str, /, **fields: Any) -> None:
         """Raise what no schedule brings about."""
-        if event != "groups.not_written":
+        if event != "coordinator.not_written":
             raise SafetyViolation(f"{event}: {fields}")
 
     exception = error
@@ -113,6 +114,9 @@ class GroupHost:
         """Flush the log, at once."""
         partition.log.flush()
         done(None)
+
+    def run_woken(self) -> None:
+        """Nobody waits here for what a turn has appended: the schedule has the followers fetch."""
 
     def start_soon(
         self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None

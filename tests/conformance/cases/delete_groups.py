@@ -7,6 +7,7 @@ from functools import partial
 from tests.conformance.members import Member, stable
 from tests.conformance.offsets import commit, committed
 from tests.conformance.talk import Talk, case
+from tests.conformance.transactions import in_state
 from wire.messages.delete_groups import DeleteGroupsRequest
 from wire.messages.describe_groups import DescribeGroupsRequest
 
@@ -83,3 +84,23 @@ def _(talk: Talk) -> None:
     for group in groups[::2]:
         commit(talk, group, name, 1)
     _delete(talk, *groups)
+
+
+@case("delete_groups with pending offsets")
+def _(talk: Talk) -> None:
+    """Pending offsets hold up a deletion, or they do not: before and after an end of each kind."""
+    for is_commit in (True, False):
+        for committed_before in (True, False):
+            stem = f"del-pending-{is_commit}-{committed_before}".lower()
+            producer = in_state(talk, stem, "empty")
+            group = talk.name(stem)
+            if committed_before:
+                commit(talk, group, producer.topic, 3)
+            producer.ask(producer.commit_request(group, 7), 5)
+            talk.ask(DescribeGroupsRequest([group]), 6)
+            _delete(talk, group)
+            committed(talk, group, producer.topic)
+            producer.ask(producer.end_request(is_commit), 5)
+            committed(talk, group, producer.topic)
+            _delete(talk, group)
+            committed(talk, group, producer.topic)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.conformance.batches import batch
 from tests.conformance.talk import Talk, case
+from tests.conformance.transactions import END, PRODUCE, STATES, V1, V2, in_state
 from wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
@@ -77,3 +80,23 @@ def _(talk: Talk) -> None:
     name, _ = talk.topic("dp-plain")
     _produce(talk, name, -1, -1, -1)
     _describe(talk, (name, [0]))
+
+
+def _of_transactions(talk: Talk, *, state: str, client: int) -> None:
+    """A transaction shows where it begins, until its marker is written."""
+    producer = in_state(talk, f"dp-{client}-{state.replace(' ', '-')}", state, client)
+    _describe(talk, (producer.topic, [0, 1]))
+    producer.ask(producer.add_request({producer.topic: [1]}), 3)
+    _describe(talk, (producer.topic, [0, 1]))
+    producer.ask(producer.produce_request(index=1, sequence=0), PRODUCE[client])
+    _describe(talk, (producer.topic, [0, 1]))
+    for is_commit in (True, False):
+        producer.ask(producer.end_request(is_commit), END[client])
+        _describe(talk, (producer.topic, [0, 1]))
+
+
+for _state in STATES:
+    for _client in (V1, V2):
+        case(f"describe_producers of client {_client} when {_state}")(
+            partial(_of_transactions, state=_state, client=_client)
+        )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from tests.conformance.batches import append, filled
 from tests.conformance.talk import Talk, case
+from tests.conformance.transactions import END, V1, V2, in_state
+from wire.batches.batch_header import iter_batches
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 NOBODYS_ID = bytes(range(16))
@@ -225,3 +228,44 @@ def _(talk: Talk) -> None:
     name, topic_id = filled(talk, "fetch-negative")
     talk.ask(fetch(name, topic_id, offset=9, max_wait_ms=-1), 17)
     talk.ask(fetch(name, topic_id, offset=9, min_bytes=-1, max_wait_ms=30), 17)
+
+
+def _without_batches(response: Any) -> Any:
+    """Markers have the present time, so a batch is shown by its offsets alone."""
+    for topic in response.responses:
+        for answer in topic.partitions:
+            found = [
+                f"{header.base_offset}{'!' if header.is_control else ''}"
+                for _, header in iter_batches(bytes(answer.records or b""))
+            ]
+            answer.records = " ".join(found).encode()
+    return response
+
+
+def _of_transactions(talk: Talk, *, client: int, version: int) -> None:
+    """A committed reader stops at the first open transaction, and is told which ones were aborted."""
+    topic, topic_id = talk.topic(f"ft-{client}-{version}", 2)
+    producers = [
+        in_state(talk, f"ft-{client}-{version}-{number}", "ongoing", client, topic) for number in range(2)
+    ]
+    for producer, is_commit in zip(producers, (False, True), strict=True):
+        for isolation in (0, 1):
+            for offset in (0, 1, 2):
+                talk.ask(
+                    fetch(topic, topic_id, offset=offset, isolation_level=isolation),
+                    version,
+                    _without_batches,
+                )
+        producer.ask(producer.end_request(is_commit), END[client])
+    for isolation in (0, 1):
+        for offset in range(5):
+            talk.ask(
+                fetch(topic, topic_id, offset=offset, isolation_level=isolation), version, _without_batches
+            )
+
+
+for _client in (V1, V2):
+    for _version in (4, 11, 12, 13, 17, 18):
+        case(f"fetch v{_version} around transactions of client {_client}")(
+            partial(_of_transactions, client=_client, version=_version)
+        )

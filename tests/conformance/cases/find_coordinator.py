@@ -8,7 +8,6 @@ from tests.conformance.talk import Talk, case
 from wire.messages.find_coordinator import FindCoordinatorRequest
 
 GROUP, TRANSACTION, SHARE = range(3)
-NONE, COORDINATOR_NOT_AVAILABLE = 0, 15
 BATCHED_SINCE = 4
 
 
@@ -61,12 +60,15 @@ def _(talk: Talk) -> None:
         _find(talk, 4, GROUP, name)
 
 
-@case("find_coordinator of a transaction")
+@case("find_coordinator of transactions")
 def _(talk: Talk) -> None:
-    """A Kafka makes the topic of transactions when somebody asks; until then there is no coordinator."""
-    for version in (1, 4, 6):
-        talk.ask(
-            FindCoordinatorRequest("t", TRANSACTION, ["t"]),
-            version,
-            lambda found: (found.coordinators or [found])[0].error_code in (NONE, COORDINATOR_NOT_AVAILABLE),
-        )
+    """Each transactional id has one, whether somebody uses it or not."""
+    for version in range(1, 7):
+        _find(talk, version, TRANSACTION, talk.name("an-id"))
+        _find(talk, version, TRANSACTION, "")
+        for name in (" ", "ü", "x" * 1_000, "line\nfeed"):
+            _find(talk, version, TRANSACTION, name)
+    for version in range(4, 7):
+        _find(talk, version, TRANSACTION)
+        _find(talk, version, TRANSACTION, *(talk.name(f"t{number}") for number in range(50)))
+        _find(talk, version, TRANSACTION, "same", "same", "", "")

@@ -1,10 +1,11 @@
-"""InitProducerId: ids for idempotent producers."""
+"""InitProducerId: ids for idempotent producers, and for transactional ones (KIP-98, KIP-360)."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from tests.conformance.talk import Talk, case
+from tests.conformance.transactions import STATES, STRANGER, TIMEOUT_MS, V1, V2, Producer, in_state
 from wire.messages.init_producer_id import InitProducerIdRequest
 
 
@@ -19,8 +20,95 @@ for _version in range(6):
 case("init_producer_id with an empty transactional id")(
     partial(_init_producer_id, version=4, transactional_id="")
 )
-case("init_producer_id with a transactional id")(partial(_init_producer_id, version=4, transactional_id="t"))
 for _producer in ((5, -1), (-1, 5), (5, 5), (-2, -1), (-1, -2), (-2, -2), (5, -2)):
     case(f"init_producer_id of producer {_producer[0]} epoch {_producer[1]}")(
         partial(_init_producer_id, version=4, producer=_producer)
     )
+
+MAX_TIMEOUT_MS = 900_000
+"""`transaction.max.timeout.ms`, as nobody has changed it."""
+RECOVERY_SINCE = 3
+"""The first version in which a producer says what it has."""
+
+
+def _empty_id(talk: Talk, *, version: int) -> None:
+    for producer in ((-1, -1), (5, 5), (5, -1)):
+        _init_producer_id(talk, version=version, transactional_id="", producer=producer)
+
+
+def _fresh(talk: Talk, *, version: int) -> None:
+    """Each call gets an epoch more."""
+    producer = Producer(talk, talk.name(f"id-fresh-{version}"), V2)
+    for _ in range(3):
+        producer.learn(producer.ask(producer.init_request(), version))
+        producer.look()
+
+
+def _timeouts(talk: Talk, *, version: int) -> None:
+    producer = Producer(talk, talk.name(f"id-timeouts-{version}"), V2)
+    for timeout_ms in (0, -1, -(2**31), MAX_TIMEOUT_MS + 1, 2**31 - 1, 1, MAX_TIMEOUT_MS, TIMEOUT_MS):
+        producer.timeout_ms = timeout_ms
+        producer.learn(producer.ask(producer.init_request(), version))
+        producer.look()
+        for name in (None, ""):
+            talk.ask(InitProducerIdRequest(name, timeout_ms), version)
+    producer.timeout_ms = 0
+    producer.ask(producer.init_request(5, -1), version)
+    producer.ask(producer.init_request(5, 5), version)
+
+
+def _unknown(talk: Talk, *, version: int) -> None:
+    """A transactional id that nobody knows, and a producer that says what it has."""
+    for number, claimed in enumerate(
+        ((5, 5), (STRANGER, 0), (0, 0), (5, 2**15 - 2), (5, 2**15 - 1), (5, -1), (-1, 5), (-2, -2))
+    ):
+        producer = Producer(talk, talk.name(f"id-unknown-{version}-{number}"), V2)
+        producer.learn(producer.ask(producer.init_request(*claimed), version))
+        producer.look()
+        producer.learn(producer.ask(producer.init_request(*claimed), version))
+        producer.look()
+
+
+for _version in range(6):
+    case(f"init_producer_id v{_version} with an empty transactional id")(partial(_empty_id, version=_version))
+    case(f"init_producer_id v{_version} with a transactional id")(partial(_fresh, version=_version))
+    case(f"init_producer_id v{_version} with timeouts")(partial(_timeouts, version=_version))
+for _version in range(RECOVERY_SINCE, 6):
+    case(f"init_producer_id v{_version} of a producer that nobody knows")(partial(_unknown, version=_version))
+
+
+def _begins(talk: Talk, *, state: str, client: int, version: int) -> None:
+    """A new producer, whatever the one before it has left."""
+    producer = in_state(talk, f"ip-{client}-{version}-{state.replace(' ', '-')}", state, client)
+    for _ in range(2):
+        producer.learn(producer.ask(producer.init_request(), version))
+        producer.look()
+
+
+def _recovers(talk: Talk, *, state: str, client: int, version: int) -> None:
+    """A producer goes on after an error: with what it has, with what it had, and with what nobody has."""
+    topic, _ = talk.topic(f"ipr-{client}-{version}-{state.replace(' ', '-')}", 2)
+    for number, (by, other) in enumerate(((0, 0), (-1, 0), (1, 0), (2, 0), (0, 1), (-1, 1), (1, 1))):
+        stem = f"ipr-{client}-{version}-{state}-{number}"
+        producer = in_state(talk, stem, state, client, topic)
+        if producer.epoch + by < 0:
+            continue
+        claimed = (producer.producer_id + other, producer.epoch + by)
+        for _ in range(3):
+            response = producer.ask(producer.init_request(*claimed), version)
+            producer.look()
+        producer.learn(response)
+        producer.ask(producer.init_request(producer.producer_id, producer.epoch), version)
+        producer.look()
+
+
+for _state in STATES:
+    for _client in (V1, V2):
+        for _version in range(6):
+            case(f"init_producer_id v{_version} of client {_client} when {_state}")(
+                partial(_begins, state=_state, client=_client, version=_version)
+            )
+        for _version in range(RECOVERY_SINCE, 6):
+            case(f"init_producer_id v{_version} of client {_client} that recovers when {_state}")(
+                partial(_recovers, state=_state, client=_client, version=_version)
+            )

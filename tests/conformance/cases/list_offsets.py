@@ -6,6 +6,7 @@ from functools import partial
 
 from tests.conformance.batches import append, filled
 from tests.conformance.talk import Talk, case
+from tests.conformance.transactions import END, V1, V2, in_state
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 
@@ -128,3 +129,27 @@ for _name in ("", "x" * 250, ".", "__cluster_metadata"):
     case(f"list_offsets of the topic {_name[:20] or 'without a name'}")(
         partial(lambda talk, name: _list(talk, name, 7, _at(-1)), name=_name)
     )
+
+
+def _of_transactions(talk: Talk, *, client: int, version: int) -> None:
+    """A committed reader's latest offset is the last stable one."""
+    producer = in_state(talk, f"lo-{client}-{version}", "ongoing", client)
+    for is_commit in (True, False):
+        for isolation in (0, 1):
+            for timestamp in (-1, -2, -3, 0, 1_000, 1_001):
+                _list(talk, producer.topic, version, _at(timestamp), isolation=isolation)
+        answer = producer.ask(producer.end_request(is_commit), END[client])
+        producer.sequence = 1
+        if client == V2:
+            producer.learn(answer)
+        for isolation in (0, 1):
+            for timestamp in (-1, -2, 0):
+                _list(talk, producer.topic, version, _at(timestamp), isolation=isolation)
+        producer.begin()
+
+
+for _client in (V1, V2):
+    for _version in (2, 5, 7, 11):
+        case(f"list_offsets v{_version} around a transaction of client {_client}")(
+            partial(_of_transactions, client=_client, version=_version)
+        )

@@ -7,6 +7,7 @@ from functools import partial
 from tests.conformance.members import Member, stable, subscription
 from tests.conformance.offsets import commit, committed
 from tests.conformance.talk import Talk, case
+from tests.conformance.transactions import in_state
 from wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -106,3 +107,22 @@ def _(talk: Talk) -> None:
     _delete(talk, group, (name, [0, 1]))
     _delete(talk, group, (name, [0, 1]))
     _delete(talk, group, (talk.name("od-unknown"), [0]))
+
+
+@case("offset_delete with pending offsets")
+def _(talk: Talk) -> None:
+    """What is pending when offsets are deleted, and what is there once the transaction has ended."""
+    for is_commit in (True, False):
+        for committed_before in (True, False):
+            stem = f"od-pending-{is_commit}-{committed_before}".lower()
+            producer = in_state(talk, stem, "empty")
+            group = talk.name(stem)
+            if committed_before:
+                commit(talk, group, producer.topic, 3)
+            producer.ask(producer.commit_request(group, 7), 5)
+            _delete(talk, group, (producer.topic, [0, 1]))
+            committed(talk, group, producer.topic)
+            producer.ask(producer.end_request(is_commit), 5)
+            committed(talk, group, producer.topic)
+            _delete(talk, group, (producer.topic, [0]))
+            committed(talk, group, producer.topic)

@@ -7,6 +7,7 @@ from functools import partial
 from tests.conformance.members import STRANGER, stable
 from tests.conformance.offsets import commit, wait_until_forgotten
 from tests.conformance.talk import Talk, case
+from tests.conformance.transactions import in_state
 from wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -147,3 +148,37 @@ def _(talk: Talk) -> None:
     for version in (8, 10):
         asked = [OffsetFetchRequestGroup(group, topics=topics) for group in groups]
         talk.ask(OffsetFetchRequest(groups=asked), version)
+
+
+def _pending(talk: Talk, *, version: int) -> None:
+    """Who wants stable offsets is told to ask again while some are pending (KIP-447)."""
+    producer = in_state(talk, f"of-pending-{version}", "empty")
+    name, group = producer.topic, talk.name(f"of-pending-{version}")
+    topic_id = talk.wait_for_topic(name)
+    commit(talk, group, name, 3)
+    for is_commit in (True, False):
+        producer.ask(producer.commit_request(group, 7), 5)
+        for stable_only in (False, True):
+            talk.ask(_request(group, [(name, topic_id, [0, 1])], stable_only=stable_only), version)
+            talk.ask(_request(group, [(name, topic_id, [1])], stable_only=stable_only), version)
+            talk.ask(_request(group, None if version >= 2 else [], stable_only=stable_only), version)
+        producer.learn(producer.ask(producer.end_request(is_commit), 5))
+        talk.ask(_request(group, [(name, topic_id, [0, 1])], stable_only=True), version)
+
+
+for _version in range(1, 11):
+    case(f"offset_fetch v{_version} of pending offsets")(partial(_pending, version=_version))
+
+
+@case("offset_fetch of a group that has pending offsets alone")
+def _(talk: Talk) -> None:
+    producer = in_state(talk, "of-alone", "empty")
+    group = talk.name("of-alone")
+    topic_id = talk.wait_for_topic(producer.topic)
+    producer.ask(producer.commit_request(group, 7), 5)
+    for version in (7, 9, 10):
+        for stable_only in (False, True):
+            talk.ask(_request(group, [(producer.topic, topic_id, [0])], stable_only=stable_only), version)
+            talk.ask(_request(group, None, stable_only=stable_only), version)
+    producer.ask(producer.end_request(False), 5)
+    talk.ask(_request(group, None, stable_only=True), 9)

@@ -9,6 +9,7 @@ from functools import partial
 
 from tests.conformance.batches import Batch, batch, patched
 from tests.conformance.talk import Talk, case
+from tests.conformance.transactions import COMMIT, END, STATES, V1, V2, in_state
 from wire.api import ApiKey
 from wire.batches.compression import CompressionType
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -282,3 +283,87 @@ for _codec in (CompressionType.NONE, CompressionType.ZSTD):
         case(f"produce {_codec.name} where {_limit} bytes are allowed")(
             partial(_sized, codec=_codec, limit=_limit)
         )
+
+
+def _of_transactions(talk: Talk, *, state: str, client: int, version: int) -> None:
+    """Leaders ask the coordinator (KIP-890), and since version 12 they add their partitions to the transaction."""
+    producer = in_state(talk, f"pt-{client}-{version}-{state.replace(' ', '-')}", state, client)
+    topic_id = talk.wait_for_topic(producer.topic)
+
+    def ask(by: int = 0, other: int = 0, **fields: int) -> None:
+        producer.ask(producer.produce_request(by=by, other=other, topic_id=topic_id, **fields), version)
+
+    for by, other in ((-1, 0), (1, 0), (0, 1)):
+        ask(by, other)
+    ask()
+    producer.look()
+    ask(sequence=producer.sequence + 5)
+    ask(index=1, sequence=0)
+    producer.look()
+    producer.ask(producer.add_request({producer.topic: [0, 1]}), 3)
+    ask(index=1, sequence=0)
+    ask(index=1, sequence=0)
+    ask(index=1, sequence=1)
+    ask(index=1, sequence=9)
+    ask(1, index=1, sequence=0)
+    ask(-1, index=1, sequence=0)
+    ask(index=7)
+    producer.look()
+    producer.ask(producer.end_request(COMMIT), END[client])
+    producer.look()
+    ask(index=1, sequence=2)
+    producer.look()
+
+
+for _state in STATES:
+    for _client in (V1, V2):
+        for _version in range(8, 14):
+            case(f"produce v{_version} of transactional client {_client} when {_state}")(
+                partial(_of_transactions, state=_state, client=_client, version=_version)
+            )
+
+
+def _odd_transactions(talk: Talk, *, version: int) -> None:
+    """A transactional id without a transactional batch, and the other way round; several partitions of one request."""
+    producer = in_state(talk, f"pto-{version}", "ongoing")
+    topic_id = talk.wait_for_topic(producer.topic)
+    plain = [PartitionProduceData(0, batch(1))]
+    whole = producer.produce_request(topic_id=topic_id)
+    both = [whole.topic_data[0].partition_data[0], PartitionProduceData(1, batch(1))]
+    for name, data in (
+        (producer.transactional_id, plain),
+        (producer.transactional_id, both),
+        (None, plain),
+        ("", plain),
+        ("", both),
+    ):
+        sent = [TopicProduceData(producer.topic, topic_id, data)]
+        producer.ask(ProduceRequest(name, -1, 5_000, sent), version)
+    producer.ask(ProduceRequest(None, -1, 5_000, whole.topic_data), version)
+    producer.ask(ProduceRequest("", -1, 5_000, whole.topic_data), version)
+    producer.ask(ProduceRequest(talk.name("another-id"), -1, 5_000, whole.topic_data), version)
+    producer.look()
+    first = producer.produce_request(topic_id=topic_id, sequence=producer.sequence)
+    second = producer.produce_request(topic_id=topic_id, sequence=0, index=1)
+    data = [first.topic_data[0].partition_data[0], second.topic_data[0].partition_data[0]]
+    sent = [TopicProduceData(producer.topic, topic_id, data)]
+    producer.ask(ProduceRequest(producer.transactional_id, -1, 5_000, sent), version)
+    producer.look()
+
+
+def _nameless_transaction(talk: Talk, *, version: int) -> None:
+    producer = in_state(talk, f"ptn-{version}", "ongoing")
+    topic_id = talk.wait_for_topic(producer.topic)
+    whole = producer.produce_request(topic_id=topic_id)
+    both = [PartitionProduceData(1, batch(1)), whole.topic_data[0].partition_data[0]]
+    for data in (both, both[::-1]):
+        producer.ask(
+            ProduceRequest(None, -1, 5_000, [TopicProduceData(producer.topic, topic_id, data)]), version
+        )
+
+
+for _version in range(9, 14):
+    case(f"produce v{_version} of a transactional batch beside others without a transactional id")(
+        partial(_nameless_transaction, version=_version)
+    )
+    case(f"produce v{_version} of odd transactions")(partial(_odd_transactions, version=_version))

@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.conformance.batches import batch
 from tests.conformance.talk import Talk, case
+from tests.conformance.transactions import PRODUCE, V1, V2, in_state
 from wire.batches.batch_header import iter_batches
 from wire.messages.describe_cluster import DescribeClusterRequest
 from wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
@@ -290,3 +291,36 @@ def _(talk: Talk, topic: str) -> None:
     ]
     talk.ask(WriteTxnMarkersRequest(markers), 2)
     _look(talk, topic)
+
+
+def _of_an_open_transaction(talk: Talk, *, client: int) -> None:
+    """An operator ends what a coordinator has open, and the coordinator is not told."""
+    for number, (by, other, is_commit) in enumerate(
+        ((0, 0, ABORT), (0, 0, COMMIT), (1, 0, ABORT), (-1, 0, ABORT), (0, 1, COMMIT))
+    ):
+        producer = in_state(talk, f"wtm-open-{client}-{number}", "ongoing", client)
+        if producer.epoch + by < 0:
+            producer.end(COMMIT)
+            producer.init()
+            producer.begin()
+        for coordinator_epoch in (0, 0, 5):
+            topics = [WritableTxnMarkerTopic(producer.topic, [0])]
+            marker = WritableTxnMarker(
+                producer.producer_id + other,
+                producer.epoch + by,
+                is_commit,
+                topics,
+                coordinator_epoch,
+                0 if client == V1 else 2,
+            )
+            talk.ask(WriteTxnMarkersRequest([marker]), 2)
+        _look(talk, producer.topic)
+        producer.look()
+        producer.ask(producer.produce_request(), PRODUCE[client])
+        _look(talk, producer.topic)
+
+
+for _client in (V1, V2):
+    case(f"write_txn_markers of a coordinator's open transaction, client {_client}")(
+        partial(_of_an_open_transaction, client=_client)
+    )

@@ -57,7 +57,7 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it waits")
 
 
-async def _no_throttle(size: int) -> None:
+async def _no_throttle(size: int, is_over: Callable[[], bool]) -> None:
     assert size >= 0
 
 

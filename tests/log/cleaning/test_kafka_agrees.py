@@ -209,22 +209,39 @@ def test_we_clean_what_kafka_wrote(written: Written, copy: Path, topic: str) -> 
     assert not list(verify_partition(log.directory))
 
 
-def test_a_transaction_that_kafka_wrote_ends_our_cleaning(written: Written, copy: Path) -> None:
-    """Cleaning ends before the first batch of a transaction; what follows stays byte for byte."""
+def committed_rows(log: PartitionLog) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    """The records that no aborted transaction has written."""
+    aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+    owners = {
+        offset: header.producer_id
+        for header, _ in batches_of(log)
+        if header.is_transactional
+        for offset in range(header.base_offset, header.next_offset)
+    }
+    return [
+        row
+        for row in rows_of(log)
+        if not any(
+            each.first_offset <= row[0] < each.last_offset and owners.get(row[0]) == each.producer_id
+            for each in aborted
+        )
+    ]
+
+
+def test_we_clean_the_transactions_that_kafka_wrote(written: Written, copy: Path) -> None:
+    """Readers of committed records find the same table; nothing of an aborted transaction is left."""
     log = loaded(copy / "data", MIXED, CONFIG)
-    before = batches_of(log)
-    first = next(header.base_offset for header, _ in before if header.is_transactional)
-    rows = [row for row in rows_of(log) if row[0] < first]
+    before = committed_rows(log)
+    table = {key: value for _, _, key, value in before}
     assert clean(log, cleanable_end(log)) is not None
-    assert log.cleaning.first_dirty_offset == log.cleaning.transactional_offset == first
-    after = batches_of(log)
-    assert [each for each in after if each[0].base_offset >= first] == [
-        each for each in before if each[0].base_offset >= first
-    ]
-    latest = {key: offset for offset, _, key, _ in rows}
-    assert [row for row in rows_of(log) if row[0] < first] == [
-        row for row in rows if latest[row[2]] == row[0]
-    ]
+    end = log.cleaning.first_dirty_offset
+    assert end == log.active.base_offset
+    after = committed_rows(log)
+    assert set(after) <= set(before)
+    assert {key: value for _, _, key, value in after} == table
+    assert [row for row in rows_of(log) if row[0] < end] == [row for row in after if row[0] < end]
+    markers = [header for header, _ in batches_of(log) if header.is_control]
+    assert markers
 
 
 def test_kafkas_tool_reads_what_we_cleaned(copy: Path) -> None:

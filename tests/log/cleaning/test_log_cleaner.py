@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import math
+import struct
 from collections import Counter
 from collections.abc import Callable
 from random import Random
@@ -106,6 +108,64 @@ def test_companions_end_when_all_has_been_clean_for_a_minute() -> None:
         assert [each.is_closed for each in node.companions] == [True, False]
 
     CleanerNode().play(script)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"load_factor": 0.0},
+        {"load_factor": -1.0},
+        {"load_factor": 5.0},
+        {"load_factor": math.nan},
+        {"io_bytes_per_second_max": -1.0},
+        {"io_bytes_per_second_max": math.nan},
+        {"io_bytes_per_second_max": math.inf},
+        {"io_buffer_bytes": 0},
+        {"backoff_ms": 0},
+    ],
+    ids=str,
+)
+def test_numbers_that_kafka_accepts_do_not_stop_the_cleaner(change: dict[str, float]) -> None:
+    """Kafka sets no limits to some numbers: the cleaner takes the nearest that it can work with."""
+
+    async def script(node: CleanerNode) -> None:
+        node.cleaner.run()
+        await node.sleep(3)
+        log = node.log("t")
+        await node.until(lambda: is_clean(log))
+
+    CleanerNode(attrs.evolve(SETTINGS, **change)).play(script)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-3])
+def test_a_new_rate_counts_for_a_pass_that_waits(rate: float) -> None:
+    """`log.cleaner.io.max.bytes.per.second` is taken over at once, and 0 halts the cleaning until then."""
+
+    async def script(node: CleanerNode) -> None:
+        log = node.log("t")
+        node.cleaner.run()
+        await node.until(lambda: log.cleaning.token is not None)
+        await node.sleep(60)
+        assert log.cleaning.token is not None
+        node.configure(io_bytes_per_second_max=1e9)
+        await node.sleep(2)
+        assert is_clean(log)
+
+    CleanerNode(attrs.evolve(SETTINGS, io_bytes_per_second_max=rate)).play(script)
+
+
+def test_a_pass_that_is_over_waits_for_no_rate() -> None:
+    """A log that goes takes its pass with it, whatever the throttle has still to wait for."""
+
+    async def script(node: CleanerNode) -> None:
+        log = node.log("t")
+        node.cleaner.run()
+        await node.until(lambda: log.cleaning.token is not None)
+        log.cleaning.abort("the log was deleted")
+        await node.sleep(2)
+        assert node.events("log.cleaning_aborted")
+
+    CleanerNode(attrs.evolve(SETTINGS, io_bytes_per_second_max=1e-3)).play(script)
 
 
 def test_threads_come_and_go_with_the_configuration() -> None:
@@ -237,7 +297,50 @@ def test_a_log_that_cannot_be_cleaned_is_set_aside(change: Callable[[bytearray],
     CleanerNode().play(script)
 
 
+def test_an_error_that_nobody_expects_sets_its_log_aside() -> None:
+    """The node stays up, whatever the record loop raises at stored batches: it would come again with each start."""
+
+    async def script(node: CleanerNode) -> None:
+        log = node.log("t")
+
+        def fail(method: str) -> None:
+            if method == "clean":
+                raise struct.error("int too large to convert")
+
+        node.on_call = fail
+        node.cleaner.run()
+        await node.until(lambda: bool(node.events("log.uncleanable")))
+        assert "error: int too large to convert" in (log.cleaning.uncleanable_reason or "")
+        assert log.cleaning.token is None
+        assert not temporary_files(log.directory)
+        node.on_call = lambda method: None
+        other = node.log("other")
+        await node.until(lambda: is_clean(other))
+
+    CleanerNode().play(script)
+
+
 # --- passes that fail, and are tried again
+
+
+def test_a_pass_without_memory_is_tried_again() -> None:
+    """The companion ends, which gives its memory back, and the next pass has a new one."""
+
+    async def script(node: CleanerNode) -> None:
+        log = node.log("t")
+
+        def fail(method: str) -> None:
+            if len(node.companions) == 1:
+                raise MemoryError
+
+        node.on_call = fail
+        node.cleaner.run()
+        await node.until(lambda: is_clean(log))
+        assert [each.is_closed for each in node.companions] == [True, False]
+        (event,) = node.events("log.cleaning_failed")
+        assert event["reason"] == "there is no memory for it"
+
+    CleanerNode().play(script)
 
 
 @pytest.mark.parametrize("at_call", range(1, 8))
@@ -291,6 +394,28 @@ def test_a_disk_that_fills_up_in_a_pass_loses_nothing(operation: str) -> None:
         log_dir.full_since = None  # as the watch of disks says when there is room
         await node.until(lambda: is_clean(log))
         assert [record.offset for record in visible(log)] == wanted
+
+    CleanerNode().play(script)
+
+
+def test_a_log_whose_passes_fail_holds_up_no_other() -> None:
+    """A log that is tried again and again lets others take their turn, and its tries become rarer."""
+
+    async def script(node: CleanerNode) -> None:
+        bad, good = node.log("bad"), node.log("good")
+
+        def die(method: str) -> None:
+            if bad.cleaning.token is not None:
+                raise CompanionLost("killed")
+
+        node.on_call = die
+        node.cleaner.run()
+        await node.until(lambda: is_clean(good))
+        await node.sleep(100)
+        assert 5 < bad.cleaning.passes_failed < 9
+        node.on_call = lambda method: None
+        await node.until(lambda: is_clean(bad))
+        assert bad.cleaning.passes_failed == 0
 
     CleanerNode().play(script)
 

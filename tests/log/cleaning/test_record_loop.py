@@ -7,12 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_plane.log.cleaning.pass_values import LastBatches, OffsetMapTooSmall, PassRules, TransactionFound
+from data_plane.log.cleaning.ended_transactions import Aborted
+from data_plane.log.cleaning.pass_values import LastBatches, OffsetMapTooSmall, PassRules
 from data_plane.log.cleaning.record_loop import RecordLoop
 from data_plane.log.parts.producer_state import ProducerState
 from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import SEQUENCE_MASK, BatchHeader, iter_batches, parse_header
+from wire.batches.batch_header import (
+    HEADER,
+    HEADER_SIZE,
+    SEQUENCE_MASK,
+    BatchHeader,
+    iter_batches,
+    parse_header,
+    seal,
+)
 from wire.batches.records import Record, RecordBatchBuilder, records
+from wire.batches.transaction_markers import EndMarker, build_marker, parse_marker
 
 BYTES_MAX = 1 << 24
 OFFSETS = range(1 << 62)
@@ -58,9 +68,11 @@ def batch(
     return bytes(builder.build(last_offset=base_offset + len(found) - 1 + gap))
 
 
-def a_loop(buffer_bytes: int = 1 << 16, load_factor: float = 0.9) -> RecordLoop:
+def a_loop(
+    buffer_bytes: int = 1 << 16, load_factor: float = 0.9, aborted: tuple[Aborted, ...] = ()
+) -> RecordLoop:
     loop = RecordLoop()
-    loop.begin(bytes(range(32)), buffer_bytes, load_factor, BYTES_MAX, len(OFFSETS))
+    loop.begin(bytes(range(32)), buffer_bytes, load_factor, BYTES_MAX, len(OFFSETS), aborted)
     return loop
 
 
@@ -71,7 +83,7 @@ def map_all(loop: RecordLoop, data: bytes, bytes_max: int = 1 << 20, from_offset
         mapped = loop.map_records(Bytes(data), at, len(data), bytes_max, OFFSETS, from_offset)
         end = max(end, mapped.next_offset)
         at += mapped.bytes_read
-        if mapped.is_full or mapped.transactional_offset is not None:
+        if mapped.is_full:
             break
     return end
 
@@ -202,18 +214,99 @@ def test_one_batch_that_is_too_large_for_the_map_is_said_so() -> None:
         loop.map_records(Bytes(data), 0, len(data), 1 << 20, OFFSETS, 0)
 
 
-def test_the_map_ends_before_a_transaction_and_no_pass_rewrites_one() -> None:
-    before = batch(0, [(b"a", b"1")])
-    data = before + batch(1, [(b"a", b"2")], producer_id=4, transactional=True) + batch(2, [(b"a", b"3")])
-    loop = a_loop()
-    mapped = loop.map_records(Bytes(data), 0, len(data), 1 << 20, OFFSETS, 0)
-    assert (mapped.transactional_offset, mapped.next_offset, mapped.bytes_read) == (1, 1, len(before))
-    loop.rewrite_by(rules(mapped.next_offset))
-    assert clean_all(loop, data) == data
+PRODUCER = 4
+COMMIT, ABORT = True, False
+
+
+def marker(offset: int, is_commit: bool, horizon: int | None = None) -> bytes:
+    """The marker of the one producer, at an offset."""
+    made = parse_header(built := build_marker(PRODUCER, 0, 1, is_commit=is_commit, timestamp_ms=1000), 0)
+    data = bytearray(HEADER.pack(*made._replace(base_offset=offset))) + built[HEADER_SIZE:]
+    seal(data)
+    return bytes(data)
+
+
+def transaction(offset: int, key: bytes, value: bytes, is_commit: bool) -> bytes:
+    """A transaction of one record, and its marker."""
+    data = batch(offset, [(key, value)], producer_id=PRODUCER, transactional=True)
+    return data + marker(offset + 1, is_commit)
+
+
+def cleaned_twice(data: bytes, aborted: tuple[Aborted, ...], now_ms: tuple[int, int]) -> tuple[bytes, bytes]:
+    """What two passes leave, the second at the later of two times."""
+    left = []
+    for now in now_ms:
+        loop = a_loop(aborted=aborted)
+        end = map_all(loop, data)
+        loop.rewrite_by(attrs.evolve(rules(end), now_ms=now, delete_retention_ms=100))
+        data = clean_all(loop, data)
+        left.append(data)
+    return left[0], left[1]
+
+
+def kept(data: bytes) -> list[tuple[int, int, bool]]:
+    """(base offset, records, whether there is a delete horizon) of each batch."""
+    return [
+        (header.base_offset, header.record_count, header.has_delete_horizon) for header, _ in content(data)
+    ]
+
+
+def test_an_aborted_record_neither_stays_nor_counts() -> None:
+    """Its key keeps the older value, which is the latest that was committed."""
+    data = batch(0, [(b"a", b"1")]) + transaction(1, b"a", b"2", ABORT) + batch(3, [(b"b", b"3")])
+    once, _ = cleaned_twice(data, ((PRODUCER, 1, 2),), (0, 0))
+    assert kept(once) == [(0, 1, False), (2, 1, False), (3, 1, False)]
+
+
+def test_a_committed_record_counts_and_its_marker_stays_with_it() -> None:
+    data = batch(0, [(b"a", b"1")]) + transaction(1, b"a", b"2", COMMIT)
+    once, again = cleaned_twice(data, (), (0, 1 << 40))
+    assert kept(once) == kept(again) == [(1, 1, False), (2, 1, False)]
+
+
+@pytest.mark.parametrize("is_commit", [COMMIT, ABORT])
+def test_a_marker_without_records_goes_after_its_horizon(is_commit: bool) -> None:
+    """It stays in the pass that removes the records, and `delete.retention.ms` from the next one on."""
+    data = transaction(0, b"a", b"1", is_commit) + batch(2, [(b"a", b"2")])
+    aborted = () if is_commit else ((PRODUCER, 0, 1),)
+    first, second = cleaned_twice(data, aborted, (1000, 2000))
+    assert kept(first) == [(1, 1, False), (2, 1, False)]
+    assert kept(second) == [(1, 1, True), (2, 1, False)]
+    before, behind = cleaned_twice(second, aborted, (2100, 2101))
+    assert kept(before)[-1] == kept(behind)[-1] == (2, 1, False)
+    early, _ = cleaned_twice(second, aborted, (2099, 2099))
+    assert kept(early) == kept(second)
+    assert kept(behind) == [(2, 1, False)]
+    (header, (record,)) = content(second)[0]
+    assert (header.is_transactional, header.is_control, header.base_timestamp) == (True, True, 2100)
+    assert parse_marker(second[: header.size]) == EndMarker(not is_commit, 1)
+    assert record.timestamp == 1000
+
+
+def test_the_last_marker_of_a_producer_stays_though_empty() -> None:
+    """It has the producer's newest epoch, by which older ones are fenced."""
+    data = marker(0, COMMIT) + batch(1, [(b"a", b"2")])
+    for now in (1000, 2000, 3000):
+        loop = a_loop()
+        end = map_all(loop, data)
+        of_producer = LastBatches({}, {}, {PRODUCER: 0})
+        loop.rewrite_by(
+            attrs.evolve(rules(end), now_ms=now, delete_retention_ms=100, last_batches=of_producer)
+        )
+        data = clean_all(loop, data)
+    assert kept(data) == [(0, 0, False), (1, 1, False)]
+
+
+def test_index_entries_stay_while_a_reader_may_meet_the_transaction() -> None:
+    """With the pass that removes the records for the last time; an entry alone would hide later records."""
+    data = transaction(0, b"a", b"1", ABORT) + batch(2, [(b"a", b"2")])
+    loop = a_loop(aborted=((PRODUCER, 0, 1),))
+    loop.rewrite_by(rules(map_all(loop, data)))
+    first = loop.clean(Bytes(data), 0, len(data), 1 << 20, OFFSETS)
+    assert first.abort_markers == [1]
     loop.rewrite_by(rules(3))
-    with pytest.raises(TransactionFound) as caught:
-        loop.clean(Bytes(data), 0, len(data), 1 << 20, OFFSETS)
-    assert caught.value.offset == 1
+    left = bytes(first.data)
+    assert loop.clean(Bytes(left), 0, len(left), 1 << 20, OFFSETS).abort_markers == []
 
 
 @pytest.mark.parametrize("flipped", [30, 70])
@@ -275,3 +368,14 @@ def test_the_last_committed_batch_of_a_producer_stays_whatever_comes_behind_it(
     last = LastBatches.of(state, high_watermark)
     assert [each for each in last_offsets if last.has(_header(7, (each - 2) & SEQUENCE_MASK, each))] == [kept]
     assert not last.has(_header(8, (kept - 2) & SEQUENCE_MASK, kept))
+
+
+def test_a_delete_horizon_stays_within_64_bits() -> None:
+    """`delete.retention.ms` may be as large as a long: then the tombstone stays for ever."""
+    loop = a_loop()
+    data = batch(0, [(b"k", None)])
+    end = map_all(loop, data)
+    loop.rewrite_by(PassRules(NOW, (1 << 63) - 1, end, LastBatches({}, {})))
+    ((_, header),) = iter_batches(loop.clean(Bytes(data), 0, len(data), 1 << 20, OFFSETS).data)
+    assert header.has_delete_horizon
+    assert header.base_timestamp == (1 << 63) - 1

@@ -91,7 +91,9 @@ def clean_group(cleaning: Cleaning, group: Group, latest: dict[bytes | None, int
                 ]
                 if kept or header.base_offset in last:
                     cleaned.append(rewritten(header, kept))
-        cleaned.finish(header, group.source_bases)
+        end_offset = group.base_offset if header is None else header.next_offset
+        aborted = cleaning._log.aborted_transactions(group.base_offset, end_offset)
+        cleaned.finish(header, [each for each in aborted if each.last_offset < end_offset])
         done = cleaning.swap(group, cleaned)
     except Exception:
         cleaned.discard()

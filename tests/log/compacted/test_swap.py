@@ -291,7 +291,7 @@ def test_what_aborts_a_pass(how: str, when: str) -> None:
         with pytest.raises(CleaningAborted):
             cleaned.append(data)
     else:
-        cleaned.finish(last, group.source_bases)
+        cleaned.finish(last, ())
         abort(node, log)
         after = [] if log.is_closed else visible(log)
         assert not cleaning.swap(group, cleaned)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
@@ -160,3 +162,60 @@ def test_a_swap_that_kafka_was_interrupted_at_is_finished_or_undone(state: str) 
     assert content(log) == (new if is_new else old)
     assert not temporary_files(directory)
     assert not list(verify_partition(directory))
+
+
+def _flip(position: int) -> Callable[[bytes], bytes]:
+    def change(data: bytes) -> bytes:
+        at = position % len(data)
+        return data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :]
+
+    return change
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "a flipped value": _flip(-3),
+    "a flipped base offset": _flip(-5 * len(batch(2))),
+    "a base offset within the last segment": lambda data: (
+        data[: -batch_size()] + moved(data[-batch_size() :], 12)
+    ),
+    "a cut file": lambda data: data[:-1],
+    "zeros": lambda data: bytes(len(data)),
+}
+
+
+def batch_size() -> int:
+    return len(batch(2))
+
+
+def moved(data: bytes, distance: int) -> bytes:
+    """A batch further up: no checksum covers its base offset."""
+    (base_offset,) = struct.unpack_from(">q", data)
+    return struct.pack(">q", base_offset + distance) + data[8:]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("clean_stop", [True, False])
+def test_a_damaged_swap_takes_the_place_of_nothing(damage: str, clean_stop: bool) -> None:
+    """While the sources have their names, they stay, and so does all behind them."""
+    directory, old, new = kafka_directory()
+    cleaned = new[: len(new) - (len(old) - 3 * len(batch(2)) * 5)]
+    directory.open(f"{0:020d}.log.swap", create=True).append(DAMAGES[damage](cleaned))
+    directory.open(f"{0:020d}.index.swap", create=True)
+    log = open_log(directory, COMPACTED, clean=clean_stop, recovery_point=30)
+    assert content(log) == old
+    assert not temporary_files(directory)
+    assert not list(verify_partition(directory))
+
+
+def test_a_damaged_swap_without_sources_spares_the_last_segment() -> None:
+    """A base offset that no checksum covers may lie beyond the log: what is behind the cleaned segments stays."""
+    directory, old, new = kafka_directory()
+    cleaned = new[: len(new) - (len(old) - 3 * len(batch(2)) * 5)]
+    swapped = cleaned[: -batch_size()] + moved(cleaned[-batch_size() :], 1 << 40)
+    directory.open(f"{0:020d}.log.swap", create=True).append(swapped)
+    for base in (0, 10, 20):
+        directory.rename(f"{base:020d}.log", f"{base:020d}.log.deleted")
+    last = max(name for name in directory.list() if name.endswith(".log"))
+    before = directory.read_bytes(last)
+    open_log(directory, COMPACTED, clean=True, recovery_point=30)
+    assert directory.read_bytes(last) == before

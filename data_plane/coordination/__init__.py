@@ -1,0 +1,1 @@
+"""What group coordinators and transaction coordinators share: shards over the led partitions of one topic."""

@@ -1,0 +1,77 @@
+"""Values that a coordinator's parts hand to each other: a request, its answers, and what is due when. PURE."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+
+class Reply(Protocol):
+    """The receiver of the answer to one request."""
+
+    def complete(self, response: Any) -> None: ...
+
+
+Answers: TypeAlias = list[tuple[Reply, Any]]
+"""Replies with their responses, to be given when the decision that made them is committed."""
+
+
+class Ask:
+    """A request of a client (or None: time has passed) as a coordinator receives it."""
+
+    __slots__ = ("asked_at", "client_host", "client_id", "reply", "request", "version", "wall_ms")
+
+    def __init__(
+        self,
+        request: Any,
+        version: int,
+        reply: Reply | None,
+        wall_ms: int,
+        client_id: str = "",
+        client_host: str = "",
+    ) -> None:
+        self.request = request
+        self.version = version
+        self.reply = reply
+        self.wall_ms = wall_ms
+        self.client_id = client_id
+        self.client_host = client_host
+        self.asked_at = 0.0
+        """Monotonic seconds at which its coordinator began to owe an answer."""
+
+
+class TimePasses:
+    """The request of a coordinator's own timer. Not answered."""
+
+
+TimerAction: TypeAlias = Callable[[Any], None]
+"""Called with the turn of the machine that looks at what is due."""
+
+
+class Deadlines:
+    """A heap of what is due when. Sessions are looked at when they may have ended, not whenever they are renewed."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, object, TimerAction]] = []
+        self._sequence = 0
+
+    @property
+    def next_ms(self) -> float:
+        """The earliest deadline, in milliseconds; infinity if there is none."""
+        return self._heap[0][0] if self._heap else float("inf")
+
+    def at(self, deadline_ms: float, action: TimerAction) -> object:
+        """Call `action(turn)` at `deadline_ms`; the owner compares the token to tell an outdated timer."""
+        self._sequence += 1
+        token = object()
+        heapq.heappush(self._heap, (deadline_ms, self._sequence, token, action))
+        return token
+
+    def pop_due(self, now_ms: float) -> TimerAction | None:
+        if self._heap and self._heap[0][0] <= now_ms:
+            return heapq.heappop(self._heap)[3]
+        return None
+
+    def __len__(self) -> int:
+        return len(self._heap)

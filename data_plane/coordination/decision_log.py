@@ -1,0 +1,229 @@
+"""A partition of an internal topic as the log of a replicated state machine, and reading it back. PORTED colours apart,
+everything here returns at once; `read_latest` blocks and belongs into a worker.
+
+A decision is answered when the partition's high watermark has reached it. With one replica in sync the high watermark
+follows the append. With more, it rises with the followers' fetches.
+
+A decision of a transaction (offsets that a transactional producer commits) is one batch of that producer. The end of a
+transaction is a decision of its own: its record is the marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from data_plane.coordination.records import CoordinatorRecord, TransactionEnd
+from data_plane.log.log_types import Origin
+from data_plane.log.partition_log import PartitionLog
+from data_plane.replication.partition import Partition
+from metadata_quorum.ports import CommitListener
+from wire.batches.batch_errors import InvalidRecord
+from wire.batches.batch_header import BatchHeader, Buffer, parse_header
+from wire.batches.records import records
+from wire.batches.transaction_markers import build_marker, parse_marker
+from wire.record_batch import RecordBatchBuilder
+
+READ_BYTES = 1 << 20
+BATCH_BYTES = 1 << 20
+"""Bytes of keys and values after which a decision goes on in another batch."""
+DECOMPRESSED_BYTES_MAX = 256 << 20
+
+
+class CoordinatorLog:
+    """A `DecisionLog` over a led partition. Nobody else appends to it while it is led."""
+
+    def __init__(self, partition: Partition, wall_ms: Callable[[], int], compression_type: int) -> None:
+        self._partition = partition
+        self._wall_ms = wall_ms
+        self._compression_type = compression_type
+        self._listeners: list[CommitListener] = []
+        self._told = partition.log.high_watermark
+        self.epoch = partition.leader_epoch
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._partition.log.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._partition.log.high_watermark
+
+    @property
+    def has_room(self) -> bool:
+        """True, always: a full disk shows at the append."""
+        return True
+
+    def subscribe(self, listener: CommitListener) -> None:
+        self._listeners.append(listener)
+
+    def append_batch(self, records: Sequence[CoordinatorRecord | TransactionEnd]) -> int:
+        """Append the records; the last one's offset. Many records (tombstones of all offsets in a topic) make several
+        batches.
+
+        A crash between two of them leaves a part of the decision, which no rule of groups forbids. Only decisions
+        about offsets are larger than one batch, and each offset stands for itself.
+
+        Raises:
+            DiskError
+            KafkaError: the partition takes no appends; the coordinator then begins anew.
+        """
+        first = records[0]
+        if isinstance(first, TransactionEnd):
+            assert len(records) == 1, "the end of a transaction is a decision of its own"
+            return self._append_marker(first)
+        last_offset = self.log_end_offset - 1
+        builder: RecordBatchBuilder | None = None
+        size = 0
+        now_ms = self._wall_ms()
+        producer = first.producer
+        for record in records:
+            assert isinstance(record, CoordinatorRecord), "a marker stands among records"
+            assert record.producer is producer, "records of several transactions are no single decision"
+            key, value = record.encoded_key(), record.encoded_value()
+            more = len(key) + len(value or b"")
+            if builder is not None and size + more > BATCH_BYTES:
+                last_offset = self._write(builder, now_ms, first)
+                builder = None
+            if builder is None:
+                builder = self._new_builder(first)
+                size = 0
+            builder.append(now_ms, key, value)
+            size += more
+        return last_offset if builder is None else self._write(builder, now_ms, first)
+
+    def _new_builder(self, first: CoordinatorRecord) -> RecordBatchBuilder:
+        producer = first.producer
+        if producer is None:
+            return RecordBatchBuilder(compression_type=self._compression_type)
+        return RecordBatchBuilder(
+            compression_type=self._compression_type,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            is_transactional=True,
+        )
+
+    def _write(self, builder: RecordBatchBuilder, now_ms: int, first: CoordinatorRecord) -> int:
+        guard = None if first.producer is None else first.producer.guard
+        result = self._partition.log.append(
+            memoryview(builder.build()), Origin.COORDINATOR, self.epoch, now_ms, guard=guard
+        )
+        return result.last_offset
+
+    def _append_marker(self, end: TransactionEnd) -> int:
+        now_ms = self._wall_ms()
+        batch = build_marker(
+            end.producer_id,
+            end.producer_epoch,
+            end.coordinator_epoch,
+            is_commit=end.is_commit,
+            timestamp_ms=now_ms,
+        )
+        result = self._partition.append_marker(memoryview(batch), now_ms, end.transaction_version)
+        return result.last_offset
+
+    def catch_up(self) -> None:
+        """Report how far the high watermark is; called after an append and when the partition wakes its watchers."""
+        self._partition.advance_high_watermark()
+        high_watermark = self._partition.log.high_watermark
+        if high_watermark > self._told:
+            self._told = high_watermark
+            for listener in self._listeners:
+                listener(high_watermark)
+
+
+@attrs.define(eq=False)
+class PendingRecord:
+    """A record of an open transaction."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
+
+
+@attrs.define(eq=False)
+class Latest:
+    """The latest value of every key in a log, None for a tombstone; and what open transactions have written.
+
+    What a transaction has committed counts from its marker on, unless a record behind it had the same key.
+    """
+
+    values: dict[bytes, bytes | None] = attrs.field(factory=dict)
+    pending: dict[int, list[PendingRecord]] = attrs.field(factory=dict)
+    """The records of open transactions, by the producer's id."""
+    _offsets: dict[bytes, int] = attrs.field(factory=dict)
+    """Where the latest values are, of keys that were written while a transaction was open."""
+
+    def put(self, offset: int, key: bytes, value: bytes | None) -> None:
+        """A record outside of transactions."""
+        self.values[key] = value
+        if self.pending:
+            self._offsets[key] = offset
+            if value is None:
+                for records in self.pending.values():
+                    records[:] = [record for record in records if record.key != key]
+
+    def put_pending(self, producer_id: int, offset: int, key: bytes, value: bytes | None) -> None:
+        """A record of an open transaction."""
+        self.pending.setdefault(producer_id, []).append(PendingRecord(offset, key, value))
+
+    def end(self, producer_id: int, is_commit: bool) -> None:
+        """A marker."""
+        for record in self.pending.pop(producer_id, ()):
+            if is_commit and record.offset > self._offsets.get(record.key, -1):
+                self.values[record.key] = record.value
+                self._offsets[record.key] = record.offset
+        if not self.pending:
+            self._offsets.clear()
+
+    def is_overtaken(self, record: PendingRecord) -> bool:
+        """True if a later record has the same key."""
+        return record.offset < self._offsets.get(record.key, -1)
+
+
+def read_latest(log: PartitionLog, skipped: list[str]) -> Latest:
+    """The latest value of every key in the log. Blocking.
+
+    A batch whose checksum is right, but whose records contradict each other, was a client's: `skipped` tells of it. Raises `KafkaError` (the log cannot be read or is damaged), `DiskError`.
+    """
+    latest = Latest()
+    offset, end_offset = log.log_start_offset, log.log_end_offset
+    while offset < end_offset:
+        data = log.read_bytes(offset, READ_BYTES, upper_bound=end_offset, min_one=True)
+        position = 0
+        while position < len(data):
+            header = parse_header(data, position)
+            try:
+                _take_batch(latest, data, position, header)
+            except InvalidRecord as error:
+                skipped.append(f"{error}, batch at offset {header.base_offset}")
+            position += header.size
+            offset = header.last_offset + 1
+        if not data:
+            break
+    return latest
+
+
+def _take_batch(latest: Latest, data: Buffer, position: int, header: BatchHeader) -> None:
+    """Raises `InvalidRecord`."""
+    if header.is_control:
+        if header.is_transactional:
+            marker = parse_marker(memoryview(data)[position : position + header.size])
+            # A marker without records has been compacted: nothing of its transaction is left to be aborted.
+            latest.end(header.producer_id, marker is None or not marker.is_abort)
+        return
+    found = records(data, position, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+    if header.is_transactional:
+        for record in found:
+            if record.key is not None:
+                latest.put_pending(header.producer_id, record.offset, record.key, record.value)
+    elif latest.pending:
+        for record in found:
+            if record.key is not None:
+                latest.put(record.offset, record.key, record.value)
+    else:
+        values = latest.values
+        for record in found:
+            if record.key is not None:
+                values[record.key] = record.value

@@ -1,0 +1,38 @@
+"""What a log would refuse, asked before a coordinator decides: a decision that cannot be appended costs a reload."""
+
+from __future__ import annotations
+
+from data_plane.coordination.records import RecordProducer, TransactionEnd
+from data_plane.log.partition_log import PartitionLog
+from wire.errors import ErrorCode, KafkaError
+
+
+def check_producer(log: PartitionLog, producer: RecordProducer) -> None:
+    """Check the batch of a transaction, as the log does (`data_plane.log.transaction_rules`).
+
+    Raises:
+        KafkaError: INVALID_TXN_STATE (the transaction is neither open here nor verified), INVALID_PRODUCER_EPOCH
+        DiskError
+    """
+    producers = log.load_producers()
+    verifications = log.producers.verifications
+    valid = None if verifications is None else verifications.find(producer.producer_id)
+    if (
+        log.config.verifies_transactions
+        and not producers.has_ongoing(producer.producer_id, producer.epoch)
+        and (valid is None or producer.guard is not valid)
+    ):
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the offsets are no part of an open transaction")
+    producers.check_epoch(producer.producer_id, producer.epoch)
+
+
+def check_end(log: PartitionLog, end: TransactionEnd) -> None:
+    """Check a marker.
+
+    Raises:
+        KafkaError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED
+        DiskError
+    """
+    log.load_producers().check_marker(
+        end.producer_id, end.producer_epoch, end.coordinator_epoch, end.transaction_version
+    )

@@ -1,0 +1,154 @@
+"""All shards of a broker over one internal topic, and which of them a key belongs to (PORTED)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from data_plane.coordination.asking import Ask, Reply
+from data_plane.coordination.shard import RELOAD_SECONDS, CoordinatorHost, Shard
+from data_plane.replication.partition import Partition
+from metadata_quorum.image.metadata_image import MetadataDelta
+from odradek.serving.contract import Context, Delayed, Result
+from odradek.serving.timers import Timer
+from wire.errors import ErrorCode
+from wire.structure import Message
+
+ShardT = TypeVar("ShardT", bound=Shard[Any])
+
+
+class _Caught:
+    """A reply that keeps the response until it is asked for."""
+
+    __slots__ = ("later", "response")
+
+    def __init__(self) -> None:
+        self.response: Any = None
+        self.later: Reply | None = None
+
+    def complete(self, response: Any) -> None:
+        if self.later is None:
+            self.response = response
+        else:
+            self.later.complete(response)
+
+
+class Shards(ABC, Generic[ShardT]):
+    """The shards by their partition of `topic`. They follow the leadership of these partitions."""
+
+    def __init__(self, broker: CoordinatorHost, topic: str) -> None:
+        self._broker = broker
+        self._topic = topic
+        self.shards: dict[int, ShardT] = {}
+        self._is_open = True
+        self._reload: Timer | None = None
+        """One backoff for all shards, so that moving leaderships do not make an unreadable log be read more often."""
+
+    @abstractmethod
+    def new_shard(self, partition: Partition, failed: Callable[[Any], None]) -> ShardT:
+        """The coordinator of a partition whose leadership has come."""
+
+    @abstractmethod
+    def refusal(self, ask: Ask, code: ErrorCode) -> Any:
+        """The answer to `ask` where this broker does not coordinate."""
+
+    def partition_for(self, key: str) -> int | None:
+        """The partition of a group or a transactional id, None while the topic does not exist."""
+        topic = self._broker.newest.image.topics.get(self._topic)
+        return None if topic is None else partition_of(key, len(topic.partitions))
+
+    def submit(self, key: str, ask: Ask) -> None:
+        """Let the key's coordinator decide; `ask.reply` gets the answer, at once where another node has it."""
+        index = self.partition_for(key)
+        shard = None if index is None else self.shards.get(index)
+        if shard is not None:
+            shard.submit(ask)
+        elif ask.reply is not None:
+            ask.reply.complete(self.refusal(ask, ErrorCode.NOT_COORDINATOR))
+
+    def answer(self, context: Context, key: str, request: Any) -> Result:
+        """Submit a request for a handler; return the response, or a `Delayed`."""
+        caught = _Caught()
+        self.submit(
+            key,
+            Ask(
+                request,
+                context.api_version,
+                caught,
+                self._broker.clock.wall_ms(),
+                context.client_id or "",
+                f"/{context.client_address}",
+            ),
+        )
+        if caught.response is not None:
+            response: Message = caught.response
+            return response
+        caught.later = delayed = Delayed()
+        return delayed
+
+    def follow(self, delta: MetadataDelta) -> None:
+        """Follow the leadership if a change of the metadata may have moved it."""
+        if self._topic in delta.changed_topics or any(
+            topic.name == self._topic for topic in delta.deleted_topics.values()
+        ):
+            self.follow_leadership()
+
+    def follow_leadership(self) -> None:
+        """Keep exactly one shard for each led partition, of its leader epoch."""
+        hosted = self._broker.topics.get(self._topic)
+        led = {
+            index: partition
+            for index, partition in ({} if hosted is None else hosted.partitions).items()
+            if partition.is_leader and self._is_open
+        }
+        for index, shard in sorted(self.shards.items()):
+            partition = led.get(index)
+            if partition is not shard.partition or partition.leader_epoch != shard.leader_epoch:
+                del self.shards[index]
+                shard.stop()
+        for index, partition in sorted(led.items()):
+            if index not in self.shards:
+                self._begin(index, partition)
+
+    def _begin(self, index: int, partition: Partition) -> None:
+        shard = self.shards[index] = self.new_shard(partition, self._shard_failed)
+        self._broker.tasks.start_soon(shard.load)
+
+    def _shard_failed(self, shard: ShardT) -> None:
+        """Begin the shard anew from the log, after a pause."""
+        shard.stop()
+        index = shard.partition.log.partition
+        if self.shards.get(index) is shard:
+            del self.shards[index]
+            if self._reload is None:
+                at = self._broker.clock.monotonic() + RELOAD_SECONDS
+                self._reload = self._broker.timers.at(at, self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._reload = None
+        self.follow_leadership()
+
+    def stop(self) -> None:
+        """End all shards, because the node stops. Waiting requests get NOT_COORDINATOR."""
+        self._is_open = False
+        self.follow_leadership()
+
+    def statistics(self) -> dict[str, int]:
+        """Figures for metrics, of all shards together."""
+        totals = {"shards": len(self.shards), "loading": 0}
+        for shard in self.shards.values():
+            totals["loading"] += shard.is_loading
+            for name, value in shard.statistics().items():
+                totals[name] = totals.get(name, 0) + value
+        return totals
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """Kafka's rule: the absolute value of Java's `String.hashCode` (over UTF-16 code units), modulo the partitions."""
+    code = 0
+    units = key.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        code = (31 * code + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    magnitude = code if code < 1 << 31 else (1 << 32) - code
+    return (0 if magnitude == 1 << 31 else magnitude) % partitions

@@ -1,0 +1,233 @@
+"""TxnOffsetCommit: offsets that count when a transaction commits (KIP-98, KIP-447).
+
+Before the first offsets of a transaction, its coordinator is asked whether `__consumer_offsets` is a part of it. Since
+version 5 the question also adds the partition: the client does not add it itself (KIP-890).
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from data_plane.broker import Broker
+from data_plane.coordination.asking import Ask
+from data_plane.coordination.records import RecordProducer
+from data_plane.groups.coordinator import Shard
+from data_plane.groups.offsets import CommitOffsets, PartitionCommit, record_bytes
+from data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from data_plane.handlers.waiting import response_of
+from data_plane.log.parts.verification import ONGOING, VerificationGuard
+from odradek.env.ports import DiskError
+from odradek.serving.contract import Context, Delayed, Result, Suspend
+from odradek.serving.slices import Work, in_slices
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+ADDS_SINCE = 5
+ABORTABLE_SINCE = 4
+"""From this version on clients know TRANSACTION_ABORTABLE."""
+LOADING_SINCE = 2
+"""Older clients do not know COORDINATOR_LOAD_IN_PROGRESS here."""
+
+
+@attrs.define(eq=False)
+class _Offsets:
+    """The contents of a request, and the response in the making."""
+
+    commits: list[PartitionCommit] = attrs.field(factory=list)
+    accepted: list[TxnOffsetCommitResponsePartition] = attrs.field(factory=list)
+    """One for each of `commits`, for the coordinator's word."""
+    told: list[TxnOffsetCommitResponseTopic] = attrs.field(factory=list)
+    size: int = 0
+
+    def response(self) -> TxnOffsetCommitResponse:
+        return TxnOffsetCommitResponse(0, self.told)
+
+    def refuse(self, code: ErrorCode) -> TxnOffsetCommitResponse:
+        """The response with one error for all that was not refused before."""
+        for partition in self.accepted:
+            partition.error_code = code
+        return self.response()
+
+
+class _Committing(Delayed):
+    """A commit that waits for the group's coordinator."""
+
+    __slots__ = ("_offsets", "_version")
+
+    def __init__(self, offsets: _Offsets, version: int) -> None:
+        super().__init__()
+        self._offsets = offsets
+        self._version = version
+
+    def complete(self, response: list[ErrorCode]) -> None:
+        for partition, code in zip(self._offsets.accepted, response, strict=True):
+            partition.error_code = _told(code, self._version)
+        super().complete(self._offsets.response())
+
+
+class TxnOffsetCommitHandler:
+    """API 28."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: TxnOffsetCommitRequest) -> Result:
+        return in_slices(self._broker.long_work, self._answer(context.api_version, request))
+
+    def _answer(self, version: int, request: TxnOffsetCommitRequest) -> Work[Result]:
+        offsets = yield from self._sorted_out(request)
+        if not request.group_id:
+            return offsets.refuse(ErrorCode.INVALID_GROUP_ID)
+        if not offsets.commits:
+            return offsets.response()
+        shard = self._shard(request.group_id)
+        if shard is None:
+            return offsets.refuse(ErrorCode.NOT_COORDINATOR)
+        if shard.is_loading:
+            return offsets.refuse(_told(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, version))
+        guard = self._guard(shard, version, request)
+        if isinstance(guard, ErrorCode):
+            return offsets.refuse(guard)
+        if guard is ONGOING:
+            delayed = self._commit(version, request, offsets, ONGOING)
+            return delayed if delayed.response is None else delayed.response
+        return Suspend(lambda: self._verify(version, request, offsets, guard, shard))
+
+    def _shard(self, group_id: str) -> Shard | None:
+        index = self._broker.groups.partition_for(group_id)
+        return None if index is None else self._broker.groups.shards.get(index)
+
+    def _guard(
+        self, shard: Shard, version: int, request: TxnOffsetCommitRequest
+    ) -> VerificationGuard | ErrorCode:
+        """`ONGOING` where the coordinator needs not be asked."""
+        log = shard.partition.log
+        adds = version >= ADDS_SINCE
+        now_ms = int(self._broker.clock.monotonic() * 1000)
+        try:
+            guard = log.begin_verification(request.producer_id, request.producer_epoch, -1, adds, now_ms)
+        except DiskError as error:
+            log.home.failed(error)
+            return ErrorCode.NOT_COORDINATOR
+        except KafkaError as error:
+            return error.code
+        return guard if adds or log.config.verifies_transactions else ONGOING
+
+    async def _verify(
+        self,
+        version: int,
+        request: TxnOffsetCommitRequest,
+        offsets: _Offsets,
+        guard: VerificationGuard,
+        shard: Shard,
+    ) -> TxnOffsetCommitResponse:
+        broker = self._broker
+        partition = (OFFSETS_TOPIC, shard.partition.log.partition)
+        settings = broker.settings
+        deadline = broker.clock.monotonic() + settings.add_partitions_retry_backoff_ms_max / 1000
+        adds = version >= ADDS_SINCE
+        while True:
+            codes = await broker.transaction_verifier.verify(
+                request.transactional_id,
+                request.producer_id,
+                request.producer_epoch,
+                [partition],
+                adds=adds,
+            )
+            code = codes[partition]
+            retry_at = broker.clock.monotonic() + settings.add_partitions_retry_backoff_ms / 1000
+            if adds and code is ErrorCode.CONCURRENT_TRANSACTIONS and retry_at <= deadline:
+                await broker.clock.sleep_until(retry_at)
+                continue
+            if code or not adds:
+                break
+            # The marker of the transaction before may have voided the guard: with a new one, ask again.
+            newest = self._guard(shard, version, request)
+            if isinstance(newest, ErrorCode):
+                return offsets.refuse(newest)
+            is_valid = newest is guard or newest is ONGOING
+            guard = newest
+            if is_valid:
+                break
+        if code:
+            return offsets.refuse(_refusal(code, version))
+        delayed = self._commit(version, request, offsets, guard)
+        response: TxnOffsetCommitResponse = await response_of(delayed, broker)
+        return response
+
+    def _commit(
+        self,
+        version: int,
+        request: TxnOffsetCommitRequest,
+        offsets: _Offsets,
+        guard: VerificationGuard,
+    ) -> _Committing:
+        broker = self._broker
+        delayed = _Committing(offsets, version)
+        commit = CommitOffsets(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            -1,
+            tuple(offsets.commits),
+            offsets.size,
+            RecordProducer(request.producer_id, request.producer_epoch, guard),
+        )
+        broker.groups.submit(request.group_id, Ask(commit, version, delayed, broker.clock.wall_ms()))
+        return delayed
+
+    def _sorted_out(self, request: TxnOffsetCommitRequest) -> Work[_Offsets]:
+        """The offsets that may be committed, and an answer for each partition that is named."""
+        image = self._broker.image
+        offsets = _Offsets()
+        group_bytes = len(request.group_id.encode())
+        for asked in request.topics:
+            topic = image.topics.get(asked.name)
+            good, bad = [], []
+            for each in asked.partitions:
+                yield 1
+                answer = TxnOffsetCommitResponsePartition(each.partition_index, ErrorCode.NONE)
+                if topic is None or each.partition_index not in topic.partitions:
+                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    bad.append(answer)
+                    continue
+                good.append(answer)
+                commit = PartitionCommit(
+                    topic.name,
+                    topic.topic_id,
+                    each.partition_index,
+                    each.committed_offset,
+                    each.committed_leader_epoch,
+                    each.committed_metadata or "",
+                )
+                offsets.commits.append(commit)
+                offsets.size += record_bytes(group_bytes, commit)
+            offsets.accepted += good
+            # As in Kafka: a topic that nobody knows is told even without partitions, others are not.
+            if good or bad or topic is None:
+                offsets.told.append(TxnOffsetCommitResponseTopic(asked.name, bad + good))
+        return offsets
+
+
+def _refusal(code: ErrorCode, version: int) -> ErrorCode:
+    """The producer's error for that of a transaction's coordinator, as Kafka has it."""
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_SINCE:
+        return ErrorCode.INVALID_TXN_STATE
+    if code is ErrorCode.NETWORK_EXCEPTION:
+        # Older clients ask again after this one, without a search for another coordinator.
+        return _told(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, version)
+    return _told(code, version)
+
+
+def _told(code: ErrorCode, version: int) -> ErrorCode:
+    if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < LOADING_SINCE:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return code

@@ -1,0 +1,17 @@
+"""The topics of coordinators as this broker's configuration describes them."""
+
+from __future__ import annotations
+
+from data_plane.broker import Broker
+from data_plane.groups.offsets_topic import OFFSETS_TOPIC, offsets_topic
+from data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC, transactions_topic
+from wire.messages.create_topics import CreatableTopic
+
+
+def internal_topic(broker: Broker, name: str) -> CreatableTopic | None:
+    """The request that creates the topic; None for a client's."""
+    if name == OFFSETS_TOPIC:
+        return offsets_topic(broker.groups.settings)
+    if name == TRANSACTIONS_TOPIC:
+        return transactions_topic(broker.transactions.settings)
+    return None

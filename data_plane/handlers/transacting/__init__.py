@@ -1,0 +1,1 @@
+"""Handlers of transactional producers' requests, and of descriptions of transactions."""

@@ -1,0 +1,155 @@
+"""DescribeTransactions and ListTransactions (KIP-664): what coordinators here know of transactional ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from data_plane.broker import Broker
+from data_plane.coordination.asking import Ask
+from data_plane.handlers.grouping.gathering import DECISION_UNITS, Gather
+from data_plane.transactions.requests import DescribeTransaction, ListTransactions
+from data_plane.transactions.state import Transaction, TransactionsState, TransactionStatus
+from odradek.serving.answer_size import TOO_LARGE, RepeatedSize
+from odradek.serving.contract import Context, Result
+from odradek.serving.slices import Work, in_slices
+from wire.errors import ErrorCode
+from wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+)
+from wire.messages.describe_transactions import TransactionState as DescribedState
+from wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from wire.messages.list_transactions import TransactionState as ListedState
+
+DESCRIBED_BYTES = 100
+"""About the size of a transaction without partitions."""
+STATUSES = {status.told: status for status in TransactionStatus}
+
+
+class DescribeTransactionsHandler:
+    """API 65."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: DescribeTransactionsRequest) -> Result:
+        return in_slices(self._broker.long_work, self._answer(request))
+
+    def _answer(self, request: DescribeTransactionsRequest) -> Work[Result]:
+        named = [each for each in dict.fromkeys(request.transactional_ids) if each]
+
+        def combine(answers: list[Transaction | ErrorCode]) -> Work[DescribeTransactionsResponse]:
+            described: dict[str, DescribedState] = {"": DescribedState(ErrorCode.INVALID_REQUEST)}
+            for transactional_id, answer in zip(named, answers, strict=True):
+                described[transactional_id] = _described(transactional_id, answer)
+                yield 1 + len(described[transactional_id].topics)
+            repeated = RepeatedSize()
+            told: list[DescribedState] = []
+            untold = set(described)
+            for transactional_id in request.transactional_ids:
+                each = described[transactional_id]
+                if transactional_id in untold:
+                    untold.remove(transactional_id)
+                elif not repeated.has_room(_described_bytes(each)):
+                    each = DescribedState(TOO_LARGE, transactional_id)
+                told.append(each)
+                yield 1
+            return DescribeTransactionsResponse(0, told)
+
+        gather = Gather(self._broker, combine)
+        wall_ms = self._broker.clock.wall_ms()
+        for transactional_id in named:
+            self._broker.transactions.submit(
+                transactional_id, Ask(DescribeTransaction(transactional_id), 0, gather.part(), wall_ms)
+            )
+            yield DECISION_UNITS
+        gather.close()
+        return gather if gather.response is None else gather.response
+
+
+def _described_bytes(each: DescribedState) -> int:
+    return DESCRIBED_BYTES + sum(len(topic.topic) + 4 * len(topic.partitions) for topic in each.topics)
+
+
+def _described(transactional_id: str, answer: Transaction | ErrorCode) -> DescribedState:
+    if isinstance(answer, ErrorCode):
+        return DescribedState(answer, transactional_id)
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(answer.partitions):
+        topics.setdefault(topic, []).append(index)
+    return DescribedState(
+        ErrorCode.NONE,
+        transactional_id,
+        answer.status.told,
+        answer.timeout_ms,
+        answer.start_ms,
+        answer.producer_id,
+        answer.producer_epoch,
+        [TopicData(topic, indexes) for topic, indexes in topics.items()],
+    )
+
+
+def _matches(pattern: Any, name: str) -> bool:
+    """True if the whole name fits a compiled pattern of RE2."""
+    return pattern.fullmatch(name) is not None
+
+
+class ListTransactionsHandler:
+    """API 66. Filters by duration since version 1 (KIP-994), by a pattern since version 2 (KIP-1152)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: ListTransactionsRequest) -> Result:
+        matches: Callable[[str], bool] | None = None
+        if request.transactional_id_pattern:
+            # Imported at the first need: few nodes ever need it. RE2 takes linear time, whatever the pattern is.
+            import re2
+
+            try:
+                pattern = re2.compile(request.transactional_id_pattern)
+            except re2.error:
+                return ListTransactionsResponse(0, ErrorCode.INVALID_REGULAR_EXPRESSION)
+            matches = partial(_matches, pattern)
+        return in_slices(self._broker.long_work, self._answer(request, matches))
+
+    def _answer(
+        self, request: ListTransactionsRequest, matches: Callable[[str], bool] | None
+    ) -> Work[Result]:
+        broker = self._broker
+        unknown = [name for name in dict.fromkeys(request.state_filters) if name not in STATUSES]
+        statuses = {STATUSES[name] for name in request.state_filters if name in STATUSES}
+        producer_ids = set(request.producer_id_filters)
+        now_ms = broker.clock.wall_ms()
+
+        def is_listed(each: Transaction) -> bool:
+            return (
+                (not request.state_filters or each.status in statuses)
+                and (not producer_ids or each.producer_id in producer_ids)
+                and (request.duration_filter < 0 or now_ms - each.start_ms > request.duration_filter)
+                and (matches is None or matches(each.transactional_id))
+            )
+
+        def combine(answers: list[TransactionsState | ErrorCode]) -> Work[ListTransactionsResponse]:
+            told = []
+            for answer in answers:
+                if isinstance(answer, ErrorCode):
+                    if answer is ErrorCode.NOT_COORDINATOR:
+                        continue
+                    return ListTransactionsResponse(0, answer, unknown)
+                for transactional_id in sorted(answer.transactions):
+                    each = answer.transactions[transactional_id]
+                    if is_listed(each):
+                        told.append(ListedState(transactional_id, each.producer_id, each.status.told))
+                    yield 1
+            return ListTransactionsResponse(0, ErrorCode.NONE, unknown, told)
+
+        gather = Gather(broker, combine)
+        for _, shard in sorted(broker.transactions.shards.items()):
+            shard.submit(Ask(ListTransactions(), 0, gather.part(), now_ms))
+            yield DECISION_UNITS
+        gather.close()
+        return gather if gather.response is None else gather.response

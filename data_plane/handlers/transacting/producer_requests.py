@@ -1,0 +1,122 @@
+"""InitProducerId and EndTxn: the beginning and the end of what a transactional producer does."""
+
+from __future__ import annotations
+
+from data_plane.broker import Broker
+from data_plane.handlers.transacting.asking import ask_coordinator, fenced_code
+from data_plane.handlers.waiting import response_of
+from data_plane.transactions.requests import EndTransaction, InitProducer, Producer
+from data_plane.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from odradek.serving.contract import Context, Delayed, Result, Suspend
+from wire.errors import ErrorCode
+from wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+FENCED_SINCE_OF_INIT = 4
+EPOCHS_GROW_SINCE = 5
+"""EndTxn: from this version on each transaction has its own epoch (`transaction.version` 2)."""
+
+
+class InitProducerIdHandler:
+    """API 22. Without a transactional id for idempotent producers; ids come from the controller's blocks (KIP-730)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._ids = broker.producer_ids
+
+    def handle(self, context: Context, request: InitProducerIdRequest) -> Result:
+        if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+            return _refused(ErrorCode.INVALID_REQUEST)
+        if request.transactional_id is not None:
+            code = self._refused_settings(request)
+            if code:
+                return _refused(code)
+        version = context.api_version
+        if self._ids.is_empty:
+            return Suspend(lambda: self._answer_after_fill(version, request))
+        return self._answer(version, request)
+
+    def _refused_settings(self, request: InitProducerIdRequest) -> ErrorCode:
+        settings = self._broker.transactions.settings
+        if not request.transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        if request.enable2_pc and not settings.two_phase_commit:
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if request.keep_prepared_txn and not settings.two_phase_commit:
+            return ErrorCode.UNSUPPORTED_VERSION
+        if not request.enable2_pc and not 0 < request.transaction_timeout_ms <= settings.timeout_ms_max:
+            return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        return ErrorCode.NONE
+
+    def _answer(self, version: int, request: InitProducerIdRequest) -> Result:
+        if request.transactional_id is None:
+            producer_id = self._ids.take()
+            if producer_id is None:
+                return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            return InitProducerIdResponse(0, ErrorCode.NONE, producer_id, 0)
+
+        def convert(producer: Producer) -> InitProducerIdResponse:
+            return InitProducerIdResponse(
+                0,
+                fenced_code(producer.code, version, FENCED_SINCE_OF_INIT),
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.ongoing_producer_id,
+                producer.ongoing_producer_epoch,
+            )
+
+        asked = InitProducer(
+            request.transactional_id,
+            request.transaction_timeout_ms,
+            request.producer_id,
+            request.producer_epoch,
+            request.enable2_pc,
+            request.keep_prepared_txn,
+        )
+        return ask_coordinator(self._broker, asked.transactional_id, asked, convert)
+
+    async def _answer_after_fill(
+        self, version: int, request: InitProducerIdRequest
+    ) -> InitProducerIdResponse:
+        code = await self._ids.fill()
+        if code:
+            return _refused(code)
+        result = self._answer(version, request)
+        if isinstance(result, Delayed):
+            result = await response_of(result, self._broker)
+        assert isinstance(result, InitProducerIdResponse)
+        return result
+
+
+class EndTxnHandler:
+    """API 26. Answered when the outcome is committed; markers are written after that."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: EndTxnRequest) -> Result:
+        version = context.api_version
+        if not request.transactional_id:
+            return EndTxnResponse(0, ErrorCode.INVALID_REQUEST)
+        if self._broker.producer_ids.is_empty:
+            # The next transaction may need one.
+            self._broker.tasks.start_soon(self._broker.producer_ids.fill)
+
+        def convert(producer: Producer) -> EndTxnResponse:
+            code = fenced_code(producer.code, version)
+            if code or version < EPOCHS_GROW_SINCE:
+                return EndTxnResponse(0, code)
+            return EndTxnResponse(0, code, producer.producer_id, producer.producer_epoch)
+
+        asked = EndTransaction(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            request.committed,
+            2 if version >= EPOCHS_GROW_SINCE else 0,
+        )
+        return ask_coordinator(self._broker, asked.transactional_id, asked, convert)
+
+
+def _refused(code: ErrorCode) -> InitProducerIdResponse:
+    return InitProducerIdResponse(0, code, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)

@@ -1,0 +1,56 @@
+"""Which batches of transactions a pass removes, as Kafka's `CleanedTransactionMetadata` has it. PURE.
+
+What an aborted transaction has written goes with the first pass, and its keys do not count. A marker stays as long as
+its transaction has batches. The first pass that finds none gives the marker a delete horizon, as for a tombstone; a
+pass behind the horizon removes it. So a reader within `delete.retention.ms` knows how each transaction ended.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from wire.batches.batch_header import BatchHeader
+from wire.batches.transaction_markers import UNREADABLE_EPOCH, EndMarker
+
+Aborted: TypeAlias = tuple[int, int, int]
+"""An aborted transaction: producer id, first offset, and the offset of its marker."""
+
+
+class EndedTransactions:
+    """The transactions of one pass. All of them have ended: a pass cleans below the last stable offset."""
+
+    def __init__(self, aborted: Iterable[Aborted]) -> None:
+        self._aborted: dict[int, tuple[list[int], list[int]]] = {}
+        for producer_id, first_offset, last_offset in sorted(aborted):
+            firsts, lasts = self._aborted.setdefault(producer_id, ([], []))
+            firsts.append(first_offset)
+            lasts.append(last_offset)
+        self._seen: set[int] = set()
+        """Producers of whose open transaction the pass has met a batch."""
+
+    def begin_rewriting(self) -> None:
+        """The batches are about to be read again, from the log's start on."""
+        self._seen.clear()
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """True for a batch whose transaction was aborted."""
+        found = self._aborted.get(header.producer_id)
+        if found is None or not header.is_transactional:
+            return False
+        firsts, lasts = found
+        at = bisect_right(firsts, header.base_offset) - 1
+        return at >= 0 and header.base_offset < lasts[at]
+
+    def note_batch(self, header: BatchHeader) -> None:
+        """The pass has met a data batch of a transaction."""
+        self._seen.add(header.producer_id)
+
+    def is_needless(self, header: BatchHeader, marker: EndMarker | None) -> bool:
+        """True if the transaction that this marker ends has no batch any more. `marker` is None without its record."""
+        had_batches = header.producer_id in self._seen
+        self._seen.discard(header.producer_id)
+        if marker is None:
+            return True
+        return not had_batches and marker.coordinator_epoch != UNREADABLE_EPOCH

@@ -1,0 +1,79 @@
+"""Producer ids, from blocks that the controller hands out (KIP-730). PORTED."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from data_plane.ports import BrokerHost
+from metadata_quorum.ports import ControllerPort
+from odradek.env.ports import ConnectionLost, Env, Event
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+
+
+class ProducerIdHost(BrokerHost, Protocol):
+    """The part of the broker that is needed here."""
+
+    node_id: int
+    request_timeout_ms: int
+
+    @property
+    def env(self) -> Env: ...
+
+    @property
+    def controller(self) -> ControllerPort: ...
+
+
+class ProducerIds:
+    """The block of this broker: ids from `next_id` to below `end_id` are left."""
+
+    def __init__(self, broker: ProducerIdHost) -> None:
+        self._broker = broker
+        self.next_id = 0
+        self.end_id = 0
+        self._fetching: Event | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.next_id >= self.end_id
+
+    def take(self) -> int | None:
+        """A new producer id, None while there is none at hand."""
+        if self.is_empty:
+            return None
+        self.next_id += 1
+        return self.next_id - 1
+
+    async def fill(self) -> ErrorCode:
+        """Have at least one id at hand: NONE, or COORDINATOR_LOAD_IN_PROGRESS where the controller gives none."""
+        while self.is_empty:
+            if self._fetching is not None:
+                await self._fetching.wait()
+                continue
+            self._fetching = fetching = self._broker.env.event()
+            try:
+                code = await self._fetch_block()
+            finally:
+                self._fetching = None
+                fetching.set()
+            if code:
+                return code
+        return ErrorCode.NONE
+
+    async def _fetch_block(self) -> ErrorCode:
+        broker = self._broker
+        own = broker.newest.image.brokers.get(broker.node_id)
+        if own is None:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        request = AllocateProducerIdsRequest(broker.node_id, own.epoch)
+        try:
+            deadline = broker.clock.monotonic() + broker.request_timeout_ms / 1000
+            response = await broker.controller.request(request, deadline)
+        except (KafkaError, ConnectionLost):
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        if response.error_code:
+            broker.log.warning("producer_ids.refused", error=ErrorCode(response.error_code).name)
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        self.next_id = response.producer_id_start
+        self.end_id = response.producer_id_start + response.producer_id_len
+        return ErrorCode.NONE

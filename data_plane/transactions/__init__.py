@@ -1,0 +1,1 @@
+"""Transaction coordinators: one shard per led partition of `__transaction_state`."""

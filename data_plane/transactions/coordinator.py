@@ -1,0 +1,198 @@
+"""The transaction coordinators of a broker: one shard per led partition of `__transaction_state` (PORTED).
+
+After a load, a coordinator first completes what an earlier one has promised. It writes the markers of the transactions
+in PrepareCommit and PrepareAbort again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import attrs
+
+from data_plane.coordination.asking import Ask, TimePasses
+from data_plane.coordination.decision_log import Latest
+from data_plane.coordination.shard import Shard
+from data_plane.coordination.shards import Shards
+from data_plane.producer_ids import ProducerIds
+from data_plane.replication.partition import Partition
+from data_plane.transactions.counts import TransactionCounts
+from data_plane.transactions.machine import Changed, TransactionMachine, refusal
+from data_plane.transactions.markers import MarkerSender
+from data_plane.transactions.peers import BrokerPeers, TransactionHost
+from data_plane.transactions.requests import (
+    AbortTimedOut,
+    DescribeTransaction,
+    ExpireIds,
+    ListTransactions,
+    VerifyPartitions,
+)
+from data_plane.transactions.state import Transaction, TransactionsState, state_of
+from data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC, TransactionSettings
+from data_plane.transactions.verifier import CoordinatorVerifier
+from metadata_quorum.features import TRANSACTION_VERSION
+from odradek.serving.timers import Timer
+from wire.errors import ErrorCode
+
+_READS = (VerifyPartitions, DescribeTransaction, ListTransactions)
+COMMIT_TIMEOUT_MS = 5_000
+"""Milliseconds that a decision may wait for replicas before its client is told to ask again."""
+
+
+class OldestOpen(NamedTuple):
+    """Milliseconds since 1970 at which transactions began: one with a timeout, and a prepared one (KIP-939)."""
+
+    timed_ms: int | None
+    prepared_ms: int | None
+
+
+class TransactionShard(Shard[TransactionsState]):
+    """The coordinator of the transactional ids of one partition."""
+
+    NAME: ClassVar[str] = "transactions"
+
+    def __init__(
+        self,
+        broker: TransactionHost,
+        partition: Partition,
+        failed: Callable[[Any], None],
+        machine: TransactionMachine,
+        markers: MarkerSender,
+    ) -> None:
+        super().__init__(
+            broker, partition, failed, machine, compression_type=0, commit_timeout_ms=COMMIT_TIMEOUT_MS
+        )
+        self.machine = machine
+        self._markers = markers
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped
+
+    def read_state(self, latest: Latest, skipped: list[str]) -> TransactionsState:
+        return state_of(latest, skipped)
+
+    def empty_state(self) -> TransactionsState:
+        return TransactionsState()
+
+    def take_over(self, state: TransactionsState) -> None:
+        """Nothing: all that counts is replicated."""
+
+    def began(self, state: TransactionsState) -> None:
+        assert self._runtime is not None, "a shard begins before it has a runtime"
+        self._runtime.subscribe(self._committed)
+        for transactional_id in sorted(state.transactions):
+            transaction = state.transactions[transactional_id]
+            if transaction.status.is_ending:
+                self._markers.begin(self, transaction)
+
+    def _committed(self, state: TransactionsState, changed: Changed) -> None:
+        for transaction in changed:
+            self._markers.begin(self, transaction)
+
+    def has_completed(self, transaction: Transaction) -> bool:
+        """True if the newest state, committed or not, is beyond this one."""
+        if self._runtime is None:
+            return False
+        known: Transaction | None = self._runtime.state.transactions.get(transaction.transactional_id)
+        return known is None or (known.status, known.producer_id, known.producer_epoch) != (
+            transaction.status,
+            transaction.producer_id,
+            transaction.producer_epoch,
+        )
+
+    def refusal(self, ask: Ask, code: ErrorCode) -> Any:
+        return refusal(ask, code)
+
+    def waits_for_log(self, request: Any) -> bool:
+        return not isinstance(request, _READS)
+
+    def needs_replicas(self, request: Any) -> bool:
+        # A deadline that is refused stays due: its timer would fire again and again.
+        return not isinstance(request, (*_READS, TimePasses))
+
+    def size_of(self, state: TransactionsState) -> int:
+        return len(state.transactions)
+
+    def stop(self) -> None:
+        super().stop()
+        self._markers.forget(self)
+
+    def oldest_open(self) -> OldestOpen:
+        """The begins of the oldest open transactions."""
+        oldest: dict[bool, int] = {}
+        if self._runtime is not None:
+            state = self._runtime.state
+            for transactional_id, start_ms in state.open.items():
+                timeless = state.transactions[transactional_id].is_timeless
+                oldest[timeless] = min(start_ms, oldest.get(timeless, start_ms))
+        return OldestOpen(oldest.get(False), oldest.get(True))
+
+    def statistics(self) -> dict[str, int]:
+        open_count = 0 if self._runtime is None else len(self._runtime.state.open)
+        return {**self.machine.statistics(), **super().statistics(), "open": open_count}
+
+
+class TransactionCoordinator(Shards[TransactionShard]):
+    """All shards of a broker, their markers, and the way to other brokers' coordinators."""
+
+    def __init__(
+        self, broker: TransactionHost, settings: TransactionSettings, producer_ids: ProducerIds
+    ) -> None:
+        super().__init__(broker, TRANSACTIONS_TOPIC)
+        self._host = broker
+        self.settings = settings
+        self.producer_ids = producer_ids
+        self.counts = TransactionCounts()
+        self.peers = BrokerPeers(broker)
+        self.markers = MarkerSender(broker, self.peers)
+        self.verifier = CoordinatorVerifier(broker, self, self.peers)
+        self._timeouts: Timer | None = None
+        self._expiry: Timer | None = None
+
+    def new_shard(self, partition: Partition, failed: Callable[[Any], None]) -> TransactionShard:
+        if self._timeouts is None:
+            self._set_timeouts()
+            self._set_expiry()
+        machine = TransactionMachine(self.settings, self.producer_ids.take, self._record_version, self.counts)
+        return TransactionShard(self._host, partition, failed, machine, self.markers)
+
+    def refusal(self, ask: Ask, code: ErrorCode) -> Any:
+        return refusal(ask, code)
+
+    def _record_version(self) -> int:
+        """Records can tell what transaction version 2 needs since `transaction.version` 1."""
+        return 1 if self._broker.newest.image.features.get(TRANSACTION_VERSION, 0) >= 1 else 0
+
+    def _set_timeouts(self) -> None:
+        at = self._broker.clock.monotonic() + self.settings.timeout_check_interval_ms / 1000
+        self._timeouts = self._broker.timers.at(at, self._abort_timed_out)
+
+    def _abort_timed_out(self) -> None:
+        self._set_timeouts()
+        self._tell_all(AbortTimedOut)
+
+    def _set_expiry(self) -> None:
+        at = self._broker.clock.monotonic() + self.settings.expiry_interval_ms / 1000
+        self._expiry = self._broker.timers.at(at, self._expire)
+
+    def _expire(self) -> None:
+        self._set_expiry()
+        self._tell_all(ExpireIds)
+
+    def _tell_all(self, request: Callable[[], Any]) -> None:
+        for index, shard in sorted(self.shards.items()):
+            if not shard.is_loading:
+                try:
+                    shard.submit(Ask(request(), 0, None, self._broker.clock.wall_ms()))
+                except Exception:
+                    # One shard's bug must not cost the others their turn.
+                    self._broker.log.exception("transactions.check_failed", partition=index)
+
+    def stop(self) -> None:
+        super().stop()
+        self.peers.close()
+
+    def statistics(self) -> dict[str, int]:
+        return {**super().statistics(), **self.markers.statistics(), **attrs.asdict(self.counts)}

@@ -1,0 +1,584 @@
+"""The transaction coordinator of one partition of `__transaction_state`, as a machine for the replicated runtime. PURE.
+
+The decision table (KIP-98, KIP-360, KIP-890; the order of checks is Kafka's)
+----------------------------------------------------------------------------
+Each row is a state of the transactional id, each column a request whose producer id and epoch are right. `abort first`
+means: the epoch grows, the open transaction is aborted, and the request goes on when that is done.
+
+    state             InitProducerId     AddPartitionsToTxn    EndTxn commit            EndTxn abort
+    ----------------  -----------------  --------------------  -----------------------  -----------------------------
+    (unknown)         Empty, epoch 0     INVALID_PRODUCER_ID_  INVALID_PRODUCER_ID_     INVALID_PRODUCER_ID_MAPPING
+                                         MAPPING               MAPPING
+    Empty             Empty, epoch + 1   Ongoing               INVALID_TXN_STATE        v1 INVALID_TXN_STATE,
+                                                                                        v2 PrepareAbort
+    Ongoing           abort first        Ongoing               PrepareCommit            PrepareAbort
+    PrepareCommit     waits              waits                 CONCURRENT_TRANSACTIONS  INVALID_TXN_STATE
+    PrepareAbort      waits              waits                 INVALID_TXN_STATE        CONCURRENT_TRANSACTIONS
+    CompleteCommit    Empty, epoch + 1   Ongoing               v1 NONE, v2 NONE if it   v1 INVALID_TXN_STATE,
+                                                               is a retry, otherwise    v2 PrepareAbort unless it is
+                                                               INVALID_TXN_STATE        a retry: INVALID_TXN_STATE
+    CompleteAbort     Empty, epoch + 1   Ongoing               INVALID_TXN_STATE        v1 NONE, v2 NONE if it is a
+                                                                                        retry, otherwise PrepareAbort
+
+`waits`: where Kafka says CONCURRENT_TRANSACTIONS at once, the request is held until the markers are written, for
+`HELD_MS_MAX` at most. Markers mostly take a few milliseconds, and a client pauses longer than that before it asks again.
+
+Wrong producers: another producer id is INVALID_PRODUCER_ID_MAPPING, another epoch PRODUCER_FENCED (Init: both
+PRODUCER_FENCED). Since client version 2 the epoch grows with every end of a transaction. So an EndTxn with the
+epoch before the newest one is a retry. Its answer is what the first one has brought about.
+
+A producer whose transaction the coordinator has aborted goes on with InitProducerId, by its own id and epoch (KIP-360). It
+gets the epoch of that abort. A new producer takes the next one, and the old one is fenced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+
+from data_plane.coordination.asking import Answers, Ask, Deadlines, Reply, TimePasses
+from data_plane.coordination.records import CoordinatorRecord, TransactionEnd
+from data_plane.transactions.counts import TransactionCounts
+from data_plane.transactions.requests import (
+    AbortTimedOut,
+    AddPartitions,
+    DescribeTransaction,
+    EndTransaction,
+    ExpireIds,
+    InitProducer,
+    ListTransactions,
+    MarkersWritten,
+    Producer,
+    Verified,
+    VerifyPartitions,
+)
+from data_plane.transactions.state import (
+    EPOCH_MAX,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIME,
+    TIMELESS,
+    Transaction,
+    TransactionsState,
+    TransactionStatus,
+    record_of,
+    tombstone_of,
+)
+from data_plane.transactions.transactions_topic import TransactionSettings
+from metadata_quorum.state_machine import Decision, DecisionContext
+from wire.errors import ErrorCode
+
+HELD_MS_MAX = 500
+HELD_MAX = 16
+"""Requests of one transactional id that wait for its markers."""
+EPOCHS_GROW_SINCE = 2
+"""The client version (`transaction.version`) from which on each transaction has its own epoch."""
+EXPIRED_MAX = 1_000
+"""Transactional ids that one decision forgets."""
+
+Changed = tuple[Transaction, ...]
+"""The transactions of a decision whose markers are to be written."""
+
+
+class Turn:
+    """One decision in the making. Each record shows in `state` at once."""
+
+    __slots__ = ("answers", "now_ms", "records", "state", "wall_ms")
+
+    def __init__(self, state: TransactionsState, now_ms: int, wall_ms: int) -> None:
+        self.state = state
+        self.now_ms = now_ms
+        self.wall_ms = wall_ms
+        self.records: list[CoordinatorRecord | TransactionEnd] = []
+        self.answers: Answers = []
+
+    def write(self, record: CoordinatorRecord) -> None:
+        self.records.append(record)
+        self.state = self.state.replay((record,))
+
+    def answer(self, reply: Reply | None, response: Any) -> None:
+        """Give `response` once everything that this turn decides is committed."""
+        if reply is not None:
+            self.answers.append((reply, response))
+
+
+_WRONG_PRODUCER = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+
+
+def _code_of(response: Any) -> Any:
+    return response.code if isinstance(response, (Producer, Verified)) else response
+
+
+def refusal(ask: Ask, code: ErrorCode) -> Any:
+    """The answer to `ask` instead of a decision."""
+    request = ask.request
+    if isinstance(request, (InitProducer, EndTransaction)):
+        return Producer(code)
+    if isinstance(request, VerifyPartitions):
+        return Verified(code)
+    return code
+
+
+class TransactionMachine:
+    """The state machine of one partition. One per led partition, made anew whenever leadership comes."""
+
+    def __init__(
+        self,
+        settings: TransactionSettings,
+        take_producer_id: Callable[[], int | None],
+        record_version: Callable[[], int],
+        counts: TransactionCounts,
+    ) -> None:
+        """`take_producer_id` gives a new producer id, None while there is none at hand. `record_version` is the version of
+        new records, by the cluster's `transaction.version`. `counts` are those of all shards."""
+        self._settings = settings
+        self._take_producer_id = take_producer_id
+        self._record_version = record_version
+        self.deadlines = Deadlines()
+        self._held: dict[str, list[Ask]] = {}
+        """Requests that wait for markers, by transactional id."""
+        self._counts = counts
+        self._deciders: dict[type, Callable[[Turn, Ask], None]] = {
+            InitProducer: self._init,
+            AddPartitions: self._add,
+            VerifyPartitions: self._verify,
+            EndTransaction: self._end,
+            MarkersWritten: self._markers_written,
+            AbortTimedOut: self._abort_timed_out,
+            ExpireIds: self._expire,
+            DescribeTransaction: self._describe,
+            ListTransactions: self._list,
+            TimePasses: lambda turn, ask: None,
+        }
+
+    # -- the runtime's --------------------------------------------------------------------------------------------
+
+    def decide(self, state: TransactionsState, request: Ask, context: DecisionContext) -> Decision:
+        turn = Turn(state, context.now_ms, request.wall_ms)
+        while (action := self.deadlines.pop_due(turn.now_ms)) is not None:
+            action(turn)
+        self._deciders[type(request.request)](turn, request)
+        self._counts.refused += sum(_code_of(response) in _WRONG_PRODUCER for _, response in turn.answers)
+        return Decision(turn.records, turn.answers)
+
+    def replay(
+        self,
+        state: TransactionsState,
+        base_offset: int,
+        epoch: int,
+        records: Sequence[CoordinatorRecord | TransactionEnd],
+    ) -> tuple[TransactionsState, Changed]:
+        after = state.replay(records)
+        ids = dict.fromkeys(getattr(record, "transactional_id", "") for record in records)
+        newest = (after.transactions.get(transactional_id) for transactional_id in ids)
+        return after, tuple(each for each in newest if each is not None and each.status.is_ending)
+
+    def refuse(self, request: Ask, code: ErrorCode) -> Answers:
+        """NOT_CONTROLLER of the runtime is NOT_COORDINATOR here."""
+        if code is ErrorCode.NOT_CONTROLLER:
+            code = ErrorCode.NOT_COORDINATOR
+        elif code is ErrorCode.REQUEST_TIMED_OUT:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return [] if request.reply is None else [(request.reply, refusal(request, code))]
+
+    def _write(self, turn: Turn, transaction: Transaction) -> None:
+        turn.write(record_of(transaction, self._record_version()))
+
+    # -- InitProducerId -------------------------------------------------------------------------------------------
+
+    def _init(self, turn: Turn, ask: Ask) -> None:
+        request: InitProducer = ask.request
+        transaction: Transaction | None = turn.state.transactions.get(request.transactional_id)
+        timeout_ms = TIMELESS if request.two_phase else request.timeout_ms
+        if transaction is None:
+            if len(turn.state.transactions) >= self._settings.ids_per_partition_max:
+                self._counts.refused_ids += 1
+                return turn.answer(ask.reply, Producer(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            producer_id = self._take_producer_id()
+            if producer_id is None:
+                return turn.answer(ask.reply, Producer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            transaction = Transaction(request.transactional_id, producer_id, NO_PRODUCER_EPOCH, timeout_ms)
+        if not _is_known(transaction, request):
+            return turn.answer(ask.reply, Producer(ErrorCode.PRODUCER_FENCED))
+        if transaction.status.is_ending:
+            return self._hold(turn, ask)
+        if transaction.status is TransactionStatus.ONGOING:
+            if request.keep_prepared:
+                return self._resume(turn, ask, transaction)
+            self._write(turn, _fenced(transaction, turn.wall_ms))
+            return self._hold(turn, ask)
+        begun = self._begun(transaction, request)
+        if isinstance(begun, ErrorCode):
+            return turn.answer(ask.reply, Producer(begun))
+        begun = attrs.evolve(
+            begun,
+            timeout_ms=timeout_ms,
+            status=TransactionStatus.EMPTY,
+            partitions=frozenset(),
+            start_ms=NO_TIME,
+            last_update_ms=turn.wall_ms,
+            next_producer_id=NO_PRODUCER_ID,
+            next_producer_epoch=NO_PRODUCER_EPOCH,
+        )
+        self._write(turn, begun)
+        turn.answer(ask.reply, Producer(ErrorCode.NONE, begun.producer_id, begun.producer_epoch))
+
+    def _begun(self, transaction: Transaction, request: InitProducer) -> Transaction | ErrorCode:
+        """The transactional id with the producer id and epoch of a producer that begins, or goes on after an error."""
+        epoch = transaction.producer_epoch
+        is_new_producer = request.producer_epoch == NO_PRODUCER_EPOCH
+        goes_on = request.producer_epoch == epoch or (
+            # The coordinator has aborted its transaction with the last epoch, which no producer may have.
+            epoch == EPOCH_MAX and request.producer_epoch == transaction.last_producer_epoch
+        )
+        if transaction.is_epoch_exhausted and (is_new_producer or goes_on):
+            producer_id = self._take_producer_id()
+            if producer_id is None:
+                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return attrs.evolve(
+                transaction,
+                producer_id=producer_id,
+                producer_epoch=0,
+                last_producer_epoch=request.producer_epoch,
+                previous_producer_id=transaction.producer_id,
+            )
+        if is_new_producer:
+            return attrs.evolve(transaction, producer_epoch=epoch + 1, last_producer_epoch=NO_PRODUCER_EPOCH)
+        if epoch in (NO_PRODUCER_EPOCH, request.producer_epoch):
+            return attrs.evolve(transaction, producer_epoch=epoch + 1, last_producer_epoch=epoch)
+        if request.producer_epoch == transaction.last_producer_epoch:
+            # The answer to the first request was lost.
+            return transaction
+        return ErrorCode.PRODUCER_FENCED
+
+    def _resume(self, turn: Turn, ask: Ask, transaction: Transaction) -> None:
+        """Hand a prepared transaction over to the producer that ends it (KIP-939).
+
+        The new producer has an epoch of its own, by which the one before it is fenced. The transaction keeps its epoch
+        until it ends.
+        """
+        producer_id, epoch = _expected(transaction)
+        if epoch >= EPOCH_MAX - 1:
+            fresh = self._take_producer_id()
+            if fresh is None:
+                return turn.answer(ask.reply, Producer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            producer_id, epoch = fresh, -1
+        resumed = attrs.evolve(
+            transaction,
+            next_producer_id=producer_id,
+            next_producer_epoch=epoch + 1,
+            last_update_ms=turn.wall_ms,
+        )
+        self._write(turn, resumed)
+        turn.answer(
+            ask.reply,
+            Producer(
+                ErrorCode.NONE,
+                producer_id,
+                epoch + 1,
+                transaction.producer_id,
+                transaction.producer_epoch,
+            ),
+        )
+
+    # -- partitions -----------------------------------------------------------------------------------------------
+
+    def _add(self, turn: Turn, ask: Ask) -> None:
+        request: AddPartitions = ask.request
+        transaction, code = _find(turn.state, request)
+        if transaction is None or code:
+            return turn.answer(ask.reply, code)
+        if transaction.status.is_ending:
+            return self._hold(turn, ask)
+        is_open = transaction.status is TransactionStatus.ONGOING
+        if not (is_open and request.partitions <= transaction.partitions):
+            added = attrs.evolve(
+                transaction,
+                status=TransactionStatus.ONGOING,
+                partitions=transaction.partitions | request.partitions,
+                start_ms=transaction.start_ms if is_open else turn.wall_ms,
+                last_update_ms=turn.wall_ms,
+                client_version=request.client_version,
+            )
+            self._write(turn, added)
+        turn.answer(ask.reply, ErrorCode.NONE)
+
+    def _verify(self, turn: Turn, ask: Ask) -> None:
+        request: VerifyPartitions = ask.request
+        transaction, code = _find(turn.state, request)
+        if transaction is None or code:
+            return turn.answer(ask.reply, Verified(code))
+        if transaction.status.is_ending:
+            return turn.answer(ask.reply, Verified(ErrorCode.CONCURRENT_TRANSACTIONS))
+        codes = {
+            each: ErrorCode.NONE if each in transaction.partitions else ErrorCode.TRANSACTION_ABORTABLE
+            for each in request.partitions
+        }
+        turn.answer(ask.reply, Verified(ErrorCode.NONE, codes))
+
+    # -- the end of a transaction ---------------------------------------------------------------------------------
+
+    def _end(self, turn: Turn, ask: Ask) -> None:
+        request: EndTransaction = ask.request
+        transaction: Transaction | None = turn.state.transactions.get(request.transactional_id)
+        if transaction is None:
+            return turn.answer(ask.reply, Producer(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
+        code = _may_end(transaction, request)
+        if code:
+            return turn.answer(ask.reply, Producer(code))
+        outcome = _outcome(transaction, request)
+        if outcome is ErrorCode.NONE:
+            return turn.answer(
+                ask.reply, Producer(outcome, transaction.producer_id, transaction.producer_epoch)
+            )
+        if isinstance(outcome, ErrorCode):
+            return turn.answer(ask.reply, Producer(outcome))
+        next_id = NO_PRODUCER_ID
+        grows = request.client_version >= EPOCHS_GROW_SINCE
+        if grows and transaction.is_epoch_exhausted and transaction.next_producer_epoch < 0:
+            taken = self._take_producer_id()
+            if taken is None:
+                return turn.answer(ask.reply, Producer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            next_id = taken
+        ending = _ending(transaction, outcome, request.client_version, next_id, turn.wall_ms)
+        self._write(turn, ending)
+        turn.answer(ask.reply, Producer(ErrorCode.NONE, *_after(ending)))
+
+    def _markers_written(self, turn: Turn, ask: Ask) -> None:
+        request: MarkersWritten = ask.request
+        transaction: Transaction | None = turn.state.transactions.get(request.transactional_id)
+        if (
+            transaction is None
+            or not transaction.status.is_ending
+            or (transaction.producer_id, transaction.producer_epoch)
+            != (request.producer_id, request.producer_epoch)
+        ):
+            return
+        if transaction.status is TransactionStatus.PREPARE_COMMIT:
+            self._counts.committed += 1
+        else:
+            self._counts.aborted += 1
+        self._write(turn, _completed(transaction, turn.wall_ms))
+        for held in self._held.pop(request.transactional_id, ()):
+            self._deciders[type(held.request)](turn, held)
+
+    def _abort_timed_out(self, turn: Turn, ask: Ask) -> None:
+        late = [
+            transactional_id
+            for transactional_id, start_ms in turn.state.open.items()
+            if _is_late(turn.state.transactions[transactional_id], start_ms, turn.wall_ms)
+        ]
+        for transactional_id in sorted(late):
+            self._counts.timed_out += 1
+            self._write(turn, _fenced(turn.state.transactions[transactional_id], turn.wall_ms))
+
+    def _expire(self, turn: Turn, ask: Ask) -> None:
+        before_ms = turn.wall_ms - self._settings.id_expiration_ms
+        expired = [
+            transactional_id
+            for transactional_id, each in turn.state.transactions.items()
+            if each.last_update_ms <= before_ms
+            and (each.status is TransactionStatus.EMPTY or each.status.is_complete)
+        ]
+        for transactional_id in sorted(expired)[:EXPIRED_MAX]:
+            turn.write(tombstone_of(transactional_id))
+
+    # -- requests that wait for markers ---------------------------------------------------------------------------
+
+    def _hold(self, turn: Turn, ask: Ask) -> None:
+        """Decide the request when the markers are written, or refuse it after a while."""
+        if ask.reply is None:
+            return
+        transactional_id = ask.request.transactional_id
+        held = self._held.setdefault(transactional_id, [])
+        if len(held) >= HELD_MAX:
+            turn.answer(ask.reply, refusal(ask, ErrorCode.CONCURRENT_TRANSACTIONS))
+            return
+        held.append(ask)
+        self.deadlines.at(turn.now_ms + HELD_MS_MAX, partial(self._give_up, transactional_id, ask))
+
+    def _give_up(self, transactional_id: str, ask: Ask, turn: Turn) -> None:
+        held = self._held.get(transactional_id)
+        if held is not None and ask in held:
+            held.remove(ask)
+            if not held:
+                del self._held[transactional_id]
+            turn.answer(ask.reply, refusal(ask, ErrorCode.CONCURRENT_TRANSACTIONS))
+
+    # -- descriptions ---------------------------------------------------------------------------------------------
+
+    def _describe(self, turn: Turn, ask: Ask) -> None:
+        request: DescribeTransaction = ask.request
+        transaction: Transaction | None = turn.state.transactions.get(request.transactional_id)
+        turn.answer(ask.reply, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if transaction is None else transaction)
+
+    def _list(self, turn: Turn, ask: Ask) -> None:
+        turn.answer(ask.reply, turn.state)
+
+    def statistics(self) -> dict[str, int]:
+        """Figures for metrics."""
+        return {"held": sum(map(len, self._held.values()))}
+
+
+def _is_known(transaction: Transaction, request: InitProducer) -> bool:
+    """False for a producer that another one has replaced. Its epoch is looked at later."""
+    return (
+        request.producer_epoch == NO_PRODUCER_EPOCH
+        or transaction.producer_epoch == NO_PRODUCER_EPOCH
+        or request.producer_id == transaction.producer_id
+        or (
+            request.producer_id == transaction.previous_producer_id
+            and request.producer_epoch >= EPOCH_MAX - 1
+        )
+    )
+
+
+def _expected(transaction: Transaction) -> tuple[int, int]:
+    """The producer id and epoch that requests must have: after a resumption those of the producer that has resumed."""
+    if transaction.next_producer_epoch >= 0 and not transaction.status.is_ending:
+        return transaction.next_producer_id, transaction.next_producer_epoch
+    return transaction.producer_id, transaction.producer_epoch
+
+
+def _find(
+    state: TransactionsState, request: AddPartitions | VerifyPartitions
+) -> tuple[Transaction | None, ErrorCode]:
+    """The transaction of a producer that asks for partitions, or the error for another one."""
+    if not request.transactional_id:
+        return None, ErrorCode.INVALID_REQUEST
+    transaction: Transaction | None = state.transactions.get(request.transactional_id)
+    if transaction is None:
+        return None, ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    producer_id, epoch = _expected(transaction)
+    if request.producer_id != producer_id:
+        return transaction, ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if request.producer_epoch != epoch:
+        return transaction, ErrorCode.PRODUCER_FENCED
+    if transaction.next_producer_epoch >= 0 and not transaction.status.is_ending:
+        # Whoever has resumed a prepared transaction may only end it.
+        return transaction, ErrorCode.INVALID_TXN_STATE
+    return transaction, ErrorCode.NONE
+
+
+def _may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
+    """The error for a producer that is not the transaction's."""
+    producer_id, epoch = _expected(transaction)
+    if request.producer_id != producer_id and not _repeats_overflow(transaction, request):
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if request.client_version < EPOCHS_GROW_SINCE:
+        is_valid = request.producer_epoch == epoch
+    elif transaction.status.is_ending:
+        is_valid = _is_retry(transaction, request)
+    elif transaction.status.is_complete:
+        is_valid = request.producer_epoch == epoch or _is_retry(transaction, request)
+    else:
+        is_valid = request.producer_epoch == epoch
+    return ErrorCode.NONE if is_valid else ErrorCode.PRODUCER_FENCED
+
+
+def _repeats_overflow(transaction: Transaction, request: EndTransaction) -> bool:
+    """True for a repeated EndTxn after which the producer id has changed, since its epochs were used up."""
+    return (
+        request.producer_id == transaction.previous_producer_id
+        and request.producer_epoch == EPOCH_MAX - 1
+        and transaction.producer_epoch == 0
+    )
+
+
+def _is_retry(transaction: Transaction, request: EndTransaction) -> bool:
+    newest = transaction.producer_epoch
+    if transaction.status.is_ending and transaction.next_producer_epoch >= 0:
+        newest = transaction.next_producer_epoch
+    return newest == request.producer_epoch + 1 or _repeats_overflow(transaction, request)
+
+
+def _outcome(transaction: Transaction, request: EndTransaction) -> TransactionStatus | ErrorCode:
+    """The next state, or the answer that changes nothing."""
+    status, is_commit = transaction.status, request.is_commit
+    grows = request.client_version >= EPOCHS_GROW_SINCE
+    if status is TransactionStatus.ONGOING:
+        return TransactionStatus.PREPARE_COMMIT if is_commit else TransactionStatus.PREPARE_ABORT
+    if status.is_ending:
+        is_same = is_commit == (status is TransactionStatus.PREPARE_COMMIT)
+        return ErrorCode.CONCURRENT_TRANSACTIONS if is_same else ErrorCode.INVALID_TXN_STATE
+    if status.is_complete:
+        is_same = is_commit == (status is TransactionStatus.COMPLETE_COMMIT)
+        if is_same and (not grows or _is_retry(transaction, request)):
+            return ErrorCode.NONE
+        if is_commit or not grows or _is_retry(transaction, request):
+            return ErrorCode.INVALID_TXN_STATE
+        return TransactionStatus.PREPARE_ABORT
+    return ErrorCode.INVALID_TXN_STATE if is_commit or not grows else TransactionStatus.PREPARE_ABORT
+
+
+def _ending(
+    transaction: Transaction, status: TransactionStatus, client_version: int, next_id: int, wall_ms: int
+) -> Transaction:
+    """The transaction with its outcome decided. Its markers have the epoch of this state."""
+    epoch, last_epoch = transaction.producer_epoch, transaction.last_producer_epoch
+    next_epoch = transaction.next_producer_epoch
+    if client_version >= EPOCHS_GROW_SINCE:
+        epoch, last_epoch = epoch + 1, epoch
+        if next_epoch >= 0:
+            last_epoch, next_epoch = next_epoch, next_epoch + 1
+    is_open = transaction.status is TransactionStatus.ONGOING
+    return attrs.evolve(
+        transaction,
+        status=status,
+        producer_epoch=epoch,
+        last_producer_epoch=last_epoch,
+        next_producer_id=transaction.next_producer_id if next_id < 0 else next_id,
+        next_producer_epoch=next_epoch,
+        partitions=transaction.partitions if is_open else frozenset(),
+        start_ms=transaction.start_ms if is_open else wall_ms,
+        last_update_ms=wall_ms,
+        client_version=client_version,
+    )
+
+
+def _fenced(transaction: Transaction, wall_ms: int) -> Transaction:
+    """The open transaction aborted by the coordinator, with an epoch that its producer does not have."""
+    epoch = transaction.producer_epoch
+    assert epoch < EPOCH_MAX, "the last epoch is kept for fencing"
+    next_epoch = transaction.next_producer_epoch
+    return attrs.evolve(
+        transaction,
+        status=TransactionStatus.PREPARE_ABORT,
+        producer_epoch=epoch + 1,
+        last_producer_epoch=epoch,
+        next_producer_epoch=next_epoch if next_epoch < 0 else next_epoch + 1,
+        last_update_ms=wall_ms,
+    )
+
+
+def _after(ending: Transaction) -> tuple[int, int]:
+    """The producer id and epoch after the end of this transaction."""
+    if ending.next_producer_epoch >= 0:
+        return ending.next_producer_id, ending.next_producer_epoch
+    if ending.client_version >= EPOCHS_GROW_SINCE and ending.next_producer_id >= 0:
+        return ending.next_producer_id, 0
+    return ending.producer_id, ending.producer_epoch
+
+
+def _completed(transaction: Transaction, wall_ms: int) -> Transaction:
+    is_commit = transaction.status is TransactionStatus.PREPARE_COMMIT
+    producer_id, epoch = _after(transaction)
+    is_new_id = producer_id != transaction.producer_id
+    return attrs.evolve(
+        transaction,
+        status=TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        previous_producer_id=transaction.producer_id if is_new_id else transaction.previous_producer_id,
+        next_producer_id=NO_PRODUCER_ID,
+        next_producer_epoch=NO_PRODUCER_EPOCH,
+        partitions=frozenset(),
+        last_update_ms=wall_ms,
+    )
+
+
+def _is_late(transaction: Transaction, start_ms: int, wall_ms: int) -> bool:
+    return not transaction.is_timeless and start_ms + transaction.timeout_ms < wall_ms

@@ -1,0 +1,307 @@
+"""Markers on their way: what a coordinator has decided is told to each partition of the transaction. PORTED.
+
+A transaction's outcome stands as soon as its state record is committed. From then on markers are written until every
+partition has one, through changes of leaders. A partition whose topic is deleted needs none. Only then does the machine
+hear of it (`MarkersWritten`), and the next transaction of that producer may begin.
+
+What is appended here follows from a high watermark that has risen, often in the turn of a follower's fetch. That fetch
+would wait without having seen the new records. So everything here happens after the turn (`woken`).
+
+Markers carry the coordinator's leader epoch. A partition that has seen a newer coordinator's marker refuses those of an
+older one (TRANSACTION_COORDINATOR_FENCED): another coordinator writes them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, TypeAlias
+
+from data_plane.coordination.asking import Ask
+from data_plane.transactions.peers import BrokerPeers, TransactionHost
+from data_plane.transactions.requests import MarkersWritten
+from data_plane.transactions.state import TopicPartitionPair, Transaction, TransactionStatus
+from wire.errors import ErrorCode
+from wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+RETRY_SECONDS = 0.1
+PARTITIONS_PER_REQUEST = 2_000
+PARTITIONS_PER_TURN = 200
+"""Markers that this broker writes itself before other clients have a turn: about 10 ms."""
+REQUESTS_UNDER_WAY_MAX = 8
+"""Requests to one broker. What comes meanwhile goes together in the next one."""
+
+_FINAL = frozenset((ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED))
+"""A newer coordinator or producer is at work: these markers are not this coordinator's to write any more."""
+_WRITTEN = frozenset(
+    (ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION)
+)
+"""The partition has its marker, or can have no transactions."""
+
+WriteHere: TypeAlias = Callable[[WriteTxnMarkersRequest, Callable[[WriteTxnMarkersResponse], None]], None]
+"""Writes markers to partitions that this broker leads, and calls back with the answer."""
+
+
+class MarkerShard(Protocol):
+    """The coordinator that has decided."""
+
+    leader_epoch: int
+
+    @property
+    def is_stopped(self) -> bool: ...
+
+    def submit(self, ask: Ask) -> None: ...
+
+    def has_completed(self, transaction: Transaction) -> bool:
+        """True if the newest state, committed or not, is beyond this one."""
+
+
+class _Ending:
+    """A transaction whose markers are on their way."""
+
+    __slots__ = ("is_written", "left", "shard", "transaction")
+
+    def __init__(self, shard: MarkerShard, transaction: Transaction) -> None:
+        self.shard = shard
+        self.transaction = transaction
+        self.left = set(transaction.partitions)
+        self.is_written = False
+        """True once all partitions have their markers."""
+
+
+_Part: TypeAlias = tuple[_Ending, list[TopicPartitionPair]]
+
+
+class _Destination:
+    """What one broker is to write."""
+
+    __slots__ = ("is_resting", "queue", "under_way")
+
+    def __init__(self) -> None:
+        self.queue: deque[_Part] = deque()
+        self.under_way = 0
+        self.is_resting = False
+        """True while this broker serves others before it writes more."""
+
+
+class MarkerSender:
+    """All markers of a broker's coordinators."""
+
+    def __init__(self, broker: TransactionHost, peers: BrokerPeers) -> None:
+        self._broker = broker
+        self._peers = peers
+        self._destinations: dict[int, _Destination] = {}
+        self._endings: dict[tuple[MarkerShard, str], _Ending] = {}
+        self.write_here: WriteHere | None = None
+        """Set by the broker's API table."""
+
+    def begin(self, shard: MarkerShard, transaction: Transaction) -> None:
+        """Write the markers of a transaction whose outcome is committed."""
+        key = (shard, transaction.transactional_id)
+        known = self._endings.get(key)
+        if known is not None and known.transaction == transaction:
+            return
+        ending = self._endings[key] = _Ending(shard, transaction)
+        self._broker.woken.append(partial(self._start, ending))
+
+    def _start(self, ending: _Ending) -> None:
+        if self._is_over(ending):
+            return
+        if ending.left:
+            self._route(ending, sorted(ending.left))
+        else:
+            self._finish(ending)
+
+    def forget(self, shard: MarkerShard) -> None:
+        """The shard has ended: the next coordinator begins anew."""
+        for key in [key for key in self._endings if key[0] is shard]:
+            del self._endings[key]
+
+    def _is_over(self, ending: _Ending) -> bool:
+        """True if nobody waits for these markers any more."""
+        key = (ending.shard, ending.transaction.transactional_id)
+        return ending.shard.is_stopped or self._endings.get(key) is not ending
+
+    def _route(self, ending: _Ending, partitions: list[TopicPartitionPair]) -> None:
+        """Give each partition's marker to its leader."""
+        if self._is_over(ending):
+            return
+        image = self._broker.newest.image
+        by_leader: dict[int, list[TopicPartitionPair]] = {}
+        homeless: list[TopicPartitionPair] = []
+        for topic, index in partitions:
+            found = image.partition(topic, index)
+            if found is None:
+                ending.left.discard((topic, index))
+            elif found.leader < 0:
+                homeless.append((topic, index))
+            else:
+                by_leader.setdefault(found.leader, []).append((topic, index))
+        if homeless:
+            self._retry(ending, homeless)
+        for leader, led in by_leader.items():
+            destination = self._destinations.setdefault(leader, _Destination())
+            most = self._partitions_max(leader)
+            for start in range(0, len(led), most):
+                destination.queue.append((ending, led[start : start + most]))
+            self._send(leader, destination)
+        if not ending.left and not self._is_over(ending):
+            self._finish(ending)
+
+    def _retry(self, ending: _Ending, partitions: list[TopicPartitionPair]) -> None:
+        at = self._broker.clock.monotonic() + RETRY_SECONDS
+        self._broker.timers.at(at, lambda: self._route(ending, partitions))
+
+    def _partitions_max(self, leader: int) -> int:
+        """The size of one request to this leader."""
+        return PARTITIONS_PER_TURN if leader == self._broker.node_id else PARTITIONS_PER_REQUEST
+
+    def _send(self, leader: int, destination: _Destination) -> None:
+        is_here = leader == self._broker.node_id
+        while (
+            destination.queue
+            and destination.under_way < REQUESTS_UNDER_WAY_MAX
+            and not destination.is_resting
+        ):
+            parts = self._next_parts(destination, self._partitions_max(leader))
+            if not parts:
+                return
+            destination.under_way += 1
+            request = WriteTxnMarkersRequest([_marker(*part) for part in parts])
+            if is_here and self.write_here is not None:
+                self._rest(leader, destination)
+                self.write_here(request, partial(self._answered, leader, parts))
+            else:
+                self._broker.tasks.start_soon(self._ask, leader, parts, request)
+
+    def _rest(self, leader: int, destination: _Destination) -> None:
+        """Write what is left in a turn of its own: a transaction may have thousands of partitions here."""
+        if destination.queue:
+            destination.is_resting = True
+            self._broker.timers.at(self._broker.clock.monotonic(), partial(self._go_on, leader, destination))
+
+    def _go_on(self, leader: int, destination: _Destination) -> None:
+        destination.is_resting = False
+        self._send(leader, destination)
+
+    def _next_parts(self, destination: _Destination, most: int) -> list[_Part]:
+        parts: list[_Part] = []
+        count = 0
+        producers: set[int] = set()
+        while destination.queue and count < most:
+            ending, partitions = destination.queue[0]
+            if self._is_over(ending):
+                destination.queue.popleft()
+                continue
+            if ending.transaction.producer_id in producers:
+                # Answers are told apart by producer ids.
+                break
+            producers.add(ending.transaction.producer_id)
+            parts.append(destination.queue.popleft())
+            count += len(partitions)
+        return parts
+
+    async def _ask(self, leader: int, parts: list[_Part], request: WriteTxnMarkersRequest) -> None:
+        _, response = await self._peers.ask(leader, request)
+        self._answered(leader, parts, response)
+        self._broker.run_woken()
+
+    def _answered(self, leader: int, parts: list[_Part], response: WriteTxnMarkersResponse | None) -> None:
+        """Take note of who has the marker; the others are asked again."""
+        destination = self._destinations[leader]
+        destination.under_way -= 1
+        codes = _codes(response)
+        for ending, partitions in parts:
+            if self._is_over(ending):
+                continue
+            again: list[TopicPartitionPair] = []
+            of_producer = codes.get(ending.transaction.producer_id, {})
+            refused: ErrorCode | None = None
+            for partition in partitions:
+                code = of_producer.get(partition, ErrorCode.NETWORK_EXCEPTION)
+                if code in _WRITTEN:
+                    ending.left.discard(partition)
+                elif code in _FINAL:
+                    refused = code
+                else:
+                    again.append(partition)
+            if refused is not None:
+                self._refused(ending, refused)
+                continue
+            if again:
+                self._retry(ending, again)
+            if not ending.left:
+                self._finish(ending)
+        self._send(leader, destination)
+
+    def _refused(self, ending: _Ending, code: ErrorCode) -> None:
+        transaction = ending.transaction
+        del self._endings[ending.shard, transaction.transactional_id]
+        self._broker.log.warning(
+            "transactions.marker_refused",
+            transactional_id=transaction.transactional_id,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            coordinator_epoch=ending.shard.leader_epoch,
+            error=code.name,
+        )
+
+    def _finish(self, ending: _Ending) -> None:
+        """All partitions have their markers."""
+        if not ending.is_written:
+            ending.is_written = True
+            self._broker.woken.append(partial(self._tell, ending))
+
+    def _tell(self, ending: _Ending) -> None:
+        """Have the machine complete the transaction. While replicas lack, it decides nothing: then again later."""
+        if self._is_over(ending):
+            return
+        shard, transaction = ending.shard, ending.transaction
+        written = MarkersWritten(
+            transaction.transactional_id, transaction.producer_id, transaction.producer_epoch
+        )
+        shard.submit(Ask(written, 0, None, self._broker.clock.wall_ms()))
+        if shard.has_completed(transaction):
+            self._endings.pop((shard, transaction.transactional_id), None)
+        elif not shard.is_stopped:
+            at = self._broker.clock.monotonic() + RETRY_SECONDS
+            self._broker.timers.at(at, partial(self._tell, ending))
+
+    def statistics(self) -> dict[str, int]:
+        """Figures for metrics."""
+        return {"ending": len(self._endings)}
+
+
+def _marker(ending: _Ending, partitions: list[TopicPartitionPair]) -> WritableTxnMarker:
+    transaction = ending.transaction
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    return WritableTxnMarker(
+        transaction.producer_id,
+        transaction.producer_epoch,
+        transaction.status is TransactionStatus.PREPARE_COMMIT,
+        [WritableTxnMarkerTopic(topic, indexes) for topic, indexes in topics.items()],
+        ending.shard.leader_epoch,
+        transaction.client_version,
+    )
+
+
+def _codes(response: Any) -> dict[int, dict[TopicPartitionPair, ErrorCode]]:
+    """The answers by producer id, then by partition."""
+    if response is None:
+        return {}
+    return {
+        marker.producer_id: {
+            (topic.name, result.partition_index): ErrorCode(result.error_code)
+            for topic in marker.topics
+            for result in topic.partitions
+        }
+        for marker in response.markers
+    }

@@ -1,0 +1,70 @@
+"""The way to other brokers for coordinators of transactions. PORTED."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from data_plane.coordination.shard import CoordinatorHost
+from data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC
+from metadata_quorum.replica.peers import PeerConnections
+from odradek.env.ports import ConnectionLost
+from wire.errors import ErrorCode, KafkaError, ProtocolError
+from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from wire.messages.write_txn_markers import WriteTxnMarkersRequest
+
+
+class ReplicationAddresses(Protocol):
+    """Where brokers listen for each other."""
+
+    def address_of(self, broker_id: int) -> tuple[str, int] | None:
+        """Host and port, None while they are unknown."""
+
+
+class TransactionHost(CoordinatorHost, Protocol):
+    """The part of the broker that coordinators of transactions use."""
+
+    node_id: int
+    request_timeout_ms: int
+
+    @property
+    def replication(self) -> ReplicationAddresses: ...
+
+
+class BrokerPeers:
+    """Requests to other brokers, each kind on a connection of its own."""
+
+    def __init__(self, broker: TransactionHost) -> None:
+        self._broker = broker
+        self._connections: PeerConnections | None = None
+        """Made at first need: most brokers coordinate nothing."""
+
+    def coordinator_of(self, partition: int) -> int | None:
+        """The broker that leads this partition of `__transaction_state`."""
+        found = self._broker.newest.image.partition(TRANSACTIONS_TOPIC, partition)
+        return None if found is None or found.leader < 0 else found.leader
+
+    async def ask(
+        self, broker_id: int, request: AddPartitionsToTxnRequest | WriteTxnMarkersRequest
+    ) -> tuple[ErrorCode, Any]:
+        """The answer, or NETWORK_EXCEPTION for a broker that is not reached within `request.timeout.ms`."""
+        broker = self._broker
+        address = broker.replication.address_of(broker_id)
+        if address is None:
+            return ErrorCode.NETWORK_EXCEPTION, None
+        if self._connections is None:
+            self._connections = PeerConnections(
+                broker.env,
+                broker.tasks,
+                client_id=f"broker-{broker.node_id}-transactions",
+                log=broker.log,
+            )
+        peer = self._connections.channel(*address, type(request).__name__)
+        deadline = broker.clock.monotonic() + broker.request_timeout_ms / 1000
+        try:
+            return ErrorCode.NONE, await peer.request(request, deadline)
+        except (ConnectionLost, KafkaError, ProtocolError):
+            return ErrorCode.NETWORK_EXCEPTION, None
+
+    def close(self) -> None:
+        if self._connections is not None:
+            self._connections.close()

@@ -1,0 +1,115 @@
+"""Requests to transaction coordinators and their answers, as the machine takes and gives them. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from data_plane.transactions.state import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    TopicPartitionPair,
+    Transaction,
+)
+from wire.errors import ErrorCode
+
+
+@attrs.frozen
+class InitProducer:
+    """An InitProducerId with a transactional id. Answered by `Producer`."""
+
+    transactional_id: str
+    timeout_ms: int
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    """What the producer has now (KIP-360); both are -1 for one that begins."""
+    two_phase: bool = False
+    keep_prepared: bool = False
+
+
+@attrs.frozen
+class Producer:
+    """A producer id and epoch, or an error."""
+
+    code: ErrorCode
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    ongoing_producer_id: int = NO_PRODUCER_ID
+    ongoing_producer_epoch: int = NO_PRODUCER_EPOCH
+    """The transaction that was prepared before (KIP-939)."""
+
+
+@attrs.frozen
+class AddPartitions:
+    """Partitions that the transaction is about to write to. Answered by an error code."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: frozenset[TopicPartitionPair]
+    client_version: int
+    """The transaction version by which the client works: 0 or 2."""
+
+
+@attrs.frozen
+class VerifyPartitions:
+    """Partitions that should be in the open transaction (KIP-890). Answered by `Verified`."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: frozenset[TopicPartitionPair]
+
+
+@attrs.frozen
+class Verified:
+    """One error for all partitions, or one for each."""
+
+    code: ErrorCode
+    codes: Mapping[TopicPartitionPair, ErrorCode] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class EndTransaction:
+    """An EndTxn. Answered by `Producer`: from client version 2 on with the epoch of the next transaction."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    client_version: int
+
+
+@attrs.frozen
+class MarkersWritten:
+    """All partitions have the markers of a transaction. Not answered."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+@attrs.frozen
+class AbortTimedOut:
+    """Abort the transactions that have taken longer than their producers allow. Not answered."""
+
+
+@attrs.frozen
+class ExpireIds:
+    """Forget transactional ids that nobody has used for long. Not answered."""
+
+
+@attrs.frozen
+class DescribeTransaction:
+    """Answered by the transaction, or by an error code."""
+
+    transactional_id: str
+
+
+@attrs.frozen
+class ListTransactions:
+    """Answered by all transactions of the shard, or by an error code."""
+
+
+Described = Transaction | ErrorCode

@@ -1,0 +1,219 @@
+"""The transactional ids of one partition of `__transaction_state`: an immutable value, changed by replay alone. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import TypeAlias
+
+import attrs
+
+from data_plane.coordination.decision_log import Latest
+from data_plane.coordination.records import CoordinatorRecord, TransactionEnd
+from metadata_quorum.image.layered_map import LayeredMap
+from wire.errors import MalformedMessage
+from wire.messages.coordinator_records import PartitionsSchema, TransactionLogKey, TransactionLogValue
+from wire.metadata_frames import UnknownRecord, decode_coordinator_key, decode_coordinator_value
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+EPOCH_MAX = (1 << 15) - 1
+NO_TIME = -1
+FLEXIBLE_SINCE = 1
+"""The first version of records that tells what transaction version 2 needs."""
+SHOWN_BYTES = 64
+"""The number of bytes of an unreadable key that a log line shows."""
+
+TopicPartitionPair: TypeAlias = tuple[str, int]
+"""Topic and partition: plain tuples, since one transaction may have many thousands."""
+
+
+class TransactionStatus(IntEnum):
+    """Kafka's states, by the numbers that records have."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def told(self) -> str:
+        """The name that clients are told."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+    @property
+    def is_ending(self) -> bool:
+        """True while markers are written."""
+        return self in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT)
+
+    @property
+    def is_complete(self) -> bool:
+        return self in (TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT)
+
+
+@attrs.frozen(slots=True)
+class Transaction:
+    """A transactional id and its newest transaction. Times in milliseconds since 1970."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    status: TransactionStatus = TransactionStatus.EMPTY
+    partitions: frozenset[TopicPartitionPair] = frozenset()
+    start_ms: int = NO_TIME
+    last_update_ms: int = NO_TIME
+    last_producer_epoch: int = NO_PRODUCER_EPOCH
+    """The epoch before the newest, while its producer may still ask with it. Not in the log, as in Kafka."""
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    """The producer id after this transaction, whose epochs are used up."""
+    next_producer_epoch: int = NO_PRODUCER_EPOCH
+    client_version: int = 0
+    """The transaction version by which the client has begun the transaction."""
+
+    @property
+    def is_epoch_exhausted(self) -> bool:
+        """True if the next epoch would be the last one, which is kept for fencing."""
+        return self.producer_epoch >= EPOCH_MAX - 1
+
+    @property
+    def is_timeless(self) -> bool:
+        """True for transactions without a timeout (KIP-939)."""
+        return self.timeout_ms == TIMELESS
+
+
+TIMELESS = (1 << 31) - 1
+
+
+@attrs.frozen
+class TransactionsState:
+    """All transactional ids of one partition."""
+
+    transactions: LayeredMap[str, Transaction] = attrs.field(factory=LayeredMap)
+    open: LayeredMap[str, int] = attrs.field(factory=LayeredMap)
+    """When the ongoing transactions began, by transactional id."""
+
+    def replay(self, records: Sequence[CoordinatorRecord | TransactionEnd]) -> TransactionsState:
+        """The state after `records`, which are one decision."""
+        changes: dict[str, Transaction | None] = {}
+        for record in records:
+            assert isinstance(record, TransactionRecord), "a foreign record stands in the log"
+            changes[record.transactional_id] = record.transaction
+        is_open: dict[str, int | None] = {}
+        for transactional_id, transaction in changes.items():
+            if transaction is not None and transaction.status is TransactionStatus.ONGOING:
+                is_open[transactional_id] = transaction.start_ms
+            elif transactional_id in self.open:
+                is_open[transactional_id] = None
+        return TransactionsState(
+            self.transactions.changed(changes), self.open.changed(is_open) if is_open else self.open
+        )
+
+
+@attrs.frozen
+class TransactionRecord(CoordinatorRecord):
+    """A transactional id's newest state, or its tombstone.
+
+    The transaction itself is replayed rather than its bytes, since one field of it is not in them.
+    """
+
+    transactional_id: str = ""
+    transaction: Transaction | None = None
+
+
+def record_of(transaction: Transaction, value_version: int) -> TransactionRecord:
+    """The record that keeps a transaction's state. Only version 1 can tell what transaction version 2 needs."""
+    key = TransactionLogKey(transaction.transactional_id)
+    return TransactionRecord(
+        key,
+        _value(transaction, value_version),
+        value_version,
+        transactional_id=transaction.transactional_id,
+        transaction=transaction,
+    )
+
+
+def tombstone_of(transactional_id: str) -> TransactionRecord:
+    return TransactionRecord(TransactionLogKey(transactional_id), None, transactional_id=transactional_id)
+
+
+def _value(transaction: Transaction, version: int) -> TransactionLogValue:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(transaction.partitions):
+        topics.setdefault(topic, []).append(partition)
+    is_flexible = version >= FLEXIBLE_SINCE
+    return TransactionLogValue(
+        transaction.producer_id,
+        transaction.previous_producer_id if is_flexible else NO_PRODUCER_ID,
+        transaction.next_producer_id if is_flexible else NO_PRODUCER_ID,
+        transaction.producer_epoch,
+        transaction.next_producer_epoch if is_flexible else NO_PRODUCER_EPOCH,
+        transaction.timeout_ms,
+        transaction.status,
+        None
+        if transaction.status is TransactionStatus.EMPTY
+        else [PartitionsSchema(topic, partitions) for topic, partitions in topics.items()],
+        transaction.last_update_ms,
+        transaction.start_ms,
+        transaction.client_version if is_flexible else 0,
+    )
+
+
+def _transaction(transactional_id: str, value: TransactionLogValue) -> Transaction:
+    """Raises `MalformedMessage` for a state that there is not."""
+    try:
+        status = TransactionStatus(value.transaction_status)
+    except ValueError:
+        raise MalformedMessage(f"transaction state {value.transaction_status}") from None
+    return Transaction(
+        transactional_id,
+        value.producer_id,
+        value.producer_epoch,
+        value.transaction_timeout_ms,
+        status,
+        frozenset(
+            (topic.topic, partition)
+            for topic in value.transaction_partitions or ()
+            for partition in topic.partition_ids
+        ),
+        value.transaction_start_timestamp_ms,
+        value.transaction_last_update_timestamp_ms,
+        previous_producer_id=value.previous_producer_id,
+        next_producer_id=value.next_producer_id,
+        next_producer_epoch=value.next_producer_epoch,
+        client_version=value.client_transaction_version,
+    )
+
+
+def state_of(latest: Latest, skipped: list[str]) -> TransactionsState:
+    """The state from the latest value of every key.
+
+    A record that does not decode comes from another writer than a coordinator. It is left out, and `skipped` gets a
+    text that says what was wrong with it.
+    """
+    transactions: dict[str, Transaction] = {}
+    is_open: dict[str, int] = {}
+    for raw_key, raw_value in latest.values.items():
+        if raw_value is None:
+            continue
+        try:
+            key = decode_coordinator_key(raw_key, "transaction")
+            value = decode_coordinator_value(key, raw_value)
+            assert isinstance(key, TransactionLogKey)
+            assert isinstance(value, TransactionLogValue)
+            transaction = _transaction(key.transactional_id, value)
+        except UnknownRecord:
+            # A newer version's, which Kafka skips too.
+            continue
+        except MalformedMessage as error:
+            skipped.append(f"{error}, key {raw_key[:SHOWN_BYTES].hex()}")
+            continue
+        transactions[key.transactional_id] = transaction
+        if transaction.status is TransactionStatus.ONGOING:
+            is_open[key.transactional_id] = transaction.start_ms
+    return TransactionsState(LayeredMap(transactions), LayeredMap(is_open))

@@ -1,0 +1,42 @@
+"""The topic behind transaction coordinators, and the settings of both. PURE."""
+
+from __future__ import annotations
+
+import attrs
+
+from metadata_quorum.config.typed_settings import setting
+from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig
+
+TRANSACTIONS_TOPIC = "__transaction_state"
+
+
+@attrs.frozen(kw_only=True)
+class TransactionSettings:
+    """Times in milliseconds, sizes in bytes."""
+
+    timeout_ms_max: int = setting("transaction.max.timeout.ms")
+    id_expiration_ms: int = setting("transactional.id.expiration.ms")
+    expiry_interval_ms: int = setting("transaction.remove.expired.transaction.cleanup.interval.ms")
+    timeout_check_interval_ms: int = setting("transaction.abort.timed.out.transaction.cleanup.interval.ms")
+    two_phase_commit: bool = setting("transaction.two.phase.commit.enable")
+    topic_partitions: int = setting("transaction.state.log.num.partitions")
+    topic_replication_factor: int = setting("transaction.state.log.replication.factor")
+    topic_segment_bytes: int = setting("transaction.state.log.segment.bytes")
+    topic_min_isr: int = setting("transaction.state.log.min.isr")
+    ids_per_partition_max: int = 100_000
+    """Transactional ids of one coordinator. Each costs memory for `id_expiration_ms`."""
+
+
+def transactions_topic(settings: TransactionSettings) -> CreatableTopic:
+    """The topic as the `transaction.state.log.*` keys describe it. A lost record would undo a promise, so only
+    replicas in sync may lead."""
+    configs = [
+        CreatableTopicConfig("cleanup.policy", "compact"),
+        CreatableTopicConfig("compression.type", "uncompressed"),
+        CreatableTopicConfig("segment.bytes", str(settings.topic_segment_bytes)),
+        CreatableTopicConfig("min.insync.replicas", str(settings.topic_min_isr)),
+        CreatableTopicConfig("unclean.leader.election.enable", "false"),
+    ]
+    return CreatableTopic(
+        TRANSACTIONS_TOPIC, settings.topic_partitions, settings.topic_replication_factor, [], configs
+    )

@@ -1,0 +1,336 @@
+"""`odradek txn list|describe|describe-producers|abort`: transactions, as coordinators and partitions' leaders know them."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+from odradek.cli.commands.txn_hanging import register_find_hanging
+from odradek.cli.connecting import call_failure, changing, connected
+from odradek.cli.coordinator_records import TRANSACTION_STATES
+from odradek.cli.failure import USAGE, CliError
+from odradek.cli.output import YELLOW, counted, paint, print_json, print_table, print_values, span_text
+from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+from odradek.cli.times import moment_text
+
+if TYPE_CHECKING:
+    from odradek.client.admin import ActiveProducer, FencedProducer, TransactionDescription
+    from odradek.client.shells.blocking import Client
+
+__all__ = ["register"]
+
+
+def register(groups: Groups) -> None:
+    """Add the group of commands."""
+    commands = groups.add_parser(
+        "txn", help="list, describe, abort transactions, find those that hang"
+    ).add_subparsers(metavar="COMMAND", required=True)
+    _register_list(commands)
+
+    describe = add_command(
+        commands, "describe", _describe, "show the newest transaction of a transactional id"
+    )
+    describe.add_argument("ids", metavar="TRANSACTIONAL_ID", nargs="+", help="a transactional id to show")
+    add_connection_options(describe)
+
+    producers = add_command(
+        commands, "describe-producers", _producers, "show the producers that a partition's leader remembers"
+    )
+    producers.add_argument("--topic", required=True, metavar="TOPIC", help="the partition's topic")
+    producers.add_argument("--partition", required=True, type=natural, metavar="N", help="its number")
+    add_connection_options(producers)
+
+    abort = add_command(
+        commands,
+        "abort",
+        _abort,
+        "end a transaction in the place of its producer, by its id or on one partition",
+    )
+    abort.add_argument(
+        "--transactional-id",
+        metavar="ID",
+        help="fence the producer of this id, which aborts its open or prepared transaction everywhere",
+    )
+    abort.add_argument("--topic", metavar="TOPIC", help="abort on one partition only: its topic")
+    abort.add_argument("--partition", type=natural, metavar="N", help="its number")
+    abort.add_argument(
+        "--start-offset", type=natural, metavar="OFFSET", help="where the transaction begins there"
+    )
+    add_connection_options(abort)
+
+    register_find_hanging(commands)
+
+
+def _register_list(commands: Groups) -> None:
+    listing = add_command(commands, "list", _list, "list the transactional ids of all coordinators")
+    listing.add_argument(
+        "--state",
+        action="append",
+        default=[],
+        choices=TRANSACTION_STATES,
+        metavar="STATE",
+        help=f"only those in this state: {', '.join(TRANSACTION_STATES)} (repeat for more)",
+    )
+    listing.add_argument(
+        "--producer-id",
+        action="append",
+        default=[],
+        type=natural,
+        metavar="N",
+        help="only those of this producer id (repeat for more)",
+    )
+    listing.add_argument(
+        "--running-longer-than-ms",
+        type=natural,
+        metavar="N",
+        help="only those whose transaction began longer ago than these milliseconds",
+    )
+    listing.add_argument(
+        "--transactional-id-pattern",
+        metavar="RE",
+        help="only ids that this regular expression (RE2) fits as a whole",
+    )
+    add_connection_options(listing)
+
+
+def _list(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        found = client.admin.list_transactions(
+            states=args.state,
+            producer_ids=args.producer_id,
+            running_longer_than_ms=args.running_longer_than_ms,
+            transactional_id_pattern=args.transactional_id_pattern,
+        )
+    if args.json:
+        print_json(
+            {
+                "transactions": [
+                    {
+                        "transactional_id": each.transactional_id,
+                        "coordinator": each.coordinator,
+                        "producer_id": each.producer_id,
+                        "state": each.state,
+                    }
+                    for each in found
+                ]
+            }
+        )
+    else:
+        print_table(
+            ("TRANSACTIONAL ID", "COORDINATOR", "PRODUCER", "STATE"),
+            [(each.transactional_id, each.coordinator, each.producer_id, each.state) for each in found],
+            whole=("TRANSACTIONAL ID",),
+        )
+    return 0
+
+
+def _describe(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        described = client.admin.describe_transactions(args.ids)
+    for each in described:
+        if each.error is not None:
+            raise call_failure(each.error)
+    now_ms = time.time_ns() // 1_000_000
+    if args.json:
+        print_json({"transactions": [_document(each, now_ms) for each in described]})
+        return 0
+    for number, each in enumerate(described):
+        if number:
+            print()
+        _print_description(each, now_ms)
+    return 0
+
+
+def _document(each: TransactionDescription, now_ms: int) -> dict[str, Any]:
+    return {
+        "transactional_id": each.transactional_id,
+        "state": each.state,
+        "coordinator": each.coordinator,
+        "producer_id": each.producer_id,
+        "producer_epoch": each.producer_epoch,
+        "timeout_ms": None if each.is_timeless else each.timeout_ms,
+        "start_ms": each.start_ms,
+        "age_ms": _age_ms(each, now_ms),
+        "partitions": [{"topic": topic, "partition": index} for topic, index in each.partitions],
+    }
+
+
+def _age_ms(each: TransactionDescription, now_ms: int) -> int | None:
+    """How long the transaction is under way; None if none is."""
+    if each.start_ms is None or not _is_under_way(each):
+        return None
+    return max(0, now_ms - each.start_ms)
+
+
+def _is_under_way(each: TransactionDescription) -> bool:
+    return each.state in ("Ongoing", "PrepareCommit", "PrepareAbort")
+
+
+def _print_description(each: TransactionDescription, now_ms: int) -> None:
+    age_ms = _age_ms(each, now_ms)
+    is_late = age_ms is not None and not each.is_timeless and age_ms > each.timeout_ms
+    age = span_text(age_ms)
+    print_values(
+        [
+            ("transactional id", each.transactional_id),
+            ("state", each.state),
+            ("coordinator", each.coordinator),
+            ("producer id", each.producer_id),
+            ("producer epoch", each.producer_epoch),
+            (
+                "timeout",
+                "none: another system decides its end" if each.is_timeless else span_text(each.timeout_ms),
+            ),
+            ("began", None if each.start_ms is None else moment_text(each.start_ms)),
+            ("age", paint(YELLOW, f"{age}, longer than its timeout") if is_late else age),
+            ("partitions", len(each.partitions)),
+        ]
+    )
+    if each.partitions:
+        print()
+        print_table(("TOPIC", "PARTITION"), each.partitions)
+
+
+def _producers(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        (told,) = client.admin.describe_producers([(args.topic, args.partition)]).values()
+    if told.error is not None:
+        raise call_failure(told.error)
+    found = sorted(told.producers, key=lambda each: each.producer_id)
+    if args.json:
+        print_json(
+            {
+                "topic": args.topic,
+                "partition": args.partition,
+                "producers": [
+                    {
+                        "producer_id": each.producer_id,
+                        "producer_epoch": each.producer_epoch,
+                        "last_sequence": each.last_sequence,
+                        "last_timestamp": each.last_timestamp,
+                        "coordinator_epoch": _known(each.coordinator_epoch),
+                        "transaction_start_offset": _known(each.current_transaction_start_offset),
+                    }
+                    for each in found
+                ],
+            }
+        )
+        return 0
+    print_table(
+        ("PRODUCER", "EPOCH", "LAST SEQUENCE", "LAST WRITE", "COORDINATOR EPOCH", "TRANSACTION SINCE OFFSET"),
+        [_producer_row(each) for each in found],
+    )
+    return 0
+
+
+def _producer_row(each: ActiveProducer) -> tuple[Any, ...]:
+    return (
+        each.producer_id,
+        each.producer_epoch,
+        _known(each.last_sequence),
+        None if each.last_timestamp < 0 else moment_text(each.last_timestamp),
+        _known(each.coordinator_epoch),
+        _known(each.current_transaction_start_offset),
+    )
+
+
+def _known(number: int) -> int | None:
+    return None if number < 0 else number
+
+
+def _abort(args: argparse.Namespace) -> int:
+    place = (args.topic, args.partition, args.start_offset)
+    if args.transactional_id is not None and place == (None, None, None):
+        with connected(args) as client, changing():
+            return _fence(args, client)
+    if args.transactional_id is None and None not in place:
+        with connected(args) as client, changing():
+            return _abort_on_partition(args, client)
+    raise CliError(
+        "name the transaction by --transactional-id, or by --topic, --partition and --start-offset together "
+        "(`odradek txn find-hanging` tells which)",
+        USAGE,
+    )
+
+
+def _fence(args: argparse.Namespace, client: Client) -> int:
+    from wire.errors import ErrorCode, KafkaError
+
+    name = args.transactional_id
+    try:
+        fenced = client.admin.fence_producer(name)
+    except KafkaError as error:
+        if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+            raise
+        raise CliError(
+            f"transactional id {name}: its producer is fenced, but some partitions have no marker yet: "
+            f"`odradek txn describe {name}` tells which, `odradek cluster status` whether they have leaders"
+        ) from error
+    if args.json:
+        before = fenced.before
+        print_json(
+            {
+                "transactional_id": name,
+                "state_before": before.state,
+                "outcome": _outcome(before),
+                "producer_id": fenced.producer_id,
+                "producer_epoch": fenced.producer_epoch,
+                "partitions": [{"topic": topic, "partition": index} for topic, index in before.partitions],
+            }
+        )
+    else:
+        print(_fenced_text(fenced))
+    return 0
+
+
+def _outcome(before: TransactionDescription) -> str | None:
+    """How the transaction ended; None if there was none."""
+    return {"Ongoing": "aborted", "PrepareAbort": "aborted", "PrepareCommit": "committed"}.get(before.state)
+
+
+def _fenced_text(fenced: FencedProducer) -> str:
+    before, outcome = fenced.before, _outcome(fenced.before)
+    places = counted(len(before.partitions), "partition")
+    if before.state == "Ongoing":
+        kind = "prepared" if before.is_timeless else "open"
+        happened = f"its {kind} transaction on {places} is aborted"
+    elif outcome is not None:
+        happened = f"its transaction on {places} is {outcome}, which was decided before"
+    else:
+        happened = f"it had no open transaction ({before.state})"
+    return (
+        f"transactional id {before.transactional_id}: {happened}; its producer is fenced "
+        f"(producer id {fenced.producer_id}, epoch {fenced.producer_epoch} now)"
+    )
+
+
+def _abort_on_partition(args: argparse.Namespace, client: Client) -> int:
+    from wire.errors import ErrorCode, KafkaError
+
+    where = f"{args.topic}-{args.partition}"
+    try:
+        producer = client.admin.abort_transaction(args.topic, args.partition, args.start_offset)
+    except KafkaError as error:
+        if error.code is ErrorCode.INVALID_TXN_STATE:
+            raise CliError(
+                f"{error.message}: `odradek txn describe-producers --topic {args.topic} --partition {args.partition}` "
+                "shows those that are open"
+            ) from error
+        raise
+    if args.json:
+        print_json(
+            {
+                "topic": args.topic,
+                "partition": args.partition,
+                "start_offset": args.start_offset,
+                "producer_id": producer.producer_id,
+                "producer_epoch": producer.producer_epoch,
+            }
+        )
+    else:
+        print(
+            f"{where}: the transaction since offset {args.start_offset} is aborted "
+            f"(producer id {producer.producer_id}, epoch {producer.producer_epoch})"
+        )
+    return 0

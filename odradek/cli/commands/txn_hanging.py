@@ -1,0 +1,183 @@
+"""`odradek txn find-hanging`: open transactions that hold committed readers up, and the command that ends each."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from odradek.cli.connecting import call_failure, connected
+from odradek.cli.failure import USAGE, CliError
+from odradek.cli.output import RED, YELLOW, counted, paint, print_json, print_table, span_text
+from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+from odradek.cli.times import moment_text
+
+if TYPE_CHECKING:
+    from odradek.client.admin import OldTransaction
+
+__all__ = ["register_find_hanging"]
+
+_MINUTES = 15
+"""Kafka's `transaction.max.timeout.ms`, which no transaction with a timeout may exceed."""
+
+
+def register_find_hanging(commands: Groups) -> None:
+    """Add the command to the group `txn`."""
+    find = add_command(
+        commands,
+        "find-hanging",
+        _find,
+        "find transactions that hold committed readers up, and what ends them",
+    )
+    find.add_argument("--topic", metavar="TOPIC", help="only partitions of this topic (default: all topics)")
+    find.add_argument("--partition", type=natural, metavar="N", help="only this partition of the topic")
+    find.add_argument(
+        "--broker-id", type=natural, metavar="ID", help="only partitions that this broker leads"
+    )
+    find.add_argument(
+        "--max-transaction-timeout",
+        type=natural,
+        default=_MINUTES,
+        metavar="MINUTES",
+        help=f"only transactions without a write for longer than this (default: {_MINUTES})",
+    )
+    add_connection_options(find)
+
+
+def _find(args: argparse.Namespace) -> int:
+    if args.partition is not None and args.topic is None:
+        raise CliError("--partition needs --topic", USAGE)
+    if args.topic is not None and args.broker_id is not None:
+        raise CliError("give --topic or --broker-id, for one rules the other out", USAGE)
+    now_ms = time.time_ns() // 1_000_000
+    with connected(args) as client:
+        brokers = {broker.node_id for broker in client.admin.describe_cluster().brokers}
+        if args.broker_id is not None and args.broker_id not in brokers:
+            known = ", ".join(map(str, sorted(brokers)))
+            raise CliError(f"there is no broker {args.broker_id} (brokers: {known})")
+        search = client.admin.find_hanging_transactions(
+            now_ms=now_ms,
+            older_than_ms=args.max_transaction_timeout * 60_000,
+            topic=args.topic,
+            partition=args.partition,
+            broker=args.broker_id,
+        )
+    if args.json:
+        print_json({"transactions": [_document(each, now_ms) for each in search.found]})
+    elif search.found:
+        _print_found(search.found, now_ms)
+    else:
+        span = span_text(args.max_transaction_timeout * 60_000)
+        print(
+            f"no transaction has been open for longer than {span} without a write "
+            f"({counted(search.partition_count, 'partition')} looked at)"
+        )
+    if search.errors:
+        sys.stdout.flush()
+        for error in list(search.errors.values())[1:]:
+            print(f"odradek: {error}", file=sys.stderr)
+        raise call_failure(next(iter(search.errors.values())))
+    return 0
+
+
+def _print_found(found: tuple[OldTransaction, ...], now_ms: int) -> None:
+    print_table(
+        (
+            "TOPIC",
+            "PARTITION",
+            "SINCE OFFSET",
+            "LAST WRITE",
+            "HOLDS BACK",
+            "PRODUCER",
+            "EPOCH",
+            "STATE",
+            "ID",
+        ),
+        [
+            (
+                each.topic,
+                each.partition,
+                each.producer.current_transaction_start_offset,
+                moment_text(each.producer.last_timestamp),
+                each.held_back if each.holds else None,
+                each.producer.producer_id,
+                each.producer.producer_epoch,
+                each.prospect.value,
+                None if each.transaction is None else each.transaction.transactional_id,
+            )
+            for each in found
+        ],
+        less=("EPOCH", "LAST WRITE"),
+    )
+    print()
+    for each in found:
+        text = _sentence(each, now_ms)
+        print(paint(RED if each.prospect.value == "hanging" else YELLOW, text))
+
+
+def _sentence(each: OldTransaction, now_ms: int) -> str:
+    """What holds readers up, how it ends, and the command that ends it now."""
+    start = each.producer.current_transaction_start_offset
+    where = f"{each.topic}-{each.partition}"
+    idle = span_text(max(0, now_ms - each.producer.last_timestamp))
+    # Another transaction before it keeps readers where that one begins.
+    held = (
+        f"committed readers wait at offset {start}"
+        if each.holds
+        else f"a transaction is open since offset {start}"
+    )
+    return f"{where}: {held}, last write {idle} ago. {_remedy(each, now_ms)}"
+
+
+def _remedy(each: OldTransaction, now_ms: int) -> str:
+    command, transaction = _command(each), each.transaction
+    if transaction is None:
+        return f"No coordinator knows producer {each.producer.producer_id}, so nobody will end it. Run: {command}"
+    name = transaction.transactional_id
+    match each.prospect.value:
+        case "hanging":
+            return f"Transactional id {name} has no open transaction there, so nobody will end it. Run: {command}"
+        case "ending":
+            return f"Transactional id {name} is in {transaction.state}: its markers are under way, so wait"
+        case "prepared":
+            return (
+                f"Transactional id {name} has prepared it, without a timeout: have its system decide. "
+                f"To abort it against that: {command}"
+            )
+        case _:
+            left_ms = (transaction.start_ms or now_ms) + transaction.timeout_ms - now_ms
+            end = f"in {span_text(left_ms)}" if left_ms > 0 else "now"
+            return f"Transactional id {name} has it open; its coordinator aborts it {end}. To do so at once: {command}"
+
+
+def _command(each: OldTransaction) -> str | None:
+    """The command that ends the transaction; None if it ends without one."""
+    if each.prospect.value == "ending":
+        return None
+    if each.prospect.value == "hanging" or each.transaction is None:
+        start = each.producer.current_transaction_start_offset
+        topic = shlex.quote(each.topic)
+        return f"odradek txn abort --topic {topic} --partition {each.partition} --start-offset {start}"
+    return f"odradek txn abort --transactional-id {shlex.quote(each.transaction.transactional_id)}"
+
+
+def _document(each: OldTransaction, now_ms: int) -> dict[str, Any]:
+    transaction = each.transaction
+    return {
+        "topic": each.topic,
+        "partition": each.partition,
+        "start_offset": each.producer.current_transaction_start_offset,
+        "holds_last_stable_offset": each.holds,
+        "held_back": each.held_back,
+        "last_write_ms": each.producer.last_timestamp,
+        "idle_ms": max(0, now_ms - each.producer.last_timestamp),
+        "producer_id": each.producer.producer_id,
+        "producer_epoch": each.producer.producer_epoch,
+        "coordinator_epoch": None if each.producer.coordinator_epoch < 0 else each.producer.coordinator_epoch,
+        "prospect": each.prospect.value,
+        "transactional_id": None if transaction is None else transaction.transactional_id,
+        "transaction_state": None if transaction is None else transaction.state,
+        "command": _command(each),
+    }

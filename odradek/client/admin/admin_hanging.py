@@ -1,0 +1,171 @@
+"""Transactions that hold committed readers up: who has them open, and what their coordinators say. Operations, PURE.
+
+A partition's leader knows that a transaction is open, its coordinator how it will end. A transaction hangs when no
+coordinator has it open on that partition: it stays open until an operator ends it (KIP-664).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import attrs
+
+from odradek.client.admin.admin_logs import ActiveProducer, PartitionProducers, describe_producers
+from odradek.client.admin.admin_offsets import offset_spans
+from odradek.client.admin.admin_topics import describe_topics
+from odradek.client.admin.admin_transactions import (
+    TransactionDescription,
+    describe_transactions,
+    list_transactions,
+)
+from odradek.client.core.operation import Operation
+from odradek.client.core.scatter import deadline_of
+from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.client.admin.admin_offsets import OffsetSpan
+    from odradek.client.core.client_core import ClientCore
+    from odradek.client.core.scatter import CallError
+
+__all__ = ["HangingSearch", "OldTransaction", "Prospect", "find_hanging_transactions"]
+
+_LIVE_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
+
+
+class Prospect(Enum):
+    """How an open transaction will end."""
+
+    NEVER = "hanging"
+    """No coordinator has it open on this partition."""
+    TIMES_OUT = "open"
+    """Its producer ends it, or the coordinator does after its timeout."""
+    PREPARED = "prepared"
+    """It has no timeout: only its producer, or an operator, ends it (KIP-939)."""
+    ENDS = "ending"
+    """Its outcome is decided, and its markers are under way."""
+
+
+@attrs.frozen
+class OldTransaction:
+    """A transaction that is open on a partition without a write for long."""
+
+    topic: str
+    partition: int
+    producer: ActiveProducer
+    holds: bool
+    """True if it is the first one that is open there, so that the last stable offset is where it begins."""
+    held_back: int | None
+    """Offsets from its begin to the high watermark; None where that is not known."""
+    prospect: Prospect
+    transaction: TransactionDescription | None
+    """The coordinator's view of the producer; None where no transactional id has this producer id."""
+
+
+@attrs.frozen
+class HangingSearch:
+    """The transactions found, in order of partitions and offsets, and the partitions whose leaders did not tell."""
+
+    found: tuple[OldTransaction, ...]
+    partition_count: int
+    errors: dict[TopicPartition, CallError]
+
+
+def find_hanging_transactions(
+    core: ClientCore,
+    *,
+    now_ms: int,
+    older_than_ms: int,
+    topic: str | None = None,
+    partition: int | None = None,
+    broker: int | None = None,
+    timeout: float | None = None,
+) -> Operation[HangingSearch]:
+    """Search partitions for open transactions whose last write is older than a span, and ask their coordinators.
+
+    The partitions are those of a topic (or one of it), those that a broker leads, or all. `now_ms` is the present in
+    milliseconds since 1970. Raises `KafkaError` (also for a coordinator that does not answer) and `ClientError`.
+    """
+    deadline = deadline_of(core, timeout)
+    topics = yield from describe_topics(core, None if topic is None else [topic], timeout=deadline - core.now)
+    keys = [
+        TopicPartition(each.name, index)
+        for each in topics
+        for index, known in sorted(each.partitions.items())
+        if partition in (None, index) and broker in (None, known.leader)
+    ]
+    if topic is not None and partition is not None and not keys:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has no partition {partition}")
+    told = yield from describe_producers(core, keys, timeout=deadline - core.now)
+    old = {
+        key: [each for each in _open(told[key]) if now_ms - each.last_timestamp > older_than_ms]
+        for key in keys
+    }
+    old = {key: producers for key, producers in old.items() if producers}
+    spans = yield from offset_spans(core, old, timeout=deadline - core.now)
+    producer_ids = sorted({each.producer_id for producers in old.values() for each in producers})
+    transactions = yield from _transactions_of(core, producer_ids, deadline)
+    found = [
+        _judged(key, producer, told[key], spans[key], transactions.get(producer.producer_id))
+        for key, producers in old.items()
+        for producer in producers
+    ]
+    errors = {key: each.error for key, each in told.items() if each.error is not None}
+    return HangingSearch(tuple(found), len(keys), errors)
+
+
+def _open(told: PartitionProducers) -> list[ActiveProducer]:
+    """The producers with open transactions, the first one first."""
+    found = [each for each in told.producers if each.current_transaction_start_offset >= 0]
+    return sorted(found, key=lambda each: each.current_transaction_start_offset)
+
+
+def _transactions_of(
+    core: ClientCore, producer_ids: Sequence[int], deadline: float
+) -> Operation[dict[int, TransactionDescription]]:
+    """The transactional ids of these producers, as far as there are any."""
+    if not producer_ids:
+        return {}
+    listed = yield from list_transactions(core, producer_ids=producer_ids, timeout=deadline - core.now)
+    if not listed:
+        return {}
+    ids = [each.transactional_id for each in listed]
+    described = yield from describe_transactions(core, ids, timeout=deadline - core.now)
+    transactions = {}
+    for each in described:
+        if each.error is None:
+            transactions[each.producer_id] = each
+        elif not _is_gone(each.error):
+            raise each.error
+    return transactions
+
+
+def _is_gone(error: CallError) -> bool:
+    return isinstance(error, KafkaError) and error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+def _judged(
+    key: TopicPartition,
+    producer: ActiveProducer,
+    told: PartitionProducers,
+    span: OffsetSpan | CallError,
+    transaction: TransactionDescription | None,
+) -> OldTransaction:
+    start = producer.current_transaction_start_offset
+    if transaction is None or key not in transaction.partitions or transaction.state not in _LIVE_STATES:
+        prospect = Prospect.NEVER
+    elif transaction.state != "Ongoing":
+        prospect = Prospect.ENDS
+    else:
+        prospect = Prospect.PREPARED if transaction.is_timeless else Prospect.TIMES_OUT
+    return OldTransaction(
+        key.topic,
+        key.partition,
+        producer,
+        holds=_open(told)[0] is producer,
+        held_back=None if isinstance(span, Exception) else max(0, span.end - start),
+        prospect=prospect,
+        transaction=transaction,
+    )

@@ -1,0 +1,108 @@
+"""The coordinator of a group or of a transactional id: it is found, asked, and looked for again when it is lost. PURE.
+
+A coordinator has a lane of its own, since a JoinGroup may be held back for minutes.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from odradek.client.core.known_cluster import Broker
+from odradek.client.core.operation import Operation, Wait
+from odradek.client.errors import broker_error, is_retriable
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+
+__all__ = ["COORDINATOR_LANE", "MOVED", "CoordinatorFinder", "CoordinatorKind"]
+
+COORDINATOR_LANE = 2
+MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+"""The coordinator is another broker by now."""
+
+
+class CoordinatorKind(IntEnum):
+    """The type of the key that has a coordinator, as FindCoordinator numbers it."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+class CoordinatorFinder:
+    """The broker that coordinates one group, or the transactions of one transactional id."""
+
+    def __init__(self, core: ClientCore, kind: CoordinatorKind, key: str) -> None:
+        self.node: int | None = None
+        self._core = core
+        self._kind = kind
+        self._key = key
+        name = "group" if kind is CoordinatorKind.GROUP else "transactional id"
+        self.subject = f"{name} {key}"
+        """The words for errors."""
+
+    def lost(self) -> None:
+        """Forget the coordinator, which moved or cannot be reached, so that it is looked for again."""
+        self.node = None
+
+    def find(self, *, deadline: float) -> Operation[int]:
+        """The coordinator's broker id. Raises a `KafkaError` that is not retriable, and at the deadline the last
+        error."""
+        from wire.messages.find_coordinator import FindCoordinatorRequest
+
+        core = self._core
+        attempt = 0
+        while self.node is None:
+            request = FindCoordinatorRequest(key=self._key, key_type=self._kind, coordinator_keys=[self._key])
+            call = core.call(request, node=None, deadline=deadline)
+            yield Wait([call])
+            error = call.error if call.error is not None else self._found(call.response)
+            if error is None:
+                break
+            wake_at = core.now + core.backoff(attempt)
+            if not is_retriable(error) or wake_at >= deadline:
+                raise error
+            attempt += 1
+            yield Wait(until=wake_at)
+        assert self.node is not None
+        return self.node
+
+    def _found(self, response: Any) -> KafkaError | None:
+        found = response.coordinators[0] if response.coordinators else response
+        if found.error_code:
+            return broker_error(found.error_code, found.error_message, self.subject)
+        self._core.cluster.add_brokers([Broker(found.node_id, found.host, found.port)])
+        self.node = found.node_id
+        return None
+
+    def request(
+        self, message: Any, *, deadline: float, version_min: int = 0, version_max: int | None = None
+    ) -> Operation[Any]:
+        """One request to the coordinator, looked for if need be; a broken connection is tried again."""
+        attempt = 0
+        core = self._core
+        while True:
+            node = yield from self.find(deadline=deadline)
+            call = core.call(
+                message,
+                node=node,
+                deadline=deadline,
+                version_min=version_min,
+                version_max=version_max,
+                lane=COORDINATOR_LANE,
+            )
+            yield Wait([call])
+            if call.error is None:
+                return call.response
+            self.lost()
+            wake_at = core.now + core.backoff(attempt)
+            if not is_retriable(call.error) or wake_at >= deadline:
+                raise call.error
+            attempt += 1
+            yield Wait(until=wake_at)
+
+    def noted(self, code: ErrorCode) -> None:
+        """Look at an error code: if the coordinator has moved, it is looked for again."""
+        if code in MOVED:
+            self.lost()

@@ -1,0 +1,66 @@
+"""Produce requests and their answers: lanes and batches to messages and back. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from odradek.client.core.client_keys import ProducerSettings
+from odradek.client.core.known_cluster import NO_TOPIC_ID, Broker, Cluster
+from odradek.client.producer.accumulator import Batch, Lane
+from wire.api import ApiKey, api_versions
+from wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+__all__ = ["answers_by_partition", "produce_request"]
+
+_VERSION_MAX = api_versions(ApiKey.PRODUCE)[1]
+_VERSION_MAX_WITHOUT_TOPIC_IDS = 12
+
+
+def produce_request(
+    settings: ProducerSettings, taken: Sequence[tuple[Lane, Batch]]
+) -> tuple[ProduceRequest, int]:
+    """The request for these encoded batches, and its greatest version: without a topic's id an older one."""
+    topics: dict[tuple[str, bytes], TopicProduceData] = {}
+    version_max = _VERSION_MAX
+    for lane, batch in taken:
+        if lane.topic_id == NO_TOPIC_ID:
+            version_max = _VERSION_MAX_WITHOUT_TOPIC_IDS
+        # By id, too: a lane with something in flight still speaks of the topic that it was sent to.
+        key = lane.topic, lane.topic_id
+        topic = topics.get(key)
+        if topic is None:
+            topic = topics[key] = TopicProduceData(name=lane.topic, topic_id=lane.topic_id)
+        assert batch.data is not None
+        topic.partition_data.append(PartitionProduceData(index=lane.partition, records=batch.data))
+    request = ProduceRequest(
+        transactional_id=settings.transactional_id,
+        acks=settings.acks,
+        timeout_ms=settings.request_timeout_ms,
+        topic_data=list(topics.values()),
+    )
+    return request, version_max
+
+
+def answers_by_partition(
+    cluster: Cluster, response: ProduceResponse | None
+) -> dict[tuple[str | bytes, int], PartitionProduceResponse]:
+    """Answers by topic and partition: by the topic's name, or its id where the answer has no names.
+
+    The cluster learns the brokers that the answer names.
+    """
+    answers: dict[tuple[str | bytes, int], PartitionProduceResponse] = {}
+    if response is None:
+        return answers
+    if response.node_endpoints:
+        cluster.add_brokers(Broker(b.node_id, b.host, b.port, b.rack) for b in response.node_endpoints)
+    for topic in response.responses:
+        asked = topic.name or bytes(topic.topic_id)
+        for answer in topic.partition_responses:
+            answers[asked, answer.index] = answer
+    return answers

@@ -1,0 +1,170 @@
+"""The state of a producer's transaction: which call and which news may come next. PURE, and without any protocol.
+
+| state | what it is | calls that are allowed |
+| --- | --- | --- |
+| UNINITIALIZED | there is no producer id yet | init_transactions |
+| INITIALIZING | the coordinator was asked for one, perhaps in vain | init_transactions again |
+| READY | no transaction is open | begin_transaction |
+| IN_TRANSACTION | one is open | sends, offsets, prepare, commit_transaction, abort_transaction |
+| PREPARED | all is written, or soon; another system decides (KIP-939) | prepare again, commit_transaction, abort_transaction |
+| COMMITTING | the outcome is being told, perhaps in vain | commit_transaction again |
+| ABORTING | the same | abort_transaction again |
+| ABORTABLE_ERROR | something is lost, so the transaction must not commit | abort_transaction |
+| FATAL_ERROR | the producer is fenced, or the coordinator refuses it | close |
+
+A call that timed out leaves its state as it is, and is made again: nobody knows yet what the coordinator did.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from odradek.client.errors import (
+    IllegalTransactionCall,
+    ProducerFencedError,
+    TransactionAbortableError,
+    TransactionFatalError,
+)
+from wire.errors import ErrorCode, KafkaError
+
+__all__ = ["Step", "TransactionMachine", "TransactionState"]
+
+
+class TransactionState(Enum):
+    """The states of the table above; the value says in an error why a call is refused."""
+
+    UNINITIALIZED = "init_transactions was not called"
+    INITIALIZING = "init_transactions has not succeeded yet"
+    READY = "no transaction is open"
+    IN_TRANSACTION = "a transaction is open"
+    PREPARED = "the transaction is prepared: commit or abort it"
+    COMMITTING = "the transaction is being committed: only commit_transaction may be called again"
+    ABORTING = "the transaction is being aborted: only abort_transaction may be called again"
+    ABORTABLE_ERROR = "the transaction can only be aborted"
+    FATAL_ERROR = "the producer can only be closed"
+
+
+class Step(Enum):
+    """The calls and news that change the state; the value is the call's name."""
+
+    INITIALIZE = "init_transactions"
+    INITIALIZED = "a producer id came"
+    FOUND_PREPARED = "a producer id came, and a prepared transaction with it"
+    BEGIN = "begin_transaction"
+    PREPARE = "prepare"
+    COMMIT = "commit_transaction"
+    ABORT = "abort_transaction"
+    END = "the coordinator knows the outcome"
+
+
+_S = TransactionState
+_TRANSITIONS: dict[tuple[TransactionState, Step], TransactionState] = {
+    (_S.UNINITIALIZED, Step.INITIALIZE): _S.INITIALIZING,
+    (_S.INITIALIZING, Step.INITIALIZE): _S.INITIALIZING,
+    (_S.INITIALIZING, Step.INITIALIZED): _S.READY,
+    (_S.INITIALIZING, Step.FOUND_PREPARED): _S.PREPARED,
+    (_S.READY, Step.BEGIN): _S.IN_TRANSACTION,
+    (_S.IN_TRANSACTION, Step.PREPARE): _S.PREPARED,
+    (_S.IN_TRANSACTION, Step.COMMIT): _S.COMMITTING,
+    (_S.IN_TRANSACTION, Step.ABORT): _S.ABORTING,
+    (_S.PREPARED, Step.PREPARE): _S.PREPARED,
+    (_S.PREPARED, Step.COMMIT): _S.COMMITTING,
+    (_S.PREPARED, Step.ABORT): _S.ABORTING,
+    (_S.COMMITTING, Step.COMMIT): _S.COMMITTING,
+    (_S.COMMITTING, Step.END): _S.READY,
+    (_S.ABORTING, Step.ABORT): _S.ABORTING,
+    (_S.ABORTING, Step.END): _S.READY,
+    (_S.ABORTABLE_ERROR, Step.ABORT): _S.ABORTING,
+}
+_NEWS = frozenset({Step.INITIALIZED, Step.FOUND_PREPARED, Step.END})
+"""Steps that no caller makes: where one is impossible, that is a bug."""
+_MAY_FAIL = frozenset({_S.IN_TRANSACTION, _S.PREPARED, _S.COMMITTING})
+"""States in which a failure leaves nothing but to abort; while aborting it changes nothing."""
+_FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+
+
+class TransactionMachine:
+    """The state of one producer's transactions, and what its end will need.
+
+    `error` is what ABORTABLE_ERROR and FATAL_ERROR raise, with the reason as its cause.
+    """
+
+    def __init__(self) -> None:
+        self.state = TransactionState.UNINITIALIZED
+        self.error: TransactionAbortableError | TransactionFatalError | None = None
+        self.started = False
+        """True once the coordinator knows of this transaction, so that it must be told the outcome."""
+        self.perhaps_started = False
+        """True if a request that starts the transaction has no answer."""
+        self.ended = False
+        """True once the coordinator has taken the outcome; an epoch may still have to be bumped."""
+        self.bump_needed = False
+        """True if sequence numbers were given to records that may not be in the log (KIP-360)."""
+        self.id_is_lost = False
+        """True if the coordinator has forgotten the producer id: it is not told the outcome then."""
+
+    def make(self, step: Step) -> None:
+        """Change the state. Raises `IllegalTransactionCall`, or the error that the state stands for."""
+        after = _TRANSITIONS.get((self.state, step))
+        if after is None:
+            self._refuse(step)
+        if step is Step.END:
+            self.started = self.perhaps_started = self.ended = False
+            self.bump_needed = self.id_is_lost = False
+            self.error = None
+        assert after is not None
+        self.state = after
+
+    def _refuse(self, step: Step) -> None:
+        if step in _NEWS:
+            raise AssertionError(f"{step.name} in {self.state.name}")
+        self.check(step.value)
+        raise IllegalTransactionCall(f"{step.value}: {self.state.value}")
+
+    def check(self, call: str) -> None:
+        """Let `call` pass if a transaction is open and sound. Raises as `make`."""
+        if self.state is TransactionState.IN_TRANSACTION:
+            return
+        self.raise_error()
+        raise IllegalTransactionCall(f"{call}: {self.state.value}")
+
+    def raise_error(self) -> None:
+        """Raise the error that the transaction or the producer ended with, if it did."""
+        if self.error is not None and self.state in (
+            TransactionState.ABORTABLE_ERROR,
+            TransactionState.FATAL_ERROR,
+        ):
+            # Each caller gets an exception of its own: a traceback is not to be shared.
+            raise type(self.error)(*self.error.args) from self.error.__cause__
+
+    def fail(self, cause: Exception) -> None:
+        """Leave nothing but to abort; the first cause counts."""
+        if self.state in _MAY_FAIL:
+            self.error = TransactionAbortableError(f"the transaction must be aborted: {cause}")
+            self.error.__cause__ = cause
+            self.state = TransactionState.ABORTABLE_ERROR
+
+    def fail_for_good(self, cause: Exception) -> None:
+        """Leave nothing but to close the producer; the first cause counts."""
+        if self.state is TransactionState.FATAL_ERROR:
+            return
+        fenced = isinstance(cause, KafkaError) and cause.code in _FENCED
+        kind = ProducerFencedError if fenced else TransactionFatalError
+        self.error = kind(f"the producer must be closed: {cause}")
+        self.error.__cause__ = cause
+        self.state = TransactionState.FATAL_ERROR
+
+    @property
+    def keeps_records(self) -> bool:
+        """True while records that were sent may still be written."""
+        return self.state in _MAY_FAIL
+
+    @property
+    def is_open(self) -> bool:
+        """True if a transaction is open, also one that has failed."""
+        return self.may_abort or self.state is TransactionState.PREPARED
+
+    @property
+    def may_abort(self) -> bool:
+        """True if a transaction is open that nobody else decides about, and abort_transaction is due."""
+        return self.state in (TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR)

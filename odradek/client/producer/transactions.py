@@ -1,0 +1,521 @@
+"""A producer's transactions: the operations behind its calls, and what the sender asks before it sends. PURE.
+
+Theory of operation
+-------------------
+`TransactionMachine` knows which call may come next. `Transactions` talks to the transaction coordinator and to the
+groups' coordinators. The calls are operations (`initialize`, `send_offsets`, `end`), of which one runs at a time. The
+sender asks `admits` before it sends a partition's batches, and tells of records that failed.
+
+There are two protocols, by the level of the finalized feature `transaction.version`:
+
+| | 0 and 1 (KIP-98, KIP-360) | 2 (KIP-890) |
+| --- | --- | --- |
+| a partition joins | by AddPartitionsToTxn, before its first batch | by its first batch (Produce from 12 on) |
+| a group's offsets join | by AddOffsetsToTxn | by TxnOffsetCommit 5 |
+| a new epoch | by InitProducerId, after an abort that lost records | by EndTxn 5, after each transaction |
+
+Rules
+-----
+* Sequence numbers start again from 0 under each new epoch: the sender sees another `current`.
+* The outcome is told when all records have theirs: a batch that comes after the marker might hang in no transaction.
+* A commit is told only if all records are written. One that failed leaves nothing but to abort.
+* A call that runs out of time is made again, since what the coordinator did is unknown. Offsets are the exception: a
+  transaction whose offsets are in doubt can only be aborted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from odradek.client.consumer.consumer_types import ConsumerGroupMetadata, OffsetAndMetadata
+from odradek.client.core.client_keys import ProducerSettings
+from odradek.client.core.coordinator_finder import CoordinatorFinder, CoordinatorKind
+from odradek.client.core.operation import Operation, Signal, Task, Wait
+from odradek.client.core.partition_keys import ByPartition, named
+from odradek.client.errors import (
+    ClientError,
+    IllegalTransactionCall,
+    RequestTimedOut,
+    TransactionAborted,
+    TransactionError,
+    broker_error,
+    error_code,
+    is_retriable,
+)
+from odradek.client.producer.accumulator import Accumulator, Lane
+from odradek.client.producer.producer_upkeep import Identity
+from odradek.client.producer.transaction_errors import Verdict, produce_is_fatal, worst
+from odradek.client.producer.transaction_state import Step, TransactionMachine, TransactionState
+from wire.api import ApiKey, api_versions
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from wire.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+
+__all__ = ["Transactions"]
+
+_NEVER = float("inf")
+_FEATURE = "transaction.version"
+_IMPLICIT_LEVEL = 2
+"""The level from which partitions and offsets join by themselves, and EndTxn gives a new epoch."""
+_CONCURRENT_SECONDS = 0.02
+"""The first wait for the markers of the transaction before: they are written within milliseconds."""
+_VERSIONS_MAX_EXPLICIT = {ApiKey.END_TXN: 4, ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.ADD_PARTITIONS_TO_TXN: 3}
+_PRODUCE_VERSION_MAX_EXPLICIT = 11
+_PRODUCE_VERSION_MAX = api_versions(ApiKey.PRODUCE)[1]
+_NOBODY = Identity(-1, -1)
+_NO_TIMEOUT_MS = (1 << 31) - 1
+_VERSION_MIN_WITH_PRODUCER = 3
+"""The version of InitProducerId from which it knows who asks for another epoch (KIP-360)."""
+_VERSION_MIN_TWO_PHASE = 6
+_PRODUCER_ID_LOST = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
+
+
+class Transactions:
+    """The transactions of one producer.
+
+    `news` is called when the sender should look again. The sender notifies `settled` after each of its steps.
+    """
+
+    needed = True
+
+    def __init__(
+        self, core: ClientCore, settings: ProducerSettings, accumulator: Accumulator, news: Callable[[], None]
+    ) -> None:
+        assert settings.transactional_id is not None
+        self.transactional_id = settings.transactional_id
+        self.machine = TransactionMachine()
+        self.current: Identity | None = None
+        """The producer id and epoch; None before they are known."""
+        self.settled: Signal = core.signal()
+        self.counts: Counter[str] = Counter()
+        self._core = core
+        self._settings = settings
+        self._accumulator = accumulator
+        self._news = news
+        self._coordinator = CoordinatorFinder(core, CoordinatorKind.TRANSACTION, self.transactional_id)
+        self._groups: dict[str, CoordinatorFinder] = {}
+        self._is_implicit = False
+        self._joined: dict[Lane, None] = {}
+        self._joining: dict[Lane, None] = {}
+        self._joined_groups: dict[str, None] = {}
+        self._join: Task[None] | None = None
+        self._prepared = ""
+        self._call = ""
+        """The call that runs; empty while there is none."""
+
+    # What the sender asks
+
+    @property
+    def missing(self) -> bool:
+        """True before there is a producer id."""
+        return self.current is None
+
+    def keep(self) -> float:
+        """Do nothing: only `initialize` asks for a producer id."""
+        return _NEVER
+
+    @property
+    def produce_version_max(self) -> int:
+        """The greatest version of Produce that may be sent: from 12 on a batch adds its partition to the transaction."""
+        return _PRODUCE_VERSION_MAX if self._is_implicit else _PRODUCE_VERSION_MAX_EXPLICIT
+
+    def admits(self, lane: Lane) -> bool:
+        """True if batches of this partition may be sent; if not yet, the partition is added to the transaction."""
+        if self._is_implicit:
+            self.machine.started = True
+            return True
+        if lane in self._joined:
+            return True
+        if self.machine.keeps_records and lane not in self._joining:
+            self._joining[lane] = None
+            if self._join is None:
+                self._join = Task(self._add_partitions())
+                self._join.on_done = self._join_ended
+                self._core.adopt(self._join, self._core.now)
+        return False
+
+    def discarded_because(self) -> Exception | None:
+        """The error of records that must not be sent any more; None while they may."""
+        machine = self.machine
+        if machine.keeps_records:
+            return None
+        return machine.error or TransactionAborted(
+            "the transaction was aborted before the record was written"
+        )
+
+    def record_failed(self, error: Exception, *, numbered: bool) -> None:
+        """Take note that a record will not be written; `numbered` if it had a sequence number."""
+        self.machine.bump_needed |= numbered
+        if isinstance(error, KafkaError) and produce_is_fatal(error.code):
+            self.machine.fail_for_good(error)
+        else:
+            self.machine.fail(error)
+
+    # The calls
+
+    @contextmanager
+    def _alone(self, call: str) -> Iterator[None]:
+        if self._call:
+            raise IllegalTransactionCall(f"{call}: {self._call} is under way")
+        self._call = call
+        try:
+            yield
+        finally:
+            self._call = ""
+
+    def initialize(self, timeout: float) -> Operation[None]:
+        """Get a producer id; what a former producer of this transactional id left open is aborted."""
+        with self._alone(Step.INITIALIZE.value):
+            self.machine.make(Step.INITIALIZE)
+            yield from self._take_identity(_NOBODY, self._core.now + timeout)
+            self.machine.make(Step.INITIALIZED)
+
+    def resume(self, timeout: float) -> Operation[str | None]:
+        """Get a producer id, but leave a prepared transaction as it is (KIP-939): its state, None if there is none."""
+        with self._alone("resume"):
+            self._check_two_phase("resume")
+            self.machine.make(Step.INITIALIZE)
+            deadline = self._core.now + timeout
+            response = yield from self._take_identity(_NOBODY, deadline, keep_prepared=True)
+            if response.ongoing_txn_producer_id < 0:
+                self.machine.make(Step.INITIALIZED)
+                return None
+            self.machine.make(Step.FOUND_PREPARED)
+            self.machine.started = True
+            self._is_implicit = True
+            found = Identity(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch)
+            self._prepared = _as_text(found)
+            return self._prepared
+
+    def prepare(self, timeout: float) -> Operation[str]:
+        """Wait until all records are written, and leave the outcome to another system (KIP-939). The state, as text."""
+        with self._alone(Step.PREPARE.value):
+            self._check_two_phase(Step.PREPARE.value)
+            is_first = self.machine.state is TransactionState.IN_TRANSACTION
+            self.machine.make(Step.PREPARE)
+            if is_first:
+                assert self.current is not None
+                self._prepared = _as_text(self.current)
+            yield from self._flush(self._core.now + timeout)
+            self.machine.raise_error()
+            return self._prepared
+
+    def _check_two_phase(self, call: str) -> None:
+        if not self._settings.transaction_two_phase_commit_enable:
+            raise IllegalTransactionCall(f"{call} needs transaction.two.phase.commit.enable=true")
+
+    def begin(self) -> None:
+        """Open a transaction; the coordinator hears of it with the first partition or offset."""
+        with self._alone(Step.BEGIN.value):
+            self.machine.make(Step.BEGIN)
+            self._is_implicit = self._core.cluster.features.get(_FEATURE, 0) >= _IMPLICIT_LEVEL
+
+    def send_offsets(
+        self,
+        offsets: ByPartition[OffsetAndMetadata | int],
+        group: ConsumerGroupMetadata,
+        timeout: float,
+    ) -> Operation[None]:
+        """Have the group's offsets committed with the transaction (KIP-447)."""
+        commits = _to_commit(offsets)
+        call = "send_offsets_to_transaction"
+        with self._alone(call):
+            self.machine.check(call)
+            if not commits:
+                return
+            done = False
+            try:
+                yield from self._send_offsets(commits, group, self._core.now + timeout)
+                done = True
+            except RequestTimedOut as error:
+                self.machine.fail(error)
+                self.machine.raise_error()
+                raise
+            finally:
+                if not done:
+                    self.machine.fail(RequestTimedOut(f"{call} was given up"))
+
+    def end(self, *, commit: bool, timeout: float) -> Operation[None]:
+        """Commit or abort, once every record has its outcome."""
+        step = Step.COMMIT if commit else Step.ABORT
+        with self._alone(step.value):
+            self.machine.make(step)
+            deadline = self._core.now + timeout
+            yield from self._flush(deadline)
+            self.machine.raise_error()
+            if not self.machine.ended:
+                yield from self._tell_outcome(commit, deadline)
+                self.machine.ended = True
+            if self.machine.bump_needed:
+                assert self.current is not None
+                yield from self._take_identity(self.current, deadline)
+            self._joined.clear()
+            self._joined_groups.clear()
+            self.machine.make(Step.END)
+            self.counts["transactions committed" if commit else "transactions aborted"] += 1
+
+    # Steps of the calls
+
+    def _take_identity(
+        self, known: Identity, deadline: float, *, keep_prepared: bool = False
+    ) -> Operation[InitProducerIdResponse]:
+        """Get a new epoch, or a producer id where none is `known` (KIP-360)."""
+        two_phase = self._settings.transaction_two_phase_commit_enable
+        message = InitProducerIdRequest(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=_NO_TIMEOUT_MS if two_phase else self._settings.transaction_timeout_ms,
+            producer_id=known.producer_id,
+            producer_epoch=known.producer_epoch,
+            enable2_pc=two_phase,
+            keep_prepared_txn=keep_prepared,
+        )
+        response = yield from self._ask(ApiKey.INIT_PRODUCER_ID, message, _own_code, deadline=deadline)
+        self.current = Identity(response.producer_id, response.producer_epoch)
+        self.counts["epochs bumped"] += known.producer_id >= 0
+        found: InitProducerIdResponse = response
+        return found
+
+    def _flush(self, deadline: float) -> Operation[None]:
+        """Wait until every record has its outcome, and no partition is being added."""
+        accumulator = self._accumulator
+        accumulator.close_all()
+        accumulator.flushing += 1
+        self._news()
+        try:
+            while accumulator.active or self._join is not None:
+                if self._core.now >= deadline:
+                    raise RequestTimedOut("records of the transaction have no outcome yet: call again")
+                yield Wait(until=deadline, signals=(self.settled,))
+        finally:
+            accumulator.flushing -= 1
+
+    def _tell_outcome(self, commit: bool, deadline: float) -> Operation[None]:
+        from wire.messages.end_txn import EndTxnRequest
+
+        machine, current = self.machine, self.current
+        if machine.id_is_lost or not (machine.started or machine.perhaps_started):
+            return
+        assert current is not None
+        message = EndTxnRequest(self.transactional_id, current.producer_id, current.producer_epoch, commit)
+        # Of a transaction that perhaps never began the coordinator may know nothing.
+        harmless = ErrorCode.NONE if commit or machine.started else ErrorCode.INVALID_TXN_STATE
+        try:
+            response = yield from self._ask(
+                ApiKey.END_TXN, message, _own_code, deadline=deadline, harmless=harmless
+            )
+        except TransactionError:
+            if not commit and self.machine.id_is_lost:
+                return
+            raise
+        if response.producer_id >= 0:
+            self.current = Identity(response.producer_id, response.producer_epoch)
+            machine.bump_needed = False
+
+    def _send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group: ConsumerGroupMetadata,
+        deadline: float,
+    ) -> Operation[None]:
+        from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+        from wire.messages.txn_offset_commit import (
+            TxnOffsetCommitRequest,
+            TxnOffsetCommitRequestPartition,
+            TxnOffsetCommitRequestTopic,
+        )
+
+        current = self.current
+        assert current is not None
+        if self._is_implicit:
+            self.machine.started = True
+        elif group.group_id not in self._joined_groups:
+            self.machine.perhaps_started = True
+            add = AddOffsetsToTxnRequest(
+                self.transactional_id, current.producer_id, current.producer_epoch, group.group_id
+            )
+            yield from self._ask(ApiKey.ADD_OFFSETS_TO_TXN, add, _own_code, deadline=deadline)
+            self.machine.started = True
+            self._joined_groups[group.group_id] = None
+        topics: dict[str, TxnOffsetCommitRequestTopic] = {}
+        for key, (offset, epoch, metadata) in offsets.items():
+            topic = topics.setdefault(key.topic, TxnOffsetCommitRequestTopic(name=key.topic))
+            topic.partitions.append(TxnOffsetCommitRequestPartition(key.partition, offset, epoch, metadata))
+        message = TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id,
+            group_id=group.group_id,
+            producer_id=current.producer_id,
+            producer_epoch=current.producer_epoch,
+            generation_id=group.generation_id,
+            member_id=group.member_id,
+            group_instance_id=group.group_instance_id,
+            topics=list(topics.values()),
+        )
+        coordinator = self._groups.get(group.group_id)
+        if coordinator is None:
+            coordinator = CoordinatorFinder(self._core, CoordinatorKind.GROUP, group.group_id)
+            self._groups[group.group_id] = coordinator
+        yield from self._ask(
+            ApiKey.TXN_OFFSET_COMMIT,
+            message,
+            _offset_codes,
+            deadline=deadline,
+            coordinator=coordinator,
+        )
+
+    # AddPartitionsToTxn
+
+    def _add_partitions(self) -> Operation[None]:
+        """Add the partitions that wait for it, and those that come meanwhile.
+
+        Asks until there is an answer: without one, nobody could tell whether there is something to abort.
+        """
+        from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+
+        while self._joining:
+            lanes, self._joining = self._joining, {}
+            current = self.current
+            assert current is not None
+            topics: dict[str, AddPartitionsToTxnTopic] = {}
+            for lane in lanes:
+                topic = topics.setdefault(lane.topic, AddPartitionsToTxnTopic(name=lane.topic))
+                topic.partitions.append(lane.partition)
+            message = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=self.transactional_id,
+                v3_and_below_producer_id=current.producer_id,
+                v3_and_below_producer_epoch=current.producer_epoch,
+                v3_and_below_topics=list(topics.values()),
+            )
+            while True:
+                deadline = self._core.now + self._settings.request_timeout_ms / 1000
+                try:
+                    yield from self._ask(
+                        ApiKey.ADD_PARTITIONS_TO_TXN, message, _partition_codes, deadline=deadline
+                    )
+                    break
+                except RequestTimedOut:
+                    self.counts["partitions added late"] += 1
+            self.machine.started = True
+            self._joined.update(lanes)
+            self._news()
+
+    def _join_ended(self) -> None:
+        task, self._join = self._join, None
+        self._joining = {}
+        self._news()
+        self.settled.notify()
+        if task is not None:
+            try:
+                task.result()
+            except ClientError:
+                return  # the machine has it
+
+    # Requests
+
+    def _ask(
+        self,
+        key: ApiKey,
+        message: Any,
+        codes: Callable[[Any], Iterable[ErrorCode]],
+        *,
+        deadline: float,
+        coordinator: CoordinatorFinder | None = None,
+        harmless: ErrorCode = ErrorCode.NONE,
+    ) -> Operation[Any]:
+        """One request, repeated as long as that may help. Raises `TransactionError`, and `RequestTimedOut`.
+
+        The code `harmless` is as good as none.
+        """
+        coordinator = coordinator or self._coordinator
+        version_max = None if self._is_implicit else _VERSIONS_MAX_EXPLICIT.get(key)
+        version_min = 0
+        if isinstance(message, InitProducerIdRequest) and message.enable2_pc:
+            version_min = _VERSION_MIN_TWO_PHASE
+        elif isinstance(message, InitProducerIdRequest) and message.producer_id >= 0:
+            version_min = _VERSION_MIN_WITH_PRODUCER
+        core = self._core
+        attempt = 0
+        while True:
+            try:
+                response = yield from coordinator.request(
+                    message, deadline=deadline, version_min=version_min, version_max=version_max
+                )
+            except KafkaError as error:  # of the search for the coordinator
+                if is_retriable(error):
+                    raise RequestTimedOut(f"{error}, until the time was up: call again") from error
+                self._fail(error, fatal=error.code is not ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            except ClientError as error:
+                if is_retriable(error):
+                    raise RequestTimedOut(f"{error}: call again") from error
+                self._fail(error, fatal=True)
+            decided, code = worst(key, codes(response))
+            if decided is Verdict.DONE or code is harmless:
+                return response
+            self.counts[f"{key.name}: {code.name}"] += 1
+            failure = broker_error(code, None, coordinator.subject)
+            if decided >= Verdict.ABORT:
+                self._note_lost_id(code)
+                self._fail(failure, fatal=decided is Verdict.FATAL)
+            if decided is Verdict.FIND_AGAIN:
+                coordinator.lost()
+            delay = core.backoff(attempt)
+            if code is ErrorCode.CONCURRENT_TRANSACTIONS:
+                delay = min(delay, _CONCURRENT_SECONDS * 2.0 ** min(attempt, 20))
+            if core.now + delay >= deadline:
+                raise RequestTimedOut(f"{failure}, until the time was up: call again") from failure
+            attempt += 1
+            yield Wait(until=core.now + delay)
+
+    def _note_lost_id(self, code: ErrorCode) -> None:
+        if code in _PRODUCER_ID_LOST:
+            self.machine.bump_needed = True
+            self.machine.id_is_lost |= code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+    def _fail(self, cause: KafkaError | ClientError, *, fatal: bool) -> NoReturn:
+        machine = self.machine
+        if fatal:
+            machine.fail_for_good(cause)
+        else:
+            machine.fail(cause)
+        self._news()
+        machine.raise_error()
+        raise TransactionError(f"the transaction cannot be ended: {cause}") from cause
+
+    def statistics(self) -> dict[str, int]:
+        """Figures since the start (transactions by outcome, refusals by request and code)."""
+        return dict(self.counts)
+
+
+def _to_commit(
+    offsets: ByPartition[OffsetAndMetadata | int],
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {
+        key: OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+        for key, offset in named(offsets).items()
+    }
+
+
+def _as_text(identity: Identity) -> str:
+    """The state of a prepared transaction, as Kafka's PreparedTxnState writes it."""
+    return f"{identity.producer_id}:{identity.producer_epoch}"
+
+
+def _own_code(response: Any) -> Iterable[ErrorCode]:
+    return (error_code(response.error_code),)
+
+
+def _partition_codes(response: Any) -> Iterable[ErrorCode]:
+    return [
+        error_code(each.partition_error_code)
+        for topic in response.results_by_topic_v3_and_below
+        for each in topic.results_by_partition
+    ]
+
+
+def _offset_codes(response: Any) -> Iterable[ErrorCode]:
+    return [error_code(each.error_code) for topic in response.topics for each in topic.partitions]

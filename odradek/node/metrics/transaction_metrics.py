@@ -1,0 +1,93 @@
+"""Figures of transactions for the metrics page: coordinators here, and what holds committed readers up. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from data_plane.broker import Broker
+from odradek.env.ports import DiskError
+from odradek.node.metrics.metrics_text import MetricsText
+
+_GAUGES = (
+    ("transactions", "transactional_ids", "Transactional ids that this broker coordinates."),
+    ("shards", "transaction_shards", "Partitions of __transaction_state that this broker leads."),
+    ("loading", "transaction_shards_loading", "Those of them whose transactional ids are still being read."),
+    ("open", "transactions_open", "Transactions that are open, of these ids."),
+    ("ending", "transactions_ending", "Decided transactions whose markers are under way."),
+    ("unanswered", "transaction_requests_waiting", "Requests to these coordinators that wait for replicas."),
+    (
+        "held",
+        "transaction_requests_held",
+        "Requests that wait for the markers of their id's last transaction.",
+    ),
+)
+_COUNTERS = (
+    ("committed", "transactions_committed", "Transactions committed, with all markers written."),
+    ("aborted", "transactions_aborted", "Transactions aborted, with all markers written."),
+    ("timed_out", "transactions_timed_out", "Transactions that coordinators gave up after their timeouts."),
+    ("refused", "transaction_producers_refused", "Requests of producers that are fenced, or were replaced."),
+    (
+        "refused_ids",
+        "transactional_ids_refused",
+        "New transactional ids refused: their coordinator has too many.",
+    ),
+)
+
+
+def transaction_metrics(page: MetricsText, broker: Broker, statistics: Mapping[str, int]) -> None:
+    """Add the figures of one broker; `statistics` are those of its transaction coordinator."""
+    for field, metric, described in _GAUGES:
+        page.gauge(f"odradek_{metric}", described)
+        page.one(statistics.get(field, 0))
+    for field, metric, described in _COUNTERS:
+        page.counter(f"odradek_{metric}_total", described)
+        page.one(statistics[field])
+    _ages(page, broker)
+    _stable_lag(page, broker)
+
+
+def _ages(page: MetricsText, broker: Broker) -> None:
+    now_ms = broker.clock.wall_ms()
+    oldest = {index: shard.oldest_open() for index, shard in sorted(broker.transactions.shards.items())}
+    page.gauge(
+        "odradek_transaction_age_seconds",
+        "Age of the oldest open transaction, by partition of __transaction_state.",
+    )
+    for index, each in oldest.items():
+        if each.timed_ms is not None:
+            page.sample(max(0, now_ms - each.timed_ms) / 1000, partition=index)
+    page.gauge(
+        "odradek_prepared_transaction_age_seconds",
+        "Age of the oldest transaction without a timeout (KIP-939), by partition of __transaction_state.",
+    )
+    for index, each in oldest.items():
+        if each.prepared_ms is not None:
+            page.sample(max(0, now_ms - each.prepared_ms) / 1000, partition=index)
+
+
+def _stable_lag(page: MetricsText, broker: Broker) -> None:
+    """Partitions without an open transaction cost a look, no more."""
+    lag_max = open_count = 0
+    for topic in broker.topics.values():
+        for partition in topic.partitions.values():
+            log = partition.log
+            if not partition.is_leader or log.offline:
+                continue
+            state = log.producers.state
+            if log.producers.is_settled if state is None else not state.ongoing:
+                continue
+            try:
+                lag = log.high_watermark - log.last_stable_offset
+            except DiskError:
+                # The directory's own figures tell of it.
+                continue
+            lag_max = max(lag_max, lag)
+            state = log.producers.state
+            open_count += bool(state and state.ongoing)
+    page.gauge("odradek_open_transaction_partitions", "Led partitions with an open transaction.")
+    page.one(open_count)
+    page.gauge(
+        "odradek_last_stable_offset_lag_max",
+        "Offsets that an open transaction keeps from committed readers, in the worst led partition.",
+    )
+    page.one(lag_max)

@@ -1,0 +1,244 @@
+"""One life of a copier: a process with the product's own consumer and producer, a transaction after the other. PORTED."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+
+from odradek.client.consumer.consumer_types import ConsumerRecord
+from odradek.client.errors import (
+    ClientError,
+    IllegalTransactionCall,
+    RequestTimedOut,
+    TransactionFatalError,
+)
+from odradek.client.shells.aio_consumer import AsyncConsumer
+from odradek.client.shells.aio_producer import AsyncProducer
+from odradek.env.ports import Env, TaskGroup
+from sim.load.copying.copy_ledger import Copy, CopyLedger, Outcome, copy_value
+from sim.load.copying.copy_plan import CopyPlan
+from sim.load.workload import FETCH_BYTES_MAX, ROT_SECONDS, Workload
+from wire.batches.batch_errors import CorruptBatch
+from wire.errors import KafkaError
+from wire.topic_partition import TopicPartition
+
+SOURCE, SINK = "copy-source", "copy-sink"
+PARTITIONS = 2
+"""The partitions of each topic."""
+GROUP = "copiers"
+POLL_SECONDS = 0.5
+CLOSE_SECONDS = 3.0
+ENDING_TRIES = 5
+"""Calls of a commit or an abort that runs out of time, before the producer is given up."""
+REST_SECONDS = 0.1
+
+__all__ = ["GROUP", "PARTITIONS", "SINK", "SOURCE", "CopierLife"]
+
+
+class _GivenUp(Exception):
+    """The producer can do no more, or is not worth more patience."""
+
+
+class CopierLife:
+    """Copies what its group gives it, until it is told to end or is fenced. Is the consumer's rebalance listener."""
+
+    def __init__(
+        self,
+        load: Workload,
+        ledger: CopyLedger,
+        name: str,
+        transactional_id: str,
+        plan: CopyPlan,
+        partition: int | None,
+    ) -> None:
+        """`partition` is all that it copies; None: what the group gives to it."""
+        self._partition = partition
+        self._load = load
+        self._ledger = ledger
+        self._name = name
+        self._transactional_id = transactional_id
+        self._plan = plan
+        self._random = Random(f"{load.world.seed}/{name}")
+        self._serial = 0
+        self._polled: dict[TopicPartition, int] = {}
+        """Where the last poll began, of partitions that have stayed since."""
+        self.is_over = False
+        """Set: the process ends after its transaction."""
+
+    async def main(self, env: Env, tasks: TaskGroup) -> None:
+        """Begin as every transactional program does, and copy."""
+        self._env = env
+        servers = ",".join(f"{host}:{port}" for host, port in self._load.bootstrap)
+        common = {"bootstrap.servers": servers, "client.id": self._name, "request.timeout.ms": "5000"}
+        self._producer = AsyncProducer(
+            env,
+            tasks,
+            {
+                **common,
+                "transactional.id": self._transactional_id,
+                "transaction.timeout.ms": str(self._plan.timeout_ms),
+                "linger.ms": str(self._plan.linger_ms),
+                # Segments may be as small as 2,000 bytes.
+                "batch.size": "500",
+                "max.block.ms": "10000",
+                "delivery.timeout.ms": "10000",
+            },
+        )
+        self._consumer = AsyncConsumer(
+            env,
+            tasks,
+            {
+                **common,
+                "group.id": GROUP,
+                "isolation.level": "read_committed",
+                "enable.auto.commit": "false",
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": "2000",
+                "heartbeat.interval.ms": "300",
+                "max.poll.interval.ms": "12000",
+                "max.poll.records": str(self._plan.records_max),
+                "fetch.max.bytes": str(FETCH_BYTES_MAX),
+            },
+        )
+        if self._plan.is_explicit:
+            _speak_explicitly(self._producer)
+        try:
+            await self._patiently(self._producer.init_transactions)
+            if self._partition is None:
+                self._consumer.subscribe([SOURCE], listener=self)
+            else:
+                self._consumer.assign([TopicPartition(SOURCE, self._partition)])
+            while not (self.is_over or self._ledger.is_done):
+                await self._turn()
+        except (_GivenUp, TransactionFatalError) as error:
+            self._note(error)
+        await self._close()
+
+    def _note(self, error: Exception) -> None:
+        self._load.world.trace.record(self._load.world.now, self._name, "copy", error)
+
+    async def _rest(self, seconds: float) -> None:
+        clock = self._env.clock
+        await clock.sleep_until(clock.monotonic() + seconds)
+
+    async def _close(self) -> None:
+        for closing in (self._producer.close(CLOSE_SECONDS), self._consumer.close(CLOSE_SECONDS)):
+            try:
+                await closing
+            except (KafkaError, ClientError) as error:
+                self._note(error)
+
+    async def _patiently(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Make a call again that runs out of time, as a program must. Raises `_GivenUp` at last."""
+        for _ in range(ENDING_TRIES):
+            try:
+                await call()
+            except RequestTimedOut as error:
+                self._note(error)
+                continue
+            return
+        raise _GivenUp(f"{self._name} has lost its patience")
+
+    async def _turn(self) -> None:
+        """One poll, and the transaction that copies what it gives."""
+        consumer = self._consumer
+        try:
+            records = await consumer.poll(POLL_SECONDS)
+            if not records:
+                await self._look_where_it_is()
+                return
+        except (KafkaError, ClientError) as error:
+            self._note(error)
+            await self._rest(ROT_SECONDS if isinstance(error.__cause__, CorruptBatch) else REST_SECONDS)
+            return
+        self._polled.clear()
+        for record in records:
+            key = TopicPartition(record.topic, record.partition)
+            self._polled.setdefault(key, record.offset)
+        await self._copy(records)
+
+    async def _look_where_it_is(self) -> None:
+        """Between transactions a position is what the group has committed."""
+        if self._ledger.ends is not None:
+            for key in sorted(self._consumer.assignment()):
+                self._ledger.advance({key.partition: await self._consumer.position(key, POLL_SECONDS)})
+
+    async def _copy(self, records: Sequence[ConsumerRecord]) -> None:
+        plan, random, producer = self._plan, self._random, self._producer
+        self._serial += 1
+        copy = self._ledger.begin(f"{self._name}.{self._serial}")
+        is_calm = self._load.is_over
+        stalls_at = -1
+        if random.random() < plan.stall_share and not is_calm:
+            stalls_at = random.randint(0, len(records) + 1)
+        producer.begin_transaction()
+        try:
+            await self._write(copy, records, stalls_at)
+            offsets = {TopicPartition(each.topic, each.partition): each.offset + 1 for each in records}
+            copy.offsets = {key.partition: offset for key, offset in offsets.items()}
+            await producer.send_offsets_to_transaction(offsets, self._consumer.group_metadata())
+            if stalls_at > len(records):
+                await self._rest(plan.stall_seconds)
+            if random.random() >= plan.abort_share or is_calm:
+                copy.outcome = Outcome.TRIED
+                await self._patiently(producer.commit_transaction)
+                copy.outcome = Outcome.COMMITTED
+                self._ledger.advance(copy.offsets)
+                return
+        except TransactionFatalError:
+            raise
+        except (KafkaError, ClientError) as error:
+            self._note(error)
+        await self._abort(copy)
+
+    async def _write(self, copy: Copy, records: Sequence[ConsumerRecord], stalls_at: int) -> None:
+        random = self._random
+        for number, record in enumerate(records):
+            if number == stalls_at:
+                await self._rest(self._plan.stall_seconds)
+            filler = random.randbytes(random.choice((0, 10, 200)))
+            value = copy_value(copy.name, number, record.partition, record.offset, filler)
+            partition = random.randrange(PARTITIONS)
+            copy.records.append((partition, value))
+            await self._producer.send(SINK, value, partition=partition)
+        if stalls_at == len(records):
+            await self._producer.flush()
+            await self._rest(self._plan.stall_seconds)
+
+    async def _abort(self, copy: Copy) -> None:
+        try:
+            await self._patiently(self._producer.abort_transaction)
+        except IllegalTransactionCall as error:
+            raise _GivenUp(str(error)) from error
+        copy.outcome = Outcome.ABORTED
+        for key, offset in self._polled.items():
+            if key in self._consumer.assignment():
+                self._consumer.seek(key, offset)
+        await self._rest(REST_SECONDS)
+
+    # What the group says
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        """Begin where the group is."""
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        """Give them up: there is nothing to go back to."""
+        for key in partitions:
+            self._polled.pop(key, None)
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        """They are gone."""
+        self.on_partitions_revoked(partitions)
+
+
+def _speak_explicitly(producer: AsyncProducer) -> None:
+    """Have a producer work as one that knows no transaction version 2 (KIP-890)."""
+    transactions = producer._transactions
+    assert transactions is not None
+    sound = transactions.begin
+
+    def begin() -> None:
+        sound()
+        transactions._is_implicit = False
+
+    setattr(transactions, "begin", begin)  # noqa: B010 - mypy lets no method be assigned

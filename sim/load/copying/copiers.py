@@ -1,0 +1,274 @@
+"""Clients that copy a topic in transactions, and what must be true of the copy. PORTED.
+
+Slots share the source as a group (KIP-447), or have a partition each. A feeder writes the source by an idempotent
+producer. Each slot has a transactional id and two machines. A life ends in order, dies, or goes on as a zombie on one
+machine while the next one begins on the other. Some are frozen meanwhile. A reader of committed records follows the
+sink. Once the load is over, a last life on each slot copies the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+from odradek.client.admin import NewTopic
+from odradek.client.consumer.group_calls import Coordinator
+from odradek.client.core.partition_offsets import LATEST, list_offsets
+from odradek.client.errors import ClientError
+from odradek.client.shells.aio import AsyncClient
+from odradek.client.shells.aio_consumer import AsyncConsumer
+from odradek.client.shells.aio_producer import AsyncProducer
+from odradek.env.ports import Event
+from sim.history import SafetyViolation
+from sim.load.copying.copier import GROUP, PARTITIONS, SINK, SOURCE, CopierLife
+from sim.load.copying.copy_ledger import CopyLedger, Found, Outcome
+from sim.load.copying.copy_plan import CALM, CopyPlan, is_assigned
+from sim.load.workload import END_SECONDS_MAX, FETCH_BYTES_MAX, REQUEST_SECONDS, ROT_SECONDS, Workload
+from sim.machine.world import Liveness, Running
+from sim.replicas import StoredBatch, check_replicas_equal, end_of
+from wire.batches.batch_errors import CorruptBatch
+from wire.errors import KafkaError
+from wire.topic_partition import TopicPartition
+
+SLOTS = ("copier-1", "copier-2")
+FEEDER = "copy-feeder"
+READER = "copy-reader"
+AWAY_SECONDS_MAX = 1.0
+CLOSE_SECONDS = 10.0
+FROZEN_SECONDS_MAX = 8.0
+READ_SECONDS_MAX = 120.0
+COMMITS_SECONDS = 10 * REQUEST_SECONDS
+IN_FLIGHT_MAX = 50
+
+__all__ = ["FEEDER", "READER", "Copying", "machines"]
+
+
+def machines() -> tuple[str, ...]:
+    """The machines of all these clients."""
+    return (FEEDER, READER, *(_machine(slot, number) for slot in SLOTS for number in range(2)))
+
+
+def _machine(slot: str, number: int) -> str:
+    return f"{slot}-{'ab'[number % 2]}"
+
+
+class Copying:
+    """All of a run's clients of both topics."""
+
+    def __init__(self, load: Workload, replicas: int) -> None:
+        self._load = load
+        self._replicas = replicas
+        self.ledger = CopyLedger()
+        self.lives = self.zombies = 0
+
+    def topics(self, configs: Mapping[str, str]) -> list[NewTopic]:
+        """Both topics, with `configs` of the run."""
+        return [NewTopic(name, PARTITIONS, self._replicas, dict(configs)) for name in (SOURCE, SINK)]
+
+    def start_workers(self) -> list[Event]:
+        """Set those to work that end when the load is over."""
+        spawn = self._load.world.spawn
+        return [spawn(self._feed), spawn(self._follow)]
+
+    def start_copiers(self) -> dict[str, Event]:
+        """Set the slots to work; the events are set when the whole source is copied."""
+        return {slot: self._load.world.spawn(self._live, slot) for slot in SLOTS}
+
+    # -- the feeder
+
+    async def _feed(self) -> None:
+        load = self._load
+        env, random = load.world.node_env(FEEDER), Random(f"{load.world.seed}/{FEEDER}")
+        servers = ",".join(f"{host}:{port}" for host, port in load.bootstrap)
+        producer = AsyncProducer(
+            env, load.world.tasks, bootstrap_servers=servers, client_id=FEEDER, enable_idempotence=True
+        )
+        sent = []
+        serial = 0
+        while not load.is_over:
+            for _ in range(random.choice((1, 2, 10))):
+                serial += 1
+                try:
+                    sent.append(
+                        await producer.send(SOURCE, b"%d" % serial, partition=random.randrange(PARTITIONS))
+                    )
+                except (KafkaError, ClientError) as error:
+                    load.world.trace.record(load.world.now, FEEDER, "feed", error)
+            while len(sent) > IN_FLIGHT_MAX:
+                try:
+                    await sent.pop(0).result()
+                except (KafkaError, ClientError) as error:
+                    load.world.trace.record(load.world.now, FEEDER, "feed", error)
+            await load.world.sleep(random.uniform(0.0, 0.4) * load.pace)
+        await producer.close()
+
+    # -- copiers
+
+    async def _live(self, slot: str) -> None:
+        """One life after the other, on the machines of the slot in turns."""
+        load, ledger = self._load, self.ledger
+        world, random = load.world, Random(f"{load.world.seed}/{slot}")
+        number = 0
+        partition = SLOTS.index(slot) if is_assigned(world.seed) else None
+        former: tuple[str, Running, CopierLife] | None = None
+        while not load.is_over:
+            number += 1
+            plan, machine = CopyPlan.draw(random), _machine(slot, number)
+            life = CopierLife(load, ledger, f"{slot}.{number}", slot, plan, partition)
+            self.lives += 1
+            running = world.start_program(machine, life.main)
+            await world.wait(running.ended, plan.life_seconds)
+            if former is not None:
+                await self._end(*former, random)
+                former = None
+            if plan.end in ("zombie", "freeze") and not running.ended.is_set():
+                self.zombies += 1
+                former = (machine, running, life)
+                if plan.end == "freeze":
+                    world.pause(machine)
+                    world.spawn(self._thaw, machine, random.uniform(0.5, FROZEN_SECONDS_MAX))
+                continue
+            life.is_over = plan.end == "close"
+            await self._end(machine, running, life, random)
+            await world.sleep(random.uniform(0.0, AWAY_SECONDS_MAX))
+        if former is not None:
+            await self._end(*former, random)
+        while not ledger.is_done:
+            number += 1
+            last = CopierLife(load, ledger, f"{slot}.{number}", slot, CALM, partition)
+            running = world.start_program(_machine(slot, number), last.main)
+            await running.ended.wait()
+
+    async def _thaw(self, machine: str, seconds: float) -> None:
+        await self._load.world.sleep(seconds)
+        self._load.world.resume(machine)
+
+    async def _end(self, machine: str, running: Running, life: CopierLife, random: Random) -> None:
+        """End a life: in order if it is told to, else by a kill."""
+        world = self._load.world
+        if life.is_over:
+            await world.wait(running.ended, CLOSE_SECONDS)
+        if not running.ended.is_set():
+            world.resume(machine)
+            world.crash(machine, random.choice(("all", "random")))
+            await running.ended.wait()
+
+    # -- the reader
+
+    async def _follow(self) -> None:
+        """Read the sink's committed records until the load is over. Raises `SafetyViolation`."""
+        load = self._load
+        consumer = self._reader(READER)
+        keys = [TopicPartition(SINK, index) for index in range(PARTITIONS)]
+        consumer.assign(keys)
+        consumer.seek_to_beginning(*keys)
+        while not load.is_over:
+            await self._read_some(
+                consumer, READER, lambda key, found: self.ledger.see(READER, key.partition, found)
+            )
+        await consumer.close(CLOSE_SECONDS)
+
+    def _reader(self, machine: str) -> AsyncConsumer:
+        load = self._load
+        servers = ",".join(f"{host}:{port}" for host, port in load.bootstrap)
+        return AsyncConsumer(
+            load.world.node_env(machine),
+            load.world.tasks,
+            {
+                "bootstrap.servers": servers,
+                "client.id": machine,
+                "isolation.level": "read_committed",
+                "enable.auto.commit": "false",
+                "auto.offset.reset": "earliest",
+                "fetch.max.bytes": str(FETCH_BYTES_MAX),
+                "request.timeout.ms": str(int(load.request_seconds * 1000)),
+            },
+        )
+
+    async def _read_some(
+        self, consumer: AsyncConsumer, who: str, take: Callable[[TopicPartition, list[Found]], None]
+    ) -> None:
+        world = self._load.world
+        try:
+            records = await consumer.poll(1.0)
+        except (KafkaError, ClientError) as error:
+            world.trace.record(world.now, who, "poll", error)
+            if isinstance(error.__cause__, CorruptBatch):
+                await world.sleep(ROT_SECONDS)
+            return
+        found: dict[TopicPartition, list[Found]] = {}
+        for record in records:
+            key = TopicPartition(record.topic, record.partition)
+            found.setdefault(key, []).append((record.offset, record.value or b""))
+        for key, each in found.items():
+            take(key, each)
+
+    # -- the end
+
+    async def find_ends(self, client: AsyncClient) -> None:
+        """Take down where the source ends, after its last record."""
+        asked = {TopicPartition(SOURCE, index): LATEST for index in range(PARTITIONS)}
+        found = await client.run(list_offsets(client.core, asked, timeout=END_SECONDS_MAX))
+        self.ledger.ends = {key.partition: listed.offset for key, listed in found.items()}
+
+    async def check(self, machine: str) -> None:
+        """Read both topics and the group's offsets, and hold them against what copiers were told.
+
+        Raises `SafetyViolation`, and `Liveness` when committed records do not come.
+        """
+        content = await self._read_all(machine)
+        client = self._load.client(machine)
+        coordinator = Coordinator(client.core, GROUP)
+        keys = [TopicPartition(SOURCE, index) for index in range(PARTITIONS)]
+        deadline = client.core.now + COMMITS_SECONDS
+        found = await client.run(coordinator.committed(keys, deadline=deadline))
+        client.close()
+        committed = {key.partition: 0 if each is None else each.offset for key, each in found.items()}
+        ends = self.ledger.ends
+        assert ends is not None
+        if committed != ends:
+            raise SafetyViolation(f"the group {GROUP} ends at {committed}, and its source at {ends}")
+        self.ledger.check(
+            {key.partition: found for key, found in content.items() if key.topic == SINK},
+            {key.partition: found for key, found in content.items() if key.topic == SOURCE},
+            committed,
+        )
+
+    async def _read_all(self, machine: str) -> dict[TopicPartition, list[Found]]:
+        """All committed records of both topics."""
+        world = self._load.world
+        consumer = self._reader(machine)
+        keys = [TopicPartition(topic, index) for topic in (SOURCE, SINK) for index in range(PARTITIONS)]
+        consumer.assign(keys)
+        consumer.seek_to_beginning(*keys)
+        ends = await consumer.end_offsets(keys, END_SECONDS_MAX)
+        content: dict[TopicPartition, list[Found]] = {key: [] for key in keys}
+        deadline = world.now + READ_SECONDS_MAX
+        while [key for key in keys if await consumer.position(key, END_SECONDS_MAX) < ends[key]]:
+            if world.now > deadline:
+                raise Liveness(f"seed {world.seed}: {machine} does not come to {ends} of the copied topics")
+            await self._read_some(consumer, machine, lambda key, found: content[key].extend(found))
+        await consumer.close(CLOSE_SECONDS)
+        return content
+
+    def check_disks(self, logs_of: Callable[[str, int], Mapping[str, list[StoredBatch]]]) -> None:
+        """Hold the replicas of both topics against each other. Raises `SafetyViolation`."""
+        for topic in (SOURCE, SINK):
+            for index in range(PARTITIONS):
+                logs = logs_of(topic, index)
+                if len(logs) != self._replicas:
+                    raise SafetyViolation(f"{topic}-{index}: {', '.join(logs)} have it")
+                check_replicas_equal(f"{topic}-{index}", logs, max(map(end_of, logs.values())))
+
+    def figures(self) -> dict[str, int]:
+        """How many transactions there were, and how they ended as far as their clients know."""
+        outcomes = [copy.outcome for copy in self.ledger.copies.values()]
+        return {
+            "copiers": self.lives,
+            "zombies": self.zombies,
+            "transactions committed": outcomes.count(Outcome.COMMITTED),
+            "transactions aborted": outcomes.count(Outcome.ABORTED),
+            "transactions undecided": len(outcomes)
+            - outcomes.count(Outcome.COMMITTED)
+            - outcomes.count(Outcome.ABORTED),
+        }

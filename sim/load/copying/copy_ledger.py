@@ -1,0 +1,188 @@
+"""What copiers were told of their transactions, held against what is in both topics at the end. PURE.
+
+A transaction copies records of the source, and commits the source's offsets behind them. Each copy names its transaction,
+its number in it, and where its original is. So what a reader of committed records sees tells which transactions count:
+
+1. A transaction counts whole, in the order in which it was written, or not at all.
+2. One that was told to be committed counts. One that was aborted, or that nobody has tried to commit, is invisible.
+3. No original is copied by two transactions that count. The originals below the group's offset are those that have been
+   copied. The offset is that of a transaction that counts.
+4. A reader has seen, at any time, what is there at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+import attrs
+
+from sim.history import SafetyViolation
+
+__all__ = ["Copy", "CopyLedger", "Outcome", "copy_value"]
+
+Found = tuple[int, bytes]
+"""Offset and value of a record."""
+
+
+class Outcome(Enum):
+    """The outcome of a transaction, as far as its client knows it."""
+
+    OPEN = "was never ended"
+    TRIED = "was perhaps committed"
+    COMMITTED = "was committed"
+    ABORTED = "was aborted"
+
+
+@attrs.define(eq=False)
+class Copy:
+    """A transaction. `records` are (partition of the sink, value), `offsets` the group's by partition of the source."""
+
+    name: str
+    records: list[tuple[int, bytes]] = attrs.Factory(list)
+    offsets: dict[int, int] = attrs.Factory(dict)
+    outcome: Outcome = Outcome.OPEN
+
+
+def copy_value(name: str, number: int, partition: int, offset: int, filler: bytes) -> bytes:
+    """The value of a copy."""
+    return b"%s|%d|%d|%d|" % (name.encode(), number, partition, offset) + filler
+
+
+def _parsed(value: bytes) -> tuple[str, int, int, int]:
+    name, number, partition, offset, _ = value.split(b"|", 4)
+    return name.decode(), int(number), int(partition), int(offset)
+
+
+class CopyLedger:
+    """All transactions of a run."""
+
+    def __init__(self) -> None:
+        self.copies: dict[str, Copy] = {}
+        self.progress: dict[int, int] = {}
+        """How far the group has come in each partition of the source, as its members were told."""
+        self.ends: dict[int, int] | None = None
+        """Where the source ends, after its last record."""
+        self._seen: dict[str, dict[int, list[Found]]] = {}
+
+    def begin(self, name: str) -> Copy:
+        """A copier opens a transaction."""
+        copy = self.copies[name] = Copy(name)
+        return copy
+
+    def advance(self, offsets: Mapping[int, int]) -> None:
+        """The group has committed so far."""
+        for partition, offset in offsets.items():
+            self.progress[partition] = max(self.progress.get(partition, 0), offset)
+
+    @property
+    def is_done(self) -> bool:
+        """True once all of the source is copied."""
+        ends = self.ends
+        return ends is not None and all(
+            self.progress.get(partition, 0) >= end for partition, end in ends.items()
+        )
+
+    def see(self, reader: str, partition: int, found: Sequence[Found]) -> None:
+        """A reader of committed records is handed these, in this order. Raises `SafetyViolation`."""
+        seen = self._seen.setdefault(reader, {}).setdefault(partition, [])
+        for offset, value in found:
+            if seen and seen[-1][0] >= offset:
+                raise SafetyViolation(f"{reader}: sink {partition} offset {offset} follows {seen[-1][0]}")
+            copy = self.copies.get(_parsed(value)[0])
+            if copy is None or copy.outcome in (Outcome.OPEN, Outcome.ABORTED):
+                raise SafetyViolation(
+                    f"{reader}: sink {partition} offset {offset} has {value[:60]!r}, whose transaction "
+                    f"{Outcome.OPEN.value if copy is None else copy.outcome.value}"
+                )
+            seen.append((offset, value))
+
+    def check(
+        self,
+        sink: Mapping[int, Sequence[Found]],
+        source: Mapping[int, Sequence[Found]],
+        committed: Mapping[int, int],
+    ) -> None:
+        """Hold the committed records of both topics and the group's offsets against it. Raises `SafetyViolation`."""
+        self._check_readers(sink)
+        counting = self._check_transactions(sink)
+        self._check_originals(sink, source, committed)
+        highest: dict[int, int] = {}
+        for copy in counting:
+            for partition, offset in copy.offsets.items():
+                highest[partition] = max(highest.get(partition, 0), offset)
+        for partition, offset in committed.items():
+            if offset != highest.get(partition, 0):
+                raise SafetyViolation(
+                    f"group offset of source {partition}: {offset}, and the transactions that count have committed "
+                    f"{highest.get(partition, 0)}"
+                )
+
+    def _check_readers(self, sink: Mapping[int, Sequence[Found]]) -> None:
+        for reader, partitions in self._seen.items():
+            for partition, seen in partitions.items():
+                there = list(sink[partition][: len(seen)])
+                if there != seen:
+                    at = next(
+                        (one for one, other in zip(seen, there, strict=False) if one != other), seen[-1]
+                    )
+                    raise SafetyViolation(
+                        f"{reader}: sink {partition} had {at[1][:60]!r} at offset {at[0]}, which is not there at the end"
+                    )
+
+    def _check_transactions(self, sink: Mapping[int, Sequence[Found]]) -> list[Copy]:
+        """The transactions that count."""
+        visible: dict[str, dict[int, list[bytes]]] = {}
+        for partition, found in sink.items():
+            for _, value in found:
+                name = _parsed(value)[0]
+                visible.setdefault(name, {}).setdefault(partition, []).append(value)
+        unknown = sorted(visible.keys() - self.copies.keys())
+        if unknown:
+            raise SafetyViolation(f"transaction {unknown[0]} is in the sink, and nobody has made it")
+        counting = []
+        for name, copy in self.copies.items():
+            there = visible.get(name)
+            if there is None:
+                if copy.outcome is Outcome.COMMITTED and copy.records:
+                    raise SafetyViolation(
+                        f"transaction {name} was committed, and none of its records is there"
+                    )
+                continue
+            if copy.outcome in (Outcome.OPEN, Outcome.ABORTED):
+                raise SafetyViolation(f"transaction {name} {copy.outcome.value}, and its records are there")
+            written: dict[int, list[bytes]] = {}
+            for partition, value in copy.records:
+                written.setdefault(partition, []).append(value)
+            for partition in sorted({*written, *there}):
+                if written.get(partition, []) != there.get(partition, []):
+                    raise SafetyViolation(
+                        f"transaction {name} {copy.outcome.value} and is torn: sink {partition} has "
+                        f"{len(there.get(partition, []))} of its {len(written.get(partition, []))} records, or another order"
+                    )
+            counting.append(copy)
+        return counting
+
+    def _check_originals(
+        self,
+        sink: Mapping[int, Sequence[Found]],
+        source: Mapping[int, Sequence[Found]],
+        committed: Mapping[int, int],
+    ) -> None:
+        copied: dict[tuple[int, int], str] = {}
+        for found in sink.values():
+            for _, value in found:
+                name, _, partition, offset = _parsed(value)
+                before = copied.setdefault((partition, offset), name)
+                if before != name:
+                    raise SafetyViolation(
+                        f"source {partition} offset {offset} is copied twice: by transaction {before} and by {name}"
+                    )
+        for partition, originals in source.items():
+            for offset, _ in originals:
+                is_passed = offset < committed.get(partition, 0)
+                if is_passed and (partition, offset) not in copied:
+                    raise SafetyViolation(
+                        f"source {partition} offset {offset} is lost: the group is at {committed.get(partition, 0)}, and "
+                        f"no transaction that counts has copied it"
+                    )

@@ -1,0 +1,58 @@
+"""How one life of a copier works, drawn from a seed. PURE."""
+
+from __future__ import annotations
+
+from random import Random
+
+import attrs
+
+__all__ = ["CALM", "TIMEOUT_MS_MAX", "CopyPlan", "is_assigned"]
+
+TIMEOUTS_MS = (1_500, 5_000, 20_000)
+TIMEOUT_MS_MAX = max(TIMEOUTS_MS)
+"""The longest `transaction.timeout.ms` of a life."""
+ASSIGNED_SHARE = 0.6
+ENDS = ("close", "die", "die", "zombie", "zombie", "freeze")
+
+
+def is_assigned(seed: int) -> bool:
+    """Whether the copiers of a run have a partition each, as before KIP-447, instead of what a group gives them."""
+    return Random(f"{seed}/copiers' partitions").random() < ASSIGNED_SHARE
+
+
+@attrs.frozen
+class CopyPlan:
+    """One life. `is_explicit`: partitions and offsets join by requests of their own (transaction version 1)."""
+
+    is_explicit: bool
+    timeout_ms: int
+    records_max: int
+    """The records of a transaction at most."""
+    linger_ms: int
+    abort_share: float
+    """How often a transaction is aborted by choice."""
+    stall_share: float
+    """How often a transaction rests in its middle."""
+    stall_seconds: float
+    end: str
+    """`zombie`, `freeze`: the next life begins while this one goes on, or is frozen."""
+    life_seconds: float
+
+    @classmethod
+    def draw(cls, random: Random) -> CopyPlan:
+        """A plan by chance."""
+        return cls(
+            random.random() < 0.5,
+            random.choice(TIMEOUTS_MS),
+            random.choice((1, 3, 20)),
+            random.choice((0, 0, 10)),
+            random.choice((0.0, 0.2, 0.5)),
+            random.choice((0.0, 0.1, 0.3)),
+            random.choice((0.1, 1.0, 3.0)),
+            random.choice(ENDS),
+            random.uniform(0.5, 5.0),
+        )
+
+
+CALM = CopyPlan(False, 10_000, 50, 0, 0.0, 0.0, 0.0, "close", 0.0)
+"""The last life of each copier: it copies what is left."""

@@ -1,0 +1,82 @@
+"""Transactions left open: by a process that was killed, and by a producer unknown to all coordinators."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from odradek.client.admin import AlterConfig, ConfigResource, ResourceType
+from odradek.client.core.requests import request
+from odradek.client.shells.blocking import Client
+from wire.errors import ErrorCode
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from wire.record_batch import RecordBatchBuilder
+
+_VERIFICATION = "transaction.partition.verification.enable"
+_PRODUCE_VERSION_MAX = 11
+"""Later versions would ask a coordinator."""
+_KILLED = """
+import os, signal, sys, confluent_kafka
+bootstrap, transactional_id, topic, count, timeout_ms = sys.argv[1:]
+producer = confluent_kafka.Producer(
+    {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "transaction.timeout.ms": int(timeout_ms)}
+)
+producer.init_transactions(30)
+producer.begin_transaction()
+for number in range(int(count)):
+    producer.produce(topic, b"%d" % number, partition=0)
+assert producer.flush(30) == 0
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def leave_open(
+    bootstrap: str, transactional_id: str, topic: str, count: int = 3, timeout_ms: int = 600_000
+) -> None:
+    """A process writes records to partition 0 in a transaction, and is killed before it ends it."""
+    words = [sys.executable, "-c", _KILLED, bootstrap, transactional_id, topic, str(count), str(timeout_ms)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == -9, done.stderr
+
+
+@contextmanager
+def on_trust(client: Client) -> Iterator[None]:
+    """Meanwhile leaders take transactions without a question to their coordinators, as before KIP-890."""
+    every_broker = ConfigResource(ResourceType.BROKER, "")
+    client.admin.incremental_alter_configs({every_broker: [AlterConfig(_VERIFICATION, "false")]})
+    try:
+        yield
+    finally:
+        client.admin.incremental_alter_configs({every_broker: [AlterConfig(_VERIFICATION, None)]})
+
+
+def write_unknown(client: Client, topic: str, producer_id: int, producer_epoch: int = 0) -> None:
+    """A batch of three records, in a transaction that no coordinator knows of, to partition 0."""
+    builder = RecordBatchBuilder(
+        producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=0, is_transactional=True
+    )
+    now_ms = time.time_ns() // 1_000_000
+    for number in range(3):
+        builder.append(now_ms, None, b"unknown %d" % number)
+    data = [TopicProduceData(topic, partition_data=[PartitionProduceData(0, builder.build())])]
+    client.metadata([topic])
+    deadline = time.monotonic() + 60
+    while True:
+        asked = request(
+            client.core,
+            ProduceRequest("unknown", -1, 5_000, data),
+            node=client.core.cluster.leader(topic, 0),
+            timeout=20,
+            version_max=_PRODUCE_VERSION_MAX,
+        )
+        response: Any = client.run(asked)
+        code = ErrorCode(response.responses[0].partition_responses[0].error_code)
+        if code is ErrorCode.NONE:
+            return
+        # Kafka's brokers hear of `on_trust` a little after its answer.
+        assert code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING), code
+        assert time.monotonic() < deadline

@@ -1,0 +1,29 @@
+"""The transaction coordinator by scripts that read aloud: requests in, records and answers out.
+
+`pytest tests/transactions --rewrite` regenerates the expected output, to be reviewed as a difference. The answers to the
+same requests, where no marker is on its way, were compared with Apache Kafka 4.3's (`tests/conformance`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.transactions.transaction_script import run_script
+
+SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_script(path: Path, rewrite: bool) -> None:
+    """Each command of the script decides and answers what stands below it."""
+    actual = run_script(path.read_text())
+    if rewrite:
+        path.write_text(actual)
+    assert actual == path.read_text()
+
+
+def test_scripts_exist() -> None:
+    """An empty folder would pass every test."""
+    assert len(SCRIPTS) >= 10

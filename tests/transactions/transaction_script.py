@@ -1,0 +1,334 @@
+"""Scripts for the transaction coordinator that read aloud: a command, `----`, what it decides and answers, an empty line.
+
+Commands (times in milliseconds; producers have names in capitals, the transactional id is `t` unless said otherwise):
+
+    settings expiry=MS                    before the first request
+    ids COUNT                             producer ids at hand from now on
+    init NAME [timeout=MS] [as=NAME|ID/EPOCH] [two-phase] [keep] [id=T]
+    add NAME TOPIC-PARTITION... [v=0|2] [epoch=+N|-N] [pid=ID] [id=T]
+    verify NAME TOPIC-PARTITION... [epoch=+N|-N] [pid=ID] [id=T]
+    end NAME commit|abort [v=0|2] [epoch=+N|-N] [pid=ID] [id=T]
+    markers [id=T]                        all partitions have the markers of the transaction that ends
+    epoch NUMBER [id=T]                   the producer's epochs are used up to this one
+    check                                 the check for transactions that have taken too long
+    expire                                the check for transactional ids that nobody uses
+    describe [T], list
+    wait MS                               time passes; what is due happens in its order
+    takeover                              another coordinator begins with what is committed
+
+A producer asks with the id and epoch that it was given last. `as=NAME` recovers with what that producer has (KIP-360).
+Output: the records of decisions, then `NAME request: answer` for everybody who is answered. After each command, what the
+log says is compared with the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import attrs
+
+from data_plane.coordination.asking import Ask, TimePasses
+from data_plane.coordination.decision_log import Latest
+from data_plane.coordination.records import CoordinatorRecord
+from data_plane.transactions.counts import TransactionCounts
+from data_plane.transactions.machine import Changed, TransactionMachine
+from data_plane.transactions.requests import (
+    AbortTimedOut,
+    AddPartitions,
+    DescribeTransaction,
+    EndTransaction,
+    ExpireIds,
+    InitProducer,
+    ListTransactions,
+    MarkersWritten,
+    Producer,
+    Verified,
+    VerifyPartitions,
+)
+from data_plane.transactions.state import (
+    NO_PRODUCER_EPOCH,
+    Transaction,
+    TransactionRecord,
+    TransactionsState,
+    record_of,
+    state_of,
+)
+from data_plane.transactions.transactions_topic import TransactionSettings
+from metadata_quorum.state_machine import ReplicatedStateMachine
+from wire.errors import ErrorCode
+
+WALL_MS = 1_000_000
+RECORD_VERSION = 1
+SETTINGS = TransactionSettings()
+
+
+class CommittedLog:
+    """A decision log whose high watermark follows at once."""
+
+    def __init__(self) -> None:
+        self.records: list[CoordinatorRecord] = []
+        self.high_watermark = 0
+        self.epoch = 1
+        self.has_room = True
+        self._listeners: list[Callable[[int], None]] = []
+
+    @property
+    def log_end_offset(self) -> int:
+        return len(self.records)
+
+    def append_batch(self, records: Sequence[CoordinatorRecord]) -> int:
+        self.records += records
+        return len(self.records) - 1
+
+    def subscribe(self, listener: Callable[[int], None]) -> None:
+        self._listeners.append(listener)
+
+    def catch_up(self) -> None:
+        if self.high_watermark < len(self.records):
+            self.high_watermark = len(self.records)
+            for listener in self._listeners:
+                listener(self.high_watermark)
+
+    def state(self) -> TransactionsState:
+        """The state that a new coordinator reads: every record as it is on disk."""
+        latest = {each.encoded_key(): each.encoded_value() for each in self.records}
+        skipped: list[str] = []
+        state = state_of(Latest(latest), skipped)
+        assert not skipped
+        return state
+
+
+def as_read(state: TransactionsState) -> tuple[dict[str, Transaction], dict[str, int]]:
+    """A state as far as its records tell it."""
+    return (
+        {
+            name: attrs.evolve(each, last_producer_epoch=NO_PRODUCER_EPOCH)
+            for name, each in state.transactions.items()
+        },
+        dict(state.open.items()),
+    )
+
+
+class Told:
+    """A reply that writes down what it is told."""
+
+    def __init__(self, script: TransactionScript, name: str, what: str) -> None:
+        self._script = script
+        self._name = name
+        self._what = what
+
+    def complete(self, response: Any) -> None:
+        if isinstance(response, Producer) and not response.code and response.producer_id >= 0:
+            self._script.known[self._name] = (response.producer_id, response.producer_epoch)
+        self._script.lines.append(f"{self._name} {self._what}: {_tell(response)}")
+
+
+class TransactionScript:
+    """Runs the commands of one script against one coordinator."""
+
+    def __init__(self) -> None:
+        self.log = CommittedLog()
+        self.now_ms = 0
+        self.lines: list[str] = []
+        self.known: dict[str, tuple[int, int]] = {}
+        """The producer id and epoch that each producer was given last."""
+        self._settings = SETTINGS
+        self._ids_left = 1_000
+        self._ids_taken = 0
+        self._lead(TransactionsState())
+
+    def _take_producer_id(self) -> int | None:
+        if not self._ids_left:
+            return None
+        self._ids_left -= 1
+        self._ids_taken += 1
+        return self._ids_taken
+
+    def _lead(self, state: TransactionsState) -> None:
+        self._machine = TransactionMachine(
+            self._settings, self._take_producer_id, lambda: RECORD_VERSION, TransactionCounts()
+        )
+        self._runtime: ReplicatedStateMachine[TransactionsState, Changed] = ReplicatedStateMachine(
+            self._machine, self.log, state, random=Random(1), new_uuid=lambda: bytes(16)
+        )
+
+    @property
+    def state(self) -> TransactionsState:
+        return self._runtime.state
+
+    def ask(self, name: str, what: str, request: Any) -> None:
+        """Have the machine decide; its answer is told when it comes."""
+        told = Told(self, name, what) if name else None
+        before = len(self.log.records)
+        ask = Ask(request, 0, told, WALL_MS + self.now_ms)
+        deferred = self._runtime.submit(ask, self.now_ms)
+        self.lines += map(_tell_record, self.log.records[before:])
+        deferred.on_release(lambda answers: [reply.complete(response) for reply, response in answers])
+        self.log.catch_up()
+        assert as_read(self.log.state()) == as_read(self.state), "the log says something else"
+
+    # -- commands -----------------------------------------------------------------------------------------------
+
+    def run(self, command: str) -> list[str]:
+        """The lines that a command brings about."""
+        verb, *words = command.split()
+        self.lines = []
+        options = dict(word.split("=", 1) for word in words if "=" in word)
+        getattr(self, f"do_{verb}")([word for word in words if "=" not in word], options)
+        return self.lines
+
+    def do_settings(self, words: list[str], options: dict[str, str]) -> None:
+        self._settings = attrs.evolve(self._settings, id_expiration_ms=int(options["expiry"]))
+        self._lead(self.state)
+
+    def do_ids(self, words: list[str], options: dict[str, str]) -> None:
+        self._ids_left = int(words[0])
+
+    def do_init(self, words: list[str], options: dict[str, str]) -> None:
+        claimed = options.get("as")
+        who = (-1, -1)
+        if claimed is not None:
+            who = self.known[claimed] if claimed in self.known else _producer(claimed)
+        request = InitProducer(
+            options.get("id", "t"),
+            int(options.get("timeout", 60_000)),
+            *who,
+            two_phase="two-phase" in words,
+            keep_prepared="keep" in words,
+        )
+        self.ask(words[0], "init", request)
+
+    def _who(self, name: str, options: dict[str, str]) -> tuple[str, int, int]:
+        producer_id, epoch = self.known.get(name, (0, 0))
+        return (
+            options.get("id", "t"),
+            int(options.get("pid", producer_id)),
+            epoch + int(options.get("epoch", 0)),
+        )
+
+    def do_add(self, words: list[str], options: dict[str, str]) -> None:
+        who = self._who(words[0], options)
+        self.ask(words[0], "add", AddPartitions(*who, _partitions(words[1:]), int(options.get("v", 2))))
+
+    def do_verify(self, words: list[str], options: dict[str, str]) -> None:
+        who = self._who(words[0], options)
+        self.ask(words[0], "verify", VerifyPartitions(*who, _partitions(words[1:])))
+
+    def do_end(self, words: list[str], options: dict[str, str]) -> None:
+        name, outcome = words
+        request = EndTransaction(*self._who(name, options), outcome == "commit", int(options.get("v", 2)))
+        self.ask(name, outcome, request)
+
+    def do_markers(self, words: list[str], options: dict[str, str]) -> None:
+        each = self.state.transactions[options.get("id", "t")]
+        self.ask("", "", MarkersWritten(each.transactional_id, each.producer_id, each.producer_epoch))
+
+    def do_epoch(self, words: list[str], options: dict[str, str]) -> None:
+        each = self.state.transactions[options.get("id", "t")]
+        later = attrs.evolve(each, producer_epoch=int(words[0]))
+        self.log.append_batch([record_of(later, RECORD_VERSION)])
+        self.log.high_watermark = len(self.log.records)
+        for name, (producer_id, _) in self.known.items():
+            if producer_id == each.producer_id:
+                self.known[name] = (producer_id, later.producer_epoch)
+        self._lead(self.log.state())
+
+    def do_check(self, words: list[str], options: dict[str, str]) -> None:
+        self.ask("", "", AbortTimedOut())
+
+    def do_expire(self, words: list[str], options: dict[str, str]) -> None:
+        self.ask("", "", ExpireIds())
+
+    def do_describe(self, words: list[str], options: dict[str, str]) -> None:
+        self.ask("-", "describe", DescribeTransaction(words[0] if words else "t"))
+
+    def do_list(self, words: list[str], options: dict[str, str]) -> None:
+        self.ask("-", "list", ListTransactions())
+
+    def do_wait(self, words: list[str], options: dict[str, str]) -> None:
+        end_ms = self.now_ms + int(words[0])
+        while self._machine.deadlines.next_ms <= end_ms:
+            self.now_ms = max(self.now_ms, int(self._machine.deadlines.next_ms))
+            at = len(self.lines)
+            self.ask("", "", TimePasses())
+            self.lines[at:] = [f"at {self.now_ms}: {line}" for line in self.lines[at:]]
+        self.now_ms = end_ms
+
+    def do_takeover(self, words: list[str], options: dict[str, str]) -> None:
+        self._runtime.resign()
+        self.log.epoch += 1
+        self._lead(self.log.state())
+
+
+def _producer(text: str) -> tuple[int, int]:
+    producer_id, _, epoch = text.partition("/")
+    return int(producer_id), int(epoch)
+
+
+def _partitions(words: list[str]) -> frozenset[tuple[str, int]]:
+    pairs = [word.rpartition("-") for word in words]
+    return frozenset((topic, int(index)) for topic, _, index in pairs)
+
+
+def _tell_record(record: CoordinatorRecord) -> str:
+    assert isinstance(record, TransactionRecord)
+    if record.transaction is None:
+        return f"{record.transactional_id}: forgotten"
+    return _tell_transaction(record.transaction)
+
+
+def _tell_transaction(each: Transaction) -> str:
+    parts = [f"{each.transactional_id}: {each.status.told} {each.producer_id}/{each.producer_epoch}"]
+    if each.client_version:
+        parts.append(f"v{each.client_version}")
+    if each.partitions:
+        parts.append(f"[{' '.join(f'{topic}-{index}' for topic, index in sorted(each.partitions))}]")
+    if each.previous_producer_id >= 0:
+        parts.append(f"after {each.previous_producer_id}")
+    if each.next_producer_id >= 0 or each.next_producer_epoch >= 0:
+        parts.append(f"before {each.next_producer_id}/{each.next_producer_epoch}")
+    if each.is_timeless:
+        parts.append("timeless")
+    return " ".join(parts)
+
+
+def _tell(response: Any) -> str:
+    """An answer in one line."""
+    if isinstance(response, ErrorCode):
+        return response.name
+    if isinstance(response, Producer):
+        told = response.code.name
+        if response.producer_id >= 0:
+            told += f" {response.producer_id}/{response.producer_epoch}"
+        if response.ongoing_producer_id >= 0:
+            told += f", ongoing {response.ongoing_producer_id}/{response.ongoing_producer_epoch}"
+        return told
+    if isinstance(response, Verified):
+        codes = [f"{topic}-{index} {code.name}" for (topic, index), code in sorted(response.codes.items())]
+        return ", ".join(codes) or response.code.name
+    if isinstance(response, Transaction):
+        return _tell_transaction(response)
+    assert isinstance(response, TransactionsState)
+    return (
+        "; ".join(_tell_transaction(each) for _, each in sorted(response.transactions.items())) or "nothing"
+    )
+
+
+def run_script(text: str) -> str:
+    """The script with the output that it has now."""
+    script = TransactionScript()
+    out = []
+    for block in text.split("\n\n"):
+        lines = [line for line in block.splitlines() if line]
+        told = [line for line in lines if line.startswith("#")]
+        commands = [line for line in lines if not line.startswith("#")]
+        if commands:
+            told += [commands[0], "----", *script.run(commands[0])]
+        if told:
+            out.append("\n".join(told))
+    return "\n\n".join(out) + "\n"
+
+
+__all__ = ["SETTINGS", "CommittedLog", "TransactionScript", "as_read", "run_script"]
