@@ -78,7 +78,9 @@ class Watched:
         self.process.wait()
 
     def events(self) -> list[list[str]]:
-        return [line.split() for line in self.log_path.read_text(errors="replace").splitlines() if line]
+        """The words of each line that is there as a whole; the last one may just be on its way."""
+        whole, _, _ = self.log_path.read_text(errors="replace").rpartition("\n")
+        return [line.split() for line in whole.splitlines() if line]
 
     def committed(self) -> int:
         """The number of records whose commit was answered."""
