@@ -1,14 +1,12 @@
 """A program that copies a topic by consume-transform-produce, each record exactly once, by one of two clients.
 
 It ends with 0 when the group's committed offsets reach the total. It ends with 3 after an error that only a successor
-of the same `transactional.id` gets over, and after a call that hangs. Each line that it prints is an event and a number or a reason.
+of the same `transactional.id` gets over. Each line that it prints is an event and a number or a reason.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
@@ -21,8 +19,7 @@ from odradek.client.errors import RequestTimedOut, TransactionAbortableError, Tr
 RECORDS = 100
 PARTITIONS = 3
 NEEDS_SUCCESSOR = 3
-CALL_SECONDS = 10.0
-HUNG_SECONDS = 20.0
+CALL_SECONDS = 20.0
 T = TypeVar("T")
 
 
@@ -83,26 +80,6 @@ def say(event: str, about: object) -> None:
     print(event, str(about).replace("\n", " "), flush=True)
 
 
-def watched(make: Callable[[], T]) -> T:
-    """Make the call; the program ends if it lasts far beyond its own time-out.
-
-    librdkafka 2.16 keeps the handle of a coordinator that left the cluster's metadata for a moment. A call of
-    `send_offsets_to_transaction` then waits on that handle for ever, and its time-out does not count.
-    """
-
-    def give_up() -> None:
-        say("hung", f"after {HUNG_SECONDS} s")
-        os._exit(NEEDS_SUCCESSOR)
-
-    timer = threading.Timer(HUNG_SECONDS, give_up)
-    timer.daemon = True
-    timer.start()
-    try:
-        return make()
-    finally:
-        timer.cancel()
-
-
 class ByConfluent:
     """librdkafka's producer, which speaks the first protocol of transactions."""
 
@@ -128,10 +105,6 @@ class ByConfluent:
         )
 
     def call(self, make: Callable[[], T]) -> T:
-        """Make a call that waits for a node until its outcome is known."""
-        return self.tried(lambda: watched(make))
-
-    def tried(self, make: Callable[[], T]) -> T:
         """Make the call until its outcome is known."""
         while True:
             try:
@@ -160,10 +133,10 @@ class ByConfluent:
         return found
 
     def begin(self) -> None:
-        self.tried(self.producer.begin_transaction)
+        self.call(self.producer.begin_transaction)
 
     def write(self, partition: int, value: bytes) -> None:
-        self.tried(lambda: self.producer.produce(self.target, value, partition=partition))
+        self.call(lambda: self.producer.produce(self.target, value, partition=partition))
 
     def flush(self) -> None:
         self.producer.flush(CALL_SECONDS)
