@@ -37,8 +37,8 @@ pytestmark = [
 ROOT = Path(__file__).resolve().parents[2]
 TOTAL = 20_000
 SILENCE_SECONDS = 25.0
-"""Beyond this a copier is taken for hung. librdkafka 2.16 waits without end for a coordinator's old handle once Metadata
-has left its node out for a moment (its issues 5511 and 5456), whatever the call's time-out."""
+"""Beyond this a copier is taken for hung. Once Metadata leaves a node out for a moment, librdkafka 2.16 may wait without
+end for that coordinator's old handle, whatever the call's time-out (its issues 5511 and 5456)."""
 ROUNDS = 6
 """Each node is killed twice: once it is away until others lead, once it comes back at once (with the copier killed too)."""
 
