@@ -37,8 +37,11 @@ pytestmark = [
 ROOT = Path(__file__).resolve().parents[2]
 TOTAL = 20_000
 SILENCE_SECONDS = 25.0
-"""Beyond this a copier is taken for hung. Once Metadata leaves a node out for a moment, librdkafka 2.16 may wait without
-end for that coordinator's old handle, whatever the call's time-out (its issues 5511 and 5456)."""
+"""Beyond this a copier is taken for hung. librdkafka 2.16 may wait without end for a coordinator's old handle.
+
+Its issues 5511 and 5456 tell how: Metadata leaves a node out for a moment, and time-outs do not count. It happens with
+Apache Kafka, too.
+"""
 ROUNDS = 6
 """Each node is killed twice: once it is away until others lead, once it comes back at once (with the copier killed too)."""
 
