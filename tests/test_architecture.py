@@ -32,6 +32,7 @@ SHELL = {
     "odradek/env/companion.py": "a companion's process, as its node sees it",
     "odradek/env/companion_frames.py": "what passes between a node and its companion: sockets, memory",
     "odradek/env/companion_main.py": "a companion's process: signals, lent descriptors",
+    "odradek/env/documents.py": "a document at an address that a setting names",
     "odradek/env/low_priority.py": "a companion's place among the processes that want the processor",
     "odradek/env/real.py": "the ports of this machine",
     "odradek/env/real_files.py": "the ports of this machine",

@@ -104,6 +104,10 @@ def disk_error(directory: str, path: str, operation: str, number: int, reason: s
     return DiskError(directory, path, operation, number, reason)
 
 
+class DocumentMissing(Exception):
+    """A document that a setting names could not be had; the text says why in one line."""
+
+
 class ConnectionLost(Exception):
     """The peer is gone: reset, refused, or closed under a send."""
 

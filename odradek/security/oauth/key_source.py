@@ -1,0 +1,110 @@
+"""The keys of an issuer of tokens (JWKS, RFC 7517): fetched off the loop, kept while the issuer is away. PORTED.
+
+One task fetches them at the start, then each `sasl.oauthbearer.jwks.endpoint.refresh.ms`, and early when a token names an
+unknown key. A client with such tokens causes one fetch in the longest backoff at most. A fetch that fails leaves the keys
+as they were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, Key, KeySet, OKPKey, RSAKey
+
+from odradek.env.ports import DocumentMissing, Env, Log
+
+__all__ = ["KeySource", "KeySourceSettings", "KeysUnusable", "decode_keys"]
+
+KEYS_MAX = 1_000
+_IMPORTS: Mapping[str, Callable[[Any], Key]] = {
+    "RSA": RSAKey.import_key,
+    "EC": ECKey.import_key,
+    "OKP": OKPKey.import_key,
+}
+
+
+class KeysUnusable(Exception):
+    """The document has no keys for signatures; the text says why in one line."""
+
+
+@attrs.frozen
+class KeySourceSettings:
+    """Kafka's keys behind `sasl.oauthbearer.jwks.endpoint.`; its `retry.backoff.max.ms` is `retry_backoff_ms_max`."""
+
+    url: str
+    """`file:///PATH`, `https://...` or `http://...`."""
+    refresh_ms: int = 3_600_000
+    retry_backoff_ms: int = 100
+    retry_backoff_ms_max: int = 10_000
+
+
+def decode_keys(data: bytes) -> KeySet:
+    """The public keys for signatures in a document; others are passed over. Raises `KeysUnusable`."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise KeysUnusable("no document of JSON") from error
+    listed = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(listed, list):
+        raise KeysUnusable("no document with a list of keys")
+    found = []
+    for each in listed[:KEYS_MAX]:
+        if not isinstance(each, dict) or each.get("use", "sig") != "sig" or each.get("kty") not in _IMPORTS:
+            continue
+        try:
+            found.append(_IMPORTS[each["kty"]](each))
+        except (JoseError, ValueError, TypeError, KeyError):
+            continue
+    if not found:
+        raise KeysUnusable("no key for signatures in the document")
+    return KeySet(found)
+
+
+class KeySource:
+    """The keys as last seen."""
+
+    def __init__(
+        self, env: Env, log: Log, settings: KeySourceSettings, fetch: Callable[[str], bytes]
+    ) -> None:
+        """`fetch` gives the document at an address; it may block, and raises `DocumentMissing`."""
+        self._env = env
+        self._fetch = fetch
+        self._log = log
+        self._settings = settings
+        self._wanted = env.event()
+        self.keys: KeySet | None = None
+        """None until they were fetched once."""
+
+    def want(self) -> None:
+        """A token names a key that is not known: fetch them again, as soon as the backoff allows."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Fetch again and again; it never returns."""
+        failures = 0
+        while True:
+            self._wanted = self._env.event()
+            try:
+                data = await self._env.workers.run(self._fetch, self._settings.url)
+                self.keys = decode_keys(data)
+                failures = 0
+            except (DocumentMissing, KeysUnusable) as error:
+                failures += 1
+                self._log.warning("sasl.keys_not_fetched", url=self._settings.url, reason=str(error))
+            await self._rest(failures)
+
+    async def _rest(self, failures: int) -> None:
+        """Wait for the backoff, and if all is well for the next turn as well, or for whoever wants keys."""
+        settings, clock = self._settings, self._env.clock
+        backoff_ms = settings.retry_backoff_ms_max
+        if failures:
+            backoff_ms = min(settings.retry_backoff_ms << min(failures - 1, 20), backoff_ms)
+        await clock.sleep_until(clock.monotonic() + max(backoff_ms, 1) / 1000)
+        if failures:
+            return
+        with clock.timeout_at(clock.monotonic() + settings.refresh_ms / 1000):
+            await self._wanted.wait()

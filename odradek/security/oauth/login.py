@@ -1,0 +1,72 @@
+"""The server's side of one login by OAUTHBEARER (KIP-255). PURE.
+
+A token that is refused gets an answer first, which says `invalid_token`. The client then sends one byte 0x01, and only the
+answer to that ends the login (RFC 7628, section 3.2.3). All refusals look alike to the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from joserfc.jwk import KeySet
+
+from odradek.security.oauth.client_message import MalformedClientMessage, decode_client_message
+from odradek.security.oauth.token_rules import Bearer, TokenRefused, TokenRules, UnknownKey
+
+__all__ = ["INVALID_TOKEN", "BearerLogin", "BearerRefused"]
+
+INVALID_TOKEN = b'{"status":"invalid_token"}'
+_KVSEP = b"\x01"
+
+
+class BearerRefused(Exception):
+    """The client is not let in; the text is for the node's log."""
+
+
+class BearerLogin:
+    """One login. Where the issuer's keys lack the one of a token, `on_unknown_key` is told, once."""
+
+    def __init__(
+        self,
+        rules: TokenRules,
+        keys: Callable[[], KeySet | None],
+        now: Callable[[], float],
+        on_unknown_key: Callable[[], None],
+    ) -> None:
+        """`keys` gives the issuer's keys as known (None: none yet); `now` is in seconds of the wall clock."""
+        self._rules = rules
+        self._keys = keys
+        self._now = now
+        self._on_unknown_key = on_unknown_key
+        self._refusal = ""
+        self.bearer: Bearer | None = None
+        """Who it is, once the token was taken."""
+
+    def answer(self, data: bytes) -> bytes:
+        """What the client is told. Raises `BearerRefused` when the login has failed."""
+        if self._refusal:
+            raise BearerRefused(self._refusal)
+        assert self.bearer is None
+        try:
+            message = decode_client_message(data)
+            self.bearer = self._judge(message.token)
+            if message.authorization_id and message.authorization_id != self.bearer.principal_name:
+                self.bearer = None
+                raise TokenRefused("another authorization id than its subject")
+        except MalformedClientMessage as error:
+            raise BearerRefused(str(error)) from error
+        except TokenRefused as refused:
+            self._refusal = str(refused)
+            return INVALID_TOKEN
+        return b""
+
+    def _judge(self, token: str) -> Bearer:
+        keys = self._keys()
+        if keys is None:
+            self._on_unknown_key()
+            raise TokenRefused("the issuer's keys are not known yet")
+        try:
+            return self._rules.judge(token, keys, self._now())
+        except UnknownKey:
+            self._on_unknown_key()
+            raise

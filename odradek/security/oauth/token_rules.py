@@ -1,0 +1,125 @@
+"""Which tokens are taken: JSON web tokens (RFC 7519) that the issuer has signed for this cluster. PURE.
+
+The rules are Kafka's (KIP-768). A key of the issuer has signed the token. It has an expiry, an issue time and a subject.
+Its audience and its issuer are the expected ones, where these are configured. Clocks may differ by a few seconds.
+
+Only signatures by a private key count (RFC 8725, section 3.1). A token without a signature, or one whose "secret" is the
+public key, is refused whatever it says of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, GuestProtocol, Key, KeySet, OKPKey, RSAKey
+
+__all__ = ["ALGORITHMS", "Bearer", "TokenRefused", "TokenRules", "UnknownKey"]
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Those that verify with a public key."""
+_KINDS: Mapping[str, type[Key]] = {"RS": RSAKey, "PS": RSAKey, "ES": ECKey, "Ed": OKPKey}
+"""The kind of key that each of them needs, by the first two letters."""
+SECONDS_MAX = 1 << 53
+"""Beyond this a number of JSON is no whole number of seconds."""
+
+
+class TokenRefused(Exception):
+    """The token is not taken. The text never has the token in it."""
+
+
+class UnknownKey(TokenRefused):
+    """The token names a key that the issuer did not publish, as far as is known; it may be a new one."""
+
+
+@attrs.frozen
+class Bearer:
+    """Whom a token names."""
+
+    principal_name: str
+    expires_at: float
+    """In seconds of the wall clock. A session ends then at the latest (KIP-368)."""
+    scopes: frozenset[str] = frozenset()
+
+
+@attrs.frozen
+class TokenRules:
+    """What a listener asks of a token; the names of Kafka's keys behind `sasl.oauthbearer.`."""
+
+    expected_audience: frozenset[str] = frozenset()
+    """Empty: whatever the token says."""
+    expected_issuer: str = ""
+    """Empty: whatever the token says."""
+    clock_skew_seconds: int = 30
+    sub_claim_name: str = "sub"
+    scope_claim_name: str = "scope"
+
+    def judge(self, token: str, keys: KeySet, now: float) -> Bearer:
+        """Whom the token names, at a time in seconds. Raises `TokenRefused`."""
+        try:
+            claims: Any = jwt.decode(token, lambda guest: _key_of(guest, keys), algorithms=ALGORITHMS).claims
+        except (JoseError, ValueError, TypeError) as error:
+            raise TokenRefused(f"the signature does not hold: {type(error).__name__}") from error
+        if not isinstance(claims, Mapping):
+            raise TokenRefused("its claims are no object")
+        expires_at = self._check_times(claims, now)
+        self._check_origin(claims)
+        name = claims.get(self.sub_claim_name)
+        if not isinstance(name, str) or not name.strip():
+            raise TokenRefused(f"claim {self.sub_claim_name} names nobody")
+        return Bearer(name.strip(), expires_at, _scopes_of(claims.get(self.scope_claim_name)))
+
+    def _check_times(self, claims: Mapping[str, Any], now: float) -> float:
+        """The expiry, in seconds."""
+        expires_at = _seconds(claims, "exp")
+        issued_at = _seconds(claims, "iat")
+        skew = self.clock_skew_seconds
+        if now - skew >= expires_at:
+            raise TokenRefused("it has expired")
+        if issued_at > expires_at:
+            raise TokenRefused("it expired before it was issued")
+        if "nbf" in claims and now + skew < _seconds(claims, "nbf"):
+            raise TokenRefused("it does not count yet")
+        return expires_at
+
+    def _check_origin(self, claims: Mapping[str, Any]) -> None:
+        if self.expected_issuer and claims.get("iss") != self.expected_issuer:
+            raise TokenRefused("another issuer than the expected one")
+        if not self.expected_audience:
+            return
+        audience = claims.get("aud")
+        listed = audience if isinstance(audience, list) else [audience]
+        if not any(isinstance(each, str) and each in self.expected_audience for each in listed):
+            raise TokenRefused("another audience than the expected one")
+
+
+def _key_of(token: GuestProtocol, keys: KeySet) -> Key:
+    """The key that a token names; one without a name fits only if the issuer has a single key of that kind."""
+    headers = token.headers()
+    kind = _KINDS.get(str(headers.get("alg"))[:2])
+    if kind is None:
+        raise TokenRefused("its algorithm is not taken")
+    fitting = [each for each in keys.keys if isinstance(each, kind)]
+    if "kid" in headers:
+        fitting = [each for each in fitting if each.kid == headers["kid"]]
+        if not fitting:
+            raise UnknownKey("the issuer has no such key")
+    if len(fitting) != 1:
+        raise TokenRefused(f"{len(fitting)} keys of the issuer fit")
+    return fitting[0]
+
+
+def _seconds(claims: Mapping[str, Any], name: str) -> float:
+    value = claims.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= SECONDS_MAX:
+        raise TokenRefused(f"claim {name} is missing or no time")
+    return float(value)
+
+
+def _scopes_of(claim: object) -> frozenset[str]:
+    """The scopes of a text with spaces between, or of a list of texts."""
+    listed = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
+    return frozenset(each.strip() for each in listed if isinstance(each, str) and each.strip())
