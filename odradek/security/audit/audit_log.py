@@ -1,0 +1,152 @@
+"""The audit log: who was let in, what was denied, who changed the metadata. One line of JSON for each. PORTED.
+
+`note` costs a few microseconds and never waits. A task writes the lines in a worker, some times a second. Lines that are
+alike but for their time become one line with a `count`, as long as they wait. So a client that is denied a thousand times
+a second costs a few lines.
+
+Memory and disk are bounded. At most `LINES_MAX` lines wait. Beyond that they are only counted, and the next line that is
+written tells how many are missing. The file is rotated by size: `audit.log` is the newest, `audit.log.1` the one before.
+
+The node goes on when a file cannot be written. Its lines are counted as missing, and the node's log says so.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+
+from odradek.env.ports import Dir, DiskError, Env, File, FileMissing, Log
+
+__all__ = ["AuditLog", "AuditSettings"]
+
+NAME = "audit.log"
+LINES_MAX = 10_000
+TEXT_CHARACTERS_MAX = 1_000
+"""Longer texts are cut: names come from strangers."""
+WRITE_SECONDS = 0.2
+
+
+@attrs.frozen
+class AuditSettings:
+    """Bounds of the files."""
+
+    bytes_max: int = 64 << 20
+    """A file beyond this size is rotated."""
+    files_max: int = 10
+    """Files that are kept, with the newest one."""
+
+
+@attrs.define
+class _Line:
+    time_ms: int
+    event: str
+    fields: tuple[tuple[str, Any], ...]
+    count: int = 1
+
+    def encoded(self) -> bytes:
+        time = datetime.fromtimestamp(self.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        document = {"time": time, "event": self.event, **dict(self.fields)}
+        if self.count > 1:
+            document["count"] = self.count
+        return json.dumps(document, ensure_ascii=True).encode() + b"\n"
+
+
+class AuditLog:
+    """One node's audit log, in a directory of its own."""
+
+    def __init__(self, env: Env, log: Log, directory: Dir, settings: AuditSettings) -> None:
+        self._env = env
+        self._log = log
+        self._directory = directory
+        self._settings = settings
+        self._waiting: dict[object, _Line] = {}
+        self._wanted = env.event()
+        self._file: File | None = None
+        self.missing = 0
+        """Lines that were never written since the last one that was."""
+
+    def note(self, event: str, /, **fields: str | int | bool | None) -> None:
+        """Put a line into the log; the fields' order is kept. Secrets do not belong into any field."""
+        kept = tuple((name, _cut(value)) for name, value in fields.items())
+        key = (event, kept)
+        line = self._waiting.get(key)
+        if line is not None:
+            line.count += 1
+        elif len(self._waiting) >= LINES_MAX:
+            self.missing += 1
+        else:
+            self._waiting[key] = _Line(self._env.clock.wall_ms(), event, kept)
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Write what waits, again and again; it never returns. `close` writes the rest."""
+        clock = self._env.clock
+        while True:
+            await self._wanted.wait()
+            self._wanted = self._env.event()
+            self.missing += await self._env.workers.run(self._write, self._take())
+            await clock.sleep_until(clock.monotonic() + WRITE_SECONDS)
+
+    def close(self) -> None:
+        """Write what still waits, and close the file. It blocks."""
+        self.missing += self._write(self._take())
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _take(self) -> list[_Line]:
+        taken, self._waiting = list(self._waiting.values()), {}
+        if self.missing:
+            fields = (("count", self.missing),)
+            taken.append(_Line(self._env.clock.wall_ms(), "lines.missing", fields))
+            self.missing = 0
+        return taken
+
+    def _write(self, lines: list[_Line]) -> int:
+        """Append the lines, in the file that has room; the number that is missing now. For one thread at a time."""
+        if not lines:
+            return 0
+        data = b"".join(line.encoded() for line in lines)
+        try:
+            file = self._file
+            if file is None:
+                file = self._file = self._directory.open(NAME, create=True)
+            if file.size and file.size + len(data) > self._settings.bytes_max:
+                file = self._rotate(file)
+            self._append(file, data)
+        except DiskError as error:
+            self._log.error("audit.not_written", directory=self._directory.path, reason=str(error))
+            return sum(line.count for line in lines)
+        return 0
+
+    def _append(self, file: File, data: bytes) -> None:
+        """All or nothing: a half line would join the next one."""
+        size = file.size
+        try:
+            file.append(data)
+        except DiskError:
+            file.truncate(size)
+            raise
+
+    def _rotate(self, full: File) -> File:
+        full.close()
+        self._file = None
+        last = self._settings.files_max - 1
+        names = [NAME, *(f"{NAME}.{number}" for number in range(1, last + 1))]
+        with suppress(FileMissing):
+            self._directory.remove(names[-1])
+        for old, new in zip(reversed(names[:-1]), reversed(names[1:]), strict=True):
+            if self._directory.exists(old):
+                self._directory.rename(old, new)
+        self._file = self._directory.open(NAME, create=True)
+        return self._file
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > TEXT_CHARACTERS_MAX:
+        return value[:TEXT_CHARACTERS_MAX] + "..."
+    return value

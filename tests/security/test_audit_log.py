@@ -1,0 +1,152 @@
+"""The audit log: each line is there once, in bounded memory and files, and a bad disk stops nobody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from odradek.env.ports import Dir, DiskFull, File
+from odradek.env.real import RealEnv
+from odradek.security.audit.audit_log import LINES_MAX, AuditLog, AuditSettings
+
+
+class Notes:
+    """A node's log that keeps the names of its events."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def error(self, event: str, /, **_: Any) -> None:
+        self.events.append(event)
+
+    info = warning = exception = error
+
+
+def audit_log(path: Path, **settings: int) -> tuple[AuditLog, Notes]:
+    env, notes = RealEnv(), Notes()
+    directory = env.open_dir(str(path), create=True)
+    return AuditLog(env, notes, directory, AuditSettings(**settings)), notes
+
+
+def lines(files: Iterable[Path]) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in files for line in path.read_bytes().splitlines()]
+
+
+def test_a_line_is_json_and_keeps_its_order(tmp_path: Path) -> None:
+    audit, _ = audit_log(tmp_path)
+    audit.note("denied", principal="User:alice", resource="topic:a\nb\u2028\u00fc", offset=7)
+    audit.close()
+    (text,) = (tmp_path / "audit.log").read_text().splitlines()
+    assert text.isascii()
+    found = json.loads(text)
+    assert list(found) == ["time", "event", "principal", "resource", "offset"]
+    assert found["resource"] == "topic:a\nb\u2028\u00fc"
+    assert found["time"].endswith("+00:00")
+
+
+def test_equal_lines_become_one(tmp_path: Path) -> None:
+    audit, _ = audit_log(tmp_path)
+    for _ in range(1000):
+        audit.note("denied", principal="User:alice")
+        audit.note("denied", principal="User:bob")
+    audit.close()
+    assert [(each["principal"], each["count"]) for each in lines([tmp_path / "audit.log"])] == [
+        ("User:alice", 1000),
+        ("User:bob", 1000),
+    ]
+
+
+def test_memory_is_bounded_and_gaps_are_told(tmp_path: Path) -> None:
+    audit, _ = audit_log(tmp_path)
+    for number in range(LINES_MAX + 5):
+        audit.note("denied", principal=f"User:{number}" + "x" * 5000)
+    audit.close()
+    found = lines([tmp_path / "audit.log"])
+    assert len(found) == LINES_MAX + 1
+    assert found[-1]["event"] == "lines.missing"
+    assert found[-1]["count"] == 5
+    assert len(found[0]["principal"]) < 1100
+
+
+def test_files_are_rotated_and_the_oldest_goes(tmp_path: Path) -> None:
+    audit, _ = audit_log(tmp_path, bytes_max=1000, files_max=3)
+    for number in range(100):
+        audit.note("changed", number=number)
+        audit._write(audit._take())
+    audit.close()
+    files = [tmp_path / "audit.log.2", tmp_path / "audit.log.1", tmp_path / "audit.log"]
+    assert sorted(tmp_path.glob("audit.log*")) == sorted(files)
+    assert all(path.stat().st_size <= 1000 for path in files)
+    numbers = [each["number"] for each in lines(files)]
+    assert numbers == list(range(numbers[0], 100))
+
+
+def test_a_restart_goes_on_in_the_same_file(tmp_path: Path) -> None:
+    for number in range(2):
+        audit, _ = audit_log(tmp_path)
+        audit.note("started", number=number)
+        audit.close()
+    assert [each["number"] for each in lines([tmp_path / "audit.log"])] == [0, 1]
+
+
+@pytest.mark.trio
+async def test_the_task_writes_by_itself(tmp_path: Path) -> None:
+    audit, _ = audit_log(tmp_path)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(audit.run)
+            for number in range(2):
+                audit.note("changed", number=number)
+                while not (tmp_path / "audit.log").exists() or len(lines([tmp_path / "audit.log"])) <= number:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+
+
+class FullDisk:
+    """A directory whose files take only half of what comes, as on a full disk, until `has_room`."""
+
+    def __init__(self, real: Dir) -> None:
+        self._real = real
+        self.path = real.path
+        self.has_room = False
+
+    def open(self, name: str, *, create: bool = False) -> FullFile:
+        return FullFile(self, self._real.open(name, create=create))
+
+
+class FullFile:
+    """A file of a `FullDisk`."""
+
+    def __init__(self, disk: FullDisk, real: File) -> None:
+        self._disk = disk
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def append(self, data: bytes) -> int:
+        if self._disk.has_room:
+            return self._real.append(data)
+        self._real.append(data[: len(data) // 2])
+        raise DiskFull(self._disk.path, self._real.path, "append", 28, "No space left on device")
+
+
+def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
+    env, notes = RealEnv(), Notes()
+    disk = FullDisk(env.open_dir(str(tmp_path), create=True))
+    audit = AuditLog(env, notes, disk, AuditSettings())  # type: ignore[arg-type]
+    audit.note("denied", principal="User:alice")
+    audit.missing += audit._write(audit._take())
+    assert notes.events == ["audit.not_written"]
+    disk.has_room = True
+    audit.note("denied", principal="User:bob")
+    audit.close()
+    assert [(each["event"], each.get("principal")) for each in lines([tmp_path / "audit.log"])] == [
+        ("denied", "User:bob"),
+        ("lines.missing", None),
+    ]
