@@ -103,6 +103,12 @@ class FollowerCursor(FetchedPartition):
         if wakes and session.wake is not None:
             session.wake()
 
+    def call_back(self) -> None:
+        """Answer the parked fetch, and look at this partition with the next one."""
+        if self.session.answer is not None:
+            self.session.answer()
+        self.mark_dirty(wakes=False)
+
     def begin_anew(self) -> None:
         """Send everything about a partition that was named: the follower may have dropped what it was told in another
         state of its log.
@@ -139,6 +145,8 @@ class FetchSession:
     """Monotonic, of the last request."""
     wake: Callable[[], None] | None = None
     """Wakes the parked request."""
+    answer: Callable[[], None] | None = None
+    """Answers the parked request, whatever there is for it."""
     replica_id: int = NO_REPLICA
     """The follower whose session this is, if any."""
     unknown: int = 0

@@ -94,6 +94,9 @@ class Quorum(Protocol):
     @property
     def leader_id(self) -> int | None: ...
 
+    @property
+    def leader_epoch(self) -> int: ...
+
     def leader_address(self) -> tuple[str, int] | None: ...
 
     def on_change(self, callback: Callable[[], None]) -> None: ...
@@ -207,6 +210,10 @@ class ControllerChannel:
         """Questions under way, and whom they went to."""
         self._retries = 0
         service.quorum.on_change(self._on_change)
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._service.quorum.leader_epoch
 
     async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
         """See `PeerChannel.request`. Raises `KafkaError` REQUEST_TIMED_OUT; a broken connection is tried again."""

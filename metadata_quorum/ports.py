@@ -212,6 +212,10 @@ class PeerChannels(Protocol):
 class ControllerPort(PeerChannel, Protocol):
     """The broker's way to the active controller: `request` in its own name, `forward` in that of a client."""
 
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch of the newest leader that is known here; -1 before the first."""
+
     async def forward(self, sender: Sender, message: Any, version: int, deadline: float) -> Any:
         """Send a request as `request` does, in an Envelope that says who asks (KIP-590)."""
 

@@ -13,6 +13,7 @@ import attrs
 from data_plane.coordination.asking import Ask
 from data_plane.coordination.decision_log import Latest
 from data_plane.coordination.log_checks import check_end, check_producer
+from data_plane.coordination.read_barrier import ReadBarrier
 from data_plane.coordination.records import TransactionEnd
 from data_plane.coordination.shard import CoordinatorHost
 from data_plane.coordination.shard import Shard as CoordinatorShard
@@ -26,6 +27,7 @@ from data_plane.groups.offsets import (
     DeleteOffsets,
     EndTransaction,
     ExpireOffsets,
+    FetchOffsets,
     ForgetTopics,
 )
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC
@@ -68,6 +70,7 @@ class Shard(CoordinatorShard[GroupsState]):
         )
         self._deleted_topics: dict[str, None] = {}
         """Topics deleted while the log is read."""
+        self._reads = ReadBarrier(broker, partition)
 
     def read_state(self, latest: Latest, skipped: list[str]) -> GroupsState:
         return state_of(latest, skipped)
@@ -97,7 +100,9 @@ class Shard(CoordinatorShard[GroupsState]):
     def submit(self, ask: Ask) -> None:
         """Have the machine decide. What the log would refuse of a transaction is refused before the machine sees it."""
         code = None if self.is_loading else self._refused_by_log(ask.request)
-        if code is None:
+        if isinstance(ask.request, FetchOffsets) and ask.request.is_confirmed and not self.is_loading:
+            _ConfirmedRead(self, ask).begin()
+        elif code is None:
             super().submit(ask)
         elif ask.reply is not None:
             ask.reply.complete(refusal(ask, code))
@@ -117,6 +122,23 @@ class Shard(CoordinatorShard[GroupsState]):
             return ErrorCode.NOT_COORDINATOR
         return None
 
+    def confirm(self, done: Callable[[bool], None]) -> None:
+        """Tell whether this coordinator still was one when this was called."""
+        self._reads.add(done)
+
+    def forget_read(self, done: Callable[[bool], None]) -> None:
+        """Wait no more for this read."""
+        self._reads.forget(done)
+
+    def timer(self, action: Callable[[], None]) -> Timer:
+        """A timer at which a request has waited too long."""
+        at = self._broker.clock.monotonic() + self._commit_timeout_ms / 1000
+        return self._broker.timers.at(at, action)
+
+    def stop(self) -> None:
+        self._reads.end()
+        super().stop()
+
     def forget_topics(self, topics: frozenset[str]) -> None:
         """Delete the offsets that were committed in deleted topics."""
         if self.is_loading:
@@ -126,6 +148,42 @@ class Shard(CoordinatorShard[GroupsState]):
 
     def statistics(self) -> dict[str, int]:
         return {**self.machine.statistics(), **super().statistics()}
+
+
+class _ConfirmedRead:
+    """A read of offsets that waits until its coordinator is known to have been one."""
+
+    __slots__ = ("_ask", "_shard", "_timer")
+
+    def __init__(self, shard: Shard, ask: Ask) -> None:
+        self._shard = shard
+        self._ask = ask
+        self._timer: Timer | None = None
+
+    def begin(self) -> None:
+        self._timer = self._shard.timer(self._time_out)
+        self._shard.confirm(self._confirmed)
+
+    def _confirmed(self, is_so: bool) -> None:
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        self._timer = None
+        self._ask.request = attrs.evolve(self._ask.request, is_confirmed=False)
+        if is_so:
+            self._shard.submit(self._ask)
+        else:
+            self._refuse()
+
+    def _time_out(self) -> None:
+        self._timer = None
+        self._shard.forget_read(self._confirmed)
+        self._refuse()
+
+    def _refuse(self) -> None:
+        """Have the client look for the coordinator again: all clients do so after this error."""
+        assert self._ask.reply is not None
+        self._ask.reply.complete(refusal(self._ask, ErrorCode.NOT_COORDINATOR))
 
 
 @attrs.frozen(eq=False)

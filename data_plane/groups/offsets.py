@@ -72,6 +72,8 @@ class FetchOffsets:
     group_id: str
     member_id: str | None = None
     member_epoch: int = -1
+    is_confirmed: bool = False
+    """Answer only as the coordinator that still was one when this was asked."""
 
 
 NONE_PENDING: frozenset[OffsetKey] = frozenset()

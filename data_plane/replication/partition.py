@@ -24,7 +24,7 @@ PURE: the log's files are reached only through its own methods, brokers and the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from data_plane.log.batch_work import AT_ONCE, BatchWork
@@ -65,6 +65,9 @@ _OUTDATED = frozenset(
 """The controller's answers that leave open whether the ISR has changed. Newer metadata, already on its way,
 decides.
 """
+
+
+NO_FOLLOWER = -1
 
 
 class Cluster(Protocol):
@@ -149,6 +152,7 @@ class Partition:
         "_cluster",
         "_end_told",
         "_fetches",
+        "_hears_fetch",
         "_waiting_for_acks",
         "_waiting_for_sync",
         "_watchers",
@@ -189,6 +193,7 @@ class Partition:
         self._end_told = -1
         self._watchers: list[Callable[[], None]] | None = None
         self._fetches: WaitingFetches | None = None
+        self._hears_fetch: Callable[[int], None] | None = None
         self._waiting_for_acks: deque[AckWaiter] | None = None
         self._waiting_for_sync: list[Callable[[KafkaError | None], None]] | None = None
 
@@ -303,6 +308,8 @@ class Partition:
         if self.image is not None:
             self.has_min_isr = len(self.isr_state.isr) >= self.effective_min_isr
             self.advances_alone = self.is_leader and self.followers is None
+        if self._hears_fetch is not None:
+            self._hears_fetch(NO_FOLLOWER)
 
     # -- the leader's log -----------------------------------------------------------------------------------------
 
@@ -437,6 +444,25 @@ class Partition:
             )
         return replica
 
+    def others_in_sync(self) -> list[int]:
+        """The other replicas that a controller may elect, as far as is known here."""
+        assert self.image is not None, "a leader knows its image"
+        return [each for each in self.isr_state.maximal_isr if each != self.image.leader]
+
+    def hear_fetches(self, listener: Callable[[int], None] | None) -> None:
+        """Call the one listener with the broker id of each follower that fetches, before the fetch is answered.
+
+        It is called with `NO_FOLLOWER` when the in-sync replicas may have changed.
+        """
+        self._hears_fetch = listener
+
+    def call_followers_back(self, broker_ids: Iterable[int]) -> None:
+        """Answer what these followers wait with, so that they fetch again at once."""
+        for broker_id in broker_ids:
+            replica = None if self.followers is None else self.followers.get(broker_id)
+            if replica is not None and replica.cursor is not None:
+                replica.cursor.call_back()
+
     def note_fetch(
         self, replica: RemoteReplica, broker_epoch: int, offset: int, log_start_offset: int, now_ms: int
     ) -> bool:
@@ -468,6 +494,8 @@ class Partition:
         if not moved and offset < log.log_end_offset and replica.is_stuck(offset):
             self._cluster.suspect(self, offset)
         replica.note_fetch(offset, log_start_offset, log.log_end_offset, now_ms)
+        if self._hears_fetch is not None:
+            self._hears_fetch(replica.broker_id)
         if replica.broker_id not in self.isr_state.maximal_isr:
             self._may_expand(replica)
         if (moved and self._raise_high_watermark()) or (has_deleted and self._watchers is not None):

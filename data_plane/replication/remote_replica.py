@@ -19,6 +19,8 @@ class Cursor(Protocol):
 
     def mark_dirty(self, *, wakes: bool) -> None: ...
 
+    def call_back(self) -> None: ...
+
 
 class RemoteReplica:
     """One follower in one term of its leader. Times are monotonic milliseconds."""

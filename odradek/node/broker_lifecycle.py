@@ -299,10 +299,13 @@ class BrokerLifecycle:
         )
         clock = broker.clock
         duplicate_since: float | None = None
+        leader_epoch = -1
         while True:
             response: BrokerRegistrationResponse | None = await self._ask(request)
-            if response is None:
-                duplicate_since = None  # the controller may change
+            if response is None or broker.controller.leader_epoch != leader_epoch:
+                # Another controller gives everybody a whole session, also an incarnation that is dead.
+                duplicate_since = None
+                leader_epoch = broker.controller.leader_epoch
             if response is not None and response.error_code == ErrorCode.NONE:
                 self.broker_epoch = response.broker_epoch
                 broker.replication.registered(response.broker_epoch)

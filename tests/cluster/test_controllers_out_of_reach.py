@@ -31,6 +31,8 @@ FAILED = b"F" * 16
 class Controller:
     """Registers a broker and answers its heartbeats, unless it is deaf; lets nobody go."""
 
+    leader_epoch = 1
+
     def __init__(self, clock: Any) -> None:
         self._clock = clock
         self.is_deaf = False

@@ -31,7 +31,10 @@ TAKEN = ErrorCode.DUPLICATE_BROKER_REGISTRATION
 class Controller:
     """Answers registrations by the time that has passed; lets every broker go that it has taken."""
 
-    def __init__(self, clock: Any, answer: Callable[[float], ErrorCode | None]) -> None:
+    def __init__(
+        self, clock: Any, answer: Callable[[float], ErrorCode | None], leads_for_sessions: float = 1e9
+    ) -> None:
+        self._leads_for_sessions = leads_for_sessions
         self._clock = clock
         self._answer = answer
         self._begin = clock.monotonic()
@@ -39,6 +42,10 @@ class Controller:
     def elapsed_sessions(self) -> float:
         passed: float = self._clock.monotonic() - self._begin
         return passed / SESSION_SECONDS
+
+    @property
+    def leader_epoch(self) -> int:
+        return int(self.elapsed_sessions() / self._leads_for_sessions)
 
     async def request(self, message: Any, deadline: float) -> Any:
         if isinstance(message, BrokerHeartbeatRequest):
@@ -50,13 +57,15 @@ class Controller:
         return BrokerRegistrationResponse(0, code, EPOCH if code is ErrorCode.NONE else -1)
 
 
-def outcome(answer: Callable[[float], ErrorCode | None]) -> tuple[int, float, str]:
+def outcome(
+    answer: Callable[[float], ErrorCode | None], leads_for_sessions: float = 1e9
+) -> tuple[int, float, str]:
     """(broker epoch, -1 for a broker that ended; sessions that it took; why it ended)."""
     world = World(1, Weather())
 
     async def main() -> tuple[int, float, str]:
         env = world.node_env("broker")
-        controller = Controller(env.clock, answer)
+        controller = Controller(env.clock, answer, leads_for_sessions)
         broker: Any = SimpleNamespace(
             env=env,
             clock=env.clock,
@@ -105,6 +114,12 @@ def outcome(answer: Callable[[float], ErrorCode | None]) -> tuple[int, float, st
 def test_a_dead_incarnation_is_waited_for(answer: Callable[[float], ErrorCode | None]) -> None:
     """A broker that comes back with other disks must not end because of itself."""
     epoch, _, why = outcome(answer)
+    assert (epoch, why) == (EPOCH, "")
+
+
+def test_each_controller_gives_the_dead_a_session() -> None:
+    """Three controllers in a row answer without a pause (seed 300180)."""
+    epoch, _, why = outcome(lambda at: TAKEN if at < 3.3 else ErrorCode.NONE, leads_for_sessions=1.1)
     assert (epoch, why) == (EPOCH, "")
 
 

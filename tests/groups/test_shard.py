@@ -85,12 +85,15 @@ class FakeBroker:
         self.timers = Timers(self.clock, cast("Callable[[], Any]", Event))
         self.env = FakeEnv()
         self.log = Quiet()
+        self.woken: list[Callable[[], None]] = []
 
     def workers_for(self, log: object) -> Inline:
         return Inline()
 
     def run_woken(self) -> None:
-        """No fetch waits here."""
+        """What is to happen after a turn."""
+        while self.woken:
+            self.woken.pop(0)()
 
 
 class Told:

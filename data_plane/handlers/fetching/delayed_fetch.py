@@ -30,6 +30,7 @@ class DelayedFetch(Delayed):
         self.session = session if session is not None and session.privileged else None
         if self.session is not None:
             self.session.wake = self._wake
+            self.session.answer = self._time_out
         else:
             self._watch(waits_for)
 
@@ -82,7 +83,7 @@ class DelayedFetch(Delayed):
         self.timer.cancel()
         self.waits = False
         if self.session is not None and self.session.wake == self._wake:
-            self.session.wake = None
+            self.session.wake = self.session.answer = None
         self._unwatch()
 
     def abandon(self) -> None:

@@ -210,7 +210,7 @@ class OffsetFetchHandler:
         for group in groups:
             key = (group.group_id, group.member_id, group.member_epoch)
             if key not in asked:
-                asked[key] = FetchOffsets(*key)
+                asked[key] = FetchOffsets(*key, is_confirmed=request.require_stable)
             yield 1
 
         def combine(answers: list[FetchedOffsets]) -> Work[OffsetFetchResponse]:

@@ -1,0 +1,146 @@
+"""OffsetFetch with `require_stable`: a coordinator answers only as the one that it still was when it was asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from data_plane.groups.offsets import FetchedOffsets, FetchOffsets
+from metadata_quorum.image.metadata_image import PartitionImage
+from tests.groups.test_shard import ALONE, Case, Told, run
+from wire.errors import ErrorCode
+
+THREE = PartitionImage(1, 3, 0, (1, 2, 3), (1, 2, 3))
+TWO = PartitionImage(1, 3, 1, (1, 2, 3), (1, 3))
+DEPOSED = PartitionImage(2, 4, 2, (1, 2, 3), (2, 3))
+READ = FetchOffsets("g", is_confirmed=True)
+
+
+@attrs.define(eq=False)
+class Cursor:
+    """A follower's session that counts how often it is called back."""
+
+    calls: int = 0
+    is_stirred: bool = False
+    fetched_at_ms: int = 0
+
+    def mark_dirty(self, *, wakes: bool) -> None:
+        """Nothing is read here."""
+
+    def call_back(self) -> None:
+        self.calls += 1
+
+
+class Replicated(Case):
+    """A coordinator with two followers in sync."""
+
+    def __init__(self) -> None:
+        super().__init__(THREE)
+        run(self.shard.load())
+        self.cursors = {each: Cursor() for each in (2, 3)}
+        for each, cursor in self.cursors.items():
+            self.partition.follower(each, True).follow_with(cursor)
+
+    def read(self) -> Told:
+        told = self.ask(READ)
+        self.broker.run_woken()
+        return told
+
+    def fetch(self, *followers: int) -> None:
+        """These followers fetch at the end of the log."""
+        partition = self.partition
+        for each in followers:
+            replica = partition.follower(each, True)
+            partition.note_fetch(replica, 0, partition.log.log_end_offset, 0, 0)
+            self.broker.run_woken()
+
+
+class Known:
+    """A cluster in which brokers 2 and 3 are registered."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def registered_epoch(self, broker_id: int) -> int:
+        return 0
+
+
+def replicated() -> Replicated:
+    case = Replicated()
+    case.partition._cluster = Known(case.partition._cluster)
+    return case
+
+
+def test_each_follower_has_to_fetch_twice() -> None:
+    """The first fetch may have been sent before the read began."""
+    case = replicated()
+    told = case.read()
+    assert [each.calls for each in case.cursors.values()] == [1, 1]
+    case.fetch(2, 2, 2, 3)
+    assert told.answers == []
+    case.fetch(3)
+    (answer,) = told.answers
+    assert isinstance(answer, FetchedOffsets)
+    assert answer.code == ErrorCode.NONE
+
+
+def test_a_plain_read_does_not_wait() -> None:
+    case = replicated()
+    assert len(case.ask(FetchOffsets("g")).answers) == 1
+
+
+def test_reads_in_between_go_together_in_the_next_round() -> None:
+    case = replicated()
+    first = case.read()
+    case.fetch(2, 3)
+    second, third = case.read(), case.read()
+    case.fetch(2, 3)
+    assert [len(each.answers) for each in (first, second, third)] == [1, 0, 0]
+    case.fetch(2, 3, 3, 2)
+    assert [len(each.answers) for each in (first, second, third)] == [1, 1, 1]
+
+
+def test_a_deposed_coordinator_does_not_answer() -> None:
+    case = replicated()
+    told = case.read()
+    case.fetch(2)
+    case.partition.apply(DEPOSED, 1)
+    case.shard.stop()
+    (answer,) = told.answers
+    assert answer.code == ErrorCode.NOT_COORDINATOR
+    case.pass_seconds(60)
+    assert len(told.answers) == 1
+
+
+def test_a_read_that_nobody_confirms_is_refused_in_time() -> None:
+    """NOT_COORDINATOR: the client asks others who coordinates."""
+    case = replicated()
+    told = case.read()
+    case.fetch(2, 2)
+    case.pass_seconds(6)
+    (answer,) = told.answers
+    assert answer.code == ErrorCode.NOT_COORDINATOR
+    again = case.read()
+    case.fetch(2, 3, 2, 3)
+    assert [each.code for each in again.answers] == [ErrorCode.NONE]
+    assert len(told.answers) == 1
+
+
+def test_a_follower_that_leaves_the_in_sync_replicas_is_not_waited_for() -> None:
+    case = replicated()
+    told = case.read()
+    case.fetch(3, 3)
+    assert told.answers == []
+    case.partition.apply(TWO, 1)
+    case.broker.run_woken()
+    assert [each.code for each in told.answers] == [ErrorCode.NONE]
+
+
+def test_a_leader_alone_answers_at_once() -> None:
+    case = Case(ALONE)
+    run(case.shard.load())
+    assert [each.code for each in case.ask(READ).answers] == [ErrorCode.NONE]
