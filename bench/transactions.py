@@ -15,9 +15,9 @@
 | ids | 10,000 transactional ids: from a restart to the answer of the last one; bytes of memory per id | 3 s, 1 KiB |
 | state | bytes of memory per producer in a partition's state: after one transaction, and with five batches kept | 200 B |
 
-With one node each, both servers run at once and take turns: A B A B. With three nodes each, the clusters run one after
-the other, as six nodes would pay for each other's heartbeats. Their topics have three replicas, and two must be in
-sync, and a first pass of each measure does not count. Each figure is the median of the passes.
+One node of each runs at the same time as the other, and they take turns: one pass each, then the next. Clusters of
+three nodes run one after the other, as six nodes would pay for each other's heartbeats. Their topics have three
+replicas, two must be in sync, and a first pass of each measure does not count. Each figure is the median of the passes.
 """
 
 from __future__ import annotations
