@@ -5,8 +5,8 @@ partition has one, through changes of leaders. A partition whose topic is delete
 hear of it (`MarkersWritten`), and the next transaction of that producer may begin.
 
 What is appended here follows from a high watermark that has risen, often in the turn of a follower's fetch. That fetch
-would wait without having seen the new records. So everything here happens after the turn (`woken`), and not more in
-one turn than the loop can bear: a coordinator that begins may have many thousands of transactions to complete.
+would wait without having seen the new records. So everything here happens after the turn (`woken`). One turn
+takes a few transactions (`PacedActions`), since a coordinator that begins may have many thousands to complete.
 
 Markers carry the coordinator's leader epoch. A partition that has seen a newer coordinator's marker refuses those of an
 older one (TRANSACTION_COORDINATOR_FENCED): another coordinator writes them.
