@@ -14,7 +14,7 @@ from data_plane.coordination.records import RecordProducer
 from data_plane.groups.coordinator import Shard
 from data_plane.groups.offsets import CommitOffsets, PartitionCommit, record_bytes
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC
-from data_plane.handlers.transacting.verification import verified
+from data_plane.handlers.verification import verified
 from data_plane.handlers.waiting import response_of
 from data_plane.log.parts.verification import ONGOING, VerificationGuard
 from odradek.env.ports import DiskError

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from data_plane.broker import Broker
 from data_plane.handlers.producing.delayed_produce import ACKS_ALL
-from data_plane.handlers.transacting.verification import verified
+from data_plane.handlers.verification import verified
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.parts.verification import ONGOING, VerificationGuard
 from data_plane.ports import VerifiedPartition

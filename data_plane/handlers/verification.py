@@ -24,7 +24,7 @@ async def verified(
     While the coordinator ends the transaction before this one, a leader that adds partitions asks again for a short
     time (`add.partitions.to.txn.retry.backoff.max.ms`). To have the client send its request again costs more. The
     marker of that end voids the guards. `renew_guards` is true if it found a void one: then the coordinator is asked
-    with the new ones. Nobody renews guards where epochs do not grow with each transaction: the answer may be about
+    with the new ones. Guards are renewed only where epochs grow with each transaction. Elsewhere the answer may be about
     another transaction of the same producer.
     """
     clock, settings = broker.clock, broker.settings
