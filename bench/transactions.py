@@ -1,18 +1,23 @@
-"""Transactions beside Apache Kafka's in the same run, through the same client (librdkafka).
+"""Transactions beside Apache Kafka's in the same run, through the same clients (librdkafka, and ours for copies).
 
-    python -m bench.transactions                      # copy, commit, large, committed, ids; two pairs of passes
+    python -m bench.transactions                      # all measures; two pairs of passes
     python -m bench.transactions --only copy --seconds 10 --pairs 3
+    python -m bench.transactions --nodes 3            # three nodes of each, one cluster after the other
     python -m bench.transactions --without-kafka
 
 | measure | what | goal |
 | --- | --- | --- |
-| copy | consume, produce 100 records and the group's offsets, commit: transactions per second | 2x Kafka's |
+| copy | librdkafka consumes, produces 100 records and the group's offsets, commits: transactions per second | 2x Kafka's |
+| copy-own | the same by our client, whose pauses after CONCURRENT_TRANSACTIONS are short | 2x Kafka's |
 | commit | the time of one commit_transaction of 100 records, p50 | 1x Kafka's |
 | large | 10,000 records per transaction, as a part of plain idempotent produce on the same server | 0.5x |
 | committed | records per second at read_committed, as a part of read_uncommitted of the same topic | 0.95x |
 | ids | 10,000 transactional ids: from a restart to the answer of the last one; bytes of memory per id | 3 s, 1 KiB |
+| state | bytes of memory per producer in a partition's state: after one transaction, and with five batches kept | 200 B |
 
-Both servers run at once, on one node each, and take turns: A B A B. Each figure is the median of the passes.
+One node of each runs at the same time as the other, and they take turns: one pass each, then the next. Clusters of
+three nodes run one after the other, as six nodes would pay for each other's heartbeats. Their topics have three
+replicas, two must be in sync, and a first pass of each measure does not count. Each figure is the median of the passes.
 """
 
 from __future__ import annotations
@@ -22,61 +27,76 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+import tracemalloc
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import attrs
 import confluent_kafka
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from bench.groups import Wire
 from bench.kafka_server import KafkaUnavailable, start_kafka
 from bench.markdown import table
 from bench.odradek_server import launch_odradek, start_odradek
-from bench.processes import ServerProcess
-from bench.throughput import create_topic
+from bench.transaction_copies import COPIED, COPIERS, WAIT_SECONDS, reader, transactional
+from data_plane.log.parts.producer_state import BATCHES_KEPT, ProducerState
+from jepsen_tests.network import Loopback
+from jepsen_tests.real_cluster import Cluster
+from jepsen_tests.systems import ApacheKafka, Odradek, System, Unavailable
+from wire.batches.transaction_markers import EndMarker
 from wire.error_codes import ErrorCode
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.init_producer_id import InitProducerIdRequest
 
-MEASURES = ("copy", "commit", "large", "committed", "ids")
+MEASURES = ("copy", "copy-own", "commit", "large", "committed", "ids", "state")
 SETTINGS = {
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
+SETTINGS_OF_THREE = {
+    "transaction.state.log.min.isr": "2",
+    "offsets.topic.num.partitions": "50",
+    "transaction.state.log.num.partitions": "50",
+}
+KAFKA_HEAP = ("-Xmx768m", "-Xms768m", "-XX:+UseG1GC")
 VALUE = b"v" * 100
-COPIED = 100
 LARGE = 10_000
 IDS = 10_000
-WAIT_SECONDS = 60.0
+PRODUCERS = 10_000
 SOURCE_RECORDS = 1_000_000
+SOURCE_RECORDS_PER_SECOND = 170_000
 OURS, KAFKA = "Odradek", "Apache Kafka"
 
 
 @attrs.define
 class Side:
-    """One server, and what has been measured of it."""
+    """One system under measurement, and what has been measured of it."""
 
     name: str
-    server: ServerProcess
+    bootstrap: str
+    replicas: int
     found: dict[str, list[float]] = attrs.field(factory=dict)
 
     def note(self, measure: str, value: float) -> None:
         self.found.setdefault(measure, []).append(value)
+
+    def create(self, topic: str) -> None:
+        """Create a topic of one partition."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 3})
+        created = admin.create_topics([NewTopic(topic, 1, self.replicas)], operation_timeout=WAIT_SECONDS)
+        created[topic].result(WAIT_SECONDS)
 
 
 def producer(bootstrap: str, **settings: object) -> confluent_kafka.Producer:
     made = confluent_kafka.Producer(
         {"bootstrap.servers": bootstrap, "linger.ms": 0, "socket.nagle.disable": True, **settings}
     )
-    return made
-
-
-def transactional(bootstrap: str, name: str) -> confluent_kafka.Producer:
-    made = producer(bootstrap, **{"transactional.id": name})
-    made.init_transactions(WAIT_SECONDS)
     return made
 
 
@@ -93,58 +113,21 @@ def fill(bootstrap: str, topic: str, records: int) -> None:
         raise RuntimeError(f"{topic} could not be filled")
 
 
-def reader(bootstrap: str, group: str, isolation: str) -> confluent_kafka.Consumer:
-    return confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-        }
-    )
-
-
-def copy(side: Side, seconds: float, number: int) -> None:
+def copy(side: Side, seconds: float, number: int, client: str = "librdkafka") -> None:
     """Transactions per second of a copy of 100 records each, with the group's offsets."""
-    bootstrap = side.server.bootstrap
-    source, sink = f"source-{number}", f"sink-{number}"
-    create_topic(bootstrap, source, 1)
-    create_topic(bootstrap, sink, 1)
-    fill(bootstrap, source, SOURCE_RECORDS)
-    made, read = transactional(bootstrap, f"copy-{number}"), reader(bootstrap, source, "read_committed")
-    read.subscribe([source])
-    done, began = 0, 0.0
-    position = 0
-    while not began or time.perf_counter() - began < seconds:
-        found = [each for each in read.consume(COPIED, 1.0) if each.error() is None]
-        if not found:
-            if position == SOURCE_RECORDS:
-                raise RuntimeError("the source is too short for so many seconds")
-            continue
-        if not began:
-            began = time.perf_counter()
-        made.begin_transaction()
-        for each in found:
-            made.produce(sink, each.value())
-        position += len(found)
-        made.send_offsets_to_transaction(
-            [confluent_kafka.TopicPartition(source, 0, position)],
-            read.consumer_group_metadata(),
-            WAIT_SECONDS,
-        )
-        made.commit_transaction(WAIT_SECONDS)
-        done += 1
-    side.note("copy", done / (time.perf_counter() - began))
-    read.close()
+    source, sink = f"source-{client}-{number}", f"sink-{client}-{number}"
+    side.create(source)
+    side.create(sink)
+    fill(side.bootstrap, source, min(SOURCE_RECORDS, int(SOURCE_RECORDS_PER_SECOND * seconds)))
+    rate = COPIERS[client](side.bootstrap, source, sink, seconds)
+    side.note("copy" if client == "librdkafka" else "copy-own", rate)
 
 
 def commit(side: Side, seconds: float, number: int) -> None:
     """Milliseconds of one commit, p50."""
     topic = f"commit-{number}"
-    create_topic(side.server.bootstrap, topic, 1)
-    made = transactional(side.server.bootstrap, topic)
+    side.create(topic)
+    made = transactional(side.bootstrap, topic)
     took: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -160,8 +143,8 @@ def commit(side: Side, seconds: float, number: int) -> None:
 
 def large(side: Side, seconds: float, number: int) -> None:
     """The rate of records in transactions of 10,000, over that of plain idempotent produce."""
-    bootstrap, topic = side.server.bootstrap, f"large-{number}"
-    create_topic(bootstrap, topic, 1)
+    bootstrap, topic = side.bootstrap, f"large-{number}"
+    side.create(topic)
     rates: list[float] = []
     for made in (
         producer(bootstrap, **{"enable.idempotence": True, "linger.ms": 5}),
@@ -185,8 +168,8 @@ def large(side: Side, seconds: float, number: int) -> None:
 
 def committed(side: Side, seconds: float, number: int) -> None:
     """The rate of reading at read_committed over that at read_uncommitted, of a topic of transactions."""
-    bootstrap, topic = side.server.bootstrap, f"committed-{number}"
-    create_topic(bootstrap, topic, 1)
+    bootstrap, topic = side.bootstrap, f"committed-{number}"
+    side.create(topic)
     made = transactional(bootstrap, topic)
     for turn in range(20):
         made.begin_transaction()
@@ -260,47 +243,121 @@ def ids(directory: Path) -> tuple[float, float]:
     return took, (after - before) * 1024 / IDS
 
 
+def state() -> tuple[float, float]:
+    """Bytes of memory per producer in a partition's producer state: after one transaction, and with five batches."""
+    found = []
+    for batches in (1, BATCHES_KEPT):
+        tracemalloc.start()
+        known = ProducerState()
+        offset = 0
+        for producer_id in range(PRODUCERS):
+            for sequence in range(batches):
+                # Times of their own: an integer that all share would cost nothing.
+                known.update(
+                    (1 << 20) + producer_id, 0, sequence, (1 << 20) + offset, 0, (1 << 40) + offset, True
+                )
+                offset += 1
+            known.end_transaction(1 << 20 | producer_id, 0, (1 << 20) + offset, 1 << 40, EndMarker(False, 0))
+            offset += 1
+        known.forget_ended((1 << 20) + offset)
+        found.append(tracemalloc.get_traced_memory()[0] / PRODUCERS)
+        tracemalloc.stop()
+    return found[0], found[1]
+
+
 RUNS: Mapping[str, Callable[[Side, float, int], None]] = {
     "copy": copy,
+    "copy-own": partial(copy, client="odradek"),
     "commit": commit,
     "large": large,
     "committed": committed,
 }
-UNITS = {"copy": "transactions/s", "commit": "ms p50", "large": "of plain", "committed": "of uncommitted"}
+UNITS = {
+    "copy": "transactions/s",
+    "copy-own": "transactions/s",
+    "commit": "ms p50",
+    "large": "of plain",
+    "committed": "of uncommitted",
+}
+
+
+def run_single_nodes(options: argparse.Namespace, wanted: Sequence[str]) -> list[Side]:
+    """Measure one node of each system, in turns."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        servers = [(OURS, start_odradek(directory / "ours", settings=SETTINGS))]
+        stack.callback(servers[0][1].stop)
+        if not options.without_kafka:
+            try:
+                servers.append((KAFKA, start_kafka(directory / "kafka", settings=SETTINGS)))
+                stack.callback(servers[1][1].stop)
+            except KafkaUnavailable as error:
+                print(f"without Apache Kafka: {error}", file=sys.stderr)
+        sides = [Side(name, server.bootstrap, 1) for name, server in servers]
+        for name in wanted:
+            for number in range(options.pairs):
+                for side in sides:
+                    RUNS[name](side, options.seconds, number)
+        return sides
+
+
+def run_clusters(options: argparse.Namespace, wanted: Sequence[str]) -> list[Side]:
+    """Measure three nodes of each system, one cluster after the other."""
+    systems: list[tuple[str, System]] = [(OURS, Odradek())]
+    if not options.without_kafka:
+        systems.append((KAFKA, ApacheKafka(heap=KAFKA_HEAP)))
+    sides = []
+    with tempfile.TemporaryDirectory(prefix="bench-transactions-") as place:
+        for name, system in systems:
+            cluster = Cluster(system, Loopback(), Path(place) / system.name, SETTINGS_OF_THREE)
+            try:
+                cluster.prepare()
+                cluster.start_all()
+                side = Side(name, cluster.bootstrap, 3)
+                for measure in wanted:
+                    # The first one is for just-in-time compilers and for coordinators that load.
+                    RUNS[measure](side, options.seconds, -1)
+                    side.found[measure].clear()
+                    for number in range(options.pairs):
+                        RUNS[measure](side, options.seconds, number)
+                        print(f"{name}: {measure} {side.found[measure][-1]:.3g}", file=sys.stderr, flush=True)
+                sides.append(side)
+            except Unavailable as error:
+                print(f"without {name}: {error}", file=sys.stderr)
+            finally:
+                cluster.close()
+    return sides
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default=",".join(MEASURES), help="measures, separated by commas")
+    parser.add_argument("--nodes", type=int, choices=(1, 3), default=1, help="nodes of each system")
     parser.add_argument("--seconds", type=float, default=6.0, help="of one pass")
-    parser.add_argument("--pairs", type=int, default=2, help="passes of each server, in turn")
+    parser.add_argument("--pairs", type=int, default=2, help="passes of each system")
     parser.add_argument("--without-kafka", action="store_true", help="ours alone")
-    args = parser.parse_args()
-    wanted = args.only.split(",")
+    options = parser.parse_args()
+    asked = options.only.split(",")
+    if unknown := [each for each in asked if each not in MEASURES]:
+        parser.error(f"nothing is called {unknown[0]!r}")
+    wanted = [each for each in RUNS if each in asked]
     rows: list[list[str]] = []
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        sides = [Side(OURS, start_odradek(directory / "ours", settings=SETTINGS))]
-        stack.callback(sides[0].server.stop)
-        if not args.without_kafka:
-            try:
-                sides.append(Side(KAFKA, start_kafka(directory / "kafka", settings=SETTINGS)))
-                stack.callback(sides[1].server.stop)
-            except KafkaUnavailable as error:
-                print(f"without Apache Kafka: {error}", file=sys.stderr)
-        for name in (each for each in RUNS if each in wanted):
-            for number in range(args.pairs):
-                for side in sides:
-                    RUNS[name](side, args.seconds, number)
-            values = [statistics.median(side.found[name]) for side in sides]
-            ratio = f"{values[0] / values[1]:.2f}x" if len(values) > 1 else ""
-            rows.append([f"{name} ({UNITS[name]})", *(f"{each:.3g}" for each in values), ratio])
-            print(" | ".join(rows[-1]), flush=True)
-    if "ids" in wanted:
+    sides: list[Side] = []
+    if wanted:
+        sides = (run_single_nodes if options.nodes == 1 else run_clusters)(options, wanted)
+    for name in wanted:
+        values = [statistics.median(side.found[name]) for side in sides]
+        ratio = f"{values[0] / values[1]:.2f}x" if len(values) > 1 else ""
+        rows.append([f"{name} ({UNITS[name]})", *(f"{each:.3g}" for each in values), ratio])
+    blank = [""] * max(1, len(sides))
+    if "ids" in asked and options.nodes == 1:
         with tempfile.TemporaryDirectory() as place:
             took, per_id = ids(Path(place))
-        rows.append([f"ids (s until {IDS:,} are served; bytes each)", f"{took:.2f}; {per_id:.0f}", "", ""])
-    print(table(["", *(side.name for side in sides), "ratio"], rows))
+        rows.append([f"ids (s until {IDS:,} are served; bytes each)", f"{took:.2f}; {per_id:.0f}", *blank])
+    if "state" in asked and options.nodes == 1:
+        least, most = state()
+        rows.append(["state (bytes per producer; with five batches)", f"{least:.0f}; {most:.0f}", *blank])
+    print(table(["", *([side.name for side in sides] or [OURS]), "ratio"], rows))
     return 0
 
 

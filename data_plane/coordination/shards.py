@@ -12,6 +12,7 @@ from data_plane.replication.partition import Partition
 from metadata_quorum.image.metadata_image import MetadataDelta
 from odradek.serving.contract import Context, Delayed, Result
 from odradek.serving.timers import Timer
+from wire.coordinator_partition import coordinator_partition
 from wire.errors import ErrorCode
 from wire.structure import Message
 
@@ -56,7 +57,7 @@ class Shards(ABC, Generic[ShardT]):
     def partition_for(self, key: str) -> int | None:
         """The partition of a group or a transactional id, None while the topic does not exist."""
         topic = self._broker.newest.image.topics.get(self._topic)
-        return None if topic is None else partition_of(key, len(topic.partitions))
+        return None if topic is None else coordinator_partition(key, len(topic.partitions))
 
     def submit(self, key: str, ask: Ask) -> None:
         """Let the key's coordinator decide; `ask.reply` gets the answer, at once where another node has it."""
@@ -142,13 +143,3 @@ class Shards(ABC, Generic[ShardT]):
             for name, value in shard.statistics().items():
                 totals[name] = totals.get(name, 0) + value
         return totals
-
-
-def partition_of(key: str, partitions: int) -> int:
-    """Kafka's rule: the absolute value of Java's `String.hashCode` (over UTF-16 code units), modulo the partitions."""
-    code = 0
-    units = key.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        code = (31 * code + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
-    magnitude = code if code < 1 << 31 else (1 << 32) - code
-    return (0 if magnitude == 1 << 31 else magnitude) % partitions

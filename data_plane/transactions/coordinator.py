@@ -6,7 +6,9 @@ in PrepareCommit and PrepareAbort again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 import attrs
@@ -36,6 +38,8 @@ from odradek.serving.timers import Timer
 from wire.errors import ErrorCode
 
 _READS = (VerifyPartitions, DescribeTransaction, ListTransactions)
+IDS_PER_TURN = 2_000
+"""Transactional ids that a coordinator which begins looks at in one turn: a few milliseconds."""
 COMMIT_TIMEOUT_MS = 5_000
 """Milliseconds that a decision may wait for replicas before its client is told to ask again."""
 
@@ -82,10 +86,24 @@ class TransactionShard(Shard[TransactionsState]):
     def began(self, state: TransactionsState) -> None:
         assert self._runtime is not None, "a shard begins before it has a runtime"
         self._runtime.subscribe(self._committed)
-        for transactional_id in sorted(state.transactions):
+        self._complete_earlier(state, iter(state.transactions))
+
+    def _complete_earlier(self, state: TransactionsState, ids: Iterator[str]) -> None:
+        """Begin the markers of what an earlier coordinator has promised, for some of the ids in each turn.
+
+        The requests that are decided meanwhile do no harm: what is in PrepareCommit or PrepareAbort waits for markers.
+        """
+        if self._stopped:
+            return
+        looked_at = 0
+        for transactional_id in islice(ids, IDS_PER_TURN):
+            looked_at += 1
             transaction = state.transactions[transactional_id]
             if transaction.status.is_ending:
                 self._markers.begin(self, transaction)
+        if looked_at == IDS_PER_TURN:
+            at = self._broker.clock.monotonic()
+            self._broker.timers.at(at, partial(self._complete_earlier, state, ids))
 
     def _committed(self, state: TransactionsState, changed: Changed) -> None:
         for transaction in changed:

@@ -5,7 +5,8 @@ partition has one, through changes of leaders. A partition whose topic is delete
 hear of it (`MarkersWritten`), and the next transaction of that producer may begin.
 
 What is appended here follows from a high watermark that has risen, often in the turn of a follower's fetch. That fetch
-would wait without having seen the new records. So everything here happens after the turn (`woken`).
+would wait without having seen the new records. So everything here happens after the turn (`woken`). One turn
+takes a few transactions (`PacedActions`), since a coordinator that begins may have many thousands to complete.
 
 Markers carry the coordinator's leader epoch. A partition that has seen a newer coordinator's marker refuses those of an
 older one (TRANSACTION_COORDINATOR_FENCED): another coordinator writes them.
@@ -19,6 +20,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from data_plane.coordination.asking import Ask
+from data_plane.transactions.paced_actions import PacedActions
 from data_plane.transactions.peers import BrokerPeers, TransactionHost
 from data_plane.transactions.requests import MarkersWritten
 from data_plane.transactions.state import TopicPartitionPair, Transaction, TransactionStatus
@@ -34,6 +36,10 @@ RETRY_SECONDS = 0.1
 PARTITIONS_PER_REQUEST = 2_000
 PARTITIONS_PER_TURN = 200
 """Markers that this broker writes itself before other clients have a turn: about 10 ms."""
+STARTS_PER_TURN = 100
+"""Transactions whose markers are routed to their leaders in one turn: about 5 ms."""
+ENDS_PER_TURN = 25
+"""Transactions that are completed in one turn: about 5 ms."""
 REQUESTS_UNDER_WAY_MAX = 8
 """Requests to one broker. What comes meanwhile goes together in the next one."""
 
@@ -98,6 +104,8 @@ class MarkerSender:
         self._peers = peers
         self._destinations: dict[int, _Destination] = {}
         self._endings: dict[tuple[MarkerShard, str], _Ending] = {}
+        self._starts = PacedActions(broker, STARTS_PER_TURN)
+        self._ends = PacedActions(broker, ENDS_PER_TURN)
         self.write_here: WriteHere | None = None
         """Set by the broker's API table."""
 
@@ -108,7 +116,7 @@ class MarkerSender:
         if known is not None and known.transaction == transaction:
             return
         ending = self._endings[key] = _Ending(shard, transaction)
-        self._broker.woken.append(partial(self._start, ending))
+        self._starts.add(partial(self._start, ending))
 
     def _start(self, ending: _Ending) -> None:
         if self._is_over(ending):
@@ -156,7 +164,8 @@ class MarkerSender:
 
     def _retry(self, ending: _Ending, partitions: list[TopicPartitionPair]) -> None:
         at = self._broker.clock.monotonic() + RETRY_SECONDS
-        self._broker.timers.at(at, lambda: self._route(ending, partitions))
+        again = partial(self._starts.add, partial(self._route, ending, partitions))
+        self._broker.timers.at(at, again)
 
     def _partitions_max(self, leader: int) -> int:
         """The size of one request to this leader."""
@@ -256,7 +265,7 @@ class MarkerSender:
         """All partitions have their markers."""
         if not ending.is_written:
             ending.is_written = True
-            self._broker.woken.append(partial(self._tell, ending))
+            self._ends.add(partial(self._tell, ending))
 
     def _tell(self, ending: _Ending) -> None:
         """Have the machine complete the transaction. While replicas lack, it decides nothing: then again later."""
@@ -271,7 +280,7 @@ class MarkerSender:
             self._endings.pop((shard, transaction.transactional_id), None)
         elif not shard.is_stopped:
             at = self._broker.clock.monotonic() + RETRY_SECONDS
-            self._broker.timers.at(at, partial(self._tell, ending))
+            self._broker.timers.at(at, partial(self._ends.add, partial(self._tell, ending)))
 
     def statistics(self) -> dict[str, int]:
         """Figures for metrics."""

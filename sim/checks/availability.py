@@ -23,7 +23,6 @@ from itertools import combinations
 import attrs
 
 from data_plane.broker import Broker
-from data_plane.coordination.shards import partition_of
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
 from metadata_quorum.raft.roles import Leader
@@ -37,6 +36,7 @@ from sim.checks.watched import Processes
 from sim.machine.members import Member
 from sim.machine.sim_env import SimEnv
 from sim.machine.world import Liveness
+from wire.coordinator_partition import coordinator_partition
 from wire.topic_partition import TopicIdPartition
 
 LOOK_SECONDS = 0.25
@@ -391,7 +391,9 @@ class Availability:
         topic = self._offsets_topic
         if topic is None:
             return None
-        return self._servers.get(TopicIdPartition(topic.topic_id, partition_of(group, len(topic.partitions))))
+        return self._servers.get(
+            TopicIdPartition(topic.topic_id, coordinator_partition(group, len(topic.partitions)))
+        )
 
     def in_sync_since(self, server: Server) -> float:
         """The time since which the replicas in sync of a led partition are fit, with their links to its leader."""

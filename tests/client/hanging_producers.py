@@ -14,6 +14,11 @@ from odradek.client.core.requests import request
 from odradek.client.shells.blocking import Client
 from wire.errors import ErrorCode
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from wire.record_batch import RecordBatchBuilder
 
 _VERIFICATION = "transaction.partition.verification.enable"
@@ -80,3 +85,16 @@ def write_unknown(client: Client, topic: str, producer_id: int, producer_epoch: 
         # Kafka's brokers hear of `on_trust` a little after its answer.
         assert code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING), code
         assert time.monotonic() < deadline
+
+
+def write_marker(
+    client: Client, topic: str, producer_id: int, producer_epoch: int, *, coordinator_epoch: int
+) -> None:
+    """An abort marker on partition 0, as a coordinator of this epoch would write it."""
+    client.metadata([topic])
+    marker = WritableTxnMarker(
+        producer_id, producer_epoch, False, [WritableTxnMarkerTopic(topic, [0])], coordinator_epoch
+    )
+    node = client.core.cluster.leader(topic, 0)
+    response: Any = client.run(request(client.core, WriteTxnMarkersRequest([marker]), node=node, timeout=20))
+    assert response.markers[0].topics[0].partitions[0].error_code == 0

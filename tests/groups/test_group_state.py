@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from data_plane.coordination.decision_log import Latest
 from data_plane.coordination.records import CoordinatorRecord, RecordProducer, TransactionEnd
-from data_plane.coordination.shards import partition_of
 from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.machine import GroupMachine
 from data_plane.groups.records import (
@@ -24,6 +23,7 @@ from data_plane.groups.records import (
 )
 from data_plane.groups.state import GroupsState, state_of
 from data_plane.log.parts.verification import ONGOING
+from wire.coordinator_partition import coordinator_partition
 from wire.messages.coordinator_records import MemberMetadata
 from wire.metadata_frames import decode_coordinator_value
 
@@ -235,4 +235,4 @@ def test_the_later_record_counts_whichever_transaction_ends_first() -> None:
 def test_a_group_belongs_to_the_partition_that_java_computes(group_id: str, java_hash: int) -> None:
     """`Utils.abs(groupId.hashCode()) % partitions`, where the smallest int counts as 0."""
     expected = 0 if java_hash == -(1 << 31) else abs(java_hash)
-    assert partition_of(group_id, 1 << 31) == expected
+    assert coordinator_partition(group_id, 1 << 31) == expected

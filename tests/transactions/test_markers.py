@@ -7,8 +7,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from data_plane.transactions.markers import PARTITIONS_PER_TURN, MarkerSender
-from data_plane.transactions.state import Transaction, TransactionStatus
+from data_plane.transactions.coordinator import IDS_PER_TURN, TransactionShard
+from data_plane.transactions.markers import ENDS_PER_TURN, PARTITIONS_PER_TURN, STARTS_PER_TURN, MarkerSender
+from data_plane.transactions.state import Transaction, TransactionsState, TransactionStatus
+from metadata_quorum.image.layered_map import LayeredMap
 from wire.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -29,11 +31,17 @@ class Loop:
         self.turns: deque[Callable[[], Any]] = deque()
         self.written: list[int] = [0]
         """Markers written in each turn."""
+        self.begins: Callable[[], Any] = lambda: None
+        """Called at the beginning of each turn."""
+        self.routed: list[int] = [0]
+        """Partitions whose leaders were looked up in each turn."""
         self.clock = SimpleNamespace(monotonic=lambda: 0.0, wall_ms=lambda: 0)
         self.timers = SimpleNamespace(at=lambda deadline, action: self.turns.append(action))
-        self.newest = SimpleNamespace(
-            image=SimpleNamespace(partition=lambda topic, index: SimpleNamespace(leader=NODE))
-        )
+        self.newest = SimpleNamespace(image=SimpleNamespace(partition=self.partition))
+
+    def partition(self, topic: str, index: int) -> Any:
+        self.routed[-1] += 1
+        return SimpleNamespace(leader=NODE)
 
     def write(self, request: WriteTxnMarkersRequest, done: Callable[[WriteTxnMarkersResponse], None]) -> None:
         results = []
@@ -53,6 +61,8 @@ class Loop:
             if not self.turns:
                 return
             self.written.append(0)
+            self.routed.append(0)
+            self.begins()
             self.turns.popleft()()
 
 
@@ -63,13 +73,17 @@ class Shard:
     is_stopped = False
 
     def __init__(self) -> None:
-        self.told = 0
+        self.completed: list[str] = []
+
+    @property
+    def told(self) -> int:
+        return len(self.completed)
 
     def submit(self, ask: Any) -> None:
-        self.told += 1
+        self.completed.append(ask.request.transactional_id)
 
     def has_completed(self, transaction: Transaction) -> bool:
-        return self.told > 0
+        return self.completed[-1] == transaction.transactional_id
 
 
 def end(partition_count: int) -> tuple[Loop, Shard, MarkerSender]:
@@ -97,3 +111,58 @@ def test_a_small_transaction_ends_in_one_turn() -> None:
     loop, shard, _ = end(PARTITIONS_PER_TURN)
     assert loop.written == [PARTITIONS_PER_TURN]
     assert shard.told == 1
+
+
+def prepared(count: int) -> TransactionsState:
+    """As many decided transactions of one partition each, and the same number of ids that are idle."""
+    transactions = {}
+    for number in range(count):
+        name = f"{number:06}"
+        place = frozenset({("t", number % 50)})
+        transactions[name] = Transaction(name, number, 0, 1000, TransactionStatus.PREPARE_COMMIT, place)
+        transactions[f"idle {name}"] = Transaction(f"idle {name}", count + number, 0, 1000)
+    return TransactionsState(LayeredMap(transactions))
+
+
+def test_a_coordinator_that_begins_completes_many_transactions_a_few_in_each_turn() -> None:
+    """100,000 transactions in PrepareCommit after a load stall no turn, and each of them ends once."""
+    count = 100_000
+    loop, ends = Loop(), Shard()
+    sender = MarkerSender(loop, None)  # type: ignore[arg-type]
+    sender.write_here = loop.write
+    begun = [0]
+    told = [0]
+
+    class Counted(TransactionShard):
+        """The coordinator as it begins, without a log below it."""
+
+        def __init__(self) -> None:
+            self._broker = loop  # type: ignore[assignment]
+            self._markers = sender
+            self._stopped = False
+            self.leader_epoch = 0
+            self._runtime = SimpleNamespace(subscribe=lambda observer: None)  # type: ignore[assignment]
+
+        def submit(self, ask: Any) -> None:
+            told[-1] += 1
+            ends.submit(ask)
+
+        def has_completed(self, transaction: Transaction) -> bool:
+            return ends.has_completed(transaction)
+
+    begin = sender.begin
+
+    def counted_begin(shard: Any, transaction: Transaction) -> None:
+        begun[-1] += 1
+        begin(shard, transaction)
+
+    sender.begin = counted_begin  # type: ignore[method-assign]
+    loop.begins = lambda: (begun.append(0), told.append(0))
+    Counted().began(prepared(count))
+    loop.run()
+    assert max(begun) <= IDS_PER_TURN
+    assert max(loop.routed) <= STARTS_PER_TURN
+    assert max(loop.written) <= PARTITIONS_PER_TURN
+    assert max(told) <= ENDS_PER_TURN
+    assert sorted(ends.completed) == [f"{number:06}" for number in range(count)]
+    assert sender.statistics() == {"ending": 0}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from data_plane.broker import Broker
-from data_plane.coordination.shards import partition_of
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from data_plane.handlers.internal_topics import internal_topic
 from data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC
 from odradek.env.ports import ConnectionLost
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
+from wire.coordinator_partition import coordinator_partition
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.create_topics import CreateTopicsRequest
 from wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -60,7 +60,7 @@ class FindCoordinatorHandler:
         if topic is None:
             self._start_creation(name)
             return _missing(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        partition = topic.partitions[partition_of(key, len(topic.partitions))]
+        partition = topic.partitions[coordinator_partition(key, len(topic.partitions))]
         leader = image.brokers.get(partition.leader)
         endpoint = None if leader is None or leader.fenced else leader.endpoint(listener)
         if endpoint is None:

@@ -14,6 +14,7 @@ from data_plane.coordination.records import RecordProducer
 from data_plane.groups.coordinator import Shard
 from data_plane.groups.offsets import CommitOffsets, PartitionCommit, record_bytes
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from data_plane.handlers.verification import verified
 from data_plane.handlers.waiting import response_of
 from data_plane.log.parts.verification import ONGOING, VerificationGuard
 from odradek.env.ports import DiskError
@@ -126,38 +127,30 @@ class TxnOffsetCommitHandler:
         guard: VerificationGuard,
         shard: Shard,
     ) -> TxnOffsetCommitResponse:
-        broker = self._broker
         partition = (OFFSETS_TOPIC, shard.partition.log.partition)
-        settings = broker.settings
-        deadline = broker.clock.monotonic() + settings.add_partitions_retry_backoff_ms_max / 1000
-        adds = version >= ADDS_SINCE
-        while True:
-            codes = await broker.transaction_verifier.verify(
-                request.transactional_id,
-                request.producer_id,
-                request.producer_epoch,
-                [partition],
-                adds=adds,
-            )
-            code = codes[partition]
-            retry_at = broker.clock.monotonic() + settings.add_partitions_retry_backoff_ms / 1000
-            if adds and code is ErrorCode.CONCURRENT_TRANSACTIONS and retry_at <= deadline:
-                await broker.clock.sleep_until(retry_at)
-                continue
-            if code or not adds:
-                break
-            # The marker of the transaction before may have voided the guard: with a new one, ask again.
-            newest = self._guard(shard, version, request)
-            if isinstance(newest, ErrorCode):
-                return offsets.refuse(newest)
-            is_valid = newest is guard or newest is ONGOING
-            guard = newest
-            if is_valid:
-                break
+        newest: VerificationGuard | ErrorCode = guard
+
+        def renew_guards() -> bool:
+            nonlocal newest
+            before, newest = newest, self._guard(shard, version, request)
+            return not isinstance(newest, ErrorCode) and newest is not before and newest is not ONGOING
+
+        codes = await verified(
+            self._broker,
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            [partition],
+            adds=version >= ADDS_SINCE,
+            renew_guards=renew_guards,
+        )
+        code = codes[partition]
         if code:
             return offsets.refuse(_refusal(code, version))
-        delayed = self._commit(version, request, offsets, guard)
-        response: TxnOffsetCommitResponse = await response_of(delayed, broker)
+        if isinstance(newest, ErrorCode):
+            return offsets.refuse(newest)
+        delayed = self._commit(version, request, offsets, newest)
+        response: TxnOffsetCommitResponse = await response_of(delayed, self._broker)
         return response
 
     def _commit(

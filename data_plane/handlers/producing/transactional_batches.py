@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from data_plane.broker import Broker
 from data_plane.handlers.producing.delayed_produce import ACKS_ALL
+from data_plane.handlers.verification import verified
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.parts.verification import ONGOING, VerificationGuard
 from data_plane.ports import VerifiedPartition
@@ -141,36 +142,24 @@ class TransactionalBatches:
         return None
 
     async def verify(self) -> None:
-        """Ask the coordinator.
-
-        While it ends the transaction before this one, a leader that adds partitions asks again for a short time.
-        To send the batches again costs more. The marker of that end voids the guards: with new ones it asks again.
-        """
-        broker, settings = self._broker, self._broker.settings
+        """Ask the coordinator."""
         ((producer_id, epoch),) = self._producers
-        partitions = [self._places[place] for place in self._asked]
-        deadline = broker.clock.monotonic() + settings.add_partitions_retry_backoff_ms_max / 1000
-        while True:
-            codes = await broker.transaction_verifier.verify(
-                self._transactional_id, producer_id, epoch, partitions, adds=self.adds
-            )
-            retry_at = broker.clock.monotonic() + settings.add_partitions_retry_backoff_ms / 1000
-            if self.adds and ErrorCode.CONCURRENT_TRANSACTIONS in codes.values():
-                if retry_at > deadline:
-                    break
-                await broker.clock.sleep_until(retry_at)
-            elif not (self.adds and self._renew_guards()):
-                break
+        codes = await verified(
+            self._broker,
+            self._transactional_id,
+            producer_id,
+            epoch,
+            [self._places[place] for place in self._asked],
+            adds=self.adds,
+            renew_guards=self._renew_guards,
+        )
         for place in self._asked:
             code = codes[self._places[place]]
             if code and place not in self._refused:
                 self._refused[place] = self._translated(code)
 
     def _renew_guards(self) -> bool:
-        """True if a guard was void, so that the coordinator is to be asked with the new one.
-
-        Only where an end of a transaction makes the epoch grow: an answer then is about the producer's own transaction.
-        """
+        """True if a guard was void, so that the coordinator is to be asked with the new one."""
         now_ms = int(self._broker.clock.monotonic() * 1000)
         is_void = False
         for place in self._asked:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from data_plane.broker import Broker
 from data_plane.coordination.asking import Ask
-from data_plane.coordination.shards import partition_of
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from data_plane.handlers.grouping.gathering import DECISION_UNITS, Gather
 from data_plane.handlers.transacting.asking import ask_coordinator, fenced_code
@@ -17,6 +16,7 @@ from data_plane.transactions.state import TopicPartitionPair
 from metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
+from wire.coordinator_partition import coordinator_partition
 from wire.errors import ErrorCode
 from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from wire.messages.add_partitions_to_txn import (
@@ -184,7 +184,7 @@ class AddOffsetsToTxnHandler:
         groups = self._broker.groups
         index = groups.partition_for(request.group_id)
         if index is None:
-            index = partition_of(request.group_id, groups.settings.topic_partitions)
+            index = coordinator_partition(request.group_id, groups.settings.topic_partitions)
         asked = AddPartitions(
             request.transactional_id,
             request.producer_id,

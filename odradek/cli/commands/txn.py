@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from odradek.client.shells.blocking import Client
 
 __all__ = ["register"]
+
+_LOOK_SECONDS_MAX = 3.0
+_ANY_AGE = -(1 << 62)
+"""Also what a leader with another clock has written in what is the future here."""
 
 
 def register(groups: Groups) -> None:
@@ -56,6 +61,11 @@ def register(groups: Groups) -> None:
     abort.add_argument("--partition", type=natural, metavar="N", help="its number")
     abort.add_argument(
         "--start-offset", type=natural, metavar="OFFSET", help="where the transaction begins there"
+    )
+    abort.add_argument(
+        "--force",
+        action="store_true",
+        help="abort on the one partition even if a coordinator has this transaction, and may commit it elsewhere",
     )
     add_connection_options(abort)
 
@@ -246,6 +256,8 @@ def _abort(args: argparse.Namespace) -> int:
             return _fence(args, client)
     if args.transactional_id is None and None not in place:
         with connected(args) as client, changing():
+            if not args.force:
+                _check_abandoned(args, client)
             return _abort_on_partition(args, client)
     raise CliError(
         "name the transaction by --transactional-id, or by --topic, --partition and --start-offset together "
@@ -255,6 +267,7 @@ def _abort(args: argparse.Namespace) -> int:
 
 
 def _fence(args: argparse.Namespace, client: Client) -> int:
+    from odradek.client.errors import RequestTimedOut
     from wire.errors import ErrorCode, KafkaError
 
     name = args.transactional_id
@@ -263,10 +276,13 @@ def _fence(args: argparse.Namespace, client: Client) -> int:
     except KafkaError as error:
         if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
             raise
-        raise CliError(
-            f"transactional id {name}: its producer is fenced, but some partitions have no marker yet: "
-            f"`odradek txn describe {name}` tells which, `odradek cluster status` whether they have leaders"
-        ) from error
+        raise CliError(_unfinished_text(name)) from error
+    except RequestTimedOut as error:
+        # The coordinator holds a request for a while before it says CONCURRENT_TRANSACTIONS.
+        (now,) = client.admin.describe_transactions([name], timeout=_LOOK_SECONDS_MAX)
+        if now.state not in ("PrepareCommit", "PrepareAbort"):
+            raise
+        raise CliError(_unfinished_text(name)) from error
     if args.json:
         before = fenced.before
         print_json(
@@ -282,6 +298,15 @@ def _fence(args: argparse.Namespace, client: Client) -> int:
     else:
         print(_fenced_text(fenced))
     return 0
+
+
+def _unfinished_text(name: str) -> str:
+    return (
+        f"transactional id {name}: the end of its transaction is decided and its producer fenced, but not all "
+        "partitions have their marker yet (CONCURRENT_TRANSACTIONS). The coordinator goes on by itself. "
+        f"`odradek txn describe {shlex.quote(name)}` names the partitions, `odradek partition list --offline` those "
+        "without a leader, and `odradek txn find-hanging` those that refuse the marker"
+    )
 
 
 def _outcome(before: TransactionDescription) -> str | None:
@@ -303,6 +328,31 @@ def _fenced_text(fenced: FencedProducer) -> str:
         f"transactional id {before.transactional_id}: {happened}; its producer is fenced "
         f"(producer id {fenced.producer_id}, epoch {fenced.producer_epoch} now)"
     )
+
+
+def _check_abandoned(args: argparse.Namespace, client: Client) -> None:
+    """Raise `CliError` if a coordinator has the transaction: it may be committed on other partitions."""
+    search = client.admin.find_hanging_transactions(
+        now_ms=time.time_ns() // 1_000_000, older_than_ms=_ANY_AGE, topic=args.topic, partition=args.partition
+    )
+    for each in search.found:
+        if (
+            each.producer.current_transaction_start_offset != args.start_offset
+            or each.prospect.value == "hanging"
+            or each.transaction is None
+        ):
+            continue
+        name, state = each.transaction.transactional_id, each.transaction.state
+        if each.prospect.value == "ending":
+            advice = "wait for its markers (`odradek txn find-hanging` tells if one is refused)"
+        else:
+            advice = (
+                f"`odradek txn abort --transactional-id {shlex.quote(name)}` aborts it on all its partitions"
+            )
+        raise CliError(
+            f"{args.topic}-{args.partition}: transactional id {name} has this transaction, in {state}: {advice}; "
+            "--force aborts it on this partition alone, whatever becomes of it on the others"
+        )
 
 
 def _abort_on_partition(args: argparse.Namespace, client: Client) -> int:

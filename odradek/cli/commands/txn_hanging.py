@@ -15,7 +15,7 @@ from odradek.cli.parsing import Groups, add_command, add_connection_options, nat
 from odradek.cli.times import moment_text
 
 if TYPE_CHECKING:
-    from odradek.client.admin import OldTransaction
+    from odradek.client.admin import HangingSearch, OldTransaction, RefusedMarker
 
 __all__ = ["register_find_hanging"]
 
@@ -65,9 +65,14 @@ def _find(args: argparse.Namespace) -> int:
             broker=args.broker_id,
         )
     if args.json:
-        print_json({"transactions": [_document(each, now_ms) for each in search.found]})
-    elif search.found:
-        _print_found(search.found, now_ms)
+        print_json(
+            {
+                "transactions": [_document(each, now_ms) for each in search.found],
+                "refused_markers": [_refusal_document(each) for each in search.refused],
+            }
+        )
+    elif search.found or search.refused:
+        _print_found(search, now_ms)
     else:
         span = span_text(args.max_transaction_timeout * 60_000)
         print(
@@ -82,7 +87,21 @@ def _find(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_found(found: tuple[OldTransaction, ...], now_ms: int) -> None:
+def _print_found(search: HangingSearch, now_ms: int) -> None:
+    if search.found:
+        _print_table(search.found)
+        print()
+    refused = {(each.topic, each.partition, each.producer.producer_id) for each in search.refused}
+    for each in search.found:
+        if (each.topic, each.partition, each.producer.producer_id) in refused:
+            continue
+        text = _sentence(each, now_ms)
+        print(paint(RED if each.prospect.value == "hanging" else YELLOW, text))
+    for marker in search.refused:
+        print(paint(RED, _refusal_text(marker)))
+
+
+def _print_table(found: tuple[OldTransaction, ...]) -> None:
     print_table(
         (
             "TOPIC",
@@ -111,10 +130,47 @@ def _print_found(found: tuple[OldTransaction, ...], now_ms: int) -> None:
         ],
         less=("EPOCH", "LAST WRITE"),
     )
-    print()
-    for each in found:
-        text = _sentence(each, now_ms)
-        print(paint(RED if each.prospect.value == "hanging" else YELLOW, text))
+
+
+def _refusal_text(marker: RefusedMarker) -> str:
+    """Which marker is refused, why, and what is left to do."""
+    transaction, known = marker.transaction, marker.producer
+    if marker.is_newer_producer:
+        why = (
+            f"it knows producer epoch {known.producer_epoch}, above the marker's {transaction.producer_epoch}"
+        )
+    else:
+        why = f"it has a marker of coordinator epoch {known.coordinator_epoch}, above {marker.coordinator_epoch}"
+    text = (
+        f"{marker.topic}-{marker.partition}: refuses the marker of transactional id {transaction.transactional_id}, which "
+        f"stays in {transaction.state}: {why}. Give its producer another transactional id"
+    )
+    if known.current_transaction_start_offset < 0:
+        return text
+    return (
+        f"{text}. To let committed readers go on, abort there what may be committed elsewhere: "
+        f"{_partition_abort(marker.topic, marker.partition, known.current_transaction_start_offset)} --force"
+    )
+
+
+def _partition_abort(topic: str, partition: int, start: int) -> str:
+    return f"odradek txn abort --topic {shlex.quote(topic)} --partition {partition} --start-offset {start}"
+
+
+def _refusal_document(marker: RefusedMarker) -> dict[str, Any]:
+    transaction, known = marker.transaction, marker.producer
+    return {
+        "topic": marker.topic,
+        "partition": marker.partition,
+        "transactional_id": transaction.transactional_id,
+        "transaction_state": transaction.state,
+        "producer_id": transaction.producer_id,
+        "error": "INVALID_PRODUCER_EPOCH" if marker.is_newer_producer else "TRANSACTION_COORDINATOR_FENCED",
+        "marker_epoch": transaction.producer_epoch,
+        "partition_epoch": known.producer_epoch,
+        "marker_coordinator_epoch": None if marker.coordinator_epoch < 0 else marker.coordinator_epoch,
+        "partition_coordinator_epoch": None if known.coordinator_epoch < 0 else known.coordinator_epoch,
+    }
 
 
 def _sentence(each: OldTransaction, now_ms: int) -> str:
@@ -158,8 +214,7 @@ def _command(each: OldTransaction) -> str | None:
         return None
     if each.prospect.value == "hanging" or each.transaction is None:
         start = each.producer.current_transaction_start_offset
-        topic = shlex.quote(each.topic)
-        return f"odradek txn abort --topic {topic} --partition {each.partition} --start-offset {start}"
+        return _partition_abort(each.topic, each.partition, start)
     return f"odradek txn abort --transactional-id {shlex.quote(each.transaction.transactional_id)}"
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         HangingSearch,
         OldTransaction,
         Prospect,
+        RefusedMarker,
         find_hanging_transactions,
     )
     from odradek.client.admin.admin_logs import (
@@ -160,6 +161,7 @@ __all__ = [
     "QuorumDescription",
     "QuorumReplica",
     "Reassignment",
+    "RefusedMarker",
     "ReplicaCleaning",
     "ReplicaLog",
     "ResetTarget",
@@ -217,7 +219,7 @@ _HOMES = {
     for module, names in {
         "admin_configs": "AlterConfig ConfigDescription ConfigEntry ConfigOperation ConfigResource ConfigSource ConfigSynonym ConfigType ResourceType describe_configs incremental_alter_configs list_config_resources",
         "admin_groups": "GroupDescription GroupListing GroupMember delete_groups describe_groups list_groups",
-        "admin_hanging": "HangingSearch OldTransaction Prospect find_hanging_transactions",
+        "admin_hanging": "HangingSearch OldTransaction Prospect RefusedMarker find_hanging_transactions",
         "admin_logs": "TO_HIGH_WATERMARK ActiveProducer BrokerLogDirs DeletedRecords LogDirDescription LogDirReplica PartitionProducers ReplicaCleaning alter_replica_log_dirs delete_records describe_log_dirs describe_producers",
         "admin_offsets": "CommittedOffset GroupOffsets OffsetReset OffsetSpan PartitionLag ResetTarget ResetTo alter_group_offsets delete_group_offsets describe_group_lag describe_lag list_group_offsets offset_spans plan_offset_reset",
         "admin_partitions": "ElectionType Reassignment alter_partition_reassignments elect_leaders list_partition_reassignments",

@@ -2,11 +2,15 @@
 
 A partition's leader knows that a transaction is open, its coordinator how it will end. A transaction hangs when no
 coordinator has it open on that partition: it stays open until an operator ends it (KIP-664).
+
+A transaction whose outcome is decided cannot complete while a partition refuses its marker. Partitions refuse markers
+with an epoch below their producer's, and those of a coordinator below the last one's epoch. Coordinators do not repeat
+such a marker, as it may be that of another producer or coordinator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -22,6 +26,7 @@ from odradek.client.admin.admin_transactions import (
 )
 from odradek.client.core.operation import Operation
 from odradek.client.core.scatter import deadline_of
+from wire.coordinator_partition import coordinator_partition
 from wire.errors import ErrorCode, KafkaError
 from wire.topic_partition import TopicPartition
 
@@ -30,9 +35,12 @@ if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
     from odradek.client.core.scatter import CallError
 
-__all__ = ["HangingSearch", "OldTransaction", "Prospect", "find_hanging_transactions"]
+__all__ = ["HangingSearch", "OldTransaction", "Prospect", "RefusedMarker", "find_hanging_transactions"]
 
-_LIVE_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
+_DECIDED_STATES = ("PrepareCommit", "PrepareAbort")
+_LIVE_STATES = ("Ongoing", *_DECIDED_STATES)
+_STATE_TOPIC = "__transaction_state"
+_UNKNOWN = -1
 
 
 class Prospect(Enum):
@@ -65,10 +73,29 @@ class OldTransaction:
 
 
 @attrs.frozen
+class RefusedMarker:
+    """A marker that a partition refuses, so that its transaction stays in PrepareCommit or PrepareAbort."""
+
+    topic: str
+    partition: int
+    transaction: TransactionDescription
+    producer: ActiveProducer
+    """What the partition knows of the producer."""
+    coordinator_epoch: int
+    """The leader epoch of the coordinator's own partition: markers have it. -1: not known."""
+
+    @property
+    def is_newer_producer(self) -> bool:
+        """True if the partition has a higher producer epoch; otherwise it has a higher coordinator epoch."""
+        return self.producer.producer_epoch > self.transaction.producer_epoch
+
+
+@attrs.frozen
 class HangingSearch:
     """The transactions found, in order of partitions and offsets, and the partitions whose leaders did not tell."""
 
     found: tuple[OldTransaction, ...]
+    refused: tuple[RefusedMarker, ...]
     partition_count: int
     errors: dict[TopicPartition, CallError]
 
@@ -85,7 +112,8 @@ def find_hanging_transactions(
 ) -> Operation[HangingSearch]:
     """Search partitions for open transactions whose last write is older than a span, and ask their coordinators.
 
-    The partitions are those of a topic (or one of it), those that a broker leads, or all. `now_ms` is the present in
+    The markers that the partitions refuse are found whatever their age. The partitions are those of a topic (or one
+    of it), those that a broker leads, or all. `now_ms` is the present in
     milliseconds since 1970. Raises `KafkaError` (also for a coordinator that does not answer) and `ClientError`.
     """
     deadline = deadline_of(core, timeout)
@@ -113,7 +141,47 @@ def find_hanging_transactions(
         for producer in producers
     ]
     errors = {key: each.error for key, each in told.items() if each.error is not None}
-    return HangingSearch(tuple(found), len(keys), errors)
+    refused = yield from _refused_markers(core, told, deadline)
+    return HangingSearch(tuple(found), refused, len(keys), errors)
+
+
+def _refused_markers(
+    core: ClientCore, told: Mapping[TopicPartition, PartitionProducers], deadline: float
+) -> Operation[tuple[RefusedMarker, ...]]:
+    """The markers that these partitions refuse, of all transactions whose outcome is decided.
+
+    The partitions were asked before: epochs only grow, so what is too low now was too low then.
+    """
+    listed = yield from list_transactions(core, states=_DECIDED_STATES, timeout=deadline - core.now)
+    if not listed:
+        return ()
+    ids = [each.transactional_id for each in listed]
+    described = yield from describe_transactions(core, ids, timeout=deadline - core.now)
+    epochs = yield from _coordinator_epochs(core, deadline)
+    found = []
+    for transaction in described:
+        if transaction.error is not None and not _is_gone(transaction.error):
+            raise transaction.error
+        if transaction.state not in _DECIDED_STATES:
+            continue
+        index = coordinator_partition(transaction.transactional_id, max(1, len(epochs)))
+        for key in transaction.partitions:
+            for producer in told[key].producers if key in told else ():
+                marker = RefusedMarker(*key, transaction, producer, epochs.get(index, _UNKNOWN))
+                if producer.producer_id == transaction.producer_id and _refuses(marker):
+                    found.append(marker)
+    return tuple(found)
+
+
+def _refuses(marker: RefusedMarker) -> bool:
+    known = marker.coordinator_epoch
+    return marker.is_newer_producer or (known != _UNKNOWN and marker.producer.coordinator_epoch > known)
+
+
+def _coordinator_epochs(core: ClientCore, deadline: float) -> Operation[dict[int, int]]:
+    """The leader epochs of the partitions of `__transaction_state`."""
+    (topic,) = yield from describe_topics(core, [_STATE_TOPIC], timeout=deadline - core.now)
+    return {index: each.leader_epoch for index, each in topic.partitions.items()}
 
 
 def _open(told: PartitionProducers) -> list[ActiveProducer]:

@@ -1,0 +1,63 @@
+"""Actions after the turn, a few at a time, so that other clients are served in between. PORTED."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class _Clock(Protocol):
+    def monotonic(self) -> float: ...
+
+
+class _Timers(Protocol):
+    def at(self, deadline: float, action: Callable[[], Any]) -> Any: ...
+
+
+class TurnsHost(Protocol):
+    """The part of the broker that gives turns."""
+
+    @property
+    def clock(self) -> _Clock: ...
+
+    @property
+    def timers(self) -> _Timers: ...
+
+    @property
+    def woken(self) -> list[Callable[[], None]]: ...
+
+
+class PacedActions:
+    """A queue of actions. The first ones run after the present turn, the others in later turns, in their order.
+
+    A coordinator that begins may find 100,000 transactions to complete. All at once they would hold the loop for
+    seconds.
+    """
+
+    __slots__ = ("_host", "_is_set", "_per_turn", "_queue")
+
+    def __init__(self, host: TurnsHost, per_turn: int) -> None:
+        """`per_turn` is the number of actions in one turn."""
+        self._host = host
+        self._per_turn = per_turn
+        self._queue: deque[Callable[[], None]] = deque()
+        self._is_set = False
+        """True while a turn is to come."""
+
+    def add(self, action: Callable[[], None]) -> None:
+        self._queue.append(action)
+        if not self._is_set:
+            self._is_set = True
+            self._host.woken.append(self._take_turn)
+
+    def _take_turn(self) -> None:
+        host, queue = self._host, self._queue
+        # The broker runs what is woken one by one: an action that fails costs the others nothing.
+        host.woken.extend(queue.popleft() for _ in range(min(self._per_turn, len(queue))))
+        self._is_set = bool(queue)
+        if queue:
+            host.timers.at(host.clock.monotonic(), self._take_turn)
+
+    def __len__(self) -> int:
+        return len(self._queue)
