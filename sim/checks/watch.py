@@ -50,6 +50,7 @@ from sim.checks.promises import Promises
 from sim.checks.served_offsets import ServedOffsets
 from sim.checks.served_records import ServedRecords
 from sim.checks.stored_marks import StoredMarks
+from sim.checks.told_offsets import ToldOffsets
 from sim.checks.transactions import TransactionStates
 from sim.checks.watched import Check, Processes
 from sim.checks.wiretap import Wiretap
@@ -147,6 +148,8 @@ class Watch:
         self.tap.listen(ApiKey.VOTE, self.promises)
         self.tap.listen(ApiKey.LIST_OFFSETS, self.served_offsets)
         self.tap.listen(ApiKey.DELETE_RECORDS, self.served_offsets)
+        self.told_offsets = ToldOffsets(processes)
+        self.tap.listen(ApiKey.OFFSET_FETCH, self.told_offsets)
 
     def begin(self) -> None:
         """Look, and listen, from now on, until the run ends."""

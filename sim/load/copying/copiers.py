@@ -33,6 +33,8 @@ from wire.topic_partition import TopicPartition
 SLOTS = ("copier-1", "copier-2")
 FEEDER = "copy-feeder"
 READER = "copy-reader"
+ASKER = "copy-asker"
+ASK_SECONDS_MAX = 0.3
 AWAY_SECONDS_MAX = 1.0
 CLOSE_SECONDS = 10.0
 FROZEN_SECONDS_MAX = 8.0
@@ -40,12 +42,12 @@ READ_SECONDS_MAX = 120.0
 COMMITS_SECONDS = 10 * REQUEST_SECONDS
 IN_FLIGHT_MAX = 50
 
-__all__ = ["FEEDER", "READER", "Copying", "machines"]
+__all__ = ["ASKER", "FEEDER", "READER", "Copying", "machines"]
 
 
 def machines() -> tuple[str, ...]:
     """The machines of all these clients."""
-    return (FEEDER, READER, *(_machine(slot, number) for slot in SLOTS for number in range(2)))
+    return (FEEDER, READER, ASKER, *(_machine(slot, number) for slot in SLOTS for number in range(2)))
 
 
 def _machine(slot: str, number: int) -> str:
@@ -68,7 +70,7 @@ class Copying:
     def start_workers(self) -> list[Event]:
         """Set those to work that end when the load is over."""
         spawn = self._load.world.spawn
-        return [spawn(self._feed), spawn(self._follow)]
+        return [spawn(self._feed), spawn(self._follow), spawn(self._ask_for_offsets)]
 
     def start_copiers(self) -> dict[str, Event]:
         """Set the slots to work; the events are set when the whole source is copied."""
@@ -202,6 +204,23 @@ class Copying:
             found.setdefault(key, []).append((record.offset, record.value or b""))
         for key, each in found.items():
             take(key, each)
+
+    # -- the asker
+
+    async def _ask_for_offsets(self) -> None:
+        """Ask where the group is, again and again: `sim.checks.told_offsets` hears the answers."""
+        load = self._load
+        random = Random(f"{load.world.seed}/{ASKER}")
+        client = load.client(ASKER)
+        coordinator = Coordinator(client.core, GROUP)
+        keys = [TopicPartition(SOURCE, index) for index in range(PARTITIONS)]
+        while not load.is_over:
+            await load.world.sleep(random.uniform(0.0, ASK_SECONDS_MAX) * load.pace)
+            try:
+                await client.run(coordinator.committed(keys, deadline=client.core.now + REQUEST_SECONDS))
+            except (KafkaError, ClientError) as error:
+                load.world.trace.record(load.world.now, ASKER, "ask", error)
+        client.close()
 
     # -- the end
 
