@@ -35,6 +35,7 @@ from odradek.node.connections.connection_loop import FRAMES_PER_TURN
 from odradek.node.node import Node
 from sim.checks.availability import Availability
 from sim.checks.derived_state import DerivedState
+from sim.checks.fenced_members import FencedMembers
 from sim.checks.invariants import (
     CommittedBatches,
     EqualAtOffsets,
@@ -150,6 +151,9 @@ class Watch:
         self.tap.listen(ApiKey.DELETE_RECORDS, self.served_offsets)
         self.told_offsets = ToldOffsets(processes)
         self.tap.listen(ApiKey.OFFSET_FETCH, self.told_offsets)
+        self.fenced_members = FencedMembers(processes)
+        for api in (ApiKey.JOIN_GROUP, ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT):
+            self.tap.listen(api, self.fenced_members)
 
     def begin(self) -> None:
         """Look, and listen, from now on, until the run ends."""
