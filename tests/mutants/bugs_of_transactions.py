@@ -87,13 +87,20 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
         40,
     ),
     Mutant(
-        "append-after-the-verification-is-over",
-        "KIP-890, part 1: a batch that waited for its verification comes in behind the marker of its transaction.",
-        "data_plane.log.transaction_rules:check_transaction",
-        "and (valid is None or guard is not valid)",
-        "and guard is None",
+        "batches-are-not-verified",
+        "KIP-890, part 1: a batch comes so late that its producer has aborted, and no marker will ever end it.",
+        "data_plane.handlers.producing.transactional_batches:TransactionalBatches.collect",
+        "if not (self.adds or log.config.verifies_transactions):",
+        "if not self.adds:",
         CAMPAIGN,
         40,
+        also=(
+            (
+                "data_plane.log.transaction_rules:check_transaction",
+                "config.verifies_transactions\n",
+                "False\n",
+            ),
+        ),
     ),
     Mutant(
         "verification-skipped-after-a-leader-change",

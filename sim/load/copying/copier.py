@@ -71,7 +71,7 @@ class CopierLife:
         """Begin as every transactional program does, and copy."""
         self._env = env
         servers = ",".join(f"{host}:{port}" for host, port in self._load.bootstrap)
-        common = {"bootstrap.servers": servers, "client.id": self._name, "request.timeout.ms": "5000"}
+        common = {"bootstrap.servers": servers, "client.id": self._name}
         self._producer = AsyncProducer(
             env,
             tasks,
@@ -83,7 +83,8 @@ class CopierLife:
                 # Segments may be as small as 2,000 bytes.
                 "batch.size": "500",
                 "max.block.ms": "10000",
-                "delivery.timeout.ms": "10000",
+                "request.timeout.ms": str(self._plan.request_ms),
+                "delivery.timeout.ms": str(2 * self._plan.request_ms),
             },
         )
         self._consumer = AsyncConsumer(
@@ -95,6 +96,7 @@ class CopierLife:
                 "isolation.level": "read_committed",
                 "enable.auto.commit": "false",
                 "auto.offset.reset": "earliest",
+                "request.timeout.ms": "5000",
                 "session.timeout.ms": "2000",
                 "heartbeat.interval.ms": "300",
                 "max.poll.interval.ms": "12000",

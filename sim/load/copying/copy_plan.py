@@ -31,6 +31,8 @@ class CopyPlan:
     records_max: int
     """The records of a transaction at most."""
     linger_ms: int
+    request_ms: int
+    """How long it waits for an answer before it asks again. A record that has none after twice as long has failed."""
     abort_share: float
     """How often a transaction is aborted by choice."""
     stall_share: float
@@ -49,6 +51,7 @@ class CopyPlan:
             random.choice(TIMEOUTS_MS),
             random.choice((1, 3, 20)),
             random.choice((0, 0, 10)),
+            random.choice((700, 5_000)),
             random.choice((0.0, 0.2, 0.5)),
             random.choice((0.0, 0.1, 0.3)),
             random.choice((0.1, 1.0, 3.0)),
@@ -61,5 +64,5 @@ class CopyPlan:
         return attrs.evolve(drawn, timeout_ms=TIMEOUT_MS_MAX, stall_share=0.5, stall_seconds=2.0)
 
 
-CALM = CopyPlan(False, 10_000, 50, 0, 0.0, 0.0, 0.0, "close", 0.0)
+CALM = CopyPlan(False, 10_000, 50, 0, 5_000, 0.0, 0.0, 0.0, "close", 0.0)
 """The last life of each copier: it copies what is left."""
