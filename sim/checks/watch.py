@@ -34,8 +34,9 @@ from odradek.node.connections.answers import HELD_BYTES_MAX, PARKED_MAX, SLOTS_M
 from odradek.node.connections.connection_loop import FRAMES_PER_TURN
 from odradek.node.node import Node
 from sim.checks.availability import Availability
+from sim.checks.commits.fenced_members import FencedMembers
+from sim.checks.commits.told_offsets import ToldOffsets
 from sim.checks.derived_state import DerivedState
-from sim.checks.fenced_members import FencedMembers
 from sim.checks.invariants import (
     CommittedBatches,
     EqualAtOffsets,
@@ -51,7 +52,6 @@ from sim.checks.promises import Promises
 from sim.checks.served_offsets import ServedOffsets
 from sim.checks.served_records import ServedRecords
 from sim.checks.stored_marks import StoredMarks
-from sim.checks.told_offsets import ToldOffsets
 from sim.checks.transactions import TransactionStates
 from sim.checks.watched import Check, Processes
 from sim.checks.wiretap import Wiretap

@@ -168,13 +168,15 @@ class ToldOffsets:
         return bool(memo)
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
-        """Hold what is told against what was right meanwhile. Raises `SafetyViolation`."""
+        """Hold the answer against what was right meanwhile. Raises `SafetyViolation`."""
         found = self._processes.at(exchange.conn.peer)
         if found is None or found[1].broker is None:
             return
-        names = {
-            topic.topic_id: name for name, topic in found[1].broker.newest.image.topics.items()
-        } if exchange.version >= NAMED_BY_ID_SINCE else {}
+        names = (
+            {topic.topic_id: name for name, topic in found[1].broker.newest.image.topics.items()}
+            if exchange.version >= NAMED_BY_ID_SINCE
+            else {}
+        )
         for group, topics in _told(exchange, answer):
             asked: _Asked | None = exchange.memo.get(group)
             if asked is None or _shard(found[1], group) is not asked.shard:
@@ -225,9 +227,7 @@ def _shard(node: Node, group: str) -> Any:
     return None if index is None else groups.shards.get(index)
 
 
-def _batches(
-    log: PartitionLog, offset: int, place: _Place
-) -> Iterator[tuple[BatchHeader, bytes, _Place]]:
+def _batches(log: PartitionLog, offset: int, place: _Place) -> Iterator[tuple[BatchHeader, bytes, _Place]]:
     """The batches of a log from `offset` on, each with the place behind it. `place` is where that offset was once."""
     segments = log.segments
     for at in range(max(0, log.segment_list.index_of(offset)), len(segments)):

@@ -1,8 +1,8 @@
-"""Members of an older generation commit nothing, neither at once nor in a transaction. PURE.
+"""Members of an older generation commit nothing, at once or in a transaction. PURE.
 
 A coordinator announces a generation by its first answer to a JoinGroup. From then on it takes no commit of an older one
-(KIP-447 for those in transactions), unless the group has begun anew. What another coordinator has announced does not count:
-of two that take themselves for it, one cannot know.
+(KIP-447 for those in transactions), unless the group has begun anew. What another coordinator has announced does not count,
+since two may take themselves for the coordinator.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Offsets of groups: who may commit them, and what is told of them."""
