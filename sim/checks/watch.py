@@ -34,9 +34,9 @@ from odradek.node.connections.answers import HELD_BYTES_MAX, PARKED_MAX, SLOTS_M
 from odradek.node.connections.connection_loop import FRAMES_PER_TURN
 from odradek.node.node import Node
 from sim.checks.availability import Availability
-from sim.checks.commits.fenced_members import FencedMembers
-from sim.checks.commits.told_offsets import ToldOffsets
 from sim.checks.derived_state import DerivedState
+from sim.checks.groups.fenced_members import FencedMembers
+from sim.checks.groups.told_offsets import ToldOffsets
 from sim.checks.invariants import (
     CommittedBatches,
     EqualAtOffsets,

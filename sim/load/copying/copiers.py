@@ -219,7 +219,7 @@ class Copying:
     # -- the asker
 
     async def _ask_for_offsets(self) -> None:
-        """Ask where the group is, again and again: `sim.checks.commits.told_offsets` hears the answers."""
+        """Ask where the group is, again and again: `sim.checks.groups.told_offsets` hears the answers."""
         load = self._load
         random = Random(f"{load.world.seed}/{ASKER}")
         client = load.client(ASKER)

@@ -1,1 +1,0 @@
-"""Offsets of groups: who may commit them, and what is told of them."""
