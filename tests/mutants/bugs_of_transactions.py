@@ -67,6 +67,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
         "        return ErrorCode.NONE\n        code = group.validate_member(request.member_id, request.group_instance_id)\n",
         "copy",
         40,
+        aimed_only="a member has to be frozen in the middle of a transaction, while its group has others",
     ),
     Mutant(
         "marker-of-an-older-coordinator-taken",
@@ -86,6 +87,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
         "elif transactional_id in self.open and transaction is None:",
         "copy",
         40,
+        aimed_only="the default storms have copiers in a third of the runs, and time-outs have to be looked for often",
     ),
     Mutant(
         "batches-are-not-verified",
@@ -95,6 +97,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
         "if not self.adds:",
         "copy",
         40,
+        aimed_only="a batch has to lie in a link for longer than its producer's patience",
         also=(
             (
                 "data_plane.log.transaction_rules:check_transaction",
@@ -111,6 +114,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
         "        return\n",
         "copy",
         40,
+        aimed_only="a log has to be cut below an abort marker, in the third of the runs that have copiers",
     ),
     Mutant(
         "search-for-aborted-transactions-ends-early",
@@ -120,6 +124,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
         "if entry.last_offset >= end_offset:",
         "copy",
         40,
+        aimed_only="the default storms have copiers in a third of the runs, and aborts have to overlap",
     ),
     Mutant(
         "late-end-of-the-transaction-before",
@@ -181,6 +186,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
         "        is_valid = request.producer_epoch <= epoch\n    elif transaction.status.is_ending:",
         "copy",
         40,
+        aimed_only="a zombie without the newer protocol has to end its transaction after its successor has begun one",
     ),
     Mutant(
         "sequences-forgotten-by-recovery",
@@ -190,5 +196,6 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
         "",
         "copy",
         40,
+        aimed_only="the default storms have copiers in a third of the runs",
     ),
 )
