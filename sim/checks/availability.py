@@ -30,7 +30,7 @@ from metadata_quorum.raft.voters import ReplicaKey
 from odradek.node.node import Node
 from sim.checks.bounds import FULL, HANGS
 from sim.checks.fitness import NEVER, Fitness
-from sim.checks.group_availability import GroupAvailability
+from sim.checks.groups.group_availability import GroupAvailability
 from sim.checks.outages import Outage, Outages, Server
 from sim.checks.watched import Processes
 from sim.machine.members import Member

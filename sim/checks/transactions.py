@@ -2,7 +2,8 @@
 
 1. The last stable offset of a replica lies at or below the first record of each open transaction, and never falls while
    the replica lives. It is no lower than transactions and the high watermark ask for.
-2. A log knows its open transactions, the coordinator epochs of the last markers, and its aborted transactions.
+2. A log knows its open transactions, the coordinator epochs of the last markers, and its aborted transactions. The
+   coordinator epochs of a producer's markers never fall.
 3. The state of a coordinator is the replay of its partition of `__transaction_state`.
 4. The producer id of a transactional id stays, and its epoch never falls, over changes of coordinators.
 
@@ -30,6 +31,7 @@ from sim.machine.disk_files import SimFile
 from sim.machine.members import Member
 from wire.batches.batch_header import BatchHeader
 from wire.batches.records import records
+from wire.batches.transaction_markers import parse_marker
 
 __all__ = ["TransactionStates", "still_open"]
 
@@ -48,6 +50,10 @@ class _Scanned:
     """The offset of the marker of each ended transaction by its first offset."""
     aborted: dict[int, list[tuple[int, int, int]]] = attrs.Factory(dict)
     """Producer id, first and last offset of the aborted ones, by the base offset of the marker's segment."""
+    epochs: dict[int, int] = attrs.Factory(dict)
+    """The coordinator epoch of each producer's last marker."""
+    fallen: tuple[int, int, int, int] | None = None
+    """Producer id, offset, and coordinator epoch of a marker that follows one of the newer epoch, which comes last."""
     is_whole: bool = True
     """False where compaction or deletion have removed batches."""
 
@@ -72,6 +78,12 @@ class _Scanned:
 
     def _note(self, segment: int, header: BatchHeader, content: bytearray, position: int) -> None:
         batch = bytes(content[position : position + header.size]) if header.is_control else None
+        marker = None if batch is None else parse_marker(batch)
+        if marker is not None:
+            newest = self.epochs.get(header.producer_id, _NONE)
+            if marker.coordinator_epoch < newest:
+                self.fallen = (header.producer_id, header.base_offset, marker.coordinator_epoch, newest)
+            self.epochs[header.producer_id] = marker.coordinator_epoch
         ended = note_batch(self.state, header, header.base_offset, header.max_timestamp, batch)
         if ended is not None:
             self.markers[ended.first_offset] = ended.last_offset
@@ -150,6 +162,12 @@ class TransactionStates:
             return
         self.scans += 1
         where = f"{partition_name(each.partition)} on {each.member.name}"
+        if scanned.fallen is not None:
+            producer_id, offset, epoch, newest = scanned.fallen
+            raise SafetyViolation(
+                f"coordinator epoch: {where} has a marker of epoch {epoch} for producer {producer_id} at {offset}, behind "
+                f"one of epoch {newest}"
+            )
         high_watermark, stable = log.high_watermark, log.last_stable_offset
         first_open = min(scanned.state.ongoing, default=high_watermark)
         if stable > min(first_open, high_watermark):

@@ -35,6 +35,8 @@ from odradek.node.connections.connection_loop import FRAMES_PER_TURN
 from odradek.node.node import Node
 from sim.checks.availability import Availability
 from sim.checks.derived_state import DerivedState
+from sim.checks.groups.fenced_members import FencedMembers
+from sim.checks.groups.told_offsets import ToldOffsets
 from sim.checks.invariants import (
     CommittedBatches,
     EqualAtOffsets,
@@ -147,6 +149,11 @@ class Watch:
         self.tap.listen(ApiKey.VOTE, self.promises)
         self.tap.listen(ApiKey.LIST_OFFSETS, self.served_offsets)
         self.tap.listen(ApiKey.DELETE_RECORDS, self.served_offsets)
+        self.told_offsets = ToldOffsets(processes)
+        self.tap.listen(ApiKey.OFFSET_FETCH, self.told_offsets)
+        self.fenced_members = FencedMembers(processes)
+        for api in (ApiKey.JOIN_GROUP, ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT):
+            self.tap.listen(api, self.fenced_members)
 
     def begin(self) -> None:
         """Look, and listen, from now on, until the run ends."""

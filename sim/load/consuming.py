@@ -12,7 +12,7 @@ from random import Random
 from odradek.client.errors import ClientError
 from odradek.client.shells.aio_consumer import AsyncConsumer
 from sim.checks.bounds import GroupTimeouts
-from sim.checks.group_availability import GroupTerms
+from sim.checks.groups.group_availability import GroupTerms
 from sim.history import SafetyViolation, Told
 from sim.load.attachments import must_be_whole
 from sim.load.workload import FETCH_BYTES_MAX, REQUEST_SECONDS, ROT_SECONDS, Workload

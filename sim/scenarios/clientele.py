@@ -8,7 +8,7 @@ from random import Random
 from odradek.client.admin import NewTopic
 from odradek.client.shells.aio import AsyncClient
 from odradek.env.ports import Event
-from sim.checks.group_availability import GroupTerms
+from sim.checks.groups.group_availability import GroupTerms
 from sim.load import pipelining
 from sim.load.asking import Asking
 from sim.load.churning import Churning

@@ -86,6 +86,21 @@ def test_the_level_decides_who_adds_partitions_and_who_gives_epochs(open_produce
         assert producer.transactions.current.producer_epoch == epoch
 
 
+def test_a_producer_can_work_by_an_older_level(open_producer: Opener) -> None:
+    """With a limit of 1, a cluster of level 2 is asked as one of level 1, in the versions of that level."""
+    producer = open_producer(2)
+    producer.transactions.level_max = 1
+    producer.broker.level = 1  # it holds versions against this one
+    producer.begin()
+    producer.send(b"v")
+    producer.send_offset(1)
+    producer.commit()
+    assert producer.core.cluster.features["transaction.version"] == 2
+    assert len(asked(producer, AddPartitionsToTxnRequest)) == 1
+    assert len(asked(producer, AddOffsetsToTxnRequest)) == 1
+    assert producer.broker.committed == [b"v"]
+
+
 @LEVELS
 def test_an_empty_transaction_asks_for_nothing(open_producer: Opener, level: int) -> None:
     """The coordinator has not heard of it, so EndTxn is left out."""

@@ -7,6 +7,7 @@ profile can find such a mutant too, but needs more seeds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from random import Random
 
 import attrs
 import pytest
@@ -23,7 +24,7 @@ from sim.load.keyed.keying import CLOCK_KINDS
 from sim.machine.cluster_members import QUICK_SETTINGS, SETTINGS, Shape
 from sim.machine.network import SimConn
 from sim.machine.weather import Weather
-from sim.options import RunOptions
+from sim.options import TRANSACTION_SETTINGS, RunOptions
 from sim.run import run
 from sim.scenarios.lone_node_scenario import Scenario
 from tests.log.cleaning.test_cleaning_machine import CompactedLog
@@ -220,6 +221,27 @@ def _keyed(seed: int) -> RunOptions:
     )
 
 
+def copy(seed: int) -> str:
+    """Aimed: programs that copy in transactions, nodes that die, freeze and are cut off; nothing else happens."""
+    options = RunOptions.draw(seed, "lite", nodes=3, controllers=0, seconds=20.0)
+    draws = Random(f"{seed}/copy?")
+    drawn = {key: draws.choice(values) for key, values in TRANSACTION_SETTINGS.items()}
+    shape = attrs.evolve(options.shape, settings={**options.shape.settings, **drawn}, log_dirs=1, older=0)
+    storm = attrs.evolve(options.storm, kinds=("deaths", "links", "pauses", "links"), power=False)
+    return _run_options(
+        seed,
+        attrs.evolve(
+            options,
+            shape=shape,
+            storm=storm,
+            weather=Weather(),
+            workloads=("produce", "copy"),
+            clients=1,
+            duties=(),
+        ),
+    )
+
+
 def compacted_log(seed: int) -> str:
     """Aimed: one log that is cleaned over and over, with crashes at any call to its disk; a hundred schedules."""
 
@@ -263,5 +285,6 @@ DRIVERS: Mapping[str, Driver] = {
     "churn": churn,
     "order": order,
     "keyed": keyed,
+    "copy": copy,
     "compacted_log": compacted_log,
 }

@@ -103,7 +103,7 @@ def test_a_commit_of_an_older_generation_that_is_taken_is_found() -> None:
     ):
         result = _run("crowd", seconds=10.0)
     assert result.verdict == "safety"
-    assert "was taken" in result.message
+    assert "of generation 1, and group crowd-1 was at 2" in result.message
 
 
 def test_a_broker_that_appends_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

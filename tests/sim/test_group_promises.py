@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sim.checks.group_promises import GroupPromises
+from sim.checks.groups.group_promises import GroupPromises
 from sim.history import History, SafetyViolation, Told
 from wire.topic_partition import TopicPartition
 

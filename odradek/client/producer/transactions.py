@@ -100,6 +100,8 @@ class Transactions:
         self._news = news
         self._coordinator = CoordinatorFinder(core, CoordinatorKind.TRANSACTION, self.transactional_id)
         self._groups: dict[str, CoordinatorFinder] = {}
+        self.level_max = _IMPLICIT_LEVEL
+        """The highest level of `transaction.version` to work by. Below 2: as clients do that do not know KIP-890."""
         self._is_implicit = False
         self._joined: dict[Lane, None] = {}
         self._joining: dict[Lane, None] = {}
@@ -214,7 +216,8 @@ class Transactions:
         """Open a transaction; the coordinator hears of it with the first partition or offset."""
         with self._alone(Step.BEGIN.value):
             self.machine.make(Step.BEGIN)
-            self._is_implicit = self._core.cluster.features.get(_FEATURE, 0) >= _IMPLICIT_LEVEL
+            level = min(self._core.cluster.features.get(_FEATURE, 0), self.level_max)
+            self._is_implicit = level >= _IMPLICIT_LEVEL
 
     def send_offsets(
         self,

@@ -151,6 +151,10 @@ class AsyncProducer:
 
     # Transactions: see `odradek.client.shells.producer.Producer` for what the calls do and raise
 
+    def limit_transaction_version(self, level_max: int) -> None:
+        """Work by this level of `transaction.version` at most, as an older client would. Counts from the next begin on."""
+        self._of_transactions().level_max = level_max
+
     async def init_transactions(self) -> None:
         """Get ready for transactions: the first call of a producer with a `transactional.id`."""
         await self.client.run(self._of_transactions().initialize(self.settings.max_block_ms / 1000))

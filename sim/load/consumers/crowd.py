@@ -14,8 +14,8 @@ from odradek.client.core.client_config import ClientConfig
 from odradek.client.shells.aio import AsyncClient
 from odradek.env.ports import Event
 from sim.checks.bounds import GroupTimeouts
-from sim.checks.group_availability import GroupTerms
-from sim.checks.group_promises import GroupPromises
+from sim.checks.groups.group_availability import GroupTerms
+from sim.checks.groups.group_promises import GroupPromises
 from sim.load.consumers.member import MemberLife
 from sim.load.consumers.member_plan import CALM, GroupPlan, MemberPlan
 from sim.load.workload import REQUEST_SECONDS, Workload

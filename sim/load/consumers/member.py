@@ -14,7 +14,7 @@ from odradek.client.consumer.group_membership import GroupMembership, Membership
 from odradek.client.errors import ClientError
 from odradek.client.shells.aio_consumer import AsyncConsumer
 from odradek.env.ports import Env, TaskGroup
-from sim.checks.group_promises import GroupPromises
+from sim.checks.groups.group_promises import GroupPromises
 from sim.history import Told
 from sim.load.attachments import must_be_whole
 from sim.load.consumers.member_plan import MemberPlan

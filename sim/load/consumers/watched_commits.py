@@ -10,7 +10,7 @@ from odradek.client.consumer.group_calls import Coordinator, Member
 from odradek.client.core.client_core import ClientCore
 from odradek.client.core.operation import Operation
 from odradek.client.errors import ClientError
-from sim.checks.group_promises import GroupPromises, OpenCommit
+from sim.checks.groups.group_promises import GroupPromises, OpenCommit
 from sim.history import SafetyViolation
 from sim.machine.world import World
 from wire.errors import ErrorCode, KafkaError

@@ -31,6 +31,8 @@ CLOSE_SECONDS = 3.0
 ENDING_TRIES = 5
 """Calls of a commit or an abort that runs out of time, before the producer is given up."""
 REST_SECONDS = 0.1
+EXPLICIT_LEVEL = 1
+"""The highest level of `transaction.version` at which clients add partitions and offsets by requests of their own."""
 
 __all__ = ["GROUP", "PARTITIONS", "SINK", "SOURCE", "CopierLife"]
 
@@ -69,7 +71,7 @@ class CopierLife:
         """Begin as every transactional program does, and copy."""
         self._env = env
         servers = ",".join(f"{host}:{port}" for host, port in self._load.bootstrap)
-        common = {"bootstrap.servers": servers, "client.id": self._name, "request.timeout.ms": "5000"}
+        common = {"bootstrap.servers": servers, "client.id": self._name}
         self._producer = AsyncProducer(
             env,
             tasks,
@@ -81,7 +83,8 @@ class CopierLife:
                 # Segments may be as small as 2,000 bytes.
                 "batch.size": "500",
                 "max.block.ms": "10000",
-                "delivery.timeout.ms": "10000",
+                "request.timeout.ms": str(self._plan.request_ms),
+                "delivery.timeout.ms": str(2 * self._plan.request_ms),
             },
         )
         self._consumer = AsyncConsumer(
@@ -93,6 +96,7 @@ class CopierLife:
                 "isolation.level": "read_committed",
                 "enable.auto.commit": "false",
                 "auto.offset.reset": "earliest",
+                "request.timeout.ms": "5000",
                 "session.timeout.ms": "2000",
                 "heartbeat.interval.ms": "300",
                 "max.poll.interval.ms": "12000",
@@ -101,7 +105,7 @@ class CopierLife:
             },
         )
         if self._plan.is_explicit:
-            _speak_explicitly(self._producer)
+            self._producer.limit_transaction_version(EXPLICIT_LEVEL)
         try:
             await self._patiently(self._producer.init_transactions)
             if self._partition is None:
@@ -122,9 +126,9 @@ class CopierLife:
         await clock.sleep_until(clock.monotonic() + seconds)
 
     async def _close(self) -> None:
-        for closing in (self._producer.close(CLOSE_SECONDS), self._consumer.close(CLOSE_SECONDS)):
+        for close in (self._producer.close, self._consumer.close):
             try:
-                await closing
+                await close(CLOSE_SECONDS)
             except (KafkaError, ClientError) as error:
                 self._note(error)
 
@@ -229,16 +233,3 @@ class CopierLife:
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
         """They are gone."""
         self.on_partitions_revoked(partitions)
-
-
-def _speak_explicitly(producer: AsyncProducer) -> None:
-    """Have a producer work as one that knows no transaction version 2 (KIP-890)."""
-    transactions = producer._transactions
-    assert transactions is not None
-    sound = transactions.begin
-
-    def begin() -> None:
-        sound()
-        transactions._is_implicit = False
-
-    setattr(transactions, "begin", begin)  # noqa: B010 - mypy lets no method be assigned

@@ -2,7 +2,7 @@
 
 Slots share the source as a group (KIP-447), or have a partition each. A feeder writes the source by an idempotent
 producer. Each slot has a transactional id and two machines. A life ends in order, dies, or goes on as a zombie on one
-machine while the next one begins on the other. Some are frozen meanwhile. A reader of committed records follows the
+machine while the next one begins on the other. Some are frozen meanwhile, or for a while in their middle. A reader of committed records follows the
 sink. Once the load is over, a last life on each slot copies the rest.
 """
 
@@ -22,7 +22,7 @@ from odradek.env.ports import Event
 from sim.history import SafetyViolation
 from sim.load.copying.copier import GROUP, PARTITIONS, SINK, SOURCE, CopierLife
 from sim.load.copying.copy_ledger import CopyLedger, Found, Outcome
-from sim.load.copying.copy_plan import CALM, CopyPlan, is_assigned
+from sim.load.copying.copy_plan import CALM, NAP_SECONDS, CopyPlan, is_assigned
 from sim.load.workload import END_SECONDS_MAX, FETCH_BYTES_MAX, REQUEST_SECONDS, ROT_SECONDS, Workload
 from sim.machine.world import Liveness, Running
 from sim.replicas import StoredBatch, check_replicas_equal, end_of
@@ -33,6 +33,8 @@ from wire.topic_partition import TopicPartition
 SLOTS = ("copier-1", "copier-2")
 FEEDER = "copy-feeder"
 READER = "copy-reader"
+ASKER = "copy-asker"
+ASK_SECONDS_MAX = 0.3
 AWAY_SECONDS_MAX = 1.0
 CLOSE_SECONDS = 10.0
 FROZEN_SECONDS_MAX = 8.0
@@ -40,12 +42,12 @@ READ_SECONDS_MAX = 120.0
 COMMITS_SECONDS = 10 * REQUEST_SECONDS
 IN_FLIGHT_MAX = 50
 
-__all__ = ["FEEDER", "READER", "Copying", "machines"]
+__all__ = ["ASKER", "FEEDER", "READER", "Copying", "machines"]
 
 
 def machines() -> tuple[str, ...]:
     """The machines of all these clients."""
-    return (FEEDER, READER, *(_machine(slot, number) for slot in SLOTS for number in range(2)))
+    return (FEEDER, READER, ASKER, *(_machine(slot, number) for slot in SLOTS for number in range(2)))
 
 
 def _machine(slot: str, number: int) -> str:
@@ -59,7 +61,7 @@ class Copying:
         self._load = load
         self._replicas = replicas
         self.ledger = CopyLedger()
-        self.lives = self.zombies = 0
+        self.lives = self.zombies = self.naps = 0
 
     def topics(self, configs: Mapping[str, str]) -> list[NewTopic]:
         """Both topics, with `configs` of the run."""
@@ -68,7 +70,7 @@ class Copying:
     def start_workers(self) -> list[Event]:
         """Set those to work that end when the load is over."""
         spawn = self._load.world.spawn
-        return [spawn(self._feed), spawn(self._follow)]
+        return [spawn(self._feed), spawn(self._follow), spawn(self._ask_for_offsets)]
 
     def start_copiers(self) -> dict[str, Event]:
         """Set the slots to work; the events are set when the whole source is copied."""
@@ -121,6 +123,8 @@ class Copying:
             if former is not None:
                 await self._end(*former, random)
                 former = None
+            if plan.end == "nap" and not running.ended.is_set():
+                await self._nap(machine, running, random, plan.life_seconds)
             if plan.end in ("zombie", "freeze") and not running.ended.is_set():
                 self.zombies += 1
                 former = (machine, running, life)
@@ -138,6 +142,15 @@ class Copying:
             last = CopierLife(load, ledger, f"{slot}.{number}", slot, CALM, partition)
             running = world.start_program(_machine(slot, number), last.main)
             await running.ended.wait()
+
+    async def _nap(self, machine: str, running: Running, random: Random, life_seconds: float) -> None:
+        """Freeze a process until its group has given its partitions to others, and let it go on."""
+        world = self._load.world
+        self.naps += 1
+        world.pause(machine)
+        await world.sleep(random.uniform(*NAP_SECONDS))
+        world.resume(machine)
+        await world.wait(running.ended, life_seconds)
 
     async def _thaw(self, machine: str, seconds: float) -> None:
         await self._load.world.sleep(seconds)
@@ -203,6 +216,23 @@ class Copying:
         for key, each in found.items():
             take(key, each)
 
+    # -- the asker
+
+    async def _ask_for_offsets(self) -> None:
+        """Ask where the group is, again and again: `sim.checks.groups.told_offsets` hears the answers."""
+        load = self._load
+        random = Random(f"{load.world.seed}/{ASKER}")
+        client = load.client(ASKER)
+        coordinator = Coordinator(client.core, GROUP)
+        keys = [TopicPartition(SOURCE, index) for index in range(PARTITIONS)]
+        while not load.is_over:
+            await load.world.sleep(random.uniform(0.0, ASK_SECONDS_MAX) * load.pace)
+            try:
+                await client.run(coordinator.committed(keys, deadline=client.core.now + REQUEST_SECONDS))
+            except (KafkaError, ClientError) as error:
+                load.world.trace.record(load.world.now, ASKER, "ask", error)
+        client.close()
+
     # -- the end
 
     async def find_ends(self, client: AsyncClient) -> None:
@@ -266,6 +296,7 @@ class Copying:
         return {
             "copiers": self.lives,
             "zombies": self.zombies,
+            "naps": self.naps,
             "transactions committed": outcomes.count(Outcome.COMMITTED),
             "transactions aborted": outcomes.count(Outcome.ABORTED),
             "transactions undecided": len(outcomes)

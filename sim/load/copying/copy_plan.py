@@ -6,13 +6,15 @@ from random import Random
 
 import attrs
 
-__all__ = ["CALM", "TIMEOUT_MS_MAX", "CopyPlan", "is_assigned"]
+__all__ = ["CALM", "NAP_SECONDS", "TIMEOUT_MS_MAX", "CopyPlan", "is_assigned"]
 
 TIMEOUTS_MS = (1_500, 5_000, 20_000)
 TIMEOUT_MS_MAX = max(TIMEOUTS_MS)
 """The longest `transaction.timeout.ms` of a life."""
 ASSIGNED_SHARE = 0.6
-ENDS = ("close", "die", "die", "zombie", "zombie", "freeze")
+ENDS = ("close", "die", "die", "zombie", "zombie", "freeze", "nap", "nap")
+NAP_SECONDS = (2.2, 6.0)
+"""How long a nap lasts: longer than the session of a group's member."""
 
 
 def is_assigned(seed: int) -> bool:
@@ -29,30 +31,38 @@ class CopyPlan:
     records_max: int
     """The records of a transaction at most."""
     linger_ms: int
+    request_ms: int
+    """How long it waits for an answer before it asks again. A record that has none after twice as long has failed."""
     abort_share: float
     """How often a transaction is aborted by choice."""
     stall_share: float
     """How often a transaction rests in its middle."""
     stall_seconds: float
     end: str
-    """`zombie`, `freeze`: the next life begins while this one goes on, or is frozen."""
+    """`zombie`, `freeze`: the next life begins while this one goes on, or is frozen. `nap`: it is frozen, and then goes on
+    for as long again; nobody else has its transactional id."""
     life_seconds: float
 
     @classmethod
     def draw(cls, random: Random) -> CopyPlan:
         """A plan by chance."""
-        return cls(
+        drawn = cls(
             random.random() < 0.5,
             random.choice(TIMEOUTS_MS),
             random.choice((1, 3, 20)),
             random.choice((0, 0, 10)),
+            random.choice((700, 5_000)),
             random.choice((0.0, 0.2, 0.5)),
             random.choice((0.0, 0.1, 0.3)),
             random.choice((0.1, 1.0, 3.0)),
             random.choice(ENDS),
             random.uniform(0.5, 5.0),
         )
+        if drawn.end != "nap":
+            return drawn
+        # Most naps shall begin in the middle of a transaction that outlives them.
+        return attrs.evolve(drawn, timeout_ms=TIMEOUT_MS_MAX, stall_share=0.5, stall_seconds=2.0)
 
 
-CALM = CopyPlan(False, 10_000, 50, 0, 0.0, 0.0, 0.0, "close", 0.0)
+CALM = CopyPlan(False, 10_000, 50, 0, 5_000, 0.0, 0.0, 0.0, "close", 0.0)
 """The last life of each copier: it copies what is left."""

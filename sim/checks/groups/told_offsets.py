@@ -1,0 +1,279 @@
+"""What OffsetFetch says of a group's offsets, against the log of the coordinator that says it. PURE.
+
+An answer is right if it was right at some moment between the question and the answer:
+
+1. It is the offset that was committed then. Offsets of a transaction count from the marker that commits it.
+2. Who requires stable offsets is told none that an open transaction may change (KIP-447).
+
+A question counts when its last byte is sent, an answer too. The log is read here by itself, since what the coordinator
+keeps in memory is what is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from data_plane.groups.records import OffsetCommitKey, OffsetCommitValue, decode_key
+from data_plane.log.partition_log import PartitionLog
+from odradek.node.node import Node
+from sim.checks.derived_state import stored_batches
+from sim.checks.watched import Processes
+from sim.checks.wiretap import Exchange
+from sim.history import SafetyViolation
+from sim.machine.disk_files import SimFile
+from wire.batches.batch_header import TRANSACTIONAL_MASK, BatchHeader
+from wire.batches.records import records
+from wire.batches.transaction_markers import parse_marker
+from wire.errors import KafkaError, ProtocolError
+from wire.metadata_frames import decode_coordinator_value
+
+__all__ = ["OffsetsBook", "ToldOffsets"]
+
+_UNREADABLE = (KafkaError, ProtocolError)
+NONE_COMMITTED = -1
+DECOMPRESSED_BYTES_MAX = 1 << 20
+STABLE_SINCE = 7
+BATCHED_SINCE = 8
+"""The version of OffsetFetch since which a request names several groups."""
+NAMED_BY_ID_SINCE = 10
+
+Key = tuple[str, str, int]
+"""Group, topic, partition."""
+Written = tuple[int, int]
+"""Where the record of an offset is in the log, and the offset."""
+
+
+@attrs.define
+class OffsetsBook:
+    """The offsets of all groups as the batches of a log tell them, up to `end`."""
+
+    end: int = 0
+    committed: dict[Key, Written] = attrs.Factory(dict)
+    pending: dict[int, dict[Key, Written]] = attrs.Factory(dict)
+    """What open transactions have committed, by producer id."""
+
+    def take(self, header: BatchHeader, batch: bytes) -> None:
+        """Read the next batch."""
+        self.end = header.next_offset
+        is_transactional = header.attributes & TRANSACTIONAL_MASK
+        if header.is_control:
+            marker = parse_marker(batch) if is_transactional else None
+            if marker is not None:
+                self._ended(header.producer_id, is_commit=not marker.is_abort)
+            return
+        for record in records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
+            key = None if record.key is None else decode_key(record.key)
+            if not isinstance(key, OffsetCommitKey):
+                continue
+            where = (key.group, key.topic, key.partition)
+            value = None if record.value is None else decode_coordinator_value(key, record.value)
+            if value is None:
+                self._deleted(where)
+            elif isinstance(value, OffsetCommitValue):
+                of = self.pending.setdefault(header.producer_id, {}) if is_transactional else self.committed
+                of[where] = (record.offset, value.offset)
+
+    def _deleted(self, key: Key) -> None:
+        self.committed.pop(key, None)
+        for offsets in self.pending.values():
+            offsets.pop(key, None)
+
+    def _ended(self, producer_id: int, *, is_commit: bool) -> None:
+        for key, place in self.pending.pop(producer_id, {}).items():
+            if is_commit and place > self.committed.get(key, (NONE_COMMITTED, 0)):
+                self.committed[key] = place
+
+    def offset_of(self, key: Key) -> int:
+        return self.committed.get(key, (0, NONE_COMMITTED))[1]
+
+    def is_unstable(self, key: Key) -> bool:
+        return any(key in offsets for offsets in self.pending.values())
+
+    def of_group(self, group: str) -> OffsetsBook:
+        """A copy with what concerns one group."""
+        return OffsetsBook(
+            self.end,
+            {key: place for key, place in self.committed.items() if key[0] == group},
+            {
+                producer_id: {key: place for key, place in offsets.items() if key[0] == group}
+                for producer_id, offsets in self.pending.items()
+            },
+        )
+
+
+@attrs.define
+class _Place:
+    """Where a log goes on: a position in the file of a segment."""
+
+    file: object = None
+    position: int = 0
+
+
+@attrs.define
+class _Read:
+    """How far a log has been read."""
+
+    truncations: int
+    book: OffsetsBook = attrs.Factory(OffsetsBook)
+    place: _Place = attrs.Factory(_Place)
+
+
+@attrs.frozen
+class _Asked:
+    """What a group's coordinator had when it was asked, and where its log goes on from there."""
+
+    shard: Any
+    truncations: int
+    book: OffsetsBook
+    place: _Place
+    stable_only: bool
+
+
+class ToldOffsets:
+    """Hears OffsetFetch."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._read: dict[PartitionLog, _Read] = {}
+        self.answers_checked = 0
+
+    def asked(self, exchange: Exchange) -> bool:
+        """Take down what is committed and pending now, by group."""
+        found = self._processes.at(exchange.conn.peer)
+        if found is None or found[1].broker is None:
+            return False
+        request = exchange.request
+        groups = (
+            [each.group_id for each in request.groups]
+            if exchange.version >= BATCHED_SINCE
+            else [request.group_id]
+        )
+        stable_only = exchange.version >= STABLE_SINCE and request.require_stable
+        memo = {}
+        for group in groups:
+            shard = _shard(found[1], group)
+            log = None if shard is None else shard.partition.log
+            if log is None or log.offline or log.is_closed:
+                continue
+            try:
+                read = self._committed(log)
+            except _UNREADABLE:
+                continue
+            book = read.book.of_group(group)
+            memo[group] = _Asked(shard, log.truncations, book, read.place, stable_only)
+        exchange.memo = memo
+        return bool(memo)
+
+    def answered(self, exchange: Exchange, answer: Any) -> None:
+        """Hold the answer against what was right meanwhile. Raises `SafetyViolation`."""
+        found = self._processes.at(exchange.conn.peer)
+        if found is None or found[1].broker is None:
+            return
+        names = (
+            {topic.topic_id: name for name, topic in found[1].broker.newest.image.topics.items()}
+            if exchange.version >= NAMED_BY_ID_SINCE
+            else {}
+        )
+        for group, topics in _told(exchange, answer):
+            asked: _Asked | None = exchange.memo.get(group)
+            if asked is None or _shard(found[1], group) is not asked.shard:
+                continue
+            log = asked.shard.partition.log
+            if log.offline or log.is_closed or log.truncations != asked.truncations:
+                continue
+            told = {
+                (group, names.get(topic.topic_id, "") if names else topic.name, each.partition_index): each
+                for topic in topics
+                for each in topic.partitions
+                if not each.error_code
+            }
+            try:
+                right = _right(log, asked, told)
+            except _UNREADABLE:
+                continue
+            if right is None:
+                continue
+            for key, each in told.items():
+                self.answers_checked += 1
+                if key[1] and each.committed_offset not in right[key]:
+                    raise SafetyViolation(
+                        f"OffsetFetch: {found[0].name} tells {exchange.conn.host_name} that group {group} is at "
+                        f"{each.committed_offset} in {key[1]}-{key[2]}; right would have been "
+                        f"{_in_words(right[key])}"
+                    )
+
+    def _committed(self, log: PartitionLog) -> _Read:
+        """The offsets below the high watermark. Raises one of `_UNREADABLE` where a disk has damaged the log."""
+        read = self._read.get(log)
+        if read is None or read.truncations != log.truncations:
+            self._read = {each: read for each, read in self._read.items() if not each.is_closed}
+            read = self._read[log] = _Read(log.truncations)
+        for header, batch, place in _batches(log, read.book.end, read.place):
+            if header.next_offset > log.high_watermark:
+                break
+            read.book.take(header, batch)
+            read.place = place
+        return read
+
+
+def _shard(node: Node, group: str) -> Any:
+    """The coordinator of a group on this node; None where there is none."""
+    assert node.broker is not None
+    groups = node.broker.groups
+    index = groups.partition_for(group)
+    return None if index is None else groups.shards.get(index)
+
+
+def _batches(log: PartitionLog, offset: int, place: _Place) -> Iterator[tuple[BatchHeader, bytes, _Place]]:
+    """The batches of a log from `offset` on, each with the place behind it. `place` is where that offset was once."""
+    segments = log.segments
+    for at in range(max(0, log.segment_list.index_of(offset)), len(segments)):
+        file = segments[at].file
+        assert isinstance(file, SimFile)
+        begin = place.position if place.file is file else 0
+        content = file.content[begin:]
+        for position, header in stored_batches(content):
+            end = position + header.size
+            if header.next_offset > offset:
+                yield header, bytes(content[position:end]), _Place(file, begin + end)
+
+
+def _right(log: PartitionLog, asked: _Asked, told: Mapping[Key, Any]) -> dict[Key, set[int]] | None:
+    """The offsets that were right at some time since then; None where the cleaner has been at what came since."""
+    book = attrs.evolve(
+        asked.book,
+        committed=dict(asked.book.committed),
+        pending={each: dict(offsets) for each, offsets in asked.book.pending.items()},
+    )
+    right: dict[Key, set[int]] = {key: set() for key in told}
+
+    def note() -> None:
+        for key, offsets in right.items():
+            if not (asked.stable_only and book.is_unstable(key)):
+                offsets.add(book.offset_of(key))
+
+    note()
+    for header, batch, _ in _batches(log, book.end, asked.place):
+        if header.base_offset != book.end:
+            return None
+        book.take(header, batch)
+        note()
+    return right
+
+
+def _told(exchange: Exchange, answer: Any) -> Iterator[tuple[str, Any]]:
+    """Each group of an answer without an error, and its topics."""
+    if exchange.version < BATCHED_SINCE:
+        if not answer.error_code:
+            yield exchange.request.group_id, answer.topics
+    else:
+        for group in answer.groups:
+            if not group.error_code:
+                yield group.group_id, group.topics
+
+
+def _in_words(offsets: set[int]) -> str:
+    return " or ".join(map(str, sorted(offsets))) or "nothing, since a transaction is open"
