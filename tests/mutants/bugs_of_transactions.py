@@ -17,7 +17,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "prepared-at-a-failover-is-forgotten",
         "KIP-98: a new coordinator completes what it finds in PrepareCommit and PrepareAbort.",
-        "data_plane.transactions.coordinator:TransactionShard.began",
+        "data_plane.transactions.coordinator:TransactionShard._complete_earlier",
         "if transaction.status.is_ending:",
         "if transaction.status.is_ending and transaction.start_ms < 0:",
         CAMPAIGN,
