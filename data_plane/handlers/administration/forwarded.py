@@ -34,6 +34,8 @@ _OF_THE_CONTROLLER = (
     ApiKey.LIST_PARTITION_REASSIGNMENTS,
     ApiKey.UNREGISTER_BROKER,
     ApiKey.UPDATE_FEATURES,
+    ApiKey.CREATE_ACLS,
+    ApiKey.DELETE_ACLS,
 )
 _OF_THE_QUORUM: dict[ApiKey, Refuse] = {
     ApiKey.DESCRIBE_QUORUM: lambda _, code, text: DescribeQuorumResponse(code, text, [], []),

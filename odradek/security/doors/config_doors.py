@@ -1,0 +1,88 @@
+"""Doors of requests about configurations, for brokers and controllers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from odradek.security.acls.rules import Operation
+from odradek.security.doors.door import Admitted, Asked, Door, split
+from wire.errors import ErrorCode
+from wire.messages.describe_configs import DescribeConfigsResult
+
+__all__ = ["RESOURCE_BROKER_LOGGER", "alter_configs_door", "describe_configs_door", "refused_code"]
+
+RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP = (
+    2,
+    4,
+    8,
+    16,
+    32,
+)
+"""Kafka's numbers of configuration resources, which are not those of ACLs."""
+
+
+def refused_code(asked: Asked, operation: Operation, kind: int, name: str) -> ErrorCode:
+    """The error for a resource whose configuration the client may not describe or alter."""
+    if kind == RESOURCE_TOPIC:
+        return ErrorCode.NONE if asked.may(operation, name) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if kind == RESOURCE_GROUP:
+        return ErrorCode.NONE if asked.may_group(operation, name) else ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if kind in (RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS):
+        return ErrorCode.NONE if asked.may_cluster(operation) else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return ErrorCode.NONE
+
+
+def describe_configs_door(asked: Asked, request: Any) -> Admitted | None:
+    """DESCRIBE_CONFIGS on the topic, the group, or the cluster."""
+    codes = {
+        (each.resource_type, each.resource_name): refused_code(
+            asked, Operation.DESCRIBE_CONFIGS, each.resource_type, each.resource_name
+        )
+        for each in request.resources
+    }
+    allowed, refused = split(
+        request.resources, lambda each: not codes[each.resource_type, each.resource_name]
+    )
+    if not refused:
+        return None
+    told = []
+    for each in refused:
+        code = codes[each.resource_type, each.resource_name]
+        told.append(DescribeConfigsResult(code, code.message, each.resource_type, each.resource_name, []))
+
+    def merge(response: Any) -> Any:
+        response.results = [*response.results, *told]
+        return response
+
+    return Admitted(attrs.evolve(request, resources=allowed), merge)
+
+
+def alter_configs_door(
+    result_class: Callable[[int, str | None, int, str], Any], kinds: tuple[int, ...] | None = None
+) -> Door:
+    """ALTER_CONFIGS on the topic, the group, or the cluster. With `kinds`, only those are judged here."""
+
+    def door(asked: Asked, request: Any) -> Admitted | None:
+        def code_of(each: Any) -> ErrorCode:
+            if kinds is not None and each.resource_type not in kinds:
+                return ErrorCode.NONE
+            return refused_code(asked, Operation.ALTER_CONFIGS, each.resource_type, each.resource_name)
+
+        allowed, refused = split(request.resources, lambda each: not code_of(each))
+        if not refused:
+            return None
+        told = []
+        for each in refused:
+            code = code_of(each)
+            told.append(result_class(code, code.message, each.resource_type, each.resource_name))
+
+        def merge(response: Any) -> Any:
+            response.responses = [*response.responses, *told]
+            return response
+
+        return Admitted(attrs.evolve(request, resources=allowed), merge)
+
+    return door
