@@ -199,6 +199,13 @@ def _sealed(enclosed: Enclosed, response: Any) -> EnvelopeResponse:
     return EnvelopeResponse(None, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
+def _wrong_endpoint(version: int, mismatched: bool) -> ErrorCode:
+    """The error for who meant brokers; version 0 knows nothing of endpoints."""
+    if version == 0:
+        return ErrorCode.INVALID_REQUEST
+    return ErrorCode.MISMATCHED_ENDPOINT_TYPE if mismatched else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+
+
 class DescribeControllersHandler:
     """API 60 for controllers (KIP-919): those that have registered, and who leads."""
 
@@ -211,7 +218,7 @@ class DescribeControllersHandler:
             mismatched = request.endpoint_type == BROKERS_ENDPOINT
             return DescribeClusterResponse(
                 0,
-                ErrorCode.MISMATCHED_ENDPOINT_TYPE if mismatched else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                _wrong_endpoint(context.api_version, mismatched),
                 "The request was sent to an endpoint of type CONTROLLER, but we wanted an endpoint of type BROKER"
                 if mismatched
                 else f"Unsupported endpoint type {request.endpoint_type}",

@@ -48,7 +48,7 @@ def create_acls(
             continue
         if acl not in known and acl not in added:
             added[acl] = context.new_uuid()
-        results.append(AclCreationResult(ErrorCode.NONE, None))
+        results.append(AclCreationResult(ErrorCode.NONE, ""))
     records = [
         AccessControlEntryRecord(
             acl_id,

@@ -37,6 +37,10 @@ from wire.messages.create_topics import CreatableTopicResult, CreateTopicsReques
 from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from wire.messages.describe_quorum import DescribeQuorumResponse
+from wire.messages.list_partition_reassignments import (
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
 from wire.structure import ZERO_UUID, Message
 
 __all__ = ["CONTROLLER_DOORS", "ControllerDoors"]
@@ -57,6 +61,8 @@ def _only_error(api_key: ApiKey) -> Callable[[Any], Message]:
     def refuse(request: Any) -> Message:
         response: Any = response_class(api_key)()
         response.error_code = _DENIED
+        if hasattr(response, "error_message"):
+            response.error_message = _DENIED.message
         return response  # type: ignore[no-any-return]  # a message of a class that is looked up
 
     return refuse
@@ -74,7 +80,7 @@ def create_topics_door(asked: Asked, request: CreateTopicsRequest) -> Admitted:
 
     allowed, refused = split(request.topics, passes)
     told = [
-        CreatableTopicResult(each.name, ZERO_UUID, _TOPIC_DENIED, _TOPIC_DENIED.message) for each in refused
+        CreatableTopicResult(each.name, ZERO_UUID, _TOPIC_DENIED, "Authorization failed.") for each in refused
     ]
 
     def merge(response: CreateTopicsResponse) -> CreateTopicsResponse:
@@ -147,21 +153,33 @@ def _may_ask_deletion(asked: Asked, name: str) -> bool:
     return name not in asked.topics.topics or asked.may(Operation.DELETE, name)
 
 
-def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admitted | None:
-    """Everybody; the operations on the cluster are told to those who may DESCRIBE it."""
+def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admitted | Any | None:
+    """ALTER on the cluster: a controller tells its peers' addresses to administrators alone (KIP-919)."""
+    if not asked.may_cluster(Operation.ALTER):
+        return DescribeClusterResponse(0, _DENIED, _DENIED.message, 1)
     if not request.include_cluster_authorized_operations:
         return None
 
     def merge(response: DescribeClusterResponse) -> DescribeClusterResponse:
         if not response.error_code:
-            response.cluster_authorized_operations = (
-                operations_of(asked.rights, ResourceType.CLUSTER, CLUSTER_NAME)
-                if asked.may_cluster(Operation.DESCRIBE)
-                else 0
+            response.cluster_authorized_operations = operations_of(
+                asked.rights, ResourceType.CLUSTER, CLUSTER_NAME
             )
         return response
 
     return Admitted(request, merge)
+
+
+def _no_list(request: Any) -> Any:
+    """Kafka names the partitions that were asked for, with nothing in them."""
+    response = _refuse(request)
+    response.topics = [
+        OngoingTopicReassignment(
+            topic.name, [OngoingPartitionReassignment(index, [], [], []) for index in topic.partition_indexes]
+        )
+        for topic in request.topics or ()
+    ]
+    return response
 
 
 _ACTS = Operation.CLUSTER_ACTION
@@ -197,7 +215,7 @@ CONTROLLER_DOORS: Mapping[ApiKey, Door] = {
     ApiKey.DELETE_ACLS: for_cluster(_refuse, Operation.ALTER),
     ApiKey.ELECT_LEADERS: for_cluster(_refuse, Operation.ALTER),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: for_cluster(_refuse, Operation.ALTER),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: for_cluster(_refuse, Operation.DESCRIBE),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: for_cluster(_no_list, Operation.DESCRIBE),
     ApiKey.DESCRIBE_QUORUM: for_cluster(
         lambda _: DescribeQuorumResponse(_DENIED, _DENIED.message, [], []), Operation.DESCRIBE
     ),

@@ -59,6 +59,7 @@ FETCH_IDS_SINCE = 10
 GROUPS_SINCE = 8
 GROUP_ERROR_SINCE = 2
 BATCHED_SINCE = 4
+SHARE_SINCE = 6
 GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
 
 
@@ -279,6 +280,6 @@ def _refused_key(asked: Asked, kind: int, key: str) -> ErrorCode:
         return _GROUP_DENIED
     if kind == TRANSACTION_KEY and not asked.may_transact(Operation.DESCRIBE, key):
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    if kind == SHARE_KEY and not asked.may_cluster(Operation.CLUSTER_ACTION):
+    if kind == SHARE_KEY and asked.version >= SHARE_SINCE and not asked.may_cluster(Operation.CLUSTER_ACTION):
         return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return ErrorCode.NONE

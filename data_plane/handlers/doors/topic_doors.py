@@ -172,7 +172,7 @@ def _metadata_refusal(
         if found is None or asked.may(Operation.DESCRIBE, found):
             return None
         return MetadataResponseTopic(
-            ErrorCode.UNKNOWN_TOPIC_ID, None, topic.topic_id, False, [], NOT_REQUESTED
+            _DENIED, None, topic.topic_id, False, [], NOT_REQUESTED
         )
     assert name is not None
     if asked.may(Operation.DESCRIBE, name):
@@ -185,7 +185,7 @@ def _metadata_refusal(
 def _tell_operations(asked: Asked, request: MetadataRequest, response: MetadataResponse) -> None:
     if request.include_topic_authorized_operations:
         for topic in response.topics:
-            if topic.name is not None:
+            if topic.name is not None and topic.error_code != _DENIED:
                 topic.topic_authorized_operations = operations_of(
                     asked.rights, ResourceType.TOPIC, topic.name
                 )

@@ -69,7 +69,7 @@ def init_producer_id_door(asked: Asked, request: InitProducerIdRequest) -> InitP
         Operation.WRITE, ResourceType.TOPIC
     ):
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    return InitProducerIdResponse(0, code, -1, 0) if code else None
+    return InitProducerIdResponse(0, code, -1, -1) if code else None
 
 
 def add_partitions_to_txn_door(

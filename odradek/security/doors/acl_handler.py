@@ -63,4 +63,4 @@ def _described(acls: Mapping[bytes, Acl], asked: AclFilter) -> Work[DescribeAcls
             if resource is None:
                 resource = resources[key] = DescribeAclsResource(*key, [])
             resource.acls.append(AclDescription(acl.principal, acl.host, acl.operation, acl.permission_type))
-    return DescribeAclsResponse(0, ErrorCode.NONE, None, list(resources.values()))
+    return DescribeAclsResponse(0, ErrorCode.NONE, "", list(resources.values()))

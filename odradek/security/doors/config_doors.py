@@ -77,7 +77,9 @@ def alter_configs_door(
         told = []
         for each in refused:
             code = code_of(each)
-            told.append(result_class(code, code.message, each.resource_type, each.resource_name))
+            # Kafka tells no reason for loggers, which the broker itself refuses.
+            text = None if each.resource_type == RESOURCE_BROKER_LOGGER else code.message
+            told.append(result_class(code, text, each.resource_type, each.resource_name))
 
         def merge(response: Any) -> Any:
             response.responses = [*response.responses, *told]

@@ -46,7 +46,8 @@ SETTINGS = {
 ANONYMOUS = "User:ANONYMOUS"
 ANSWER_SECONDS_MAX = 20.0
 _NEEDS = re.compile(r"Request .* needs (\w+) permission\.", re.DOTALL)
-_REQUEST = re.compile(r"Request\(processor=.*\) is not authorized\.", re.DOTALL)
+"""Kafka shows the whole request and the broker's listener in this text; here it is the text of the error code."""
+_CLUSTER = re.compile(r'cluster id "[A-Za-z0-9_-]{22}"')
 
 
 @attrs.frozen
@@ -242,8 +243,8 @@ def _plain(value: Any, number: str, port: str) -> Any:
     if isinstance(value, list):
         return [_plain(each, number, port) for each in value]
     if isinstance(value, str):
-        text = _NEEDS.sub(r"Request needs \1 permission.", value)
-        text = _REQUEST.sub("Request is not authorized.", text)
+        text = value if _NEEDS.fullmatch(value) is None else "Cluster authorization failed."
+        text = _CLUSTER.sub("cluster id CLUSTER", text)
         return re.sub(rf"(known|absent)-{number}-", r"\1-", text)
     return value
 

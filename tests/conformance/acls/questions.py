@@ -239,6 +239,12 @@ def _fetch_offsets(n: Names, every: bool = False) -> Any:
 
 ask("offset_fetch", (1, 7, 9), _fetch_offsets, "DESCRIBE group", "DESCRIBE known", "READ group")
 ask("offset_fetch of all", (7, 9), lambda n: _fetch_offsets(n, True), "DESCRIBE group", "DESCRIBE known")
+ask(
+    "find_coordinator of a share group",
+    (6,),
+    lambda n: FindCoordinatorRequest("", 2, ["x:AAAAAAAAAAAAAAAAAAAAAA:0"]),
+    *("DESCRIBE group", "READ group"),
+)
 for _kind, _of in ((0, "group"), (1, "transactional_id"), (2, "cluster")):
     _op = "CLUSTER_ACTION" if _kind == 2 else "DESCRIBE"
     ask(
@@ -547,7 +553,7 @@ ask(
 ask(
     "update_features",
     (1, 2),
-    lambda n: UpdateFeaturesRequest(10_000, [FeatureUpdateKey("nothing.such", 1, False, 1)], True),
+    lambda n: UpdateFeaturesRequest(10_000, [FeatureUpdateKey("group.version", 1, False, 1)], True),
     *("ALTER cluster", "DESCRIBE cluster"),
 )
 ask(
@@ -573,7 +579,7 @@ ask("list_transactions", (0, 1), lambda n: ListTransactionsRequest(), "DESCRIBE 
 ask(
     "list_config_resources",
     (0, 1),
-    lambda n: ListConfigResourcesRequest(),
+    lambda n: ListConfigResourcesRequest([16]),
     *("DESCRIBE_CONFIGS cluster", "ALTER_CONFIGS cluster", "DESCRIBE cluster"),
 )
 ask(
@@ -595,6 +601,13 @@ ask(
     *("ALTER cluster", "CLUSTER_ACTION cluster"),
 )
 
+
+
+def _alter_partition() -> Any:
+    part = isr.AlterPartitionRequestPartitionData(0, 0, [], [isr.BrokerState(1, 5)], 0, 0)
+    return isr.AlterPartitionRequest(99, 5, [isr.AlterPartitionRequestTopicData(NOBODYS, [part])])
+
+
 _NODES = ("CLUSTER_ACTION cluster", "ALTER cluster")
 ask("vote", (1,), lambda n: VoteRequest("wrong", 9, []), *_NODES, on_controller=True)
 ask(
@@ -605,7 +618,7 @@ ask(
     on_controller=True,
 )
 ask("broker_heartbeat", (1,), lambda n: BrokerHeartbeatRequest(99, 5, 1), *_NODES, on_controller=True)
-ask("alter_partition", (3,), lambda n: isr.AlterPartitionRequest(99, 5, []), *_NODES, on_controller=True)
+ask("alter_partition", (3,), lambda n: _alter_partition(), *_NODES, on_controller=True)
 ask(
     "allocate_producer_ids", (0,), lambda n: AllocateProducerIdsRequest(99, 5), *_NODES, on_controller=True
 )
@@ -634,12 +647,20 @@ for _name in (
     "create_topics names one twice",
     "elect_leaders",
     "unregister_broker",
-    "describe_cluster",
     "describe_acls",
     "create_partitions",
 ):
     _first = next(each for each in QUESTIONS if each.name.startswith(_name))
     QUESTIONS.append(attrs.evolve(_first, name=f"{_first.name} at the controller", on_controller=True))
+
+
+ask(
+    "describe_cluster at the controller",
+    (0, 1, 2),
+    lambda n: DescribeClusterRequest(True, 2),
+    *("ALTER cluster", "DESCRIBE cluster"),
+    on_controller=True,
+)
 
 
 def api_of(question: Question) -> ApiKey:
