@@ -262,7 +262,7 @@ def find_coordinator_door(asked: Asked, request: FindCoordinatorRequest) -> Any:
     for key in request.coordinator_keys:
         code = _refused_key(asked, request.key_type, key)
         if code:
-            refused.append(Coordinator(key, -1, "", -1, code, ""))
+            refused.append(Coordinator(key, -1, "", -1, code, _text_of(request.key_type, code)))
         else:
             allowed.append(key)
     if not refused:
@@ -273,6 +273,11 @@ def find_coordinator_door(asked: Asked, request: FindCoordinatorRequest) -> Any:
         return response
 
     return Admitted(attrs.evolve(request, coordinator_keys=allowed), merge)
+
+
+def _text_of(kind: int, code: ErrorCode) -> str:
+    """Kafka tells a reason only for share groups."""
+    return code.message if kind == SHARE_KEY else ""
 
 
 def _refused_key(asked: Asked, kind: int, key: str) -> ErrorCode:

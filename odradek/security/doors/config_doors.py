@@ -71,20 +71,26 @@ def alter_configs_door(
                 return ErrorCode.NONE
             return refused_code(asked, Operation.ALTER_CONFIGS, each.resource_type, each.resource_name)
 
-        allowed, refused = split(request.resources, lambda each: not code_of(each))
-        if not refused:
+        codes = [code_of(each) for each in request.resources]
+        if not any(codes):
             return None
-        told = []
-        for each in refused:
-            code = code_of(each)
-            # Kafka tells no reason for loggers, which the broker itself refuses.
-            text = None if each.resource_type == RESOURCE_BROKER_LOGGER else code.message
-            told.append(result_class(code, text, each.resource_type, each.resource_name))
+        allowed = [each for each, code in zip(request.resources, codes, strict=True) if not code]
 
         def merge(response: Any) -> Any:
-            response.responses = [*response.responses, *told]
+            # In the order of the request: the broker that asks the controller finds its resources by their places.
+            decided = iter(response.responses)
+            response.responses = [
+                _refused(result_class, each, code) if code else next(decided)
+                for each, code in zip(request.resources, codes, strict=True)
+            ]
             return response
 
         return Admitted(attrs.evolve(request, resources=allowed), merge)
 
     return door
+
+
+def _refused(result_class: Callable[[int, str | None, int, str], Any], resource: Any, code: ErrorCode) -> Any:
+    """The result for a resource that may not be altered. Kafka tells no reason for loggers, which brokers refuse."""
+    text = None if resource.resource_type == RESOURCE_BROKER_LOGGER else code.message
+    return result_class(code, text, resource.resource_type, resource.resource_name)

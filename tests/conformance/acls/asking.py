@@ -28,6 +28,7 @@ from wire.messages.describe_quorum import (
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
 )
+from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -47,6 +48,7 @@ ANONYMOUS = "User:ANONYMOUS"
 ANSWER_SECONDS_MAX = 20.0
 _NEEDS = re.compile(r"Request .* needs (\w+) permission\.", re.DOTALL)
 """Kafka shows the whole request and the broker's listener in this text; here it is the text of the error code."""
+_CONTROLLER = re.compile(r"Local controller \d+ does")
 _CLUSTER = re.compile(r'cluster id "[A-Za-z0-9_-]{22}"')
 
 
@@ -164,7 +166,10 @@ class _Stage:
         for _ in range(1_000):
             told = self.admin.request(request, 12).topics
             if all(not t.error_code and all(p.leader_id >= 0 for p in t.partitions) for t in told):
-                return
+                asked = [ListOffsetsTopic(name, [ListOffsetsPartition(0, -1, -2)]) for name in names]
+                led = self.admin.request(ListOffsetsRequest(-1, 0, asked), 7)
+                if not any(t.partitions[0].error_code for t in led.topics):
+                    return
             time.sleep(0.01)
         raise TimeoutError("topics without leaders")
 
@@ -180,6 +185,10 @@ class _Stage:
         raise TimeoutError("no coordinator")
 
     def _create_rules(self, cases: list[Case]) -> None:
+        """Raises `ValueError` for a server that has rules already: hosts would have rights of another run."""
+        everything = DescribeAclsRequest(1, None, 1, ANONYMOUS, None, 1, 1)
+        if self.admin.request(everything, 3).resources:
+            raise ValueError(f"{self.bootstrap} has rules already: start a server of its own for this")
         rules = [
             _rule(kind, name, PatternType.LITERAL, "127.0.0.1", Operation.ALL, Permission.ALLOW)
             for kind, name in (
@@ -191,7 +200,6 @@ class _Stage:
             rules += self._rules_of(case)
         created = self.admin.request(CreateAclsRequest(rules), 3)
         assert not any(each.error_code for each in created.results), created.results
-        everything = DescribeAclsRequest(1, None, 1, ANONYMOUS, None, 1, 1)
         told = {(r.resource_type, r.resource_name, r.resource_pattern_type, r.host, r.operation) for r in rules}
         for _ in range(1_000):
             found = sum(len(each.acls) for each in self.admin.request(everything, 3).resources)
@@ -244,6 +252,7 @@ def _plain(value: Any, number: str, port: str) -> Any:
         return [_plain(each, number, port) for each in value]
     if isinstance(value, str):
         text = value if _NEEDS.fullmatch(value) is None else "Cluster authorization failed."
+        text = _CONTROLLER.sub("Local controller does", text)
         text = _CLUSTER.sub("cluster id CLUSTER", text)
         return re.sub(rf"(known|absent)-{number}-", r"\1-", text)
     return value

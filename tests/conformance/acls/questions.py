@@ -553,7 +553,7 @@ ask(
 ask(
     "update_features",
     (1, 2),
-    lambda n: UpdateFeaturesRequest(10_000, [FeatureUpdateKey("group.version", 1, False, 1)], True),
+    lambda n: UpdateFeaturesRequest(10_000, [FeatureUpdateKey("nothing.such", 1, False, 1)], True),
     *("ALTER cluster", "DESCRIBE cluster"),
 )
 ask(
