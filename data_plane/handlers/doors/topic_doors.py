@@ -171,9 +171,7 @@ def _metadata_refusal(
         found = asked.name_of(topic.topic_id)
         if found is None or asked.may(Operation.DESCRIBE, found):
             return None
-        return MetadataResponseTopic(
-            _DENIED, None, topic.topic_id, False, [], NOT_REQUESTED
-        )
+        return MetadataResponseTopic(_DENIED, None, topic.topic_id, False, [], NOT_REQUESTED)
     assert name is not None
     if asked.may(Operation.DESCRIBE, name):
         is_missing = creates and name not in asked.topics.topics

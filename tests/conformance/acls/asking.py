@@ -200,7 +200,9 @@ class _Stage:
             rules += self._rules_of(case)
         created = self.admin.request(CreateAclsRequest(rules), 3)
         assert not any(each.error_code for each in created.results), created.results
-        told = {(r.resource_type, r.resource_name, r.resource_pattern_type, r.host, r.operation) for r in rules}
+        told = {
+            (r.resource_type, r.resource_name, r.resource_pattern_type, r.host, r.operation) for r in rules
+        }
         for _ in range(1_000):
             found = sum(len(each.acls) for each in self.admin.request(everything, 3).resources)
             if found >= len(told):

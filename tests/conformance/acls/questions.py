@@ -181,7 +181,9 @@ def _offsets(n: Names) -> Any:
     return list_offsets.ListOffsetsRequest(-1, 0, topics)
 
 
-ask("list_offsets", (1, 7), _offsets, "DESCRIBE known", "READ other", "ALTER_CONFIGS known", "DESCRIBE absent")
+ask(
+    "list_offsets", (1, 7), _offsets, "DESCRIBE known", "READ other", "ALTER_CONFIGS known", "DESCRIBE absent"
+)
 
 
 def _metadata(n: Names, creates: bool, operations: bool = False) -> Any:
@@ -406,9 +408,7 @@ ask("write_txn_markers", (1,), _markers, "CLUSTER_ACTION cluster", "ALTER cluste
 
 def _txn_commit(n: Names) -> Any:
     part = [txn_committing.TxnOffsetCommitRequestPartition(0, 5, -1, "")]
-    topics = [
-        txn_committing.TxnOffsetCommitRequestTopic(name, part) for name in (n.known, n.other, n.absent)
-    ]
+    topics = [txn_committing.TxnOffsetCommitRequestTopic(name, part) for name in (n.known, n.other, n.absent)]
     return txn_committing.TxnOffsetCommitRequest(n.transactional_id, n.group, 1, 0, -1, "", None, topics)
 
 
@@ -448,7 +448,12 @@ ask(
     _describe_configs,
     *("DESCRIBE_CONFIGS known", "ALTER_CONFIGS absent", "DESCRIBE_CONFIGS group", "DESCRIBE_CONFIGS cluster"),
 )
-_ALTERED = ("ALTER_CONFIGS known", "ALTER_CONFIGS absent", "ALTER_CONFIGS cluster", "DESCRIBE_CONFIGS cluster")
+_ALTERED = (
+    "ALTER_CONFIGS known",
+    "ALTER_CONFIGS absent",
+    "ALTER_CONFIGS cluster",
+    "DESCRIBE_CONFIGS cluster",
+)
 
 
 def _altered(n: Names) -> tuple[tuple[int, str, str, str], ...]:
@@ -602,7 +607,6 @@ ask(
 )
 
 
-
 def _alter_partition() -> Any:
     part = isr.AlterPartitionRequestPartitionData(0, 0, [], [isr.BrokerState(1, 5)], 0, 0)
     return isr.AlterPartitionRequest(99, 5, [isr.AlterPartitionRequestTopicData(NOBODYS, [part])])
@@ -619,9 +623,7 @@ ask(
 )
 ask("broker_heartbeat", (1,), lambda n: BrokerHeartbeatRequest(99, 5, 1), *_NODES, on_controller=True)
 ask("alter_partition", (3,), lambda n: _alter_partition(), *_NODES, on_controller=True)
-ask(
-    "allocate_producer_ids", (0,), lambda n: AllocateProducerIdsRequest(99, 5), *_NODES, on_controller=True
-)
+ask("allocate_producer_ids", (0,), lambda n: AllocateProducerIdsRequest(99, 5), *_NODES, on_controller=True)
 ask(
     "assign_replicas_to_dirs",
     (0,),
