@@ -81,12 +81,17 @@ def delete_acls(
     compared = 0
     for each in request.filters:
         asked = AclFilter.of_deletion(each)
+        try:
+            asked.check()
+        except KafkaError as error:
+            results.append(DeleteAclsFilterResult(error.code, error.message, []))
+            continue
         exact = image.access.acl_ids.get(_as_acl(asked))
         if exact is None:
             compared += len(acls)
             if compared > max(COMPARED_PER_REQUEST_MAX, len(acls)):
-                error = batch_too_large()
-                return Decision((), refuse_delete_acls(request, error.code, error.message))
+                large = batch_too_large()
+                return Decision((), refuse_delete_acls(request, large.code, large.message))
         matches = asked.matcher()
         found = [acl_id for acl_id in sorted(acls) if matches(acls[acl_id])] if exact is None else [exact]
         told = [acl_id for acl_id in found if acl_id not in gone]

@@ -27,4 +27,4 @@ class ControllerSettings:
     static_config: Mapping[str, str] = attrs.field(factory=dict)
     release: Release = THIS_RELEASE
     has_authorizer: bool = False
-    """True if `authorizer.class.name` is set: without an authorizer nobody creates ACLs."""
+    """True if `authorizer.class.name` is set; only then ACLs can be created."""

@@ -43,7 +43,7 @@ from wire.messages.list_partition_reassignments import (
 )
 from wire.structure import ZERO_UUID, Message
 
-__all__ = ["CONTROLLER_DOORS", "ControllerDoors"]
+__all__ = ["CONTROLLER_DOORS", "OF_NODES", "ControllerDoors"]
 
 _DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 _TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -113,7 +113,7 @@ def create_partitions_door(asked: Asked, request: CreatePartitionsRequest) -> Ad
 
 
 def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted | None:
-    """DELETE on each topic. Names and ids of topics that the client may not DESCRIBE are not revealed."""
+    """DELETE on each topic. Only who may DESCRIBE a topic learns that it is there."""
     if asked.version < STATES_SINCE:
         names, hidden = split(request.topic_names, lambda name: _may_ask_deletion(asked, name))
         told = [
@@ -183,7 +183,7 @@ def _no_list(request: Any) -> Any:
 
 
 _ACTS = Operation.CLUSTER_ACTION
-_OF_NODES = (
+OF_NODES = (
     ApiKey.FETCH,
     ApiKey.VOTE,
     ApiKey.BEGIN_QUORUM_EPOCH,
@@ -201,7 +201,7 @@ _OF_NODES = (
 """Requests that only nodes send."""
 
 CONTROLLER_DOORS: Mapping[ApiKey, Door] = {
-    **{key: for_cluster(_only_error(key), _ACTS) for key in _OF_NODES},
+    **{key: for_cluster(_only_error(key), _ACTS) for key in OF_NODES},
     ApiKey.API_VERSIONS: PASSES,
     ApiKey.CREATE_TOPICS: create_topics_door,
     ApiKey.DELETE_TOPICS: delete_topics_door,

@@ -1,4 +1,4 @@
-"""The door of each API that a broker serves, in one table. An API without a door is not served under an authorizer."""
+"""The door of each API that a broker serves, in one table. Under an authorizer only APIs with a door are served."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def _error(index: int, code: ErrorCode, text: str | None) -> PartitionProduceRes
 
 
 def produce_again(asked: Asked, response: Any) -> Any:
-    """The answer to batches that waited: what may no longer be written is not confirmed."""
+    """The answer to batches that waited: an error for each topic whose right is gone by now."""
     if isinstance(response, ProduceResponse):
         response.responses = [
             each

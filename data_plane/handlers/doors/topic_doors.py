@@ -192,7 +192,7 @@ def _tell_operations(asked: Asked, request: MetadataRequest, response: MetadataR
 
 
 def cluster_operations(asked: Asked) -> int:
-    """The operations on the cluster that are told: none to those who may not describe it."""
+    """The operations on the cluster that are told; 0 unless the client may DESCRIBE it."""
     if not asked.may_cluster(Operation.DESCRIBE):
         return 0
     return operations_of(asked.rights, ResourceType.CLUSTER, "kafka-cluster")

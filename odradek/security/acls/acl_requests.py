@@ -21,7 +21,7 @@ from wire.messages.create_acls import AclCreation
 from wire.messages.delete_acls import DeleteAclsFilter
 from wire.messages.describe_acls import DescribeAclsRequest
 
-__all__ = ["AclFilter", "checked_acl", "is_known"]
+__all__ = ["AclFilter", "checked_acl", "has_unknown"]
 
 
 def _invalid(text: str) -> KafkaError:
@@ -34,12 +34,12 @@ def is_known(kind: type[IntEnum], number: int) -> bool:
 
 
 def has_unknown(creation: AclCreation) -> bool:
-    """True if an ACL has a part that Kafka 4.3 does not know: such a request is not read at all."""
+    """True if a part of an ACL is UNKNOWN by its number 0; such a request closes its connection."""
     return not (
-        is_known(ResourceType, creation.resource_type)
-        and is_known(PatternType, creation.resource_pattern_type)
-        and is_known(Operation, creation.operation)
-        and is_known(Permission, creation.permission_type)
+        creation.resource_type
+        and creation.resource_pattern_type
+        and creation.operation
+        and creation.permission_type
     )
 
 
@@ -113,13 +113,15 @@ class AclFilter:
 
     @property
     def has_unknown(self) -> bool:
-        """True if a part of it is no number that Kafka 4.3 knows."""
-        return not (
-            is_known(ResourceType, self.resource_type)
-            and is_known(PatternType, self.pattern_type)
-            and is_known(Operation, self.operation)
-            and is_known(Permission, self.permission_type)
-        )
+        """True if a part of it is UNKNOWN by its number 0."""
+        return not (self.resource_type and self.pattern_type and self.operation and self.permission_type)
+
+    def check(self) -> None:
+        """Raises `KafkaError` INVALID_REQUEST for numbers without a meaning, as DeleteAcls answers them."""
+        if not (is_known(ResourceType, self.resource_type) and is_known(PatternType, self.pattern_type)):
+            raise _invalid("Unknown patternFilter.")
+        if not (is_known(Operation, self.operation) and is_known(Permission, self.permission_type)):
+            raise _invalid("Unknown entryFilter.")
 
     def matcher(self) -> Callable[[Acl], bool]:
         """The test of one ACL (`AclBindingFilter.matches`)."""

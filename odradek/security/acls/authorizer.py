@@ -5,9 +5,10 @@ Theory of operation
 One `Authorizer` per node holds the ACLs of the newest image. A question goes through these steps:
 
 1. A super user may do everything.
-2. Before the first image (`apply`), nobody else may do anything. A node must not serve by rules that it has not read.
+2. Before the first image (`apply`), nobody else may do anything. Rules must be read before anybody is served by them.
 3. A rule that denies decides, otherwise one that allows.
-4. Without a rule for the client, `allow.everyone.if.no.acl.found` decides, if no rule is about the resource at all.
+4. Where no rule is for the client, the answer is a refusal. Only a resource that has no rule at all follows
+   `allow.everyone.if.no.acl.found`.
 
 `Rights` belong to one connection: they remember up to `REMEMBERED_MAX` decisions, until `generation` grows with the next
 change of an ACL. So the hot path costs one lookup in a dict.

@@ -21,7 +21,7 @@ from wire.messages.describe_acls import (
 
 __all__ = ["NO_AUTHORIZER", "DescribeAclsHandler"]
 
-NO_AUTHORIZER = "No Authorizer is configured."
+NO_AUTHORIZER = "No Authorizer is configured on the broker"
 ACLS_PER_UNIT = 20
 """ACLs that are matched in the time in which a partition is described."""
 

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Handlers know nothing of rights. With an authorizer, the API table has a `GuardedHandler` for each handler; without one it
+Handlers know nothing of rights. With an authorizer, the API table has a `GuardedHandler` for each handler. Otherwise it
 has the handlers themselves, so that nothing is paid. A door looks at a request and returns one of these:
 
 * None: the request goes in as it is.
@@ -100,7 +100,7 @@ class Admitted:
 
 
 Door: TypeAlias = Callable[[Asked, Any], "Admitted | Any | None"]
-"""See the module's theory of operation."""
+"""Returns None, a response, or `Admitted`: the theory of operation above says what each means."""
 Again: TypeAlias = Callable[[Asked, Any], Any]
 """Judges a response of a request that had to wait; returns it, or another one."""
 

@@ -1,8 +1,8 @@
 """Every question with every set of rights that matters to it, asked of a server whose authorizer is on.
 
 Who asks is told apart by address alone: a client binds its socket to an address of 127.0.0.0/8, and rules name hosts. The
-address 127.0.0.1, from which the server's own nodes ask as well, may do everything. Each case has an address of its own, so
-that all rules can be made by one CreateAcls before the first case, on Apache Kafka as on our node. Both servers run with
+address 127.0.0.1, from which the server's own nodes ask as well, may do everything. Each case has an address of its own.
+So one CreateAcls before the first case makes all rules, on Apache Kafka as on our node. Both servers run with
 `allow.everyone.if.no.acl.found`: the first CreateAcls needs no right, and after it every resource has a rule.
 """
 

@@ -73,6 +73,7 @@ from wire.messages.vote import VoteRequest
 from wire.structure import ZERO_UUID
 
 NOBODYS = bytes(range(16))
+TOPIC = int(ResourceType.TOPIC)
 
 
 @attrs.frozen
@@ -434,6 +435,65 @@ ask(
     lambda n: DeleteAclsRequest([DeleteAclsFilter(*_filter(n))]),
     *_CLUSTER_ONLY,
 )
+
+
+def _bad_acls(n: Names) -> Any:
+    kinds, everybody = (TOPIC, n.absent, 3), ("User:nobody", "*", 3, 3)
+    return CreateAclsRequest(
+        [
+            AclCreation(1, n.absent, 3, *everybody),
+            AclCreation(99, n.absent, 3, *everybody),
+            AclCreation(4, n.absent, 3, *everybody),
+            AclCreation(TOPIC, "", 3, *everybody),
+            AclCreation(TOPIC, n.absent, 1, *everybody),
+            AclCreation(TOPIC, n.absent, 2, *everybody),
+            AclCreation(*kinds, "", "*", 3, 3),
+            AclCreation(*kinds, "nobody", "*", 3, 3),
+            AclCreation(*kinds, ":", "", 3, 3),
+            AclCreation(*kinds, "User:nobody", "*", 1, 3),
+            AclCreation(*kinds, "User:nobody", "*", 99, 3),
+            AclCreation(*kinds, "User:nobody", "*", 3, 1),
+            AclCreation(*kinds, "User:nobody", "*", 15, 3),
+            AclCreation(*kinds, *everybody),
+            AclCreation(*kinds, *everybody),
+        ]
+    )
+
+
+ask("create_acls of bad ones", (3,), _bad_acls, "ALTER cluster", changes=True)
+
+
+def _deletions(n: Names, *numbers: tuple[int, str | None, int, str | None, int, int]) -> Any:
+    return DeleteAclsRequest(
+        [
+            DeleteAclsFilter(kind, name, pattern, principal, None, operation, permission)
+            for kind, name, pattern, principal, operation, permission in numbers
+        ]
+    )
+
+
+for _number, _numbers in enumerate(
+    (
+        (99, None, 1, None, 1, 1),
+        (1, None, 99, None, 1, 1),
+        (1, None, 1, None, 99, 1),
+        (1, None, 1, None, 1, 99),
+        (1, "no such", 2, "User:nowhere", 1, 1),
+        (1, "", 3, "", 1, 1),
+    )
+):
+    ask(
+        f"delete_acls by filter {_number}",
+        (3,),
+        lambda n, numbers=_numbers: _deletions(n, numbers),
+        "ALTER cluster",
+    )
+    ask(
+        f"describe_acls by filter {_number}",
+        (3,),
+        lambda n, numbers=_numbers: DescribeAclsRequest(*numbers[:4], None, *numbers[4:]),
+        "DESCRIBE cluster",
+    )
 
 
 def _describe_configs(n: Names) -> Any:
