@@ -437,30 +437,34 @@ ask(
 )
 
 
-def _bad_acls(n: Names) -> Any:
-    kinds, everybody = (TOPIC, n.absent, 3), ("User:nobody", "*", 3, 3)
-    return CreateAclsRequest(
-        [
-            AclCreation(1, n.absent, 3, *everybody),
-            AclCreation(99, n.absent, 3, *everybody),
-            AclCreation(4, n.absent, 3, *everybody),
-            AclCreation(TOPIC, "", 3, *everybody),
-            AclCreation(TOPIC, n.absent, 1, *everybody),
-            AclCreation(TOPIC, n.absent, 2, *everybody),
-            AclCreation(*kinds, "", "*", 3, 3),
-            AclCreation(*kinds, "nobody", "*", 3, 3),
-            AclCreation(*kinds, ":", "", 3, 3),
-            AclCreation(*kinds, "User:nobody", "*", 1, 3),
-            AclCreation(*kinds, "User:nobody", "*", 99, 3),
-            AclCreation(*kinds, "User:nobody", "*", 3, 1),
-            AclCreation(*kinds, "User:nobody", "*", 15, 3),
-            AclCreation(*kinds, *everybody),
-            AclCreation(*kinds, *everybody),
-        ]
+_EVERYBODY = ("User:nobody", "*", 3, 3)
+for _number, _acls in enumerate(
+    (
+        [(1, "a", 3, *_EVERYBODY)],
+        [(99, "a", 3, *_EVERYBODY)],
+        [(4, "a", 3, *_EVERYBODY)],
+        [(TOPIC, "", 3, *_EVERYBODY)],
+        [(TOPIC, "a", 1, *_EVERYBODY)],
+        [(TOPIC, "a", 2, *_EVERYBODY)],
+        [(TOPIC, "a", 99, *_EVERYBODY)],
+        [(TOPIC, "a", 3, "", "*", 3, 3)],
+        [(TOPIC, "a", 3, "nobody", "*", 3, 3)],
+        [(TOPIC, "a", 3, ":", "", 3, 3)],
+        [(TOPIC, "a", 3, "User:nobody", "*", 1, 3)],
+        [(TOPIC, "a", 3, "User:nobody", "*", 99, 3)],
+        [(TOPIC, "a", 3, "User:nobody", "*", 3, 1)],
+        [(TOPIC, "a", 3, "User:nobody", "*", 3, 99)],
+        [(TOPIC, "a", 3, "User:nobody", "*", 15, 3)],
+        [(TOPIC, "a", 3, *_EVERYBODY)] * 2,
+        [(1, "a", 3, *_EVERYBODY), (4, "a", 3, *_EVERYBODY), (TOPIC, "b", 3, *_EVERYBODY)],
     )
-
-
-ask("create_acls of bad ones", (3,), _bad_acls, "ALTER cluster", changes=True)
+):
+    ask(
+        f"create_acls of kind {_number}",
+        (3,),
+        lambda n, acls=_acls: CreateAclsRequest([AclCreation(*each) for each in acls]),
+        "ALTER cluster",
+    )
 
 
 def _deletions(n: Names, *numbers: tuple[int, str | None, int, str | None, int, int]) -> Any:

@@ -8,9 +8,14 @@ from typing import Any
 
 from tests.conformance.comparison import differences
 
-__all__ = ["PATH", "compare", "load", "write"]
+__all__ = ["DELIBERATE", "PATH", "compare", "load", "write"]
 
 PATH = Path(__file__).with_name("kafka_4.3.json")
+
+
+DELIBERATE = tuple(f"create_acls of kind {kind} v3: ALTER cluster: " for kind in (0, 4, 5, 10, 12, 16))
+"""Where an ACL has ANY in it, Kafka fails with UNKNOWN_SERVER_ERROR for the whole request. Here that ACL alone gets
+INVALID_REQUEST and the reason."""
 
 
 def write(answers: dict[str, Any]) -> None:
@@ -28,10 +33,11 @@ def load() -> dict[str, Any]:
 
 
 def compare(answers: dict[str, Any]) -> list[str]:
-    """Each difference from the recording, a line each."""
+    """Each difference from the recording, a line each, but for those that are `DELIBERATE`."""
     recorded = load()
-    return [
+    lines = [
         f"{name}: {difference}"
         for name, answer in answers.items()
         for difference in differences(recorded[name], answer)
     ]
+    return [line for line in lines if not line.startswith(DELIBERATE)]
