@@ -112,7 +112,7 @@ def test_without_rules_the_default_decides() -> None:
 
 
 def test_before_the_rules_are_read_only_super_users_may_act() -> None:
-    """An early start serves nobody by rules that are unknown, not even by the default (KIP-801)."""
+    """An early start refuses all others, whatever the default says (KIP-801)."""
     fresh = Authorizer(AuthorizerSettings(frozenset({"User:root"}), allow_everyone=True))
     assert fresh.judge("User:root", HOST, Operation.ALTER, TOPIC, "t").is_allowed
     judged = fresh.judge(ALICE, HOST, Operation.READ, TOPIC, "t")
@@ -162,7 +162,7 @@ def test_a_connection_forgets_its_decisions_when_an_acl_changes() -> None:
 
 
 def test_a_connection_remembers_a_thousand_decisions() -> None:
-    """Remembered ones are asked once; a client cannot make a node remember without limit."""
+    """Remembered ones are asked once, and the oldest make room for new ones."""
     held = authorizer([rule("*")])
     rights = Rights(held, ALICE, HOST)
     for _ in range(2):

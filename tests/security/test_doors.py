@@ -19,6 +19,7 @@ from tests.conformance.acls.questions import QUESTIONS, api_of
 from tests.conformance.acls.recording import compare, load
 from tests.conformance.servers import SETTINGS as BASE
 from tests.node.raw_client import RawClient
+from tests.security.table import PATH, render, rights
 from wire.api_keys import ApiKey
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.create_acls import AclCreation, CreateAclsRequest
@@ -115,7 +116,7 @@ def judging_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_every_served_api_has_a_door(judging_node: str) -> None:
-    """A node under an authorizer serves what it serves without one, and nothing of it without a door."""
+    """A node under an authorizer advertises exactly the APIs that have a door."""
     with RawClient(judging_node) as client:
         told = client.request(ApiVersionsRequest("s", "1"), 3).api_keys
     assert {ApiKey(each.api_key) for each in told} == {*DOORS, ApiKey.METADATA}
@@ -148,3 +149,9 @@ def test_a_forged_envelope_is_refused(judging_node: str) -> None:
         answer = broker.request(poor, 0)
     assert answer.error_code == 0
     assert b"Cluster authorization failed" in answer.response_data
+
+
+def test_the_table_of_rights_is_made_from_the_doors() -> None:
+    """docs/acls.md names the right that each served API needs: `python -m tests.security.table` writes it."""
+    assert all(text for text, _ in rights().values())
+    assert PATH.read_text() == render()

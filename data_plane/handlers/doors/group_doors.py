@@ -67,6 +67,7 @@ def member_door(refuse: Callable[[Any, ErrorCode], Any]) -> Door:
     """READ on the group, for what its members send."""
 
     def door(asked: Asked, request: Any) -> Any:
+        """READ on the group."""
         if asked.may_group(Operation.READ, request.group_id):
             return None
         return refuse(request, _GROUP_DENIED)

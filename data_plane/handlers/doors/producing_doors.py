@@ -92,7 +92,7 @@ def produce_again(asked: Asked, response: Any) -> Any:
 
 
 def fetch_door(asked: Asked, request: FetchRequest) -> FetchResponse | None:
-    """CLUSTER_ACTION for followers. Consumers pass: each partition is judged when it is read."""
+    """READ on each topic, judged when it is read; CLUSTER_ACTION for followers."""
     replica_id = (
         request.replica_state.replica_id if asked.version >= REPLICA_STATE_SINCE else request.replica_id
     )

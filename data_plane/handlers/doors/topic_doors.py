@@ -77,6 +77,7 @@ def by_topic(
 
         return Admitted(attrs.evolve(request, topics=allowed), merge)
 
+    door.__doc__ = f"{operation.name} on each topic."
     return door
 
 
@@ -131,6 +132,8 @@ def metadata_door(creates_topics: Callable[[], bool]) -> Door:
     """
 
     def door(asked: Asked, request: MetadataRequest) -> Admitted:
+        """DESCRIBE on each topic; CREATE on the topic or the cluster where asking creates it."""
+
         def with_operations(response: MetadataResponse) -> MetadataResponse:
             _tell_operations(asked, request, response)
             return response

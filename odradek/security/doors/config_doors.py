@@ -66,6 +66,8 @@ def alter_configs_door(
     """ALTER_CONFIGS on the topic, the group, or the cluster. With `kinds`, only those are judged here."""
 
     def door(asked: Asked, request: Any) -> Admitted | None:
+        """ALTER_CONFIGS on the topic, the group, or (brokers, loggers, client metrics) the cluster."""
+
         def code_of(each: Any) -> ErrorCode:
             if kinds is not None and each.resource_type not in kinds:
                 return ErrorCode.NONE

@@ -106,7 +106,7 @@ Again: TypeAlias = Callable[[Asked, Any], Any]
 
 
 def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # it stands in tables beside names of doors
-    """The door of what everybody may ask."""
+    """Everybody."""
     return None
 
 
@@ -125,6 +125,7 @@ def for_cluster(refuse: Callable[[Any], Any], *operations: Operation) -> Door:
                 return None
         return refuse(request)
 
+    door.__doc__ = f"{' or '.join(each.name for each in operations)} on the cluster."
     return door
 
 
