@@ -27,6 +27,7 @@ __all__ = ["fetch_door", "produce_again", "produce_door"]
 
 IDS_SINCE = 13
 REPLICA_STATE_SINCE = 15
+_WRITE, _TOPIC = int(Operation.WRITE), int(ResourceType.TOPIC)
 _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
@@ -38,10 +39,16 @@ def produce_door(asked: Asked, request: ProduceRequest) -> Admitted | ProduceRes
         if not request.acks:
             return CLOSE
         return ProduceResponse([_refused(topic, code, code.message) for topic in request.topic_data])
-    allows, by_id = asked.rights.allows, asked.version >= IDS_SINCE
+    remembered, by_id = asked.rights.remembered(), asked.version >= IDS_SINCE
+    topics_by_id = asked.topics.topics_by_id
     for topic in request.topic_data:
-        name = asked.name_of(topic.topic_id) if by_id else topic.name
-        if name is not None and not allows(Operation.WRITE, ResourceType.TOPIC, name):
+        name = topic.name
+        if by_id:
+            found = topics_by_id.get(topic.topic_id)
+            if found is None:
+                continue
+            name = found.name
+        if remembered.get((_WRITE, _TOPIC, name)) is not True and not asked.may(Operation.WRITE, name):
             return _sorted_out(asked, request)
     return None
 

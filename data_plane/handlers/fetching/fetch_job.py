@@ -49,6 +49,7 @@ FOLLOWERS_SERVE_SINCE = 11
 REPLICA_STATE_SINCE = 15
 LEADER_HINTS_SINCE = 16
 READ_COMMITTED = 1
+_READ, _TOPIC = int(Operation.READ), int(ResourceType.TOPIC)
 CHUNK = 64
 """The number of partitions that are read and answered between two checks whether a slice is over."""
 READ_UNITS = 3
@@ -218,7 +219,7 @@ class FetchJob:
             if topic is None:
                 return True
             name = topic.name
-        allowed: bool = self.rights.allows(Operation.READ, ResourceType.TOPIC, name)
+        allowed: bool = self.rights.allows(_READ, _TOPIC, name)
         return allowed
 
     def _read_partition(

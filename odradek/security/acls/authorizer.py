@@ -165,6 +165,13 @@ class Rights:
         self._known: dict[_Question, bool] = {}
         self._remembered_max = remembered_max
 
+    def remembered(self) -> Mapping[tuple[int, int, str | None], bool]:
+        """The decisions that hold now, by operation, resource type and name: for the hot path, within one request."""
+        if self._generation != self._authorizer.generation:
+            self._known.clear()
+            self._generation = self._authorizer.generation
+        return self._known
+
     def allows(self, operation: int, resource_type: int, name: str) -> bool:
         """True if the client may do this to the resource."""
         if self._generation == self._authorizer.generation:
