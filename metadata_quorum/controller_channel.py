@@ -21,6 +21,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from metadata_quorum.controller.doors import ControllerDoors
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, batch_too_large, names_more_than
 from metadata_quorum.controller.parts import LongRequest
 from metadata_quorum.envelope import NODE_ITSELF, Sender, open_response, seal_request, tells_of
@@ -29,6 +30,7 @@ from metadata_quorum.replica.peers import Peer, PeerCall, PeerConnections
 from metadata_quorum.state_machine import Deferred
 from odradek.env.long_work import Share
 from odradek.env.ports import ConnectionLost, Env, Event, Log
+from odradek.security.doors.door import Admitted
 from wire.api import api_versions, response_class
 from wire.api_keys import ApiKey
 from wire.codec import decode, encode
@@ -44,6 +46,7 @@ __all__ = [
     "Service",
     "answer_in_turns",
     "answer_request",
+    "let_in",
     "takes_long",
 ]
 
@@ -116,6 +119,9 @@ class Service(Protocol):
     @property
     def env(self) -> Env: ...
 
+    @property
+    def doors(self) -> ControllerDoors | None: ...
+
     def submit(self, request: Any, api_version: int | None = None) -> Deferred: ...
 
     def long_request(self, request: Any) -> LongRequest | None: ...
@@ -127,6 +133,19 @@ def answer_request(service: Service, request: Message, version: int, respond: Ca
         service.quorum.receive(request, version, respond)
     else:
         service.submit(request, version).on_release(respond)
+
+
+def let_in(service: Service, sender: Sender, request: Message, version: int) -> Admitted | Any:
+    """The part of a client's request that this node's controller may decide, or the refusal of the whole.
+
+    What a node asks its own controller needs no right."""
+    if service.doors is None or sender is NODE_ITSELF:
+        return Admitted(request, _as_it_is)
+    return service.doors.admit(sender.principal, sender.client_address, request, version)
+
+
+def _as_it_is(response: Any) -> Any:
+    return response
 
 
 def takes_long(service: Service, request: Message) -> bool:
@@ -250,11 +269,12 @@ class ControllerChannel:
         """The answer, or None where nobody had one. Raises `KafkaError`, `ConnectionLost`."""
         service = self._service
         if service.quorum.leader_id == self._node_id:
-            return await self._ask_here(message, deadline, version) if service.is_active else None
+            return await self._ask_here(message, deadline, version, sender) if service.is_active else None
         address = service.quorum.leader_address()
         if address is None:
             return None
-        if message.API_KEY in SENT_PLAIN:
+        if message.API_KEY in SENT_PLAIN or (sender is NODE_ITSELF and service.doors is not None):
+            # With an authorizer the controller judges this node itself, and no client in its place.
             peer = self._peers.channel(*address)
             response = await self._ask_there(peer, message, version, deadline)
             return None if getattr(response, "error_code", 0) == ErrorCode.NOT_CONTROLLER else response
@@ -265,8 +285,12 @@ class ControllerChannel:
         is_long = len(sealed.response_data or b"") > LONG_BYTES
         return await self._piece(is_long, open_response, sealed, message.API_KEY, version)
 
-    async def _ask_here(self, message: Any, deadline: float, version: int) -> Any:
+    async def _ask_here(self, message: Any, deadline: float, version: int, sender: Sender) -> Any:
         """Ask the controller of this node. The message is copied, so neither side can change the other's."""
+        admitted = let_in(self._service, sender, message, version)
+        if not isinstance(admitted, Admitted):
+            return admitted
+        message = admitted.request
         share = self._env.long_work.begin()
         response: Any = None
         with self._env.clock.timeout_at(deadline):
@@ -284,7 +308,7 @@ class ControllerChannel:
             _is_long(response), tells_of, response, version, ErrorCode.NOT_CONTROLLER
         ):
             return None
-        return response
+        return admitted.merge(response)
 
     async def _piece(self, is_long: bool, function: Callable[..., Any], *args: Any) -> Any:
         return await self._env.long_work.begin().in_worker(function, *args) if is_long else function(*args)

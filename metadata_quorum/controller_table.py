@@ -13,12 +13,14 @@ import attrs
 
 from metadata_quorum.config.effective_config import BrokerConfigLayers
 from metadata_quorum.config.log_levels import LogLevels
+from metadata_quorum.controller.doors import CONTROLLER_DOORS
 from metadata_quorum.controller_channel import (
     LONG_BYTES,
     QUORUM_APIS,
     Service,
     answer_in_turns,
     answer_request,
+    let_in,
     takes_long,
 )
 from metadata_quorum.describe_configs import DescribeConfigsHandler
@@ -27,6 +29,9 @@ from metadata_quorum.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from metadata_quorum.image.config_layers import layers_for
 from metadata_quorum.image.metadata_image import MetadataImage
 from odradek.env.long_work import LongWork, Share
+from odradek.security.acls.authorizer import Authorizer
+from odradek.security.doors.acl_handler import DescribeAclsHandler
+from odradek.security.doors.door import Admitted, GuardedHandler
 from odradek.serving.api_table import ApiTable
 from odradek.serving.api_versions import ApiVersionsHandler
 from odradek.serving.authorized_operations import (
@@ -73,11 +78,25 @@ def build_controller_table(
     handlers[ApiKey.DESCRIBE_CLUSTER] = DescribeControllersHandler(service, image).handle
     if described is not None:
         handlers[ApiKey.DESCRIBE_CONFIGS] = DescribeConfigsHandler(described.node_id, described).handle
+    authorizer = None if service.doors is None else service.doors.authorizer
+    acls = DescribeAclsHandler(authorizer, lambda: image().access.acls, service.env.long_work)
+    handlers[ApiKey.DESCRIBE_ACLS] = acls.handle
     handlers[ApiKey.ENVELOPE] = EnvelopeHandler(service, frozenset(handlers)).handle
     served = {int(key): api_versions(key) for key in sorted((*handlers, ApiKey.API_VERSIONS))}
     versions = ApiVersionsHandler(served, features, image, lambda: {KRAFT_VERSION: kraft_version()})
     handlers[ApiKey.API_VERSIONS] = versions.handle
+    if authorizer is not None:
+        handlers = _guarded(handlers, authorizer, image)
     return ApiTable(handlers, served, served, versions.unsupported)
+
+
+def _guarded(
+    handlers: Mapping[int, Handler], authorizer: Authorizer, image: Callable[[], MetadataImage]
+) -> dict[int, Handler]:
+    return {
+        key: GuardedHandler(handle, CONTROLLER_DOORS[ApiKey(key)], authorizer, image).handle
+        for key, handle in handlers.items()
+    }
 
 
 @attrs.frozen
@@ -134,14 +153,17 @@ class EnvelopeHandler:
         if isinstance(enclosed, EnvelopeResponse):
             return enclosed
         service = self._service
-        if takes_long(service, enclosed.request):
-            return Suspend(lambda: self._answer_in_turns(service.env.long_work.begin(), enclosed))
+        admitted = let_in(service, enclosed.sender, enclosed.request, enclosed.api_version)
+        if not isinstance(admitted, Admitted):
+            return _sealed(enclosed, admitted)
+        if takes_long(service, admitted.request):
+            return Suspend(lambda: self._answer_in_turns(service.env.long_work.begin(), enclosed, admitted))
         delayed = Delayed()
 
         def respond(response: Any) -> None:
-            delayed.complete(_sealed(enclosed, response))
+            delayed.complete(_sealed(enclosed, admitted.merge(response)))
 
-        answer_request(service, enclosed.request, enclosed.api_version, respond)
+        answer_request(service, admitted.request, enclosed.api_version, respond)
         return delayed
 
     def _opened(self, envelope: EnvelopeRequest) -> Enclosed | EnvelopeResponse:
@@ -159,17 +181,29 @@ class EnvelopeHandler:
         enclosed = await share.in_worker(self._opened, envelope)
         if isinstance(enclosed, EnvelopeResponse):
             return enclosed
-        return await self._answer_in_turns(share, enclosed)
+        admitted = let_in(self._service, enclosed.sender, enclosed.request, enclosed.api_version)
+        if not isinstance(admitted, Admitted):
+            return await share.in_worker(_sealed, enclosed, admitted)
+        return await self._answer_in_turns(share, enclosed, admitted)
 
-    async def _answer_in_turns(self, share: Share, enclosed: Enclosed) -> EnvelopeResponse:
-        response = await answer_in_turns(self._service, share, enclosed.request, enclosed.api_version)
-        return await share.in_worker(_sealed, enclosed, response)
+    async def _answer_in_turns(
+        self, share: Share, enclosed: Enclosed, admitted: Admitted
+    ) -> EnvelopeResponse:
+        response = await answer_in_turns(self._service, share, admitted.request, enclosed.api_version)
+        return await share.in_worker(_sealed, enclosed, admitted.merge(response))
 
 
 def _sealed(enclosed: Enclosed, response: Any) -> EnvelopeResponse:
     if isinstance(response, response_class(enclosed.api_key)):
         return seal_response(enclosed, response)
     return EnvelopeResponse(None, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def _wrong_endpoint(version: int, mismatched: bool) -> ErrorCode:
+    """The error for who meant brokers; version 0 knows nothing of endpoints."""
+    if version == 0:
+        return ErrorCode.INVALID_REQUEST
+    return ErrorCode.MISMATCHED_ENDPOINT_TYPE if mismatched else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
 
 
 class DescribeControllersHandler:
@@ -184,7 +218,7 @@ class DescribeControllersHandler:
             mismatched = request.endpoint_type == BROKERS_ENDPOINT
             return DescribeClusterResponse(
                 0,
-                ErrorCode.MISMATCHED_ENDPOINT_TYPE if mismatched else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                _wrong_endpoint(context.api_version, mismatched),
                 "The request was sent to an endpoint of type CONTROLLER, but we wanted an endpoint of type BROKER"
                 if mismatched
                 else f"Unsupported endpoint type {request.endpoint_type}",

@@ -30,6 +30,7 @@ from metadata_quorum.controller.controller import (
 )
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.decision_figures import DecisionFigures
+from metadata_quorum.controller.doors import ControllerDoors
 from metadata_quorum.controller.parts import PART_WEIGHT_MAX, LongRequest
 from metadata_quorum.features import THIS_RELEASE, Release, unsupported_feature
 from metadata_quorum.image.metadata_image import InvalidMetadata, MetadataDelta, MetadataImage
@@ -112,6 +113,8 @@ class MetadataService:
         self._controller = Controller(settings.controller or ControllerSettings())
         self._machine: _Machine | None = None
         self.decided = DecisionFigures()
+        self.doors: ControllerDoors | None = None
+        """The judges of what clients ask the controller; None without an authorizer."""
         self._is_active = False
         self._is_stopping = False
         self._followed = env.event()

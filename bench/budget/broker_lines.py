@@ -369,6 +369,13 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             {"topics.name": wide, "topics.partition_indexes": 0},
         ),
     ),
+    ApiKey.DESCRIBE_ACLS: (
+        Costly(
+            "Nothing in it grows: every ACL is compared with one filter.",
+            (),
+            {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1},
+        ),
+    ),
     ApiKey.LIST_CONFIG_RESOURCES: (
         Costly("A type is named again and again.", ("resource_types",), {"resource_types": 2}),
     ),

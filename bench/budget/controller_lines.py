@@ -165,6 +165,36 @@ CONTROLLER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             "assignments",
         ),
     ),
+    ApiKey.CREATE_ACLS: (
+        Costly(
+            "Each ACL is judged, and would be a record.",
+            ("creations",),
+            {
+                "creations.resource_type": 2,
+                "creations.resource_name": distinct,
+                "creations.resource_pattern_type": 3,
+                "creations.principal": "User:a",
+                "creations.host": "*",
+                "creations.operation": 3,
+                "creations.permission_type": 3,
+            },
+        ),
+    ),
+    ApiKey.DELETE_ACLS: (
+        Costly(
+            "Each filter is compared with every ACL.",
+            ("filters",),
+            {
+                "filters.resource_type_filter": 1,
+                "filters.resource_name_filter": distinct,
+                "filters.pattern_type_filter": 1,
+                "filters.principal_filter": None,
+                "filters.host_filter": None,
+                "filters.operation": 1,
+                "filters.permission_type": 1,
+            },
+        ),
+    ),
     ApiKey.ELECT_LEADERS: (
         Costly(
             "Each partition is looked up, and answered.",

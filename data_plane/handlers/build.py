@@ -21,6 +21,7 @@ from data_plane.handlers.administration.topic_requests import (
     CreateTopicsHandler,
     DeleteTopicsHandler,
 )
+from data_plane.handlers.doors.broker_doors import guarded
 from data_plane.handlers.fetching.fetch import FetchHandler
 from data_plane.handlers.fetching.offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
 from data_plane.handlers.grouping.find_coordinator import FindCoordinatorHandler
@@ -56,6 +57,8 @@ from metadata_quorum.describe_configs import (
     ListConfigResourcesHandler,
 )
 from metadata_quorum.features import KRAFT_VERSION
+from odradek.security.acls.authorizer import Authorizer
+from odradek.security.doors.acl_handler import DescribeAclsHandler
 from odradek.serving.api_table import ApiTable
 from odradek.serving.api_versions import ApiVersionsHandler
 from odradek.serving.contract import Handler
@@ -65,8 +68,10 @@ BETWEEN_BROKERS = (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.WRITE_TXN_MARKERS)
 """Brokers ask each other without negotiation, in the newest version that the cluster's level allows."""
 
 
-def build_table(broker: Broker, kraft_version: Callable[[], int] = lambda: 0) -> ApiTable:
-    """The API table of a broker's client listener."""
+def build_table(
+    broker: Broker, kraft_version: Callable[[], int] = lambda: 0, authorizer: Authorizer | None = None
+) -> ApiTable:
+    """The API table of a broker's client listener. With an authorizer each handler stands behind its door."""
     forwarded = forwarding_handlers(broker)
     markers = WriteTxnMarkersHandler(broker)
     broker.transactions.markers.write_here = markers.write
@@ -91,6 +96,9 @@ def build_table(broker: Broker, kraft_version: Callable[[], int] = lambda: 0) ->
         ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(broker).handle,
         ApiKey.WRITE_TXN_MARKERS: markers.handle,
         ApiKey.DESCRIBE_CLUSTER: DescribeClusterHandler(broker).handle,
+        ApiKey.DESCRIBE_ACLS: DescribeAclsHandler(
+            authorizer, lambda: broker.image.access.acls, broker.long_work
+        ).handle,
         **_group_handlers(broker),
         **_producer_handlers(broker),
         **forwarded,
@@ -111,6 +119,8 @@ def build_table(broker: Broker, kraft_version: Callable[[], int] = lambda: 0) ->
         advertised, release.features, lambda: broker.image, lambda: {KRAFT_VERSION: kraft_version()}
     )
     handlers[ApiKey.API_VERSIONS] = versions.handle
+    if authorizer is not None:
+        handlers = guarded(broker, authorizer, handlers)
     return ApiTable(handlers, advertised, served, versions.unsupported)
 
 

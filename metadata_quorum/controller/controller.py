@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.controller import configs, features, producer_ids, topics
+from metadata_quorum.controller import acls, configs, features, producer_ids, topics
 from metadata_quorum.controller.broker_sessions import BrokerSessions
 from metadata_quorum.controller.brokers import broker_registration as brokers
 from metadata_quorum.controller.brokers import directories
@@ -39,8 +39,10 @@ from wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from wire.messages.broker_registration import BrokerRegistrationRequest
 from wire.messages.controller_registration import ControllerRegistrationRequest
+from wire.messages.create_acls import CreateAclsRequest
 from wire.messages.create_partitions import CreatePartitionsRequest
 from wire.messages.create_topics import CreateTopicsRequest
+from wire.messages.delete_acls import DeleteAclsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest
 from wire.messages.elect_leaders import ElectLeadersRequest
 from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
@@ -188,6 +190,8 @@ _OF_CLIENTS: Mapping[type, _Decide] = {
     ListPartitionReassignmentsRequest: reassignment.list_partition_reassignments,
     UnregisterBrokerRequest: unregister_broker,
     UpdateFeaturesRequest: features.update_features,
+    CreateAclsRequest: acls.create_acls,
+    DeleteAclsRequest: acls.delete_acls,
 }
 """Requests of clients, forwarded by the broker that they asked."""
 

@@ -26,3 +26,5 @@ class ControllerSettings:
     remote_storage_enable: bool = setting("remote.log.storage.system.enable")
     static_config: Mapping[str, str] = attrs.field(factory=dict)
     release: Release = THIS_RELEASE
+    has_authorizer: bool = False
+    """True if `authorizer.class.name` is set; only then ACLs can be created."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from metadata_quorum.controller import configs, topics
+from metadata_quorum.controller import acls, configs, topics
 from metadata_quorum.controller.partitions import create_partitions as partitions
 from metadata_quorum.controller.partitions import elect_leaders as elections
 from metadata_quorum.controller.partitions import reassignment
@@ -21,8 +21,10 @@ from wire.messages.controller_registration import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
 )
+from wire.messages.create_acls import CreateAclsRequest
 from wire.messages.create_partitions import CreatePartitionsRequest
 from wire.messages.create_topics import CreateTopicsRequest
+from wire.messages.delete_acls import DeleteAclsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest
 from wire.messages.elect_leaders import ElectLeadersRequest
 from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
@@ -32,6 +34,8 @@ from wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesR
 from wire.structure import Message
 
 _REFUSALS: dict[type, Callable[[Any, ErrorCode, str], Message]] = {
+    CreateAclsRequest: acls.refuse_create_acls,
+    DeleteAclsRequest: acls.refuse_delete_acls,
     CreateTopicsRequest: topics.refuse_create_topics,
     DeleteTopicsRequest: topics.refuse_delete_topics,
     CreatePartitionsRequest: partitions.refuse_create_partitions,

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from metadata_quorum.image.layered_map import LayeredMap
+from odradek.security.acls.rules import Acl
 from wire.messages.metadata_records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
@@ -31,19 +32,6 @@ __all__ = ["ACCESS_RECORDS", "AccessChanges", "AccessImage", "Acl", "DelegationT
 
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 """(type, name) in the order of the types; no name stands for the default of that type."""
-
-
-@attrs.frozen
-class Acl:
-    """One rule. Types, operations and permissions are Kafka's numbers."""
-
-    resource_type: int
-    resource_name: str
-    pattern_type: int
-    principal: str
-    host: str
-    operation: int
-    permission_type: int
 
 
 @attrs.frozen
@@ -74,6 +62,8 @@ class AccessImage:
 
     acls: LayeredMap[bytes, Acl] = attrs.field(factory=LayeredMap)
     """ACLs by their ids."""
+    acl_ids: LayeredMap[Acl, bytes] = attrs.field(factory=LayeredMap, eq=False)
+    """Ids by ACLs: one that is there already is not created again."""
     scram_credentials: LayeredMap[tuple[str, int], ScramCredential] = attrs.field(factory=LayeredMap)
     """Credentials by user and Kafka's number of the mechanism."""
     delegation_tokens: LayeredMap[str, DelegationToken] = attrs.field(factory=LayeredMap)
@@ -136,10 +126,20 @@ class AccessChanges:
             return base
         return AccessImage(
             base.acls.changed(self.acls),
+            base.acl_ids.changed(self._changed_ids(base)) if self.acls else base.acl_ids,
             base.scram_credentials.changed(self.scram_credentials),
             base.delegation_tokens.changed(self.delegation_tokens),
             base.client_quotas.changed(self.client_quotas),
         )
+
+    def _changed_ids(self, base: AccessImage) -> dict[Acl, bytes | None]:
+        changed: dict[Acl, bytes | None] = {}
+        for acl_id in self.acls:
+            before = base.acls.get(acl_id)
+            if before is not None and base.acl_ids.get(before) == acl_id:
+                changed[before] = None
+        changed.update((acl, acl_id) for acl_id, acl in self.acls.items() if acl is not None)
+        return changed
 
     def replay(self, record: Any) -> None:
         """Take note of one of `ACCESS_RECORDS`. What is removed need not be there, as in Kafka."""

@@ -510,6 +510,7 @@ def _build(
         tuple(dict.fromkeys([*configs, *unreadable])),
         changes.features is not None,
         not changes.access.is_empty,
+        tuple(changes.access.acls),
     )
     return image, delta
 

@@ -217,6 +217,8 @@ class MetadataDelta:
     """(resource type, resource name)."""
     features_changed: bool = False
     access_changed: bool = False
+    changed_acls: tuple[bytes, ...] = ()
+    """The ids of ACLs that are new, changed or gone."""
 
     @classmethod
     def everything(cls, image: MetadataImage) -> MetadataDelta:
@@ -230,6 +232,7 @@ class MetadataDelta:
             tuple(sorted(dict.fromkeys([*image.configs, *image.unreadable_configs]))),
             bool(image.features),
             image.access != AccessImage(),
+            tuple(image.access.acls),
         )
 
     @property

@@ -174,6 +174,11 @@ def difference(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
         ),
         before.features != after.features,
         before.access != after.access,
+        tuple(
+            each
+            for each in dict.fromkeys([*before.access.acls, *after.access.acls])
+            if before.access.acls.get(each) != after.access.acls.get(each)
+        ),
     )
 
 

@@ -30,6 +30,7 @@ GROUPS = (
     "group",
     "txn",
     "config",
+    "acl",
     "cluster",
     "broker",
     "partition",

@@ -21,6 +21,7 @@ from data_plane.log.log_config import LogConfig
 from data_plane.metadata_log import MetadataLog
 from metadata_quorum.config.log_levels import LogLevels
 from metadata_quorum.controller.controller import Controller
+from metadata_quorum.controller.doors import ControllerDoors
 from metadata_quorum.controller_channel import ControllerChannel
 from metadata_quorum.controller_table import DescribedController, build_controller_table
 from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
@@ -50,6 +51,7 @@ from odradek.node.metrics.metrics_page import LoopLateness, MetricsSources, metr
 from odradek.node.metrics.metrics_server import MetricsServer, watch_loop
 from odradek.node.quorum_start import check_refusals, tell_role, what_is_missing
 from odradek.node.unenforced_rules import UnenforcedRules
+from odradek.security.acls.authorizer import Authorizer
 from odradek.serving.api_table import ApiTable
 from wire.messages.broker_registration import Listener as RegisteredListener
 
@@ -115,6 +117,7 @@ class Node:
         self._channel: ControllerChannel | None = None
         self._services: list[ConnectionServices] = []
         self._metrics: MetricsServer | None = None
+        self._authorizer = None if config.authorizer is None else Authorizer(config.authorizer)
         self._limits = ConnectionLimits(room=client_room(process.descriptors_max))
         self._created_at = env.clock.monotonic()
         self._listening: list[OpenListener] = []
@@ -135,6 +138,7 @@ class Node:
         rules = UnenforcedRules(self._config, self._log)
         rules.check(metadata.committed_image)
         metadata.subscribe(rules.apply)
+        self._begin_to_authorize(metadata)
         if self._config.is_controller:
             self._tasks.start_soon(self._register_controller)
         partitions = await self._start_broker(metadata) if self._config.is_broker else 0
@@ -212,6 +216,8 @@ class Node:
             self._log,
             addresses,
         )
+        if self._authorizer is not None:
+            metadata.doors = ControllerDoors(self._authorizer, lambda: metadata.committed_image)
         peers = self._peers = PeerConnections(
             env, self._tasks, client_id=f"node-{config.node_id}", log=self._log, addresses=addresses
         )
@@ -221,6 +227,19 @@ class Node:
         if opened:
             self._serve_controller(metadata, opened)
         return metadata
+
+    def _begin_to_authorize(self, metadata: MetadataService) -> None:
+        """Take over the ACLs, now that the image is current; before, only super users may do anything (KIP-801)."""
+        authorizer = self._authorizer
+        if authorizer is None:
+            return
+
+        def follow(image: MetadataImage, delta: MetadataDelta) -> None:
+            if delta.changed_acls:
+                authorizer.apply(image.access.acls, delta.changed_acls)
+
+        authorizer.apply(metadata.committed_image.access.acls, ())
+        metadata.subscribe(follow)
 
     def _open_metadata_log(self) -> MetadataLog:
         config = self._config
@@ -413,7 +432,7 @@ class Node:
         return services
 
     def _open_client_listeners(self, broker: Broker) -> list[Server]:
-        table = build_table(broker, self._kraft_version)
+        table = build_table(broker, self._kraft_version, self._authorizer)
         services = self._connection_services(table, broker.run_woken)
         servers = []
         listeners = self._config.broker_listeners

@@ -29,12 +29,12 @@ class UnenforcedRules:
         """Refuse the start, or warn. Raises `NodeCannotStart` for ACLs unless `odradek.start.without.acls` is true."""
         access = image.access
         self._acls = len(access.acls)
-        if self._acls and not self._config.start_without_acls:
+        if self._acls and self._config.authorizer is None and not self._config.start_without_acls:
             raise NodeCannotStart(
                 f"the metadata log holds ACLs ({self._acls}), which this version does not enforce: every client may do "
                 f"everything. If that is known and wanted, set {START_WITHOUT_ACLS}=true and start again"
             )
-        if image.access != MetadataImage().access:
+        if self._unenforced(image):
             self._tell(image)
 
     def apply(self, image: MetadataImage, delta: MetadataDelta) -> None:
@@ -42,15 +42,23 @@ class UnenforcedRules:
         if not delta.access_changed:
             return
         before, self._acls = self._acls, len(image.access.acls)
-        if self._acls and not before:
+        if self._acls and not before and self._config.authorizer is None:
             self._tell(image)
+
+    def _unenforced(self, image: MetadataImage) -> bool:
+        """True if the image has rules that this node does not enforce. With an authorizer it enforces ACLs."""
+        access = image.access
+        if self._config.authorizer is None and access.acls:
+            return True
+        return bool(access.client_quotas or access.scram_credentials or access.delegation_tokens)
 
     def _tell(self, image: MetadataImage) -> None:
         access = image.access
-        tell = self._log.error if access.acls else self._log.warning
+        acls = len(access.acls) if self._config.authorizer is None else 0
+        tell = self._log.error if acls else self._log.warning
         tell(
             "rules.not_enforced",
-            acls=len(access.acls),
+            acls=acls,
             quotas=len(access.client_quotas),
             scram_credentials=len(access.scram_credentials),
             delegation_tokens=len(access.delegation_tokens),

@@ -40,7 +40,7 @@ class Delayed:
     then kept until the connection asks.
     """
 
-    __slots__ = ("answer", "response")
+    __slots__ = ("_revise", "answer", "response")
 
     parks: ClassVar[bool] = False
     """True if it may wait long, as a Fetch does: a connection may have only a few of these at once."""
@@ -50,11 +50,21 @@ class Delayed:
     def __init__(self) -> None:
         self.answer: Answer | None = None
         self.response: Any = None
+        self._revise: Callable[[Any], Any] | None = None
+
+    def revise_by(self, revise: Callable[[Any], Any]) -> None:
+        """Change the response, now or when it comes. The handler's caller may do so once, before it hands this on."""
+        if self.response is not None:
+            self.response = revise(self.response)
+        else:
+            self._revise = revise
 
     def complete(self, response: Any) -> None:
         """Give the answer. Calling it twice is a bug of the caller."""
         if self.response is not None:
             raise AssertionError("a delayed request was completed twice")
+        if self._revise is not None:
+            response = self._revise(response)
         self.response = response
         if self.answer is not None:
             self.answer.complete(response)
@@ -111,12 +121,15 @@ class Context:
         "number",
         "of_connection",
         "principal",
+        "rights",
     )
 
     def __init__(self, listener: str, client_address: str) -> None:
         self.listener = listener
         self.client_address = client_address
         self.principal = "User:ANONYMOUS"
+        self.rights: Any = None
+        """The client's `Rights`, which remember decisions; None without an authorizer."""
         self.client_id: str | None = None
         self.api_version = 0
         self.number = 0
@@ -144,9 +157,9 @@ class Context:
         connection.appended = self.number
         return connection
 
-    def authorize(self, operation: str, resource_type: str, resource: str) -> bool:
-        """True if the principal may do this. Always true, because this version does not enforce ACLs."""
-        return True
+    def authorize(self, operation: int, resource_type: int, resource: str) -> bool:
+        """True if the principal may do this, by Kafka's numbers; always true without an authorizer."""
+        return self.rights is None or self.rights.allows(operation, resource_type, resource)
 
     def charge(self, api_key: int, request_bytes: int) -> int:
         """Milliseconds to throttle this client by. Always 0, because this version does not enforce quotas."""

@@ -58,7 +58,7 @@ def test_the_commands_are_those_of_this_version() -> None:
     offered = [line.split()[0] for line in text.splitlines() if line.startswith("    ") and line[4] != " "]
     assert offered == [
         *("dev", "server", "storage", "topic", "produce", "consume"),
-        *("group", "txn", "config", "cluster", "broker", "partition", "quorum", "disk", "log"),
+        *("group", "txn", "config", "acl", "cluster", "broker", "partition", "quorum", "disk", "log"),
     ]
 
 

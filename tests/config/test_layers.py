@@ -246,6 +246,7 @@ OURS = {
     "LogConfig.verifies_transactions": "of a broker's key, which `TopicConfigs` reads",
     "BrokerSettings.cleaner_threads_per_disk": "a key of ours",
     "CleanerSettings.threads_per_disk": "a key of ours",
+    "ControllerSettings.has_authorizer": "of a key that is a name",
     "TransactionSettings.ids_per_partition_max": "a key of ours",
     "UpkeepContext.flush_cycle_ms": "ours",
     "UpkeepContext.space_interval_ms": "ours",

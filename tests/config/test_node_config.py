@@ -241,7 +241,7 @@ BAD: list[tuple[dict[str, str | None], str]] = [
     ({"replica_fetch_wait_max_ms": "20000", "replica_lag_time_max_ms": "10000"}, "frequent changes in ISR"),
     (
         {"authorizer_class_name": "x.Y"},
-        "Invalid value x.Y for configuration authorizer.class.name: not supported",
+        "Invalid value x.Y for configuration authorizer.class.name: this node has no Java",
     ),
     ({"delegation_token_secret_key": "hush"}, "Invalid value [hidden] for configuration"),
     ({"remote_log_storage_system_enable": "true"}, "not supported by this version: must be false"),

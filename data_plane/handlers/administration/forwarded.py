@@ -17,10 +17,13 @@ from data_plane.handlers.administration.topic_requests import (
     sender_of,
 )
 from metadata_quorum.controller.refusals import refusal
+from odradek.security.acls.acl_requests import AclFilter, has_unknown
 from odradek.serving.contract import Context, Handler, Result, Suspend
 from wire.api_keys import ApiKey
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import ErrorCode, KafkaError, RemoteProtocolError
 from wire.messages.add_raft_voter import AddRaftVoterResponse
+from wire.messages.create_acls import CreateAclsRequest
+from wire.messages.delete_acls import DeleteAclsRequest
 from wire.messages.describe_quorum import DescribeQuorumResponse
 from wire.messages.remove_raft_voter import RemoveRaftVoterResponse
 
@@ -64,6 +67,32 @@ class ForwardingHandler:
         return Suspend(ask, is_long=_means_all(request) or names_many(request))
 
 
+class AclForwardingHandler(ForwardingHandler):
+    """CreateAcls and DeleteAcls (APIs 30, 31). As in Kafka, numbers that mean nothing close the connection."""
+
+    def handle(self, context: Context, request: Any) -> Result:
+        """Raises `RemoteProtocolError` for an unknown element."""
+        if not names_many(request):
+            _check_known(request)
+            return super().handle(context, request)
+        later, forward = context.for_later(), super().handle
+
+        async def check_first() -> Any:
+            await self._broker.long_work.begin().in_worker(_check_known, request)
+            return forward(later, request)
+
+        return Suspend(check_first, is_long=True)
+
+
+def _check_known(request: CreateAclsRequest | DeleteAclsRequest) -> None:
+    if isinstance(request, CreateAclsRequest):
+        is_unknown = any(has_unknown(each) for each in request.creations)
+    else:
+        is_unknown = any(AclFilter.of_deletion(each).has_unknown for each in request.filters)
+    if is_unknown:
+        raise RemoteProtocolError("a request about ACLs has unknown elements")
+
+
 def _means_all(request: Any) -> bool:
     """True if the request asks about all partitions of the cluster, by a null list."""
     lists = {ApiKey.ELECT_LEADERS: "topic_partitions", ApiKey.LIST_PARTITION_REASSIGNMENTS: "topics"}
@@ -76,4 +105,9 @@ def forwarding_handlers(broker: Broker) -> dict[int, Handler]:
         int(key): ForwardingHandler(broker, refuse).handle for key, refuse in _OF_THE_QUORUM.items()
     }
     decided = ForwardingHandler(broker, refusal).handle
-    return handlers | {int(key): decided for key in _OF_THE_CONTROLLER}
+    acls = AclForwardingHandler(broker, refusal).handle
+    return (
+        handlers
+        | {int(key): decided for key in _OF_THE_CONTROLLER}
+        | dict.fromkeys((int(ApiKey.CREATE_ACLS), int(ApiKey.DELETE_ACLS)), acls)
+    )

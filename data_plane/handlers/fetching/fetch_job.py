@@ -26,6 +26,7 @@ from data_plane.replication.read_replica import preferred_read_replica
 from data_plane.replication.throttle import ReplicationThrottle
 from data_plane.replication.waiting_fetches import Until
 from odradek.env.ports import DiskError
+from odradek.security.acls.rules import Operation, ResourceType
 from odradek.serving.contract import Context, PinsFiles
 from odradek.serving.shared_parts import shared
 from odradek.serving.slices import Work
@@ -48,6 +49,7 @@ FOLLOWERS_SERVE_SINCE = 11
 REPLICA_STATE_SINCE = 15
 LEADER_HINTS_SINCE = 16
 READ_COMMITTED = 1
+_READ, _TOPIC = int(Operation.READ), int(ResourceType.TOPIC)
 CHUNK = 64
 """The number of partitions that are read and answered between two checks whether a slice is over."""
 READ_UNITS = 3
@@ -112,11 +114,13 @@ class FetchJob:
         "rack",
         "replica_epoch",
         "replica_id",
+        "rights",
     )
 
     def __init__(self, broker: Broker, plan: FetchPlan, request: FetchRequest, context: Context) -> None:
         api_version = context.api_version
         self.listener = context.listener
+        self.rights = context.rights
         self.broker = broker
         self.plan = plan
         self.api_version = api_version
@@ -193,7 +197,9 @@ class FetchJob:
     ) -> None:
         for fetched in partitions:
             partition = self.hosted(fetched)
-            if partition is None:
+            if self.rights is not None and not self._may_read(fetched):
+                answer = self._error(fetched, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            elif partition is None:
                 answer = self._error(fetched, None, self._missing_error(fetched))
             else:
                 answer = self._read_partition(attempt, fetched, partition, room, is_first)
@@ -202,6 +208,19 @@ class FetchJob:
             if answer.error_code or answer.diverging_epoch is not _NOT_DIVERGING:
                 attempt.must_answer = True
             attempt.answers.append((fetched, answer))
+
+    def _may_read(self, fetched: FetchedPartition) -> bool:
+        """True if the client may read the topic now. A follower was judged before (`fetch_door`)."""
+        if self.is_follower:
+            return True
+        name: Any = fetched.key[0]
+        if self.by_id:
+            topic = self.broker.image.topics_by_id.get(name)
+            if topic is None:
+                return True
+            name = topic.name
+        allowed: bool = self.rights.allows(_READ, _TOPIC, name)
+        return allowed
 
     def _read_partition(
         self,

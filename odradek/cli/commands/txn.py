@@ -7,13 +7,13 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.commands.txn_hanging import register_find_hanging
 from odradek.cli.connecting import call_failure, changing, connected
 from odradek.cli.coordinator_records import TRANSACTION_STATES
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import YELLOW, counted, paint, print_json, print_table, print_values, span_text
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
 from odradek.cli.times import moment_text
+from odradek.cli.txn_hanging import register_find_hanging
 
 if TYPE_CHECKING:
     from odradek.client.admin import ActiveProducer, FencedProducer, TransactionDescription

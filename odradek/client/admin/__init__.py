@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from odradek.client.admin.admin_acls import create_acls, delete_acls, describe_acls
     from odradek.client.admin.admin_configs import (
         AlterConfig,
         ConfigDescription,
@@ -174,12 +175,15 @@ __all__ = [
     "alter_group_offsets",
     "alter_partition_reassignments",
     "alter_replica_log_dirs",
+    "create_acls",
     "create_partitions",
     "create_topics",
+    "delete_acls",
     "delete_group_offsets",
     "delete_groups",
     "delete_records",
     "delete_topics",
+    "describe_acls",
     "describe_cluster",
     "describe_configs",
     "describe_controllers",
@@ -217,6 +221,7 @@ __all__ = [
 _HOMES = {
     name: f"odradek.client.admin.{module}"
     for module, names in {
+        "admin_acls": "create_acls delete_acls describe_acls",
         "admin_configs": "AlterConfig ConfigDescription ConfigEntry ConfigOperation ConfigResource ConfigSource ConfigSynonym ConfigType ResourceType describe_configs incremental_alter_configs list_config_resources",
         "admin_groups": "GroupDescription GroupListing GroupMember delete_groups describe_groups list_groups",
         "admin_hanging": "HangingSearch OldTransaction Prospect RefusedMarker find_hanging_transactions",

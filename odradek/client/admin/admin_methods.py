@@ -108,6 +108,11 @@ class BlockingAdminMethods:
     incremental_alter_configs = _blocking(lambda: admin.incremental_alter_configs)
     list_config_resources = _blocking(lambda: admin.list_config_resources)
 
+    # ACLs
+    describe_acls = _blocking(lambda: admin.describe_acls)
+    create_acls = _blocking(lambda: admin.create_acls)
+    delete_acls = _blocking(lambda: admin.delete_acls)
+
     # Groups and their offsets
     list_groups = _blocking(lambda: admin.list_groups)
     describe_groups = _blocking(lambda: admin.describe_groups)
@@ -172,6 +177,11 @@ class AsyncAdminMethods:
     describe_configs = _async(lambda: admin.describe_configs)
     incremental_alter_configs = _async(lambda: admin.incremental_alter_configs)
     list_config_resources = _async(lambda: admin.list_config_resources)
+
+    # ACLs
+    describe_acls = _async(lambda: admin.describe_acls)
+    create_acls = _async(lambda: admin.create_acls)
+    delete_acls = _async(lambda: admin.delete_acls)
 
     # Groups and their offsets
     list_groups = _async(lambda: admin.list_groups)

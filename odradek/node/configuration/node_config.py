@@ -35,6 +35,7 @@ from odradek.node.configuration.quorum_config import (
     parse_quorum,
     parse_roles,
 )
+from odradek.security.acls.authorizer import AuthorizerSettings, parse_principals
 
 PLAINTEXT = "PLAINTEXT"
 EVERYWHERE = ("", "0.0.0.0", "::")
@@ -77,13 +78,22 @@ FORMER_DEFS: dict[str, ConfigDef] = {
 }
 """Keys that Kafka had before version 4 and that have an effect here. If they are unset, the node chooses the value."""
 
+SUPER_USERS = "super.users"
+ALLOW_EVERYONE = "allow.everyone.if.no.acl.found"
+AUTHORIZER_DEFS: dict[str, ConfigDef] = {
+    name: ConfigDef("broker", name, kind, default, "", "medium", False, False)
+    for name, kind, default in ((SUPER_USERS, "string", ""), (ALLOW_EVERYONE, "boolean", "false"))
+}
+"""Keys of Kafka's StandardAuthorizer, which Kafka itself does not know (KIP-801)."""
+AUTHORIZERS = ("org.apache.kafka.metadata.authorizer.StandardAuthorizer",)
+"""Names of Kafka's that mean the authorizer here; others would be Java classes."""
+
 REPLICA_SELECTORS = (
     "org.apache.kafka.common.replica.LeaderSelector",
     "org.apache.kafka.common.replica.RackAwareReplicaSelector",
 )
 """Kafka's own; others would be Java classes."""
 _NOT_SUPPORTED = (
-    "authorizer.class.name",
     "create.topic.policy.class.name",
     "alter.config.policy.class.name",
     "client.quota.callback.class",
@@ -140,6 +150,8 @@ class NodeConfig:
     disk_full_seconds: float
     start_without_acls: bool = False
     """True if the operator knows that the ACLs in the metadata log are not enforced."""
+    authorizer: AuthorizerSettings | None = None
+    """The authorizer's settings; None where everybody may do everything."""
     release: Release = THIS_RELEASE
     """The versions and feature levels that this node speaks. They come from the code, not from a file."""
 
@@ -222,7 +234,11 @@ class NodeConfig:
     def controller_settings(self) -> ControllerSettings:
         """The controller's settings, typed, by the properties file and the defaults."""
         return settings_of(
-            ControllerSettings, self.config_layers, static_config=self.explicit, release=self.release
+            ControllerSettings,
+            self.config_layers,
+            static_config=self.explicit,
+            release=self.release,
+            has_authorizer=self.authorizer is not None,
         )
 
 
@@ -270,7 +286,25 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
         disk_hung_seconds=_seconds(values, DISK_HUNG),
         disk_full_seconds=_seconds(values, DISK_FULL),
         start_without_acls=values[START_WITHOUT_ACLS] is True,
+        authorizer=_authorizer(values),
     )
+
+
+def _authorizer(values: Mapping[str, ConfigValue]) -> AuthorizerSettings | None:
+    """The authorizer that `authorizer.class.name` names. Raises `ConfigError` for a Java class that is none of Kafka's."""
+    key = "authorizer.class.name"
+    name = values[key]
+    if not name:
+        return None
+    if name not in AUTHORIZERS:
+        raise ConfigError(
+            key, name, f"this node has no Java: name {AUTHORIZERS[0]}, or leave it empty for no authorizer"
+        )
+    try:
+        super_users = parse_principals(str(values[SUPER_USERS] or ""))
+    except ValueError as error:
+        raise ConfigError(SUPER_USERS, values[SUPER_USERS], str(error)) from error
+    return AuthorizerSettings(super_users, values[ALLOW_EVERYONE] is True)
 
 
 def _seconds(values: Mapping[str, ConfigValue], key: str) -> float:
@@ -298,7 +332,7 @@ def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[st
             raise ConfigMissing(name)
         else:
             values[name] = definition.default_value()
-    for name, definition in (FORMER_DEFS | OWN_DEFS).items():
+    for name, definition in (FORMER_DEFS | OWN_DEFS | AUTHORIZER_DEFS).items():
         values[name] = definition.parse(explicit[name]) if name in explicit else definition.default_value()
     warnings = []
     for name in explicit:

@@ -1,0 +1,1 @@
+"""What a broker's clients may ask: a door before each handler."""

@@ -1,0 +1,164 @@
+"""The door of each API that a broker serves, in one table. Under an authorizer only APIs with a door are served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from data_plane.broker import Broker
+from data_plane.groups.membership import join_refused, sync_refused
+from data_plane.handlers.doors import group_doors as groups
+from data_plane.handlers.doors import producing_doors as producing
+from data_plane.handlers.doors import topic_doors as topics
+from data_plane.handlers.doors import transaction_doors as transactions
+from odradek.security.acls.authorizer import Authorizer
+from odradek.security.acls.rules import Operation
+from odradek.security.doors.config_doors import (
+    RESOURCE_BROKER_LOGGER,
+    alter_configs_door,
+    describe_configs_door,
+)
+from odradek.security.doors.door import PASSES, Admitted, Asked, Door, GuardedHandler, for_cluster
+from odradek.serving.contract import Handler
+from wire.api_keys import ApiKey
+from wire.errors import ErrorCode
+from wire.messages import alter_configs as absolute
+from wire.messages import incremental_alter_configs as incremental
+from wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+from wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from wire.messages.describe_log_dirs import DescribeLogDirsResponse
+from wire.messages.heartbeat import HeartbeatResponse
+from wire.messages.leave_group import LeaveGroupResponse
+from wire.messages.list_config_resources import ListConfigResourcesResponse
+
+__all__ = ["AT_CONTROLLER", "DOORS", "broker_doors", "guarded"]
+
+_DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+AT_CONTROLLER = frozenset(
+    (
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_ACLS,
+        ApiKey.DELETE_ACLS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.UPDATE_FEATURES,
+        ApiKey.UNREGISTER_BROKER,
+        ApiKey.ADD_RAFT_VOTER,
+        ApiKey.REMOVE_RAFT_VOTER,
+    )
+)
+"""APIs that a broker passes on as they are: the controller judges them, by the client's principal and address."""
+
+
+def _join_door(asked: Asked, request: Any) -> Any:
+    """READ on the group."""
+    if asked.may_group(Operation.READ, request.group_id):
+        return None
+    return join_refused("", ErrorCode.GROUP_AUTHORIZATION_FAILED, asked.version)
+
+
+def _no_move(request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+    moved: dict[str, dict[int, None]] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            moved.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions))
+    return AlterReplicaLogDirsResponse(
+        0,
+        [
+            AlterReplicaLogDirTopicResult(
+                name, [AlterReplicaLogDirPartitionResult(index, _DENIED) for index in indexes]
+            )
+            for name, indexes in moved.items()
+        ],
+    )
+
+
+def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admitted | None:
+    """Everybody; the operations on the cluster are told to those who may DESCRIBE it."""
+    if not request.include_cluster_authorized_operations:
+        return None
+
+    def merge(response: DescribeClusterResponse) -> DescribeClusterResponse:
+        if not response.error_code:
+            response.cluster_authorized_operations = topics.cluster_operations(asked)
+        return response
+
+    return Admitted(request, merge)
+
+
+DOORS: Mapping[ApiKey, Door] = {
+    ApiKey.PRODUCE: producing.produce_door,
+    ApiKey.FETCH: producing.fetch_door,
+    ApiKey.LIST_OFFSETS: topics.list_offsets_door,
+    ApiKey.OFFSET_COMMIT: groups.offset_commit_door,
+    ApiKey.OFFSET_FETCH: groups.offset_fetch_door,
+    ApiKey.FIND_COORDINATOR: groups.find_coordinator_door,
+    ApiKey.JOIN_GROUP: _join_door,
+    ApiKey.HEARTBEAT: groups.member_door(lambda _, code: HeartbeatResponse(0, code)),
+    ApiKey.LEAVE_GROUP: groups.member_door(lambda _, code: LeaveGroupResponse(0, code)),
+    ApiKey.SYNC_GROUP: groups.member_door(lambda _, code: sync_refused(code)),
+    ApiKey.DESCRIBE_GROUPS: groups.describe_groups_door,
+    ApiKey.LIST_GROUPS: groups.list_groups_door,
+    ApiKey.API_VERSIONS: PASSES,
+    ApiKey.DELETE_RECORDS: topics.delete_records_door,
+    ApiKey.INIT_PRODUCER_ID: transactions.init_producer_id_door,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: topics.offset_for_leader_epoch_door,
+    ApiKey.ADD_PARTITIONS_TO_TXN: transactions.add_partitions_to_txn_door,
+    ApiKey.ADD_OFFSETS_TO_TXN: transactions.add_offsets_to_txn_door,
+    ApiKey.END_TXN: transactions.end_txn_door,
+    ApiKey.WRITE_TXN_MARKERS: transactions.write_txn_markers_door,
+    ApiKey.TXN_OFFSET_COMMIT: transactions.txn_offset_commit_door,
+    ApiKey.DESCRIBE_ACLS: PASSES,
+    ApiKey.DESCRIBE_CONFIGS: describe_configs_door,
+    ApiKey.ALTER_CONFIGS: alter_configs_door(
+        absolute.AlterConfigsResourceResponse, (RESOURCE_BROKER_LOGGER,)
+    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs_door(
+        incremental.AlterConfigsResourceResponse, (RESOURCE_BROKER_LOGGER,)
+    ),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: for_cluster(_no_move, Operation.ALTER),
+    ApiKey.DESCRIBE_LOG_DIRS: for_cluster(
+        lambda _: DescribeLogDirsResponse(0, _DENIED, []), Operation.DESCRIBE
+    ),
+    ApiKey.DELETE_GROUPS: groups.delete_groups_door,
+    ApiKey.OFFSET_DELETE: groups.offset_delete_door,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster_door,
+    ApiKey.DESCRIBE_PRODUCERS: topics.describe_producers_door,
+    ApiKey.DESCRIBE_TRANSACTIONS: transactions.describe_transactions_door,
+    ApiKey.LIST_TRANSACTIONS: transactions.list_transactions_door,
+    ApiKey.LIST_CONFIG_RESOURCES: for_cluster(
+        lambda _: ListConfigResourcesResponse(0, _DENIED, []), Operation.DESCRIBE_CONFIGS
+    ),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: topics.describe_topic_partitions_door,
+    **dict.fromkeys(AT_CONTROLLER, PASSES),
+}
+"""Doors by API; that of Metadata depends on the broker (`broker_doors`). DescribeAcls judges by itself."""
+
+_AGAIN: Mapping[ApiKey, Callable[[Asked, Any], Any]] = {ApiKey.PRODUCE: producing.produce_again}
+"""Requests that wait and are judged again. A Fetch reads anew, and so judges anew."""
+
+
+def broker_doors(broker: Broker) -> Mapping[ApiKey, Door]:
+    """The door of each API of a broker."""
+    return {**DOORS, ApiKey.METADATA: topics.metadata_door(lambda: broker.settings.auto_create_topics_enable)}
+
+
+def guarded(broker: Broker, authorizer: Authorizer, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+    """Handlers behind their doors. Raises `KeyError` for an API without one."""
+    doors = broker_doors(broker)
+    return {
+        key: GuardedHandler(
+            handle, doors[ApiKey(key)], authorizer, lambda: broker.image, _AGAIN.get(ApiKey(key))
+        ).handle
+        for key, handle in handlers.items()
+    }

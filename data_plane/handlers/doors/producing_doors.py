@@ -1,0 +1,124 @@
+"""Doors of Produce and Fetch. Both look at names through the connection's remembered decisions: this is the hot path.
+
+A Fetch's partitions are judged where they are read (`fetch_job.py`), since a session remembers partitions that its
+requests no longer name. Here only those are refused who ask as a follower without CLUSTER_ACTION.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from odradek.security.acls.rules import Operation, ResourceType
+from odradek.security.doors.door import Admitted, Asked
+from odradek.serving.contract import CLOSE, Outcome
+from wire.errors import ErrorCode
+from wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from wire.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+__all__ = ["fetch_door", "produce_again", "produce_door"]
+
+IDS_SINCE = 13
+REPLICA_STATE_SINCE = 15
+_WRITE, _TOPIC = int(Operation.WRITE), int(ResourceType.TOPIC)
+_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def produce_door(asked: Asked, request: ProduceRequest) -> Admitted | ProduceResponse | Outcome | None:
+    """WRITE on each topic; WRITE on the transactional id."""
+    named = request.transactional_id
+    if named is not None and not asked.may_transact(Operation.WRITE, named):
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if not request.acks:
+            return CLOSE
+        return ProduceResponse([_refused(topic, code, code.message) for topic in request.topic_data])
+    remembered, by_id = asked.rights.remembered(), asked.version >= IDS_SINCE
+    topics_by_id = asked.topics.topics_by_id
+    for topic in request.topic_data:
+        name = topic.name
+        if by_id:
+            found = topics_by_id.get(topic.topic_id)
+            if found is None:
+                continue
+            name = found.name
+        if remembered.get((_WRITE, _TOPIC, name)) is not True and not asked.may(Operation.WRITE, name):
+            return _sorted_out(asked, request)
+    return None
+
+
+def _may_write(asked: Asked, topic: Any) -> bool:
+    name = asked.name_of(topic.topic_id) if asked.version >= IDS_SINCE else topic.name
+    return name is None or asked.may(Operation.WRITE, name)
+
+
+def _sorted_out(asked: Asked, request: ProduceRequest) -> Admitted | ProduceResponse | Outcome:
+    """The topics that may be written to; an error that acks=0 cannot tell closes the connection."""
+    allowed = [topic for topic in request.topic_data if _may_write(asked, topic)]
+    refused = [_refused(topic, _DENIED) for topic in request.topic_data if not _may_write(asked, topic)]
+    if not allowed:
+        return ProduceResponse(refused) if request.acks else CLOSE
+
+    def merge(response: Any) -> Any:
+        if not isinstance(response, ProduceResponse):
+            return CLOSE
+        response.responses = [*response.responses, *refused]
+        return response
+
+    return Admitted(attrs.evolve(request, topic_data=allowed), merge)
+
+
+def _refused(topic: TopicProduceData, code: ErrorCode, text: str | None = None) -> TopicProduceResponse:
+    return TopicProduceResponse(
+        topic.name, topic.topic_id, [_error(each.index, code, text) for each in topic.partition_data]
+    )
+
+
+def _error(index: int, code: ErrorCode, text: str | None) -> PartitionProduceResponse:
+    return PartitionProduceResponse(index, code, -1, -1, -1, [], text)
+
+
+def produce_again(asked: Asked, response: Any) -> Any:
+    """The answer to batches that waited: an error for each topic whose right is gone by now."""
+    if isinstance(response, ProduceResponse):
+        response.responses = [
+            each
+            if _may_write(asked, each)
+            else attrs.evolve(
+                each, partition_responses=[_error(p.index, _DENIED, None) for p in each.partition_responses]
+            )
+            for each in response.responses
+        ]
+    return response
+
+
+def fetch_door(asked: Asked, request: FetchRequest) -> FetchResponse | None:
+    """READ on each topic, judged when it is read; CLUSTER_ACTION for followers."""
+    replica_id = (
+        request.replica_state.replica_id if asked.version >= REPLICA_STATE_SINCE else request.replica_id
+    )
+    if replica_id < 0 or asked.may_cluster(Operation.CLUSTER_ACTION):
+        return None
+    return FetchResponse(
+        0,
+        ErrorCode.NONE,
+        0,
+        [
+            FetchableTopicResponse(
+                topic.topic,
+                topic.topic_id,
+                [
+                    PartitionData(each.partition, _DENIED, -1, -1, -1, records=b"")
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+        [],
+    )

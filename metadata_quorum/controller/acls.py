@@ -1,0 +1,146 @@
+"""CreateAcls and DeleteAcls: rules come and go (KIP-140, KIP-290). PURE.
+
+A rule that is there already is not written again. A request is refused as a whole only for its size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metadata_quorum.controller.decision_basis import DecisionBasis
+from metadata_quorum.controller.limits import batch_too_large, check_batch
+from metadata_quorum.image.metadata_image import MetadataImage
+from metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.security.acls.acl_requests import AclFilter, checked_acl
+from odradek.security.acls.rules import Acl
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from wire.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from wire.messages.metadata_records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
+
+__all__ = ["create_acls", "delete_acls", "refuse_create_acls", "refuse_delete_acls"]
+
+NO_AUTHORIZER = "No Authorizer is configured."
+COMPARED_PER_REQUEST_MAX = 200_000
+"""The number of times that one request may compare a filter with an ACL."""
+
+
+def create_acls(
+    image: MetadataImage, request: CreateAclsRequest, context: DecisionContext, basis: DecisionBasis
+) -> Decision:
+    """One result for each ACL that is asked for."""
+    if not basis.settings.has_authorizer:
+        return Decision((), refuse_create_acls(request, ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
+    known = image.access.acl_ids
+    added: dict[Acl, bytes] = {}
+    results = []
+    for creation in request.creations:
+        try:
+            acl = checked_acl(creation)
+        except KafkaError as error:
+            results.append(AclCreationResult(error.code, error.message))
+            continue
+        if acl not in known and acl not in added:
+            added[acl] = context.new_uuid()
+        results.append(AclCreationResult(ErrorCode.NONE, ""))
+    records = [
+        AccessControlEntryRecord(
+            acl_id,
+            acl.resource_type,
+            acl.resource_name,
+            acl.pattern_type,
+            acl.principal,
+            acl.host,
+            acl.operation,
+            acl.permission_type,
+        )
+        for acl, acl_id in added.items()
+    ]
+    try:
+        check_batch(records)
+    except KafkaError as error:
+        return Decision((), refuse_create_acls(request, error.code, error.message))
+    return Decision(records, CreateAclsResponse(0, results))
+
+
+def delete_acls(
+    image: MetadataImage, request: DeleteAclsRequest, context: DecisionContext, basis: DecisionBasis
+) -> Decision:
+    """The ACLs that each filter means. One that several filters mean goes with the first of them."""
+    if not basis.settings.has_authorizer:
+        return Decision((), refuse_delete_acls(request, ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
+    acls = image.access.acls
+    gone: dict[bytes, None] = {}
+    results = []
+    compared = 0
+    for each in request.filters:
+        asked = AclFilter.of_deletion(each)
+        try:
+            asked.check()
+        except KafkaError as error:
+            results.append(DeleteAclsFilterResult(error.code, error.message, []))
+            continue
+        exact = image.access.acl_ids.get(_as_acl(asked))
+        if exact is None:
+            compared += len(acls)
+            if compared > max(COMPARED_PER_REQUEST_MAX, len(acls)):
+                large = batch_too_large()
+                return Decision((), refuse_delete_acls(request, large.code, large.message))
+        matches = asked.matcher()
+        found = [acl_id for acl_id in sorted(acls) if matches(acls[acl_id])] if exact is None else [exact]
+        told = [acl_id for acl_id in found if acl_id not in gone]
+        gone.update(dict.fromkeys(told))
+        results.append(
+            DeleteAclsFilterResult(ErrorCode.NONE, None, [_deleted(acls[acl_id]) for acl_id in told])
+        )
+    records = [RemoveAccessControlEntryRecord(acl_id) for acl_id in gone]
+    try:
+        check_batch(records)
+    except KafkaError as error:
+        return Decision((), refuse_delete_acls(request, error.code, error.message))
+    return Decision(records, DeleteAclsResponse(0, results))
+
+
+def _as_acl(asked: AclFilter) -> Acl:
+    """The only ACL that a filter with all parts can mean; filters with open parts equal no ACL."""
+    return Acl(
+        asked.resource_type,
+        asked.resource_name or "",
+        asked.pattern_type,
+        asked.principal or "",
+        asked.host or "",
+        asked.operation,
+        asked.permission_type,
+    )
+
+
+def _deleted(acl: Acl) -> DeleteAclsMatchingAcl:
+    return DeleteAclsMatchingAcl(
+        ErrorCode.NONE,
+        None,
+        acl.resource_type,
+        acl.resource_name,
+        acl.pattern_type,
+        acl.principal,
+        acl.host,
+        acl.operation,
+        acl.permission_type,
+    )
+
+
+def refuse_create_acls(request: CreateAclsRequest, code: ErrorCode, text: str | None) -> CreateAclsResponse:
+    """One error for every ACL."""
+    result = AclCreationResult(code, text)
+    return CreateAclsResponse(0, [result for _ in request.creations])
+
+
+def refuse_delete_acls(request: Any, code: ErrorCode, text: str | None) -> DeleteAclsResponse:
+    """One error for every filter."""
+    filters: list[DeleteAclsFilter] = request.filters
+    return DeleteAclsResponse(0, [DeleteAclsFilterResult(code, text, []) for _ in filters])

@@ -1,0 +1,249 @@
+"""The door of each API that a controller decides or answers, judged by the client that asks. PURE.
+
+A client asks the controller by itself, or a broker passes its request on (in an Envelope, or within one process). Both
+ways lead through `ControllerDoors.admit` with the client's own principal and address (KIP-590, KIP-801).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from metadata_quorum.controller.refusals import refusal
+from metadata_quorum.topic_names import CLUSTER_METADATA_TOPIC
+from odradek.security.acls.authorizer import Authorizer, Rights
+from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
+from odradek.security.doors.config_doors import alter_configs_door, describe_configs_door
+from odradek.security.doors.door import (
+    PASSES,
+    Admitted,
+    Asked,
+    Door,
+    Topics,
+    for_cluster,
+    operations_of,
+    split,
+)
+from wire.api import response_class
+from wire.api_keys import ApiKey
+from wire.errors import ErrorCode
+from wire.messages import alter_configs as absolute
+from wire.messages import incremental_alter_configs as incremental
+from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopicResult
+from wire.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from wire.messages.describe_quorum import DescribeQuorumResponse
+from wire.messages.list_partition_reassignments import (
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+from wire.structure import ZERO_UUID, Message
+
+__all__ = ["CONTROLLER_DOORS", "OF_NODES", "ControllerDoors"]
+
+_DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+_TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+STATES_SINCE = 6
+"""DeleteTopics names topics by name or id since this version; before, in a list of names."""
+
+
+def _refuse(request: Any) -> Any:
+    return refusal(request, _DENIED, _DENIED.message)
+
+
+def _only_error(api_key: ApiKey) -> Callable[[Any], Message]:
+    """The answer of an API that has nothing but an error code."""
+
+    def refuse(request: Any) -> Message:
+        response: Any = response_class(api_key)()
+        response.error_code = _DENIED
+        if hasattr(response, "error_message"):
+            response.error_message = _DENIED.message
+        return response  # type: ignore[no-any-return]  # a message of a class that is looked up
+
+    return refuse
+
+
+def create_topics_door(asked: Asked, request: CreateTopicsRequest) -> Admitted:
+    """CREATE on the cluster or the topic; what a topic was created with is told to who may DESCRIBE_CONFIGS."""
+    counts = Counter(each.name for each in request.topics)
+    may_all = asked.may_cluster(Operation.CREATE)
+
+    def passes(topic: Any) -> bool:
+        # The decision refuses names that stand twice, and the name that nobody may use.
+        is_judged = counts[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC
+        return may_all or not is_judged or asked.may(Operation.CREATE, topic.name)
+
+    allowed, refused = split(request.topics, passes)
+    told = [
+        CreatableTopicResult(each.name, ZERO_UUID, _TOPIC_DENIED, "Authorization failed.") for each in refused
+    ]
+
+    def merge(response: CreateTopicsResponse) -> CreateTopicsResponse:
+        for each in response.topics:
+            if not each.error_code and not asked.may(Operation.DESCRIBE_CONFIGS, each.name):
+                each.topic_config_error_code = _TOPIC_DENIED
+                each.num_partitions = each.replication_factor = -1
+                each.configs = []
+        response.topics = [*response.topics, *told]
+        return response
+
+    return Admitted(attrs.evolve(request, topics=allowed), merge)
+
+
+def create_partitions_door(asked: Asked, request: CreatePartitionsRequest) -> Admitted | None:
+    """ALTER on each topic."""
+    counts = Counter(each.name for each in request.topics)
+    allowed, refused = split(
+        request.topics, lambda topic: counts[topic.name] > 1 or asked.may(Operation.ALTER, topic.name)
+    )
+    if not refused:
+        return None
+    told = [CreatePartitionsTopicResult(each.name, _TOPIC_DENIED, None) for each in refused]
+
+    def merge(response: Any) -> Any:
+        response.results = [*response.results, *told]
+        return response
+
+    return Admitted(attrs.evolve(request, topics=allowed), merge)
+
+
+def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted | None:
+    """DELETE on each topic. Only who may DESCRIBE a topic learns that it is there."""
+    if asked.version < STATES_SINCE:
+        names, hidden = split(request.topic_names, lambda name: _may_ask_deletion(asked, name))
+        told = [
+            DeletableTopicResult(name, ZERO_UUID, _TOPIC_DENIED, _TOPIC_DENIED.message)
+            for name in dict.fromkeys(hidden)
+        ]
+        admitted = attrs.evolve(request, topic_names=names)
+    else:
+        told = []
+        allowed = []
+        for topic in request.topics:
+            name = topic.name if topic.name is not None else asked.name_of(topic.topic_id)
+            if name is None or (topic.name is not None and topic.topic_id != ZERO_UUID):
+                allowed.append(topic)
+            elif topic.name is None and not asked.may(Operation.DELETE, name):
+                shown = name if asked.may(Operation.DESCRIBE, name) else None
+                told.append(DeletableTopicResult(shown, topic.topic_id, _TOPIC_DENIED, _TOPIC_DENIED.message))
+            elif topic.name is not None and not _may_ask_deletion(asked, name):
+                told.append(DeletableTopicResult(name, ZERO_UUID, _TOPIC_DENIED, _TOPIC_DENIED.message))
+            else:
+                allowed.append(topic)
+        admitted = attrs.evolve(request, topics=allowed)
+    if not told:
+        return None
+
+    def merge(response: DeleteTopicsResponse) -> DeleteTopicsResponse:
+        response.responses = [*response.responses, *told]
+        return response
+
+    return Admitted(admitted, merge)
+
+
+def _may_ask_deletion(asked: Asked, name: str) -> bool:
+    """True if the answer may come from the decision: who may DESCRIBE a topic hears that it does not exist."""
+    if not asked.may(Operation.DESCRIBE, name):
+        return False
+    return name not in asked.topics.topics or asked.may(Operation.DELETE, name)
+
+
+def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admitted | Any | None:
+    """ALTER on the cluster: a controller tells its peers' addresses to administrators alone (KIP-919)."""
+    if not asked.may_cluster(Operation.ALTER):
+        return DescribeClusterResponse(0, _DENIED, _DENIED.message, 1)
+    if not request.include_cluster_authorized_operations:
+        return None
+
+    def merge(response: DescribeClusterResponse) -> DescribeClusterResponse:
+        if not response.error_code:
+            response.cluster_authorized_operations = operations_of(
+                asked.rights, ResourceType.CLUSTER, CLUSTER_NAME
+            )
+        return response
+
+    return Admitted(request, merge)
+
+
+def _no_list(request: Any) -> Any:
+    """Kafka names the partitions that were asked for, with nothing in them."""
+    response = _refuse(request)
+    response.topics = [
+        OngoingTopicReassignment(
+            topic.name, [OngoingPartitionReassignment(index, [], [], []) for index in topic.partition_indexes]
+        )
+        for topic in request.topics or ()
+    ]
+    return response
+
+
+_ACTS = Operation.CLUSTER_ACTION
+OF_NODES = (
+    ApiKey.FETCH,
+    ApiKey.VOTE,
+    ApiKey.BEGIN_QUORUM_EPOCH,
+    ApiKey.END_QUORUM_EPOCH,
+    ApiKey.FETCH_SNAPSHOT,
+    ApiKey.UPDATE_RAFT_VOTER,
+    ApiKey.ALTER_PARTITION,
+    ApiKey.BROKER_REGISTRATION,
+    ApiKey.BROKER_HEARTBEAT,
+    ApiKey.ALLOCATE_PRODUCER_IDS,
+    ApiKey.CONTROLLER_REGISTRATION,
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+    ApiKey.ENVELOPE,
+)
+"""Requests that only nodes send."""
+
+CONTROLLER_DOORS: Mapping[ApiKey, Door] = {
+    **{key: for_cluster(_only_error(key), _ACTS) for key in OF_NODES},
+    ApiKey.API_VERSIONS: PASSES,
+    ApiKey.CREATE_TOPICS: create_topics_door,
+    ApiKey.DELETE_TOPICS: delete_topics_door,
+    ApiKey.CREATE_PARTITIONS: create_partitions_door,
+    ApiKey.ALTER_CONFIGS: alter_configs_door(absolute.AlterConfigsResourceResponse),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs_door(incremental.AlterConfigsResourceResponse),
+    ApiKey.DESCRIBE_CONFIGS: describe_configs_door,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster_door,
+    ApiKey.DESCRIBE_ACLS: PASSES,
+    ApiKey.CREATE_ACLS: for_cluster(_refuse, Operation.ALTER),
+    ApiKey.DELETE_ACLS: for_cluster(_refuse, Operation.ALTER),
+    ApiKey.ELECT_LEADERS: for_cluster(_refuse, Operation.ALTER),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: for_cluster(_refuse, Operation.ALTER),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: for_cluster(_no_list, Operation.DESCRIBE),
+    ApiKey.DESCRIBE_QUORUM: for_cluster(
+        lambda _: DescribeQuorumResponse(_DENIED, _DENIED.message, [], []), Operation.DESCRIBE
+    ),
+    ApiKey.UPDATE_FEATURES: for_cluster(_refuse, Operation.ALTER),
+    ApiKey.UNREGISTER_BROKER: for_cluster(_refuse, Operation.ALTER),
+    ApiKey.ADD_RAFT_VOTER: for_cluster(_only_error(ApiKey.ADD_RAFT_VOTER), Operation.ALTER),
+    ApiKey.REMOVE_RAFT_VOTER: for_cluster(_only_error(ApiKey.REMOVE_RAFT_VOTER), Operation.ALTER),
+}
+"""Doors by API, for a controller's listener and for what brokers pass on. DescribeAcls judges by itself."""
+
+
+class ControllerDoors:
+    """The doors of one node's controller, with its authorizer."""
+
+    def __init__(self, authorizer: Authorizer, topics: Callable[[], Topics]) -> None:
+        self.authorizer = authorizer
+        self.topics = topics
+
+    def admit(self, principal: str, host: str, request: Message, version: int) -> Admitted | Message:
+        """The part of a client's request that is decided, or the refusal of the whole."""
+        assert request.API_KEY is not None
+        asked = Asked(Rights(self.authorizer, principal, host), version, self.topics())
+        admitted = CONTROLLER_DOORS[ApiKey(request.API_KEY)](asked, request)
+        if admitted is None:
+            return Admitted(request, _as_it_is)
+        result: Admitted | Message = admitted
+        return result
+
+
+def _as_it_is(response: Any) -> Any:
+    return response

@@ -1,0 +1,283 @@
+"""`odradek acl list|add|remove|check`: the rules of who may do what."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from odradek.cli.connecting import changing, connected
+from odradek.cli.failure import USAGE, CliError
+from odradek.cli.output import YELLOW, counted, paint, print_json, print_table
+from odradek.cli.parsing import Groups, add_command, add_connection_options
+
+if TYPE_CHECKING:
+    from odradek.client.shells.blocking import Client
+    from odradek.security.acls.acl_requests import AclFilter
+    from odradek.security.acls.authorizer import Authorizer
+    from odradek.security.acls.rules import Acl
+
+__all__ = ["register"]
+
+_RESOURCES = ("topic", "group", "transactional-id", "delegation-token", "user-resource")
+"""Options that name a resource. `--user` is who acts, so the resource of the type USER is named otherwise."""
+_TYPES = {"user-resource": "USER"}
+DENIED = 1
+
+
+def register(groups: Groups) -> None:
+    """Add the group of commands."""
+    commands = groups.add_parser("acl", help="list, add, remove, check rights").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    listing = add_command(commands, "list", _list, "list the rules that match")
+    _add_rule_options(listing)
+    add_connection_options(listing)
+    add = add_command(commands, "add", _add, "give a right, or deny it")
+    _add_rule_options(add)
+    add.add_argument("--deny", action="store_true", help="deny it (a denial wins over every right)")
+    add.add_argument("--dry-run", action="store_true", help="only show the rules")
+    add_connection_options(add)
+    remove = add_command(commands, "remove", _remove, "remove the rules that match")
+    _add_rule_options(remove)
+    remove.add_argument("--dry-run", action="store_true", help="only show the rules")
+    add_connection_options(remove)
+    check = add_command(
+        commands, "check", _check, "tell whether a user may do something, and which rule decides"
+    )
+    _add_rule_options(check)
+    check.add_argument(
+        "--super-user",
+        action="append",
+        default=[],
+        metavar="USER",
+        help="a user in super.users, which only the nodes' files know (repeat for more)",
+    )
+    check.add_argument(
+        "--allow-everyone",
+        action="store_true",
+        help="allow.everyone.if.no.acl.found is true in the nodes' files",
+    )
+    add_connection_options(check)
+
+
+def _add_rule_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--user", action="append", metavar="USER", help="who acts: a name, type:name, or * (repeat for more)"
+    )
+    parser.add_argument("--host", metavar="ADDRESS", help="the address that they act from (add: default any)")
+    parser.add_argument(
+        "--operation", action="append", metavar="NAME", help="read, write, create, ..., all (repeat for more)"
+    )
+    for name in _RESOURCES:
+        parser.add_argument(
+            f"--{name}", action="append", metavar="NAME", help=f"a {name.replace('-', ' ')}, or * for all"
+        )
+    parser.add_argument("--cluster", action="store_true", help="the cluster itself")
+    parser.add_argument("--prefixed", action="store_true", help="names are beginnings of names")
+
+
+def _principal(text: str) -> str:
+    return text if ":" in text else f"User:{text}"
+
+
+def _resources(args: argparse.Namespace) -> list[tuple[int, str]]:
+    from odradek.security.acls.rules import CLUSTER_NAME, ResourceType
+
+    found = []
+    for option in _RESOURCES:
+        kind = ResourceType[_TYPES.get(option, option.upper().replace("-", "_"))]
+        found += [(int(kind), name) for name in getattr(args, option.replace("-", "_")) or ()]
+    if args.cluster:
+        found.append((int(ResourceType.CLUSTER), CLUSTER_NAME))
+    return found
+
+
+def _operations(args: argparse.Namespace) -> list[int]:
+    from odradek.security.acls.rules import Operation
+
+    known = [each.name.lower().replace("_", "-") for each in Operation if each > Operation.ANY]
+    codes = []
+    for text in args.operation or ():
+        name = text.lower().replace("_", "-")
+        if name not in known:
+            raise CliError(f"--operation {text}: known are {', '.join(known)}", USAGE)
+        codes.append(int(Operation[name.upper().replace("-", "_")]))
+    return codes
+
+
+def _needed(args: argparse.Namespace) -> list[tuple[str, int, int, str]]:
+    """(principal, operation, resource type, name) of each combination that is named."""
+    resources, operations = _resources(args), _operations(args)
+    if not (args.user and resources and operations):
+        raise CliError("give --user, --operation and a resource, such as --topic NAME", USAGE)
+    return [
+        (_principal(user), operation, kind, name)
+        for user in args.user
+        for kind, name in resources
+        for operation in operations
+    ]
+
+
+def _rules(args: argparse.Namespace) -> list[Acl]:
+    from odradek.security.acls.rules import SUPPORTED, Acl, Operation, PatternType, Permission, ResourceType
+
+    pattern = PatternType.PREFIXED if args.prefixed else PatternType.LITERAL
+    permission = Permission.DENY if args.deny else Permission.ALLOW
+    rules = []
+    for principal, operation, kind, name in _needed(args):
+        supported = SUPPORTED[kind]
+        if operation != Operation.ALL and operation not in supported:
+            names = ", ".join(each.name.lower().replace("_", "-") for each in supported)
+            raise CliError(
+                f"a {ResourceType(kind).name.lower()} has no operation {Operation(operation).name.lower()}: it has {names}, all",
+                USAGE,
+            )
+        rules.append(Acl(kind, name, pattern, principal, args.host or "*", operation, permission))
+    return rules
+
+
+def _filters(args: argparse.Namespace) -> list[AclFilter]:
+    """A filter for each combination that is named; what is left out matches everything."""
+    from odradek.security.acls.acl_requests import AclFilter
+    from odradek.security.acls.rules import Operation, PatternType, Permission, ResourceType
+
+    pattern = PatternType.PREFIXED if args.prefixed else PatternType.ANY
+    users: list[str | None] = [*(_principal(user) for user in args.user or ())] or [None]
+    resources: list[tuple[int, str | None]] = [*_resources(args)] or [(int(ResourceType.ANY), None)]
+    operations = _operations(args) or [int(Operation.ANY)]
+    return [
+        AclFilter(kind, name, pattern, user, args.host, operation, Permission.ANY)
+        for user in users
+        for kind, name in resources
+        for operation in operations
+    ]
+
+
+def _document(acl: Acl) -> dict[str, str]:
+    from odradek.security.acls.rules import Operation, PatternType, Permission, ResourceType
+
+    return {
+        "resource_type": ResourceType(acl.resource_type).name.lower(),
+        "resource_name": acl.resource_name,
+        "pattern_type": PatternType(acl.pattern_type).name.lower(),
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": Operation(acl.operation).name.lower(),
+        "permission": Permission(acl.permission_type).name.lower(),
+    }
+
+
+def _show(args: argparse.Namespace, acls: Iterable[Acl], **more: Any) -> None:
+    documents = [_document(acl) for acl in sorted(acls, key=str)]
+    if args.json:
+        print_json({"acls": documents, **more})
+        return
+    rows = [
+        (
+            each["principal"],
+            each["permission"],
+            each["operation"],
+            each["resource_type"],
+            each["resource_name"] + ("..." if each["pattern_type"] == "prefixed" else ""),
+            each["host"],
+        )
+        for each in documents
+    ]
+    print_table(("PRINCIPAL", "PERMISSION", "OPERATION", "RESOURCE", "NAME", "HOST"), rows)
+
+
+def _found(client: Client, filters: Iterable[AclFilter]) -> list[Acl]:
+    return list(dict.fromkeys(acl for each in filters for acl in client.admin.describe_acls(each)))
+
+
+def _list(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        _show(args, _found(client, _filters(args)))
+    return 0
+
+
+def _add(args: argparse.Namespace) -> int:
+    rules = _rules(args)
+    if args.dry_run:
+        _show(args, rules, executed=False)
+        if not args.json:
+            print(paint(YELLOW, "nothing was changed: leave --dry-run out to do it"))
+        return 0
+    with connected(args) as client, changing():
+        for error in client.admin.create_acls(rules).values():
+            if error is not None:
+                raise error
+    _show(args, rules, executed=True)
+    return 0
+
+
+def _remove(args: argparse.Namespace) -> int:
+    filters = _filters(args)
+    if not (args.user or args.operation or args.host or _resources(args)):
+        raise CliError("say which rules: give --user, --operation, --host or a resource", USAGE)
+    with connected(args) as client:
+        if args.dry_run:
+            gone = _found(client, filters)
+        else:
+            with changing():
+                gone = client.admin.delete_acls(filters)
+    _show(args, gone, executed=not args.dry_run)
+    if not args.json:
+        print(
+            paint(YELLOW, "nothing was changed: leave --dry-run out to do it")
+            if args.dry_run
+            else f"{counted(len(gone), 'rule')} removed"
+        )
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    """Exit code 0 if all is allowed, 1 if anything is denied."""
+    from odradek.security.acls.rules import Operation, ResourceType
+
+    needed = _needed(args)
+    with connected(args) as client:
+        authorizer = _authorizer_of(args, client)
+    documents = []
+    for principal, operation, kind, name in needed:
+        judged = authorizer.judge(principal, args.host or "*", operation, kind, name)
+        documents.append(
+            {
+                "principal": principal,
+                "operation": Operation(operation).name.lower(),
+                "resource_type": ResourceType(kind).name.lower(),
+                "resource_name": name,
+                "allowed": judged.is_allowed,
+                "reason": judged.reason.value,
+                "rule": None if judged.rule is None else _document(judged.rule),
+                "decided_by": str(judged.rule) if judged.rule is not None else judged.reason.value,
+            }
+        )
+    if args.json:
+        print_json({"checks": documents})
+    else:
+        rows = [
+            (
+                each["principal"],
+                each["operation"],
+                f"{each['resource_type']} {each['resource_name']}",
+                "allowed" if each["allowed"] else "denied",
+                each["decided_by"],
+            )
+            for each in documents
+        ]
+        print_table(("PRINCIPAL", "OPERATION", "RESOURCE", "ANSWER", "DECIDED BY"), rows)
+    return 0 if all(each["allowed"] for each in documents) else DENIED
+
+
+def _authorizer_of(args: argparse.Namespace, client: Client) -> Authorizer:
+    """The cluster's rules, with the super users and the default that the command line tells."""
+    from odradek.security.acls.acl_requests import AclFilter
+    from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
+
+    acls = client.admin.describe_acls(AclFilter(1, None, 1, None, None, 1, 1))
+    super_users = frozenset(_principal(user) for user in args.super_user)
+    authorizer = Authorizer(AuthorizerSettings(super_users, args.allow_everyone))
+    authorizer.apply({number.to_bytes(16, "big"): acl for number, acl in enumerate(acls)}, ())
+    return authorizer

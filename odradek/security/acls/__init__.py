@@ -1,0 +1,1 @@
+"""ACLs: rules, their index, decisions. PURE."""

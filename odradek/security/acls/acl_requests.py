@@ -1,0 +1,153 @@
+"""Rules of CreateAcls, DeleteAcls and DescribeAcls: what a new ACL must be, and which ACLs a filter means. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+
+import attrs
+
+from odradek.security.acls.rules import (
+    ANY_NAME,
+    CLUSTER_NAME,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.create_acls import AclCreation
+from wire.messages.delete_acls import DeleteAclsFilter
+from wire.messages.describe_acls import DescribeAclsRequest
+
+__all__ = ["AclFilter", "checked_acl", "has_unknown"]
+
+
+def _invalid(text: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, text)
+
+
+def is_known(kind: type[IntEnum], number: int) -> bool:
+    """True if a number has a meaning other than UNKNOWN."""
+    return number in kind.__members__.values() and number != 0
+
+
+def has_unknown(creation: AclCreation) -> bool:
+    """True if a part of an ACL is UNKNOWN by its number 0; such a request closes its connection."""
+    return not (
+        creation.resource_type
+        and creation.resource_pattern_type
+        and creation.operation
+        and creation.permission_type
+    )
+
+
+def checked_acl(creation: AclCreation) -> Acl:
+    """The ACL that a client asks for. Raises `KafkaError` INVALID_REQUEST with Kafka's words."""
+    kind, name = creation.resource_type, creation.resource_name
+    if kind == ResourceType.CLUSTER and name != CLUSTER_NAME:
+        raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+    if not name:
+        raise _invalid("Invalid empty resource name")
+    if not is_known(ResourceType, kind) or kind == ResourceType.ANY:
+        raise _invalid(f"Invalid resourceType {_name(ResourceType, kind)}")
+    pattern = creation.resource_pattern_type
+    if pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise _invalid(f"Invalid patternType {_name(PatternType, pattern)}")
+    operation = creation.operation
+    if not is_known(Operation, operation) or operation == Operation.ANY:
+        raise _invalid(f"Invalid operation {_name(Operation, operation)}")
+    permission = creation.permission_type
+    if permission not in (Permission.DENY, Permission.ALLOW):
+        raise _invalid(f"Invalid permissionType {_name(Permission, permission)}")
+    if ":" not in creation.principal:
+        raise _invalid(
+            f"Could not parse principal from `{creation.principal}` (no colon is present separating the "
+            "principal type from the principal name)"
+        )
+    return Acl(kind, name, pattern, creation.principal, creation.host, operation, permission)
+
+
+def _name(kind: type[IntEnum], number: int) -> str:
+    return kind(number).name if number in kind.__members__.values() else "UNKNOWN"
+
+
+@attrs.frozen
+class AclFilter:
+    """The ACLs that a client means; None and ANY mean all."""
+
+    resource_type: int
+    resource_name: str | None
+    pattern_type: int
+    principal: str | None
+    host: str | None
+    operation: int
+    permission_type: int
+
+    @classmethod
+    def of_deletion(cls, each: DeleteAclsFilter) -> AclFilter:
+        """The filter in a DeleteAcls."""
+        return cls(
+            each.resource_type_filter,
+            each.resource_name_filter,
+            each.pattern_type_filter,
+            each.principal_filter,
+            each.host_filter,
+            each.operation,
+            each.permission_type,
+        )
+
+    @classmethod
+    def of_description(cls, each: DescribeAclsRequest) -> AclFilter:
+        """The filter that a DescribeAcls is."""
+        return cls(
+            each.resource_type_filter,
+            each.resource_name_filter,
+            each.pattern_type_filter,
+            each.principal_filter,
+            each.host_filter,
+            each.operation,
+            each.permission_type,
+        )
+
+    @property
+    def has_unknown(self) -> bool:
+        """True if a part of it is UNKNOWN by its number 0."""
+        return not (self.resource_type and self.pattern_type and self.operation and self.permission_type)
+
+    def check(self) -> None:
+        """Raises `KafkaError` INVALID_REQUEST for numbers without a meaning, as DeleteAcls answers them."""
+        if not (is_known(ResourceType, self.resource_type) and is_known(PatternType, self.pattern_type)):
+            raise _invalid("Unknown patternFilter.")
+        if not (is_known(Operation, self.operation) and is_known(Permission, self.permission_type)):
+            raise _invalid("Unknown entryFilter.")
+
+    def matcher(self) -> Callable[[Acl], bool]:
+        """The test of one ACL (`AclBindingFilter.matches`)."""
+        kind, operation, permission = self.resource_type, self.operation, self.permission_type
+
+        def matches(acl: Acl) -> bool:
+            return (
+                kind in (ResourceType.ANY, acl.resource_type)
+                and self._names(acl)
+                and self.principal in (None, acl.principal)
+                and self.host in (None, acl.host)
+                and operation in (Operation.ANY, acl.operation)
+                and permission in (Permission.ANY, acl.permission_type)
+            )
+
+        return matches
+
+    def _names(self, acl: Acl) -> bool:
+        """True if the filter's name and kind of name mean the ACL's resource (`ResourcePatternFilter.matches`)."""
+        name, pattern = self.resource_name, self.pattern_type
+        if pattern not in (PatternType.ANY, PatternType.MATCH, acl.pattern_type):
+            return False
+        if name is None:
+            return True
+        if pattern != PatternType.MATCH or acl.pattern_type == pattern:
+            return name == acl.resource_name
+        if acl.pattern_type == PatternType.LITERAL:
+            return acl.resource_name in (name, ANY_NAME)
+        return name.startswith(acl.resource_name)

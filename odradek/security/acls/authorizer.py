@@ -1,0 +1,209 @@
+"""The authorizer: Kafka's StandardAuthorizer (KIP-801), and the decisions that a connection remembers. PURE.
+
+Theory of operation
+-------------------
+One `Authorizer` per node holds the ACLs of the newest image. A question goes through these steps:
+
+1. A super user may do everything.
+2. Before the first image (`apply`), nobody else may do anything. Rules must be read before anybody is served by them.
+3. A rule that denies decides, otherwise one that allows.
+4. Where no rule is for the client, the answer is a refusal. Only a resource that has no rule at all follows
+   `allow.everyone.if.no.acl.found`.
+
+`Rights` belong to one connection: they remember up to `REMEMBERED_MAX` decisions, until `generation` grows with the next
+change of an ACL. So the hot path costs one lookup in a dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import TypeAlias
+
+import attrs
+
+from odradek.security.acls.acl_index import PROBE_NAME, AclIndex
+from odradek.security.acls.rules import Acl, Permission
+
+__all__ = [
+    "REMEMBERED_MAX",
+    "Authorizer",
+    "AuthorizerSettings",
+    "Judgement",
+    "Reason",
+    "Rights",
+    "parse_principals",
+]
+
+REMEMBERED_MAX = 1_000
+_Question: TypeAlias = tuple[int, int, str | None]
+
+
+@attrs.frozen
+class AuthorizerSettings:
+    """The keys `super.users` and `allow.everyone.if.no.acl.found`."""
+
+    super_users: frozenset[str] = frozenset()
+    """Principals as `type:name`."""
+    allow_everyone: bool = False
+
+
+def parse_principals(text: str) -> frozenset[str]:
+    """The principals in `super.users`: `type:name`, separated by semicolons. Raises `ValueError`."""
+    found = set()
+    for each in text.split(";"):
+        principal = each.strip()
+        if principal:
+            kind, colon, name = principal.partition(":")
+            if not (kind and colon and name):
+                raise ValueError(
+                    f"expected a string in format principalType:principalName but got {principal}"
+                )
+            found.add(principal)
+    return frozenset(found)
+
+
+class Reason(Enum):
+    """The step of the theory of operation that decided."""
+
+    SUPER_USER = "super user"
+    NOT_READY = "the rules are not read yet"
+    RULE = "rule"
+    NO_RULE = "no rule"
+    DEFAULT = "allow.everyone.if.no.acl.found"
+
+
+@attrs.frozen
+class Judgement:
+    """A decision, and why."""
+
+    is_allowed: bool
+    reason: Reason
+    rule: Acl | None = None
+
+
+class Authorizer:
+    """The rules of a node. `generation` grows with each change."""
+
+    def __init__(self, settings: AuthorizerSettings) -> None:
+        self.settings = settings
+        self.generation = 0
+        self._index: AclIndex | None = None
+        self._judged = 0
+        self._denied = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """True as soon as the node's rules are read."""
+        return self._index is not None
+
+    def apply(self, acls: Mapping[bytes, Acl], changed: Iterable[bytes]) -> None:
+        """Take over the rules with the ids `changed` from a newer image, or all of them the first time."""
+        index = self._index
+        if index is None:
+            index, changed = AclIndex(), acls
+        for acl_id in changed:
+            index.replace(acl_id, acls.get(acl_id))
+        self._index = index
+        self.generation += 1
+
+    def reload(self, acls: Mapping[bytes, Acl]) -> None:
+        """Read all rules anew, for an image that has replaced the one before."""
+        self._index = None
+        self.apply(acls, ())
+
+    def judge(self, principal: str, host: str, operation: int, resource_type: int, name: str) -> Judgement:
+        """Decide about one resource. `host` is the client's address as text."""
+        self._judged += 1
+        judgement = self._judge(principal, host, operation, resource_type, name)
+        self._denied += not judgement.is_allowed
+        return judgement
+
+    def _judge(self, principal: str, host: str, operation: int, resource_type: int, name: str) -> Judgement:
+        if principal in self.settings.super_users:
+            return Judgement(True, Reason.SUPER_USER)
+        if self._index is None:
+            return Judgement(False, Reason.NOT_READY)
+        found = self._index.find(principal, host, operation, resource_type, name)
+        if found.rule is not None:
+            return Judgement(found.rule.permission_type != Permission.DENY, Reason.RULE, found.rule)
+        if found.has_rules or not self.settings.allow_everyone:
+            return Judgement(False, Reason.NO_RULE)
+        return Judgement(True, Reason.DEFAULT)
+
+    def judge_any(self, principal: str, host: str, operation: int, resource_type: int) -> Judgement:
+        """Decide whether the client may do this to any resource of a type (KIP-679)."""
+        probed = self.judge(principal, host, operation, resource_type, PROBE_NAME)
+        if probed.is_allowed or self._index is None:
+            return probed
+        rule = self._index.find_any(principal, host, operation, resource_type)
+        return Judgement(False, Reason.NO_RULE) if rule is None else Judgement(True, Reason.RULE, rule)
+
+    def statistics(self) -> dict[str, int]:
+        """The rules now; decisions made and denied since the start, without those that connections remembered."""
+        index = self._index
+        return {
+            "acls": 0 if index is None else len(index),
+            "judged": self._judged,
+            "denied": self._denied,
+            "generation": self.generation,
+        }
+
+
+class Rights:
+    """The decisions about one client that its connection remembers."""
+
+    __slots__ = ("_authorizer", "_generation", "_known", "_remembered_max", "host", "principal")
+
+    def __init__(
+        self, authorizer: Authorizer, principal: str, host: str, remembered_max: int = REMEMBERED_MAX
+    ) -> None:
+        self.principal = principal
+        self.host = host
+        self._authorizer = authorizer
+        self._generation = authorizer.generation
+        self._known: dict[_Question, bool] = {}
+        self._remembered_max = remembered_max
+
+    def remembered(self) -> Mapping[tuple[int, int, str | None], bool]:
+        """The decisions that hold now, by operation, resource type and name: for the hot path, within one request."""
+        if self._generation != self._authorizer.generation:
+            self._known.clear()
+            self._generation = self._authorizer.generation
+        return self._known
+
+    def allows(self, operation: int, resource_type: int, name: str) -> bool:
+        """True if the client may do this to the resource."""
+        if self._generation == self._authorizer.generation:
+            known = self._known.get((operation, resource_type, name))
+            if known is not None:
+                return known
+        return self._remember(
+            (operation, resource_type, name),
+            self._authorizer.judge(self.principal, self.host, operation, resource_type, name).is_allowed,
+        )
+
+    def allows_any(self, operation: int, resource_type: int) -> bool:
+        """True if the client may do this to some resource of the type."""
+        if self._generation == self._authorizer.generation:
+            known = self._known.get((operation, resource_type, None))
+            if known is not None:
+                return known
+        return self._remember(
+            (operation, resource_type, None),
+            self._authorizer.judge_any(self.principal, self.host, operation, resource_type).is_allowed,
+        )
+
+    def for_many(self) -> Rights:
+        """A copy that remembers everything, for one request that names more than a connection remembers."""
+        return Rights(self._authorizer, self.principal, self.host, 1_000_000)
+
+    def _remember(self, question: _Question, is_allowed: bool) -> bool:
+        if self._generation != self._authorizer.generation:
+            self._known.clear()
+            self._generation = self._authorizer.generation
+        elif len(self._known) >= self._remembered_max:
+            # The oldest goes: a client that asks for the same things in turns keeps most of them.
+            del self._known[next(iter(self._known))]
+        self._known[question] = is_allowed
+        return is_allowed

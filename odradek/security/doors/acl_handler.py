@@ -1,0 +1,66 @@
+"""DescribeAcls (API 29), for brokers and controllers: the ACLs that a filter means, as the node's image has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from odradek.env.long_work import LongWork
+from odradek.security.acls.acl_requests import AclFilter
+from odradek.security.acls.authorizer import Authorizer
+from odradek.security.acls.rules import Acl, Operation
+from odradek.security.doors.door import may_on_cluster, rights_of
+from odradek.serving.contract import Context, Result
+from odradek.serving.slices import Work, in_slices
+from wire.errors import ErrorCode, RemoteProtocolError
+from wire.messages.describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+
+__all__ = ["NO_AUTHORIZER", "DescribeAclsHandler"]
+
+NO_AUTHORIZER = "No Authorizer is configured on the broker"
+ACLS_PER_UNIT = 20
+"""ACLs that are matched in the time in which a partition is described."""
+
+
+class DescribeAclsHandler:
+    """Handler of DescribeAcls; `authorizer` is None on a node without one."""
+
+    def __init__(
+        self, authorizer: Authorizer | None, acls: Callable[[], Mapping[bytes, Acl]], long_work: LongWork
+    ) -> None:
+        self._authorizer = authorizer
+        self._acls = acls
+        self._long_work = long_work
+
+    def handle(self, context: Context, request: DescribeAclsRequest) -> Result:
+        """Raises `RemoteProtocolError` for numbers that mean nothing: as in Kafka the connection closes."""
+        asked = AclFilter.of_description(request)
+        if asked.has_unknown:
+            raise RemoteProtocolError("DescribeAcls with a filter that has unknown elements")
+        authorizer = self._authorizer
+        if authorizer is None:
+            return DescribeAclsResponse(0, ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
+        if not may_on_cluster(rights_of(context, authorizer), Operation.DESCRIBE):
+            code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            return DescribeAclsResponse(0, code, code.message)
+        return in_slices(self._long_work, _described(self._acls(), asked))
+
+
+def _described(acls: Mapping[bytes, Acl], asked: AclFilter) -> Work[DescribeAclsResponse]:
+    matches = asked.matcher()
+    resources: dict[tuple[int, str, int], DescribeAclsResource] = {}
+    for number, acl_id in enumerate(acls):
+        acl = acls[acl_id]
+        if number % ACLS_PER_UNIT == 0:
+            yield 1
+        if matches(acl):
+            key = (acl.resource_type, acl.resource_name, acl.pattern_type)
+            resource = resources.get(key)
+            if resource is None:
+                resource = resources[key] = DescribeAclsResource(*key, [])
+            resource.acls.append(AclDescription(acl.principal, acl.host, acl.operation, acl.permission_type))
+    return DescribeAclsResponse(0, ErrorCode.NONE, "", list(resources.values()))

@@ -1,0 +1,227 @@
+"""A door before a handler: it takes out of a request what the client may not do, and puts the refusals into the answer.
+
+Theory of operation
+-------------------
+Handlers know nothing of rights. With an authorizer, the API table has a `GuardedHandler` for each handler. Otherwise it
+has the handlers themselves, so that nothing is paid. A door looks at a request and returns one of these:
+
+* None: the request goes in as it is.
+* A response: the request is refused as a whole.
+* `Admitted`: the rest of the request goes in, and `merge` adds the refusals to the answer.
+
+**A parked request is judged again.** If an ACL has changed between the door and the answer, `again` looks at the answer
+before it is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+import attrs
+
+from odradek.security.acls.authorizer import Authorizer, Rights
+from odradek.security.acls.rules import CLUSTER_NAME, SUPPORTED, Operation, ResourceType
+from odradek.serving.contract import Context, Delayed, Handler, Outcome, Result, Suspend
+
+__all__ = [
+    "PASSES",
+    "Admitted",
+    "Asked",
+    "Door",
+    "GuardedHandler",
+    "Topic",
+    "Topics",
+    "for_cluster",
+    "may_on_cluster",
+    "operations_of",
+    "rights_of",
+]
+
+
+class Topic(Protocol):
+    """The part of a topic that doors look at."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def topic_id(self) -> bytes: ...
+
+
+class Topics(Protocol):
+    """The part of a metadata image that doors look at."""
+
+    @property
+    def topics(self) -> Mapping[str, Any]: ...
+
+    @property
+    def topics_by_id(self) -> Mapping[bytes, Any]: ...
+
+
+class Asked:
+    """Who asks, in which version, and the topics that there are. One is made for each request: it has to be cheap."""
+
+    __slots__ = ("rights", "topics", "version")
+
+    def __init__(self, rights: Rights, version: int, topics: Topics) -> None:
+        self.rights = rights
+        self.version = version
+        self.topics = topics
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of a topic by its id; None if there is no such topic."""
+        topic = self.topics.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
+
+    def may(self, operation: Operation, name: str) -> bool:
+        """True if the client may do this to a topic."""
+        return self.rights.allows(operation, ResourceType.TOPIC, name)
+
+    def may_group(self, operation: Operation, name: str) -> bool:
+        """True if the client may do this to a group."""
+        return self.rights.allows(operation, ResourceType.GROUP, name)
+
+    def may_transact(self, operation: Operation, name: str) -> bool:
+        """True if the client may do this to a transactional id."""
+        return self.rights.allows(operation, ResourceType.TRANSACTIONAL_ID, name)
+
+    def may_cluster(self, operation: Operation) -> bool:
+        """True if the client may do this to the cluster."""
+        return self.rights.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+@attrs.frozen(slots=True)
+class Admitted:
+    """The part of a request that goes in, and how its answer becomes that of the whole request."""
+
+    request: Any
+    merge: Callable[[Any], Any]
+
+
+Door: TypeAlias = Callable[[Asked, Any], "Admitted | Any | None"]
+"""Returns None, a response, or `Admitted`: the theory of operation above says what each means."""
+Again: TypeAlias = Callable[[Asked, Any], Any]
+"""Judges a response of a request that had to wait; returns it, or another one."""
+
+
+def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # it stands in tables beside names of doors
+    """Everybody."""
+    return None
+
+
+def may_on_cluster(rights: Rights, operation: Operation) -> bool:
+    """True if the client may do this to the cluster."""
+    return rights.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def for_cluster(refuse: Callable[[Any], Any], *operations: Operation) -> Door:
+    """A door for those who may do one of `operations` to the cluster; `refuse` makes the answer for others."""
+
+    def door(asked: Asked, request: Any) -> Any:
+        rights = asked.rights
+        for operation in operations:
+            if rights.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME):
+                return None
+        return refuse(request)
+
+    door.__doc__ = f"{' or '.join(each.name for each in operations)} on the cluster."
+    return door
+
+
+def operations_of(rights: Rights, resource_type: ResourceType, name: str) -> int:
+    """The operations that the client may do to a resource, as bits (KIP-430)."""
+    return sum(1 << code for code in SUPPORTED[resource_type] if rights.allows(code, resource_type, name))
+
+
+def rights_of(context: Context, authorizer: Authorizer) -> Rights:
+    """The rights of a connection's client. A change of the principal begins them anew."""
+    rights: Rights | None = context.rights
+    if rights is None or rights.principal != context.principal:
+        rights = context.rights = Rights(authorizer, context.principal, context.client_address)
+    return rights
+
+
+class GuardedHandler:
+    """A handler behind its door."""
+
+    __slots__ = ("_again", "_authorizer", "_door", "_handle", "_topics")
+
+    def __init__(
+        self,
+        handle: Handler,
+        door: Door,
+        authorizer: Authorizer,
+        topics: Callable[[], Topics],
+        again: Again | None = None,
+    ) -> None:
+        self._handle = handle
+        self._door = door
+        self._authorizer = authorizer
+        self._topics = topics
+        self._again = again
+
+    def handle(self, context: Context, request: Any) -> Result:
+        """Handle what the door lets in."""
+        authorizer = self._authorizer
+        rights = context.rights
+        if rights is None or rights.principal != context.principal:
+            rights = rights_of(context, authorizer)
+        asked = Asked(rights, context.api_version, self._topics())
+        admitted = self._door(asked, request)
+        if admitted is None:
+            result = self._handle(context, request)
+            if self._again is None or not isinstance(result, Delayed | Suspend):
+                return result
+            return revised(result, self._judge_again(asked, None))
+        if not isinstance(admitted, Admitted):
+            refusal: Result = admitted
+            return refusal
+        result = self._handle(context, admitted.request)
+        if isinstance(result, Delayed | Suspend) and self._again is not None:
+            return revised(result, self._judge_again(asked, admitted.merge))
+        return revised(result, admitted.merge)
+
+    def _judge_again(self, asked: Asked, merge: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+        generation, authorizer, again = self._authorizer.generation, self._authorizer, self._again
+        assert again is not None
+
+        def judge(response: Any) -> Any:
+            if (
+                not isinstance(response, Outcome)
+                and response is not None
+                and authorizer.generation != generation
+            ):
+                response = again(Asked(asked.rights, asked.version, self._topics()), response)
+            return response if merge is None else merge(response)
+
+        return judge
+
+
+def revised(result: Result, merge: Callable[[Any], Any]) -> Result:
+    """The result with a change to its response, now or when it comes."""
+    if isinstance(result, Delayed):
+        result.revise_by(merge)
+        return result
+    if isinstance(result, Suspend):
+        return attrs.evolve(result, run=_and_then(result, merge))
+    changed: Result = merge(result)
+    return changed
+
+
+def _and_then(suspend: Suspend, merge: Callable[[Any], Any]) -> Callable[[], Any]:
+    async def run() -> Any:
+        result = await suspend.run()
+        # A piece of work may end in another result that waits.
+        return revised(result, merge)
+
+    return run
+
+
+def split(items: Iterable[Any], is_allowed: Callable[[Any], bool]) -> tuple[list[Any], list[Any]]:
+    """The items that may go in, and those that may not."""
+    allowed: list[Any] = []
+    refused: list[Any] = []
+    for item in items:
+        (allowed if is_allowed(item) else refused).append(item)
+    return allowed, refused

@@ -1,0 +1,43 @@
+"""What Apache Kafka 4.3 answered under ACLs. The recording is data: cases with the same answer share it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.conformance.comparison import differences
+
+__all__ = ["DELIBERATE", "PATH", "compare", "load", "write"]
+
+PATH = Path(__file__).with_name("kafka_4.3.json")
+
+
+DELIBERATE = tuple(f"create_acls of kind {kind} v3: ALTER cluster: " for kind in (0, 4, 5, 10, 12, 16))
+"""Where an ACL has ANY in it, Kafka fails with UNKNOWN_SERVER_ERROR for the whole request. Here that ACL alone gets
+INVALID_REQUEST and the reason."""
+
+
+def write(answers: dict[str, Any]) -> None:
+    """Write the recording: a line for each case, sorted as asked."""
+    lines = [
+        f"{json.dumps(name)}: {json.dumps(answer, ensure_ascii=False)}" for name, answer in answers.items()
+    ]
+    PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def load() -> dict[str, Any]:
+    """The recorded answers, by the names of cases."""
+    recorded: dict[str, Any] = json.loads(PATH.read_text())
+    return recorded
+
+
+def compare(answers: dict[str, Any]) -> list[str]:
+    """Each difference from the recording, a line each, but for those that are `DELIBERATE`."""
+    recorded = load()
+    lines = [
+        f"{name}: {difference}"
+        for name, answer in answers.items()
+        for difference in differences(recorded[name], answer)
+    ]
+    return [line for line in lines if not line.startswith(DELIBERATE)]

@@ -1,0 +1,48 @@
+"""The table of docs/acls.md, made from the doors: `python -m tests.security.table` writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from data_plane.handlers.doors.broker_doors import AT_CONTROLLER, DOORS
+from data_plane.handlers.doors.topic_doors import metadata_door
+from metadata_quorum.controller.doors import CONTROLLER_DOORS
+from wire.api_keys import ApiKey
+
+PATH = Path(__file__).parents[2] / "docs" / "acls.md"
+HEAD = "| key | API | right | judged by |\n| ---: | --- | --- | --- |\n"
+DESCRIBES_ACLS = "DESCRIBE on the cluster."
+"""DescribeAcls judges by itself, since without an authorizer it has an answer of its own."""
+
+
+def rights() -> dict[ApiKey, tuple[str, str]]:
+    """Each API that is judged: the right that it needs, and who judges it."""
+    at_broker = {**DOORS, ApiKey.METADATA: metadata_door(lambda: True)}
+    found = {}
+    for api in sorted({*at_broker, *CONTROLLER_DOORS}):
+        judges = [
+            name
+            for name, doors in (("broker", at_broker), ("controller", CONTROLLER_DOORS))
+            if api in doors and not (name == "broker" and api in AT_CONTROLLER)
+        ]
+        texts = []
+        for name in judges:
+            door = (at_broker if name == "broker" else CONTROLLER_DOORS)[api]
+            text = DESCRIBES_ACLS if api == ApiKey.DESCRIBE_ACLS else " ".join((door.__doc__ or "").split())
+            if text not in texts:
+                texts.append(text)
+        found[api] = (" On a controller: ".join(texts), ", ".join(judges))
+    return found
+
+
+def render() -> str:
+    """The page with the table as it is now."""
+    page = PATH.read_text()
+    rows = "".join(
+        f"| {int(api)} | {api.name} | {text} | {judge} |\n" for api, (text, judge) in rights().items()
+    )
+    return page[: page.index(HEAD)] + HEAD + rows
+
+
+if __name__ == "__main__":
+    PATH.write_text(render())

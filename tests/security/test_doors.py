@@ -1,0 +1,157 @@
+"""Doors: every served API has one; parked requests are judged again; the recorded answers of Kafka under ACLs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+
+from bench.odradek_server import start_odradek
+from data_plane.handlers.doors.broker_doors import AT_CONTROLLER, DOORS
+from metadata_quorum.controller.doors import CONTROLLER_DOORS, OF_NODES
+from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
+from odradek.security.acls.rules import CLUSTER_NAME, SUPPORTED, Acl, Operation, ResourceType
+from odradek.security.doors.door import Asked, GuardedHandler
+from odradek.serving.contract import Context, Delayed
+from tests.conformance.acls.asking import SETTINGS, all_cases, answers_of
+from tests.conformance.acls.questions import QUESTIONS, api_of
+from tests.conformance.acls.recording import compare, load
+from tests.conformance.servers import SETTINGS as BASE
+from tests.node.raw_client import RawClient
+from tests.security.table import PATH, render, rights
+from wire.api_keys import ApiKey
+from wire.messages.api_versions import ApiVersionsRequest
+from wire.messages.create_acls import AclCreation, CreateAclsRequest
+from wire.messages.envelope import EnvelopeRequest
+from wire.messages.metadata import MetadataRequest
+
+BETWEEN_NODES_ALONE = {
+    ApiKey.FETCH_SNAPSHOT,
+    ApiKey.BEGIN_QUORUM_EPOCH,
+    ApiKey.END_QUORUM_EPOCH,
+    ApiKey.ENVELOPE,
+}
+"""Controllers' APIs without a recorded case: each has the same door as Vote, which has some."""
+
+
+class Topics:
+    """A cluster without topics."""
+
+    topics: ClassVar[dict[str, Any]] = {}
+    topics_by_id: ClassVar[dict[bytes, Any]] = {}
+
+
+def test_every_recorded_case_is_asked() -> None:
+    """The recording is of these questions, and there are enough of them."""
+    assert list(load()) == [case.name for case in all_cases()]
+    assert len(load()) >= 400
+
+
+def test_every_api_with_a_door_has_questions() -> None:
+    """Whatever is judged on a broker or a controller was asked of Kafka with and without rights."""
+    asked = {api_of(question) for question in QUESTIONS}
+    assert {*DOORS, ApiKey.METADATA, *CONTROLLER_DOORS} - asked == BETWEEN_NODES_ALONE
+
+
+def test_what_brokers_pass_on_is_judged_by_controllers() -> None:
+    """A broker lets in what it forwards; then the controller has a door that is not open to all."""
+    for api in AT_CONTROLLER:
+        assert CONTROLLER_DOORS[api] is not CONTROLLER_DOORS[ApiKey.API_VERSIONS], api
+
+
+def test_what_only_nodes_send_needs_cluster_action() -> None:
+    """Another right to the cluster is no use to an impostor, and CLUSTER_ACTION is enough for a node."""
+    held = Authorizer(AuthorizerSettings())
+    acl_id = b"1" * 16
+    for operation in SUPPORTED[ResourceType.CLUSTER]:
+        held.apply({acl_id: Acl(4, CLUSTER_NAME, 3, "User:alice", "*", operation, 3)}, [acl_id])
+        asked = Asked(_rights(held), 0, Topics())
+        for api in OF_NODES:
+            refused = CONTROLLER_DOORS[api](asked, None)
+            if operation is Operation.CLUSTER_ACTION:
+                assert refused is None, api
+            else:
+                assert refused.error_code == 31, api
+
+
+def _rights(authorizer: Authorizer) -> Any:
+    from odradek.security.acls.authorizer import Rights
+
+    return Rights(authorizer, "User:alice", "10.0.0.1")
+
+
+def test_a_parked_answer_is_judged_again() -> None:
+    """A right that is taken while a request waits is gone before it is answered; the door's `again` decides."""
+    held = Authorizer(AuthorizerSettings())
+    acl_id = b"1" * 16
+    held.apply({acl_id: Acl(ResourceType.TOPIC, "t", 3, "User:ANONYMOUS", "*", Operation.WRITE, 3)}, ())
+    waiting: list[Delayed] = [Delayed(), Delayed()]
+    parked = iter(waiting)
+
+    def again(asked: Asked, response: Any) -> Any:
+        return response if asked.may(Operation.WRITE, "t") else "refused"
+
+    handler = GuardedHandler(
+        lambda context, request: next(parked), lambda asked, request: None, held, Topics, again
+    )
+    context = Context("PLAINTEXT", "10.0.0.1")
+    handler.handle(context, None)
+    handler.handle(context, None)
+    waiting[0].complete("done")
+    held.apply({}, [acl_id])
+    waiting[1].complete("done")
+    assert [each.response for each in waiting] == ["done", "refused"]
+
+
+@pytest.fixture(scope="module")
+def judging_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A node with an authorizer and no rules yet."""
+    server = start_odradek(tmp_path_factory.mktemp("acls"), settings={**BASE, **SETTINGS})
+    try:
+        yield server.bootstrap
+        assert server.is_running(), server.log_tail()
+    finally:
+        server.kill()
+
+
+def test_every_served_api_has_a_door(judging_node: str) -> None:
+    """A node under an authorizer advertises exactly the APIs that have a door."""
+    with RawClient(judging_node) as client:
+        told = client.request(ApiVersionsRequest("s", "1"), 3).api_keys
+    assert {ApiKey(each.api_key) for each in told} == {*DOORS, ApiKey.METADATA}
+
+
+def test_we_judge_like_kafka(judging_node: str) -> None:
+    """Every answer to a client without rights, with the least right, and with a wrong one."""
+    differences = compare(answers_of(judging_node, "abcdef"))
+    assert not differences, "\n".join(differences[:40])
+
+
+def test_a_forged_envelope_is_refused(judging_node: str) -> None:
+    """An envelope needs CLUSTER_ACTION, whatever principal it names: the door comes before the content."""
+    from tests.conformance.acls.asking import _Client, _Stage
+    from tests.node.raw_client import frame
+    from wire.principal import encode_principal
+
+    stage = _Stage(judging_node, "abcdef")
+    creation = AclCreation(2, "forged", 3, "User:ANONYMOUS", "*", 2, 3)
+    inner = bytes(frame(CreateAclsRequest([creation]), 3)[4:])
+    envelope = EnvelopeRequest(inner, encode_principal("User:nobody"), bytes([127, 0, 0, 1]))
+    with _Client(stage.controller, "127.9.9.9") as forger:
+        answer = forger.request(envelope, 0)
+    assert (answer.error_code, answer.response_data) == (31, None)
+    with _Client(judging_node, "127.9.9.9") as forger:
+        assert forger.request(MetadataRequest(None, False), 12).topics == []
+    # With CLUSTER_ACTION (as 127.0.0.1 has it) the principal and address inside are judged: these may nothing.
+    poor = EnvelopeRequest(inner, encode_principal("User:mallory"), bytes([127, 9, 9, 9]))
+    with _Client(stage.controller, "127.0.0.1") as broker:
+        answer = broker.request(poor, 0)
+    assert answer.error_code == 0
+    assert b"Cluster authorization failed" in answer.response_data
+
+
+def test_the_table_of_rights_is_made_from_the_doors() -> None:
+    """docs/acls.md names the right that each served API needs: `python -m tests.security.table` writes it."""
+    assert all(text for text, _ in rights().values())
+    assert PATH.read_text() == render()
