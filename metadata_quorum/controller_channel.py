@@ -287,7 +287,7 @@ class ControllerChannel:
 
     async def _ask_here(self, message: Any, deadline: float, version: int, sender: Sender) -> Any:
         """Ask the controller of this node. The message is copied, so neither side can change the other's."""
-        admitted = let_in(self._service, sender, message, version)
+        admitted = await self._piece(_is_long(message), let_in, self._service, sender, message, version)
         if not isinstance(admitted, Admitted):
             return admitted
         message = admitted.request

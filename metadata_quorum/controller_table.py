@@ -86,15 +86,20 @@ def build_controller_table(
     versions = ApiVersionsHandler(served, features, image, lambda: {KRAFT_VERSION: kraft_version()})
     handlers[ApiKey.API_VERSIONS] = versions.handle
     if authorizer is not None:
-        handlers = _guarded(handlers, authorizer, image)
+        handlers = _guarded(handlers, authorizer, image, service.env.long_work)
     return ApiTable(handlers, served, served, versions.unsupported)
 
 
 def _guarded(
-    handlers: Mapping[int, Handler], authorizer: Authorizer, image: Callable[[], MetadataImage]
+    handlers: Mapping[int, Handler],
+    authorizer: Authorizer,
+    image: Callable[[], MetadataImage],
+    long_work: LongWork,
 ) -> dict[int, Handler]:
     return {
-        key: GuardedHandler(handle, CONTROLLER_DOORS[ApiKey(key)], authorizer, image).handle
+        key: GuardedHandler(
+            handle, CONTROLLER_DOORS[ApiKey(key)], authorizer, image, long_work=long_work
+        ).handle
         for key, handle in handlers.items()
     }
 
@@ -181,7 +186,9 @@ class EnvelopeHandler:
         enclosed = await share.in_worker(self._opened, envelope)
         if isinstance(enclosed, EnvelopeResponse):
             return enclosed
-        admitted = let_in(self._service, enclosed.sender, enclosed.request, enclosed.api_version)
+        admitted = await share.in_worker(
+            let_in, self._service, enclosed.sender, enclosed.request, enclosed.api_version
+        )
         if not isinstance(admitted, Admitted):
             return await share.in_worker(_sealed, enclosed, admitted)
         return await self._answer_in_turns(share, enclosed, admitted)

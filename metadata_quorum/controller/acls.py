@@ -27,7 +27,7 @@ from wire.messages.metadata_records import AccessControlEntryRecord, RemoveAcces
 __all__ = ["create_acls", "delete_acls", "refuse_create_acls", "refuse_delete_acls"]
 
 NO_AUTHORIZER = "No Authorizer is configured."
-COMPARED_PER_REQUEST_MAX = 200_000
+COMPARED_PER_REQUEST_MAX = 100_000
 """The number of times that one request may compare a filter with an ACL."""
 
 
@@ -79,6 +79,7 @@ def delete_acls(
     gone: dict[bytes, None] = {}
     results = []
     compared = 0
+    every: list[tuple[bytes, Acl]] | None = None
     for each in request.filters:
         asked = AclFilter.of_deletion(each)
         try:
@@ -92,8 +93,12 @@ def delete_acls(
             if compared > max(COMPARED_PER_REQUEST_MAX, len(acls)):
                 large = batch_too_large()
                 return Decision((), refuse_delete_acls(request, large.code, large.message))
-        matches = asked.matcher()
-        found = [acl_id for acl_id in sorted(acls) if matches(acls[acl_id])] if exact is None else [exact]
+        found = [exact]
+        if exact is None:
+            if every is None:
+                every = sorted(acls.items())
+            matches = asked.matcher()
+            found = [acl_id for acl_id, acl in every if matches(acl)]
         told = [acl_id for acl_id in found if acl_id not in gone]
         gone.update(dict.fromkeys(told))
         results.append(

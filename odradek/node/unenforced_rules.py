@@ -1,8 +1,8 @@
 """Rules in the metadata log that this version keeps and does not enforce: when a node refuses to start, and when it
 warns. All calls return at once.
 
-Kafka may have written ACLs, quotas, users and tokens. Where there are ACLs, a node that serves everybody would be an
-open door that operators do not see. So it starts only if `odradek.start.without.acls` is true. ACLs may also arrive
+Kafka may have written ACLs, quotas, users and tokens. A node with an authorizer enforces the ACLs. Without one it
+would be an open door, unseen by its operators. So it starts only if `odradek.start.without.acls` is true. ACLs may also arrive
 later, from Kafka's controllers in a mixed cluster. They do not end a running node, because all nodes would end at
 once. Each node writes an error to its log, and refuses at its next start.
 """
@@ -31,8 +31,9 @@ class UnenforcedRules:
         self._acls = len(access.acls)
         if self._acls and self._config.authorizer is None and not self._config.start_without_acls:
             raise NodeCannotStart(
-                f"the metadata log holds ACLs ({self._acls}), which this version does not enforce: every client may do "
-                f"everything. If that is known and wanted, set {START_WITHOUT_ACLS}=true and start again"
+                f"the metadata log holds ACLs ({self._acls}), which this node does not enforce: every client may do "
+                "everything. authorizer.class.name enforces them (docs/acls.md). If that is known and wanted, set "
+                f"{START_WITHOUT_ACLS}=true and start again"
             )
         if self._unenforced(image):
             self._tell(image)

@@ -86,6 +86,9 @@ class Service:
         self.asked: list[Any] = []
         self.on_asked: Callable[[Any], None] | None = None
 
+    doors = None
+    """Everybody may ask everything."""
+
     @property
     def is_active(self) -> bool:
         return self.quorum.leader_id == self.node_id

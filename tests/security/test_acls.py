@@ -207,6 +207,9 @@ def test_the_index_decides_like_a_look_at_every_rule(
     assert (None if found.rule is None else found.rule.permission_type) == expected
     assert found.has_rules == bool(about)
     assert len(index) == len(known)
+    anew = AclIndex.of({bytes([number]): acl for number, acl in known.items()})
+    assert anew.find(ALICE, HOST, Operation.READ, TOPIC, name).has_rules == found.has_rules
+    assert anew._lengths.get(TOPIC, {}) == index._lengths.get(TOPIC, {})
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from odradek.security.doors.door import Asked, GuardedHandler
 from odradek.serving.contract import Context, Delayed
 from tests.conformance.acls.asking import SETTINGS, all_cases, answers_of
 from tests.conformance.acls.questions import QUESTIONS, api_of
-from tests.conformance.acls.recording import compare, load
+from tests.conformance.acls.recording import SEAL, compare, load, seal
 from tests.conformance.servers import SETTINGS as BASE
 from tests.node.raw_client import RawClient
 from tests.security.table import PATH, render, rights
@@ -46,6 +46,9 @@ def test_every_recorded_case_is_asked() -> None:
     """The recording is of these questions, and there are enough of them."""
     assert list(load()) == [case.name for case in all_cases()]
     assert len(load()) >= 400
+    assert SEAL.read_text().strip() == seal(), (
+        "the cases have changed: `python -m tests.conformance.acls record` asks Apache Kafka again"
+    )
 
 
 def test_every_api_with_a_door_has_questions() -> None:

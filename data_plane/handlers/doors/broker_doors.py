@@ -158,7 +158,13 @@ def guarded(broker: Broker, authorizer: Authorizer, handlers: Mapping[int, Handl
     doors = broker_doors(broker)
     return {
         key: GuardedHandler(
-            handle, doors[ApiKey(key)], authorizer, lambda: broker.image, _AGAIN.get(ApiKey(key))
+            handle,
+            doors[ApiKey(key)],
+            authorizer,
+            lambda: broker.image,
+            _AGAIN.get(ApiKey(key)),
+            long_work=broker.long_work,
+            after_work=broker.run_woken,
         ).handle
         for key, handle in handlers.items()
     }

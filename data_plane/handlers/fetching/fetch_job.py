@@ -26,7 +26,7 @@ from data_plane.replication.read_replica import preferred_read_replica
 from data_plane.replication.throttle import ReplicationThrottle
 from data_plane.replication.waiting_fetches import Until
 from odradek.env.ports import DiskError
-from odradek.security.acls.rules import Operation, ResourceType
+from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
 from odradek.serving.contract import Context, PinsFiles
 from odradek.serving.shared_parts import shared
 from odradek.serving.slices import Work
@@ -210,9 +210,10 @@ class FetchJob:
             attempt.answers.append((fetched, answer))
 
     def _may_read(self, fetched: FetchedPartition) -> bool:
-        """True if the client may read the topic now. A follower was judged before (`fetch_door`)."""
+        """True if the client may read the topic now; a follower may, as long as it acts for the cluster."""
         if self.is_follower:
-            return True
+            acts: bool = self.rights.allows(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+            return acts
         name: Any = fetched.key[0]
         if self.by_id:
             topic = self.broker.image.topics_by_id.get(name)

@@ -43,7 +43,10 @@ class Found:
 
 
 class AclIndex:
-    """ACLs by id, and by what they are about. Changed in place by `replace`."""
+    """ACLs by id, and by what they are about. Changed in place by `replace`.
+
+    A worker may look while the loop changes it: a group of rules is replaced, and never changed.
+    """
 
     def __init__(self) -> None:
         self._acls: dict[bytes, Acl] = {}
@@ -54,6 +57,21 @@ class AclIndex:
 
     def __len__(self) -> int:
         return len(self._acls)
+
+    @classmethod
+    def of(cls, acls: Mapping[bytes, Acl]) -> AclIndex:
+        """The index of these ACLs. Nobody looks while it is made, so groups of rules grow in place."""
+        index = cls()
+        index._acls.update(acls)
+        for acl_id, acl in acls.items():
+            key = (acl.resource_type, acl.resource_name)
+            if acl.pattern_type != PatternType.PREFIXED:
+                index._literal.setdefault(key, {})[acl_id] = acl
+                continue
+            if key not in index._prefixed:
+                index._count(key, 1)
+            index._prefixed.setdefault(key, {})[acl_id] = acl
+        return index
 
     def replace(self, acl_id: bytes, acl: Acl | None) -> None:
         """Put an ACL in, or take out what has this id (None)."""
@@ -69,24 +87,29 @@ class AclIndex:
         if acl.pattern_type == PatternType.PREFIXED:
             if key not in self._prefixed:
                 self._prefixed[key] = {}
-                lengths = self._lengths.setdefault(key[0], {})
-                lengths[len(key[1])] = lengths.get(len(key[1]), 0) + 1
-            self._prefixed[key][acl_id] = acl
+                self._count(key, 1)
+            self._prefixed[key] = {**self._prefixed[key], acl_id: acl}
         else:
-            self._literal.setdefault(key, {})[acl_id] = acl
+            self._literal[key] = {**self._literal.get(key, {}), acl_id: acl}
+
+    def _count(self, key: tuple[int, str], change: int) -> None:
+        """Count a prefix that came or went."""
+        lengths = dict(self._lengths.get(key[0], {}))
+        lengths[len(key[1])] = lengths.get(len(key[1]), 0) + change
+        if not lengths[len(key[1])]:
+            del lengths[len(key[1])]
+        self._lengths[key[0]] = lengths
 
     def _take_out(self, acl_id: bytes, acl: Acl) -> None:
         key = (acl.resource_type, acl.resource_name)
         table = self._prefixed if acl.pattern_type == PatternType.PREFIXED else self._literal
-        del table[key][acl_id]
-        if table[key]:
+        left = {other: rule for other, rule in table[key].items() if other != acl_id}
+        if left:
+            table[key] = left
             return
         del table[key]
         if table is self._prefixed:
-            lengths = self._lengths[key[0]]
-            lengths[len(key[1])] -= 1
-            if not lengths[len(key[1])]:
-                del lengths[len(key[1])]
+            self._count(key, -1)
 
     def about(self, resource_type: int, name: str) -> Iterator[Acl]:
         """The rules about a resource, whomever they are for."""
@@ -116,7 +139,7 @@ class AclIndex:
         """A permission for some resource of this type that no denial covers wholly (KIP-679)."""
         mine = [
             acl
-            for acl in self._acls.values()
+            for acl in list(self._acls.values())
             if acl.resource_type == resource_type
             and acl.operation in (operation, Operation.ALL)
             and is_for(acl, principal, host)

@@ -101,16 +101,11 @@ class Authorizer:
         """Take over the rules with the ids `changed` from a newer image, or all of them the first time."""
         index = self._index
         if index is None:
-            index, changed = AclIndex(), acls
-        for acl_id in changed:
-            index.replace(acl_id, acls.get(acl_id))
-        self._index = index
+            self._index = AclIndex.of(acls)
+        else:
+            for acl_id in changed:
+                index.replace(acl_id, acls.get(acl_id))
         self.generation += 1
-
-    def reload(self, acls: Mapping[bytes, Acl]) -> None:
-        """Read all rules anew, for an image that has replaced the one before."""
-        self._index = None
-        self.apply(acls, ())
 
     def judge(self, principal: str, host: str, operation: int, resource_type: int, name: str) -> Judgement:
         """Decide about one resource. `host` is the client's address as text."""

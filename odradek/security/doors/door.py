@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeAlias
 
 import attrs
 
+from odradek.env.long_work import LongWork, Share
 from odradek.security.acls.authorizer import Authorizer, Rights
 from odradek.security.acls.rules import CLUSTER_NAME, SUPPORTED, Operation, ResourceType
 from odradek.serving.contract import Context, Delayed, Handler, Outcome, Result, Suspend
@@ -145,7 +146,7 @@ def rights_of(context: Context, authorizer: Authorizer) -> Rights:
 class GuardedHandler:
     """A handler behind its door."""
 
-    __slots__ = ("_again", "_authorizer", "_door", "_handle", "_topics")
+    __slots__ = ("_after_work", "_again", "_authorizer", "_door", "_handle", "_long_work", "_topics")
 
     def __init__(
         self,
@@ -154,12 +155,18 @@ class GuardedHandler:
         authorizer: Authorizer,
         topics: Callable[[], Topics],
         again: Again | None = None,
+        *,
+        long_work: LongWork | None = None,
+        after_work: Callable[[], None] | None = None,
     ) -> None:
+        """`long_work` judges requests of thousands of elements beside the loop; `after_work` wakes whom they woke."""
         self._handle = handle
         self._door = door
         self._authorizer = authorizer
         self._topics = topics
         self._again = again
+        self._long_work = long_work
+        self._after_work = after_work
 
     def handle(self, context: Context, request: Any) -> Result:
         """Handle what the door lets in."""
@@ -168,6 +175,10 @@ class GuardedHandler:
         if rights is None or rights.principal != context.principal:
             rights = rights_of(context, authorizer)
         asked = Asked(rights, context.api_version, self._topics())
+        if context.of_connection is not None and self._long_work is not None:
+            # It was decoded beside the loop, for it has thousands of elements.
+            share = self._long_work.begin()
+            return Suspend(lambda: self._handle_long(share, context, asked, request), is_long=True)
         admitted = self._door(asked, request)
         if admitted is None:
             result = self._handle(context, request)
@@ -181,6 +192,25 @@ class GuardedHandler:
         if isinstance(result, Delayed | Suspend) and self._again is not None:
             return revised(result, self._judge_again(asked, admitted.merge))
         return revised(result, admitted.merge)
+
+    async def _handle_long(self, share: Share, context: Context, asked: Asked, request: Any) -> Any:
+        """Judge in the worker, with a memory of the request's own, then handle in a turn of long work."""
+        many = Asked(asked.rights.for_many(), asked.version, asked.topics)
+        admitted = await share.in_worker(self._door, many, request)
+        if admitted is not None and not isinstance(admitted, Admitted):
+            return admitted
+        merge: Callable[[Any], Any] | None = None if admitted is None else admitted.merge
+        inner = request if admitted is None else admitted.request
+        result = await share.on_loop(self._handle, context, inner)
+        if self._after_work is not None:
+            self._after_work()
+        while isinstance(result, Suspend):
+            result = await result.run()
+        if isinstance(result, Delayed):
+            if self._again is not None:
+                return revised(result, self._judge_again(many, merge))
+            return result if merge is None else revised(result, merge)
+        return result if merge is None else await share.in_worker(merge, result)
 
     def _judge_again(self, asked: Asked, merge: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
         generation, authorizer, again = self._authorizer.generation, self._authorizer, self._again

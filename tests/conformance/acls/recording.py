@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
+from bench.kafka_server import KAFKA_VERSION
 from tests.conformance.comparison import differences
+from tests.conformance.seals import without_docstrings
 
-__all__ = ["DELIBERATE", "PATH", "compare", "load", "write"]
+__all__ = ["DELIBERATE", "PATH", "SEAL", "compare", "load", "seal", "write"]
 
 PATH = Path(__file__).with_name("kafka_4.3.json")
+SEAL = Path(__file__).with_name("seal.txt")
 
 
 DELIBERATE = tuple(f"create_acls of kind {kind} v3: ALTER cluster: " for kind in (0, 4, 5, 10, 12, 16))
@@ -24,6 +29,17 @@ def write(answers: dict[str, Any]) -> None:
         f"{json.dumps(name)}: {json.dumps(answer, ensure_ascii=False)}" for name, answer in answers.items()
     ]
     PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    SEAL.write_text(seal() + "\n")
+
+
+def seal() -> str:
+    """The digest of the questions, of how they are asked, and of Kafka's answers to them."""
+    digest = hashlib.sha256(KAFKA_VERSION.encode())
+    for name in ("questions", "asking"):
+        tree = ast.parse(PATH.with_name(f"{name}.py").read_text())
+        digest.update(ast.dump(without_docstrings(tree)).encode())
+    digest.update(PATH.read_bytes())
+    return digest.hexdigest()
 
 
 def load() -> dict[str, Any]:

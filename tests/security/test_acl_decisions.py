@@ -1,0 +1,103 @@
+"""The controller's decisions about ACLs: what is written, what is not, and what is too much."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from metadata_quorum.controller.acls import COMPARED_PER_REQUEST_MAX, create_acls, delete_acls
+from metadata_quorum.controller.broker_sessions import BrokerSessions
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.decision_basis import DecisionBasis
+from metadata_quorum.image.image_builder import ImageBuilder
+from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from metadata_quorum.state_machine import Decision, DecisionContext
+from wire.errors import ErrorCode
+from wire.messages.create_acls import AclCreation, CreateAclsRequest
+from wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+
+READ, ALLOW = 3, 3
+
+
+class Decider:
+    """A controller that knows nothing but ACLs."""
+
+    def __init__(self, *, has_authorizer: bool = True) -> None:
+        self.image = MetadataImage.empty("cluster")
+        self.delta = MetadataDelta()
+        self._basis = DecisionBasis(ControllerSettings(has_authorizer=has_authorizer), BrokerSessions(9_000))
+        self._random = Random(7)
+
+    def decide(self, request: Any) -> Decision:
+        """Decide and replay."""
+        context = DecisionContext(0, 3, 0, 1, self._random, lambda: self._random.randbytes(16))
+        function = create_acls if isinstance(request, CreateAclsRequest) else delete_acls
+        decision = function(self.image, request, context, self._basis)
+        builder = ImageBuilder(self.image)
+        for offset, record in enumerate(decision.records):
+            builder.replay(offset, record, 1)
+        self.image, self.delta = builder.build()
+        return decision
+
+
+def create(*names: str) -> CreateAclsRequest:
+    """A right to read each topic."""
+    return CreateAclsRequest([AclCreation(2, name, 3, "User:a", "*", READ, ALLOW) for name in names])
+
+
+def delete(*names: str | None) -> DeleteAclsRequest:
+    """All rules about each name, or about all (None)."""
+    return DeleteAclsRequest([DeleteAclsFilter(1, name, 1, None, None, 1, 1) for name in names])
+
+
+def test_an_acl_is_written_once() -> None:
+    """Creating it again succeeds without a record, in one request and in the next."""
+    decider = Decider()
+    assert len(decider.decide(create("t", "t", "u")).records) == 2
+    assert len(decider.delta.changed_acls) == 2
+    again = decider.decide(create("u", "t"))
+    assert ([each.error_code for each in again.response.results], len(again.records)) == ([0, 0], 0)
+    assert set(decider.image.access.acl_ids) == set(decider.image.access.acls.values())
+
+
+def test_an_acl_goes_with_the_first_filter_that_means_it() -> None:
+    """Later filters of the request no longer find it; then it can be made anew."""
+    decider = Decider()
+    decider.decide(create("t", "u"))
+    gone = decider.decide(delete("t", None, "t"))
+    assert [len(each.matching_acls) for each in gone.response.filter_results] == [1, 1, 0]
+    assert not decider.image.access.acls
+    assert not decider.image.access.acl_ids
+    assert len(decider.decide(create("t")).records) == 1
+
+
+def test_an_exact_filter_finds_its_acl_without_a_search() -> None:
+    """A filter with all parts means one rule; another principal's stays."""
+    decider = Decider()
+    decider.decide(create("t"))
+    other = DeleteAclsFilter(2, "t", 3, "User:b", "*", READ, ALLOW)
+    mine = DeleteAclsFilter(2, "t", 3, "User:a", "*", READ, ALLOW)
+    gone = decider.decide(DeleteAclsRequest([other, mine]))
+    assert [len(each.matching_acls) for each in gone.response.filter_results] == [0, 1]
+
+
+def test_too_much_is_refused_as_a_whole() -> None:
+    """POLICY_VIOLATION, and nothing is written."""
+    decider = Decider()
+    names = [f"t{number}" for number in range(1_000)]
+    decider.decide(create(*names))
+    too_many = decider.decide(delete(*["x"] * (COMPARED_PER_REQUEST_MAX // len(names) + 1)))
+    assert {each.error_code for each in too_many.response.filter_results} == {ErrorCode.POLICY_VIOLATION}
+    large = decider.decide(create(*(f"n{number}" for number in range(10_001))))
+    assert {each.error_code for each in large.response.results} == {ErrorCode.POLICY_VIOLATION}
+    assert len(decider.image.access.acls) == len(names)
+
+
+@pytest.mark.parametrize("request_of", [lambda: create("t"), lambda: delete("t")])
+def test_without_an_authorizer_nobody_makes_rules(request_of: Any) -> None:
+    """SECURITY_DISABLED: a rule that nobody enforces would be a lie."""
+    response = Decider(has_authorizer=False).decide(request_of()).response
+    results = getattr(response, "results", None) or response.filter_results
+    assert [each.error_code for each in results] == [ErrorCode.SECURITY_DISABLED]
