@@ -258,6 +258,12 @@ class Broker:
         self.transactions.follow(delta)
         self.run_woken()
 
+    def hold_coordinators(self, is_held: bool) -> None:
+        """Coordinate nothing until this incarnation of the broker has been unfenced; see `Shards.hold`."""
+        self.groups.hold(is_held)
+        self.transactions.hold(is_held)
+        self.run_woken()
+
     @property
     def config_layers(self) -> BrokerConfigLayers:
         """The layers of this broker's values: its file, and the metadata log's values for it and for all brokers."""

@@ -43,6 +43,7 @@ class Shards(ABC, Generic[ShardT]):
         self._topic = topic
         self.shards: dict[int, ShardT] = {}
         self._is_open = True
+        self._is_held = False
         self._reload: Timer | None = None
         """One backoff for all shards, so that moving leaderships do not make an unreadable log be read more often."""
 
@@ -101,7 +102,7 @@ class Shards(ABC, Generic[ShardT]):
         led = {
             index: partition
             for index, partition in ({} if hosted is None else hosted.partitions).items()
-            if partition.is_leader and self._is_open
+            if partition.is_leader and self._is_open and not self._is_held
         }
         for index, shard in sorted(self.shards.items()):
             partition = led.get(index)
@@ -128,6 +129,15 @@ class Shards(ABC, Generic[ShardT]):
 
     def _begin_anew(self) -> None:
         self._reload = None
+        self.follow_leadership()
+
+    def hold(self, is_held: bool) -> None:
+        """Begin no shard while this is so.
+
+        A broker that comes back sees itself as the leader that it was, until its registration has been replayed. Its
+        log may have lost what others have. A coordinator on it could send markers that the next one contradicts.
+        """
+        self._is_held = is_held
         self.follow_leadership()
 
     def stop(self) -> None:

@@ -342,6 +342,7 @@ class Node:
         await self._directories.load(self._tasks)
         metadata.subscribe(self._apply_metadata)
         image = metadata.committed_image
+        broker.hold_coordinators(True)
         self._apply_metadata(image, MetadataDelta.everything(image))
         broker.set_strays_aside()
         for log_dir in self._directories.log_dirs:
@@ -363,6 +364,7 @@ class Node:
         lifecycle = self._lifecycle = self._make_lifecycle(broker)
         self._tasks.start_soon(self._run_lifecycle, lifecycle)
         await lifecycle.is_unfenced.wait()
+        broker.hold_coordinators(False)
         self._tasks.start_soon(broker.assignments.run)
         self._tasks.start_soon(broker.troubles.run)
         for server in servers:

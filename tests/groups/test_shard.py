@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Coroutine
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import attrs
@@ -17,6 +18,7 @@ from data_plane.groups.coordinator import GroupCoordinator, Shard
 from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.listing import DeleteGroup, ListGroups
 from data_plane.groups.offsets import CommitOffsets, FetchedOffsets, FetchOffsets, PartitionCommit
+from data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from data_plane.groups.state import GroupsState
 from data_plane.log.log_config import LogConfig
 from data_plane.log.log_types import Origin
@@ -86,6 +88,7 @@ class FakeBroker:
         self.env = FakeEnv()
         self.log = Quiet()
         self.woken: list[Callable[[], None]] = []
+        self.topics: dict[str, Any] = {}
 
     def workers_for(self, log: object) -> Inline:
         return Inline()
@@ -286,6 +289,20 @@ def test_shards_that_fail_twice_are_begun_once() -> None:
     coordinator._shard_failed(case.shard)
     case.pass_seconds(1)
     assert begun == [1, 1]
+
+
+def test_nothing_is_coordinated_before_the_broker_is_back() -> None:
+    """A restarted broker sees itself as the leader that it was, with a log that may have lost what others have."""
+    case = Case(ALONE)
+    case.broker.topics = {OFFSETS_TOPIC: SimpleNamespace(partitions={0: case.partition})}
+    coordinator = GroupCoordinator(cast("CoordinatorHost", case.broker), GroupSettings())
+    coordinator.hold(True)
+    coordinator.follow_leadership()
+    assert coordinator.shards == {}
+    coordinator.hold(False)
+    assert list(coordinator.shards) == [0]
+    coordinator.hold(True)
+    assert coordinator.shards == {}
 
 
 def test_topics_deleted_while_the_log_is_read_are_forgotten() -> None:
