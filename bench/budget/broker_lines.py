@@ -369,6 +369,13 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             {"topics.name": wide, "topics.partition_indexes": 0},
         ),
     ),
+    ApiKey.SASL_HANDSHAKE: (Costly("Nothing in it grows but the mechanism's name.", ("mechanism",), {}),),
+    ApiKey.SASL_AUTHENTICATE: (
+        Costly("A token is bytes; after a login it is refused.", ("auth_bytes",), {}),
+    ),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (
+        Costly("Each user is looked up and answered.", ("users",), {"users.name": distinct}),
+    ),
     ApiKey.LIST_CONFIG_RESOURCES: (
         Costly("A type is named again and again.", ("resource_types",), {"resource_types": 2}),
     ),

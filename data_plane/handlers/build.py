@@ -55,10 +55,12 @@ from metadata_quorum.describe_configs import (
     DescribeConfigsHandler,
     ListConfigResourcesHandler,
 )
+from metadata_quorum.describe_scram_users import DescribeScramUsersHandler
 from metadata_quorum.features import KRAFT_VERSION
 from odradek.serving.api_table import ApiTable
 from odradek.serving.api_versions import ApiVersionsHandler
 from odradek.serving.contract import Handler
+from odradek.serving.sasl_requests import sasl_handlers
 from wire.api import PRODUCE_ADVERTISED_MIN, ApiKey, api_versions
 
 BETWEEN_BROKERS = (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.WRITE_TXN_MARKERS)
@@ -91,6 +93,10 @@ def build_table(broker: Broker, kraft_version: Callable[[], int] = lambda: 0) ->
         ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(broker).handle,
         ApiKey.WRITE_TXN_MARKERS: markers.handle,
         ApiKey.DESCRIBE_CLUSTER: DescribeClusterHandler(broker).handle,
+        **sasl_handlers(),
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: DescribeScramUsersHandler(
+            lambda: broker.image, broker.long_work
+        ).handle,
         **_group_handlers(broker),
         **_producer_handlers(broker),
         **forwarded,

@@ -46,6 +46,7 @@ from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
 from odradek.node.controller_lifecycle import register_controller
 from odradek.node.directories import Directories, NodeCannotStart
+from odradek.node.entrances import Entrances
 from odradek.node.metrics.metrics_page import LoopLateness, MetricsSources, metrics_page
 from odradek.node.metrics.metrics_server import MetricsServer, watch_loop
 from odradek.node.quorum_start import check_refusals, tell_role, what_is_missing
@@ -116,6 +117,7 @@ class Node:
         self._services: list[ConnectionServices] = []
         self._metrics: MetricsServer | None = None
         self._limits = ConnectionLimits(room=client_room(process.descriptors_max))
+        self._entrances = Entrances(config, env, log, self._newest_image)
         self._created_at = env.clock.monotonic()
         self._listening: list[OpenListener] = []
         self._is_starting = True
@@ -262,6 +264,7 @@ class Node:
                     listener.name,
                     idle_ms_max=self._listener_settings.idle_ms_max,
                     limits=ConnectionLimits(),
+                    entrance=self._entrances.entrance(listener.name, table),
                 )
             )
 
@@ -429,10 +432,14 @@ class Node:
                     idle_ms_max=self._listener_settings.idle_ms_max,
                     limits=self._limits,
                     is_peers=is_peers,
+                    entrance=self._entrances.entrance(listener.name, table),
                 )
             )
             self._addresses.append(f"{listener.host or '0.0.0.0'}:{opened.port}")
         return servers
+
+    def _newest_image(self) -> MetadataImage:
+        return MetadataImage() if self._metadata is None else self._metadata.committed_image
 
     def _kraft_version(self) -> int:
         return 0 if self._metadata is None else self._metadata.quorum.kraft_version

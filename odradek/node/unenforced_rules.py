@@ -1,7 +1,7 @@
 """Rules in the metadata log that this version keeps and does not enforce: when a node refuses to start, and when it
 warns. All calls return at once.
 
-Kafka may have written ACLs, quotas, users and tokens. Where there are ACLs, a node that serves everybody would be an
+Kafka may have written ACLs, quotas and tokens. Where there are ACLs, a node that serves everybody would be an
 open door that operators do not see. So it starts only if `odradek.start.without.acls` is true. ACLs may also arrive
 later, from Kafka's controllers in a mixed cluster. They do not end a running node, because all nodes would end at
 once. Each node writes an error to its log, and refuses at its next start.
@@ -34,7 +34,7 @@ class UnenforcedRules:
                 f"the metadata log holds ACLs ({self._acls}), which this version does not enforce: every client may do "
                 f"everything. If that is known and wanted, set {START_WITHOUT_ACLS}=true and start again"
             )
-        if image.access != MetadataImage().access:
+        if access.acls or access.client_quotas or access.delegation_tokens:
             self._tell(image)
 
     def apply(self, image: MetadataImage, delta: MetadataDelta) -> None:
@@ -52,6 +52,5 @@ class UnenforcedRules:
             "rules.not_enforced",
             acls=len(access.acls),
             quotas=len(access.client_quotas),
-            scram_credentials=len(access.scram_credentials),
             delegation_tokens=len(access.delegation_tokens),
         )
