@@ -57,7 +57,7 @@ def _described(image: MetadataImage, wanted: list[str]) -> Work[DescribeUserScra
             results.append(_refused(user, ErrorCode.RESOURCE_NOT_FOUND, text))
         else:
             results.append(DescribeUserScramCredentialsResult(user, ErrorCode.NONE, "", infos))
-        yield 4
+        yield 1
     return DescribeUserScramCredentialsResponse(0, ErrorCode.NONE, "", results)
 
 

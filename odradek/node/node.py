@@ -30,6 +30,7 @@ from metadata_quorum.replica.quorum_state import FileQuorumStateStore
 from metadata_quorum.service import MetadataService
 from odradek.env.ports import DiskError, Env, Log, TaskGroup
 from odradek.env.ports import Listener as OpenListener
+from odradek.env.tls_ports import OpenTls
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
 from odradek.node.configuration.dynamic_config import DynamicConfig
 from odradek.node.configuration.node_config import ListenerConfig, NodeConfig
@@ -77,6 +78,8 @@ class HostProcess:
     """The levels of the node's log, for clients to change."""
     descriptors_max: int = -1
     """The number of files and sockets that the process may have open; -1: any number."""
+    open_tls: OpenTls | None = None
+    """Makes TLS of settings; None where there is none."""
 
 
 class Node:
@@ -117,7 +120,7 @@ class Node:
         self._services: list[ConnectionServices] = []
         self._metrics: MetricsServer | None = None
         self._limits = ConnectionLimits(room=client_room(process.descriptors_max))
-        self._entrances = Entrances(config, env, log, self._newest_image)
+        self._entrances = Entrances(config, env, log, self._newest_image, process.open_tls)
         self._created_at = env.clock.monotonic()
         self._listening: list[OpenListener] = []
         self._is_starting = True
@@ -132,6 +135,7 @@ class Node:
         started_at = clock.monotonic()
         self._tasks.start_soon(self._watch_failure)
         self._directories.open()
+        await self._entrances.open(self._tasks)
         metadata = await self._join_quorum()
         await self._catch_up(metadata)
         rules = UnenforcedRules(self._config, self._log)
@@ -194,7 +198,7 @@ class Node:
 
     async def _join_quorum(self) -> MetadataService:
         """Open the metadata log, serve the controller's listeners, and take part: as a voter or as an observer."""
-        config, env = self._config, self._env
+        config, env = self._config, self._entrances.world(self._config.controller_listener_names[0])
         opened = [(each, self._listen(each)) for each in config.controller_listeners]
         log = self._metadata_log = await env.workers.run(self._open_metadata_log)
         bootstrap = log.bootstrap()
@@ -368,7 +372,7 @@ class Node:
         assert self._channel is not None
         return Broker(
             broker_settings(self._config, self._directories.cluster_id),
-            self._env,
+            self._entrances.world(self._config.inter_broker_listener_name),
             self._directories.log_dirs,
             self._channel,
             self._tasks,

@@ -7,7 +7,7 @@ out: a start that goes on would leave a door open, or shut for everybody.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -15,10 +15,17 @@ from metadata_quorum.config.config_defs import ConfigError, ConfigValue, Invalid
 from odradek.env.tls_ports import TlsSettings
 from odradek.security.jaas import JaasLine, MalformedJaas, parse_jaas
 from odradek.security.principals import MalformedRule, PrincipalRules
+from odradek.security.sasl_client import Credentials
 from odradek.security.sasl_server import PLAIN
 from odradek.security.scram import MECHANISMS as SCRAM
 
-__all__ = ["LISTENER_PREFIX", "ListenerSecurity", "NodeLogin", "is_listener_key", "listener_security"]
+__all__ = [
+    "LISTENER_PREFIX",
+    "ListenerSecurity",
+    "is_listener_key",
+    "listener_security",
+    "security_of_listeners",
+]
 
 LISTENER_PREFIX = "listener.name."
 BUILT = (PLAIN, *SCRAM)
@@ -46,15 +53,6 @@ _MODULES = {
 
 
 @attrs.frozen
-class NodeLogin:
-    """How a node shows other nodes who it is, where their listener asks by SASL."""
-
-    mechanism: str
-    username: str
-    password: str = attrs.field(repr=False)
-
-
-@attrs.frozen
 class ListenerSecurity:
     """What one listener asks of its clients, and what this node shows at other nodes' listeners of that name."""
 
@@ -65,7 +63,7 @@ class ListenerSecurity:
     session_ms_max: Mapping[str, int] = attrs.field(factory=dict)
     tls: TlsSettings | None = None
     principal_rules: PrincipalRules = attrs.field(factory=PrincipalRules)
-    node_login: NodeLogin | None = None
+    node_login: Credentials | None = None
     """For listeners of nodes."""
 
     @property
@@ -135,6 +133,37 @@ def is_listener_key(key: str, names: tuple[str, ...]) -> bool:
                 rest = after
             return rest.startswith(("sasl.", "ssl.", "connections.max.reauth.ms")) and rest in broker_defs()
     return False
+
+
+def security_of_listeners(
+    explicit: Mapping[str, str],
+    protocols: Mapping[str, str],
+    own: Sequence[str],
+    controller_names: Sequence[str],
+    inter_broker: str,
+) -> dict[str, ListenerSecurity]:
+    """The security of a node's `own` listeners, and of the controllers' that it connects to. Raises `ConfigError`."""
+    node_keys = {
+        inter_broker: "sasl.mechanism.inter.broker.protocol",
+        controller_names[0]: "sasl.mechanism.controller.protocol",
+    }
+    found = {}
+    for name in dict.fromkeys((*own, controller_names[0])):
+        if name not in protocols:
+            raise ConfigError(
+                "controller.listener.names",
+                name,
+                f"No security protocol defined for listener {name} in listener.security.protocol.map",
+            )
+        found[name] = listener_security(
+            name,
+            protocols[name],
+            explicit,
+            node_mechanism_key=node_keys.get(name),
+            is_controllers=name in controller_names,
+            serves=name in own,
+        )
+    return found
 
 
 def listener_security(
@@ -225,7 +254,7 @@ def _node_mechanism(key: str, explicit: Mapping[str, str]) -> str:
 
 def _node_login(
     keys: _Keys, mechanism_key: str, enabled: tuple[str, ...], explicit: Mapping[str, str]
-) -> NodeLogin:
+) -> Credentials:
     """Username and password in the listener's own login module, as in Kafka."""
     mechanism = _node_mechanism(mechanism_key, explicit)
     if mechanism not in enabled:
@@ -239,7 +268,7 @@ def _node_login(
         raise InvalidConfiguration(
             place, None, f"{place} must have the username and password by which nodes log in to each other"
         )
-    return NodeLogin(mechanism, line.username, line.password)
+    return Credentials(mechanism, line.username, line.password)
 
 
 def _rules(keys: _Keys) -> PrincipalRules:

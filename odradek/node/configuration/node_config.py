@@ -30,7 +30,7 @@ from odradek.node.configuration.listener_security import (
     LISTENER_PREFIX,
     ListenerSecurity,
     is_listener_key,
-    listener_security,
+    security_of_listeners,
 )
 from odradek.node.configuration.properties import MalformedProperties, parse_properties
 from odradek.node.configuration.quorum_config import (
@@ -257,7 +257,9 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
         _texts(values, "controller.quorum.voters"), _texts(values, "controller.quorum.bootstrap.servers")
     )
     check_voters(roles, static_voters, node_id)
-    security = _security(explicit, protocols, listeners, controller_names, inter_broker)
+    security = security_of_listeners(
+        explicit, protocols, [each.name for each in listeners], controller_names, inter_broker
+    )
     _check_relations(values)
     _refuse_unsupported(explicit, values)
     log_dirs = _log_dirs(values)
@@ -283,38 +285,6 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
         security=security,
         start_without_acls=values[START_WITHOUT_ACLS] is True,
     )
-
-
-def _security(
-    explicit: Mapping[str, str],
-    protocols: Mapping[str, str],
-    listeners: tuple[ListenerConfig, ...],
-    controller_names: tuple[str, ...],
-    inter_broker: str,
-) -> dict[str, ListenerSecurity]:
-    """The security of the listeners that this node has, and of the controllers' that it connects to."""
-    node_keys = {
-        inter_broker: "sasl.mechanism.inter.broker.protocol",
-        controller_names[0]: "sasl.mechanism.controller.protocol",
-    }
-    own = [each.name for each in listeners]
-    found = {}
-    for name in dict.fromkeys((*own, controller_names[0])):
-        if name not in protocols:
-            raise ConfigError(
-                "controller.listener.names",
-                name,
-                f"No security protocol defined for listener {name} in listener.security.protocol.map",
-            )
-        found[name] = listener_security(
-            name,
-            protocols[name],
-            explicit,
-            node_mechanism_key=node_keys.get(name),
-            is_controllers=name in controller_names,
-            serves=name in own,
-        )
-    return found
 
 
 def _seconds(values: Mapping[str, ConfigValue], key: str) -> float:
