@@ -1,7 +1,7 @@
 """TLS of this machine (SHELL): Python's `ssl` over memory, certificates from PEM or PKCS12.
 
-Private keys that stand in the configuration, or in a PKCS12 file, come to OpenSSL through a file in memory (memfd):
-nothing is written to a disk. Java's names of ciphers are mapped; a list that cannot be honoured is refused.
+Private keys of the configuration, or of a PKCS12 file, come to OpenSSL through a file in memory (memfd). No disk has
+them. Java's names of ciphers are mapped; a list that cannot be honoured is refused.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ PLAIN = "PLAIN"
 
 
 class LoginFailed(Exception):
-    """The server does not take these credentials, or is not who it claims to be. No password inside."""
+    """The server refuses these credentials, or failed to prove that it knows them. No password inside."""
 
 
 @attrs.frozen

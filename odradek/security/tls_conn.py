@@ -1,8 +1,8 @@
 """A connection with TLS, over any other: the surface of `odradek.env.ports.Conn`, so that nobody else knows. PORTED.
 
 * A send encrypts, then gives the encrypted bytes to the connection below. Bytes count as taken only when that has
-  taken what they became. So a caller that has sent everything has nothing left here, and one that has not comes
-  again with the same bytes: those which are encrypted already are passed over.
+  taken what they became. So a caller that has sent everything has nothing left here. Any other comes again
+  with the same bytes: those that are encrypted already are passed over.
 * A receive reads the connection below in records' sizes, until the caller's buffer is full or nothing more is there.
 * Ranges of files are read and encrypted: sendfile would send them as they are.
 * Handshakes take their turn in one worker (`Handshakes`), because each costs up to a millisecond.

@@ -1,4 +1,4 @@
-"""Clients of others over TLS: with and without certificates, with and without SASL."""
+"""Clients of others over TLS: with certificates of their own, and with SASL."""
 
 from __future__ import annotations
 
