@@ -35,7 +35,7 @@ _PERHAPS_DONE = "the change may have been made anyway: check before you try agai
 
 
 def security_properties(args: argparse.Namespace) -> dict[str, str]:
-    """The keys of --command-config, without addresses; empty without the option. Raises `CliError`."""
+    """The keys of --command-config but addresses; empty if there is no such option. Raises `CliError`."""
     if not args.command_config:
         return {}
     from odradek.node.configuration.properties import MalformedProperties, parse_properties
