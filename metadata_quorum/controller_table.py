@@ -24,6 +24,7 @@ from metadata_quorum.controller_channel import (
     takes_long,
 )
 from metadata_quorum.describe_configs import DescribeConfigsHandler
+from metadata_quorum.describe_scram_users import DescribeScramUsersHandler
 from metadata_quorum.envelope import Enclosed, open_request, seal_response
 from metadata_quorum.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from metadata_quorum.image.config_layers import layers_for
@@ -41,6 +42,7 @@ from odradek.serving.authorized_operations import (
     NOT_REQUESTED,
 )
 from odradek.serving.contract import Context, Delayed, Handler, Result, Suspend
+from odradek.serving.sasl_requests import sasl_handlers
 from wire.api import api_versions, response_class
 from wire.api_keys import APIS, ApiKey
 from wire.errors import ErrorCode, KafkaError
@@ -82,6 +84,10 @@ def build_controller_table(
     acls = DescribeAclsHandler(authorizer, lambda: image().access.acls, service.env.long_work)
     handlers[ApiKey.DESCRIBE_ACLS] = acls.handle
     handlers[ApiKey.ENVELOPE] = EnvelopeHandler(service, frozenset(handlers)).handle
+    handlers |= sasl_handlers()
+    handlers[ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS] = DescribeScramUsersHandler(
+        image, service.env.long_work
+    ).handle
     served = {int(key): api_versions(key) for key in sorted((*handlers, ApiKey.API_VERSIONS))}
     versions = ApiVersionsHandler(served, features, image, lambda: {KRAFT_VERSION: kraft_version()})
     handlers[ApiKey.API_VERSIONS] = versions.handle

@@ -376,6 +376,13 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1},
         ),
     ),
+    ApiKey.SASL_HANDSHAKE: (Costly("Nothing in it grows but the mechanism's name.", ("mechanism",), {}),),
+    ApiKey.SASL_AUTHENTICATE: (
+        Costly("A token is bytes; after a login it is refused.", ("auth_bytes",), {}),
+    ),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (
+        Costly("Each user is looked up and answered.", ("users",), {"users.name": distinct}),
+    ),
     ApiKey.LIST_CONFIG_RESOURCES: (
         Costly("A type is named again and again.", ("resource_types",), {"resource_types": 2}),
     ),

@@ -264,6 +264,18 @@ CONTROLLER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             {**WITH_TIMEOUT, "feature_updates.feature": distinct, "validate_only": True},
         ),
     ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (
+        Costly(
+            "Each credential is judged; those that are sound would cost three HMACs and a record.",
+            ("upsertions",),
+            {
+                "upsertions.name": distinct,
+                "upsertions.mechanism": 1,
+                "upsertions.iterations": 1,
+                "deletions": [],
+            },
+        ),
+    ),
     ApiKey.ENVELOPE: (
         Costly(
             "The bytes inside are a request of their own, decoded and decided.",

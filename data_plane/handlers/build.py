@@ -56,12 +56,14 @@ from metadata_quorum.describe_configs import (
     DescribeConfigsHandler,
     ListConfigResourcesHandler,
 )
+from metadata_quorum.describe_scram_users import DescribeScramUsersHandler
 from metadata_quorum.features import KRAFT_VERSION
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.doors.acl_handler import DescribeAclsHandler
 from odradek.serving.api_table import ApiTable
 from odradek.serving.api_versions import ApiVersionsHandler
 from odradek.serving.contract import Handler
+from odradek.serving.sasl_requests import sasl_handlers
 from wire.api import PRODUCE_ADVERTISED_MIN, ApiKey, api_versions
 
 BETWEEN_BROKERS = (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.WRITE_TXN_MARKERS)
@@ -98,6 +100,10 @@ def build_table(
         ApiKey.DESCRIBE_CLUSTER: DescribeClusterHandler(broker).handle,
         ApiKey.DESCRIBE_ACLS: DescribeAclsHandler(
             authorizer, lambda: broker.image.access.acls, broker.long_work
+        ).handle,
+        **sasl_handlers(),
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: DescribeScramUsersHandler(
+            lambda: broker.image, broker.long_work
         ).handle,
         **_group_handlers(broker),
         **_producer_handlers(broker),

@@ -27,6 +27,7 @@ from metadata_quorum.controller.partitions import elect_leaders as elections
 from metadata_quorum.controller.partitions.elect_leaders import BalanceLeaders, ElectLeaderless
 from metadata_quorum.controller.parts import PART_WEIGHT_MAX, LongRequest, Trial, long_request
 from metadata_quorum.controller.refusals import refusal
+from metadata_quorum.controller.scram_users import alter_user_scram_credentials
 from metadata_quorum.image.image_builder import ImageBuilder, Interned
 from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.state_machine import Decision, DecisionContext
@@ -35,6 +36,7 @@ from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from wire.messages.alter_configs import AlterConfigsRequest
 from wire.messages.alter_partition import AlterPartitionRequest
 from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from wire.messages.broker_registration import BrokerRegistrationRequest
@@ -192,6 +194,7 @@ _OF_CLIENTS: Mapping[type, _Decide] = {
     UpdateFeaturesRequest: features.update_features,
     CreateAclsRequest: acls.create_acls,
     DeleteAclsRequest: acls.delete_acls,
+    AlterUserScramCredentialsRequest: alter_user_scram_credentials,
 }
 """Requests of clients, forwarded by the broker that they asked."""
 

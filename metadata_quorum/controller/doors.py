@@ -27,6 +27,7 @@ from odradek.security.doors.door import (
     operations_of,
     split,
 )
+from odradek.security.doors.user_doors import refuse_describe_users
 from wire.api import response_class
 from wire.api_keys import ApiKey
 from wire.errors import ErrorCode
@@ -203,6 +204,10 @@ OF_NODES = (
 CONTROLLER_DOORS: Mapping[ApiKey, Door] = {
     **{key: for_cluster(_only_error(key), _ACTS) for key in OF_NODES},
     ApiKey.API_VERSIONS: PASSES,
+    ApiKey.SASL_HANDSHAKE: PASSES,
+    ApiKey.SASL_AUTHENTICATE: PASSES,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: for_cluster(refuse_describe_users, Operation.DESCRIBE),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: for_cluster(_refuse, Operation.ALTER),
     ApiKey.CREATE_TOPICS: create_topics_door,
     ApiKey.DELETE_TOPICS: delete_topics_door,
     ApiKey.CREATE_PARTITIONS: create_partitions_door,

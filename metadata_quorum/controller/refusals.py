@@ -9,11 +9,13 @@ from metadata_quorum.controller import acls, configs, topics
 from metadata_quorum.controller.partitions import create_partitions as partitions
 from metadata_quorum.controller.partitions import elect_leaders as elections
 from metadata_quorum.controller.partitions import reassignment
+from metadata_quorum.controller.scram_users import refuse_alter_users
 from wire.errors import ErrorCode
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from wire.messages.alter_configs import AlterConfigsRequest
 from wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
@@ -43,6 +45,7 @@ _REFUSALS: dict[type, Callable[[Any, ErrorCode, str], Message]] = {
     AlterConfigsRequest: configs.ABSOLUTE.refuse,
     AlterPartitionReassignmentsRequest: reassignment.refuse_alter,
     ListPartitionReassignmentsRequest: reassignment.refuse_list,
+    AlterUserScramCredentialsRequest: refuse_alter_users,
     ElectLeadersRequest: elections.refuse_elect_leaders,
     UnregisterBrokerRequest: lambda _, code, text: UnregisterBrokerResponse(0, code, text),
     ControllerRegistrationRequest: lambda _, code, text: ControllerRegistrationResponse(0, code, text),

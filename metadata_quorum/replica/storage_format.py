@@ -181,6 +181,8 @@ class StorageFormat:
     """The first voters where there are several. Where both are None, others say who votes."""
     timestamp_ms: int
     features: Mapping[str, int] = BOOTSTRAP_FEATURES
+    users: Sequence[Message] = ()
+    """Records of the first users (`first_user`)."""
 
     def first_voters(self, directory_id: bytes) -> VoterSet | None:
         """The voters that the first snapshot names, if this node's metadata directory has that id."""
@@ -226,7 +228,8 @@ def format_storage(
             if own is not None:
                 directory_id = own.key.directory_id
             first = wanted.first_voters(directory_id)
-            _format_metadata_log(directory, wanted.features, first, wanted.timestamp_ms)
+            records = [*bootstrap_records(wanted.features), *wanted.users]
+            _format_metadata_log(directory, records, first, wanted.timestamp_ms)
         # The last file: a directory that has it is completely formatted.
         directory.write_atomic(
             META_PROPERTIES, MetaProperties(wanted.cluster_id, wanted.node_id, directory_id).encode()
@@ -252,11 +255,9 @@ def _check_formattable(directory: Dir) -> MetaProperties | None:
 
 
 def _format_metadata_log(
-    directory: Dir, features: Mapping[str, int], voters: VoterSet | None, timestamp_ms: int
+    directory: Dir, records: Sequence[Message], voters: VoterSet | None, timestamp_ms: int
 ) -> None:
-    directory.write_atomic(
-        BOOTSTRAP_FILE, encode_snapshot(bootstrap_records(features), epoch=0, timestamp_ms=timestamp_ms)
-    )
+    directory.write_atomic(BOOTSTRAP_FILE, encode_snapshot(records, epoch=0, timestamp_ms=timestamp_ms))
     log = directory.subdir(METADATA_LOG_DIRECTORY, create=True)
     if voters is not None:
         snapshot = encode_snapshot(

@@ -25,6 +25,7 @@ __all__ = [
     "kafka_failure",
     "present_quorum",
     "say_if_past",
+    "security_properties",
 ]
 
 LOOK_SECONDS_MAX = 3.0
@@ -33,17 +34,50 @@ PAST = "brokers, leaders and replicas are shown as they were when one last did; 
 _PERHAPS_DONE = "the change may have been made anyway: check before you try again"
 
 
+def security_properties(args: argparse.Namespace) -> dict[str, str]:
+    """The keys of --command-config but addresses; empty if there is no such option. Raises `CliError`."""
+    if not args.command_config:
+        return {}
+    from odradek.node.configuration.properties import MalformedProperties, parse_properties
+
+    try:
+        with open(args.command_config, encoding="utf-8") as file:
+            found = parse_properties(file.read())
+    except (OSError, UnicodeDecodeError, MalformedProperties) as error:
+        raise CliError(f"--command-config: cannot read {args.command_config}: {error}", USAGE) from None
+    return {key: value for key, value in found.items() if key not in ("bootstrap.servers", "client.id")}
+
+
+def _client(args: argparse.Namespace, address: str) -> Client:
+    """A client by the common options. Raises `CliError`."""
+    from odradek.client.shells.blocking import Client
+
+    config, timeout_ms = None, int(args.timeout * 1000)
+    properties = security_properties(args)
+    try:
+        if properties:
+            from odradek.client.core.client_keys import AdminSettings
+
+            own = {
+                "bootstrap.servers": address,
+                "client.id": "odradek-cli",
+                "request.timeout.ms": timeout_ms,
+                "default.api.timeout.ms": timeout_ms,
+            }
+            config = AdminSettings.from_properties({**properties, **own}).client_config(fail_fast=True)
+        return Client(address, client_id="odradek-cli", timeout_ms=timeout_ms, config=config)
+    except ValueError as error:
+        option = "--command-config" if properties else "--bootstrap-server"
+        raise CliError(f"{option}: {error}", USAGE) from None
+
+
 @contextmanager
 def connected(args: argparse.Namespace) -> Iterator[Client]:
     """The blocking client for --bootstrap-server and --timeout. What it raises comes out as `CliError`."""
     from odradek.client.errors import ClientError
-    from odradek.client.shells.blocking import Client
     from wire.errors import KafkaError
 
-    try:
-        client = Client(args.bootstrap_server, client_id="odradek-cli", timeout_ms=int(args.timeout * 1000))
-    except ValueError as error:
-        raise CliError(f"--bootstrap-server: {error}", USAGE) from None
+    client = _client(args, args.bootstrap_server)
     try:
         with client:
             yield client
@@ -56,14 +90,12 @@ def connected_to_controller(
     args: argparse.Namespace, client: Client, quorum: QuorumDescription
 ) -> Iterator[tuple[Client, str]]:
     """A client of the controller that leads the quorum, and the name of its listener."""
-    from odradek.client.shells.blocking import Client
-
     leader = quorum.leader
     if leader is None or not leader.endpoints:
         raise CliError("the quorum has no leader just now, or does not say where it listens: try again")
     listener, host, port = leader.endpoints[0]
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    with Client(address, client_id="odradek-cli", timeout_ms=int(args.timeout * 1000)) as controller:
+    with _client(args, address) as controller:
         yield controller, listener
 
 

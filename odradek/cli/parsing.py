@@ -82,6 +82,12 @@ def add_connection_options(parser: argparse.ArgumentParser, *, plans: bool = Fal
             else " (default: 30)"
         ),
     )
+    parser.add_argument(
+        "--command-config",
+        metavar="FILE",
+        default=os.environ.get("ODRADEK_COMMAND_CONFIG") or None,
+        help="a properties file with Kafka's client keys, such as security.protocol (default: $ODRADEK_COMMAND_CONFIG)",
+    )
     parser.set_defaults(deadline=None)
 
 

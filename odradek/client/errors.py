@@ -42,6 +42,10 @@ class BrokerUnavailable(ClientError):
     retriable = True
 
 
+class AuthenticationFailed(ClientError):
+    """The broker refuses the client's login, or failed to prove itself. Trying again is of no use."""
+
+
 class ConnectionBroken(ClientError):
     """The connection ended after the request was sent. The broker may or may not have performed it."""
 

@@ -18,6 +18,7 @@ from metadata_quorum.replica.meta_properties import NotALogDirectory
 from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
 from odradek.env.ports import DiskError
 from odradek.env.real import RealEnv, raise_descriptor_limit
+from odradek.env.real_tls import open_tls
 from odradek.node.broker_lifecycle import RegistrationRefused
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.garbage import Collections
@@ -126,7 +127,7 @@ async def _serve(
         started=on_started,
         stop=stop,
         log=log,
-        process=HostProcess(levels, descriptors_max),
+        process=HostProcess(levels, descriptors_max, open_tls),
     )
 
 

@@ -31,6 +31,7 @@ from metadata_quorum.replica.quorum_state import FileQuorumStateStore
 from metadata_quorum.service import MetadataService
 from odradek.env.ports import DiskError, Env, Log, TaskGroup
 from odradek.env.ports import Listener as OpenListener
+from odradek.env.tls_ports import OpenTls
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
 from odradek.node.configuration.dynamic_config import DynamicConfig
 from odradek.node.configuration.node_config import ListenerConfig, NodeConfig
@@ -47,6 +48,7 @@ from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
 from odradek.node.controller_lifecycle import register_controller
 from odradek.node.directories import Directories, NodeCannotStart
+from odradek.node.entrances import Entrances
 from odradek.node.metrics.metrics_page import LoopLateness, MetricsSources, metrics_page
 from odradek.node.metrics.metrics_server import MetricsServer, watch_loop
 from odradek.node.quorum_start import check_refusals, tell_role, what_is_missing
@@ -78,6 +80,8 @@ class HostProcess:
     """The levels of the node's log, for clients to change."""
     descriptors_max: int = -1
     """The number of files and sockets that the process may have open; -1: any number."""
+    open_tls: OpenTls | None = None
+    """Makes TLS of settings; None where there is none."""
 
 
 class Node:
@@ -119,6 +123,7 @@ class Node:
         self._metrics: MetricsServer | None = None
         self._authorizer = None if config.authorizer is None else Authorizer(config.authorizer)
         self._limits = ConnectionLimits(room=client_room(process.descriptors_max))
+        self._entrances = Entrances(config, env, log, self._newest_image, process.open_tls)
         self._created_at = env.clock.monotonic()
         self._listening: list[OpenListener] = []
         self._is_starting = True
@@ -133,6 +138,7 @@ class Node:
         started_at = clock.monotonic()
         self._tasks.start_soon(self._watch_failure)
         self._directories.open()
+        await self._entrances.open(self._tasks)
         metadata = await self._join_quorum()
         await self._catch_up(metadata)
         rules = UnenforcedRules(self._config, self._log)
@@ -196,7 +202,7 @@ class Node:
 
     async def _join_quorum(self) -> MetadataService:
         """Open the metadata log, serve the controller's listeners, and take part: as a voter or as an observer."""
-        config, env = self._config, self._env
+        config, env = self._config, self._entrances.world(self._config.controller_listener_names[0])
         opened = [(each, self._listen(each)) for each in config.controller_listeners]
         log = self._metadata_log = await env.workers.run(self._open_metadata_log)
         bootstrap = log.bootstrap()
@@ -281,6 +287,7 @@ class Node:
                     listener.name,
                     idle_ms_max=self._listener_settings.idle_ms_max,
                     limits=ConnectionLimits(),
+                    entrance=self._entrances.entrance(listener.name, table),
                 )
             )
 
@@ -386,7 +393,7 @@ class Node:
         assert self._channel is not None
         return Broker(
             broker_settings(self._config, self._directories.cluster_id),
-            self._env,
+            self._entrances.world(self._config.inter_broker_listener_name),
             self._directories.log_dirs,
             self._channel,
             self._tasks,
@@ -450,10 +457,14 @@ class Node:
                     idle_ms_max=self._listener_settings.idle_ms_max,
                     limits=self._limits,
                     is_peers=is_peers,
+                    entrance=self._entrances.entrance(listener.name, table),
                 )
             )
             self._addresses.append(f"{listener.host or '0.0.0.0'}:{opened.port}")
         return servers
+
+    def _newest_image(self) -> MetadataImage:
+        return MetadataImage() if self._metadata is None else self._metadata.committed_image
 
     def _kraft_version(self) -> int:
         return 0 if self._metadata is None else self._metadata.quorum.kraft_version

@@ -1,1 +1,1 @@
-"""Security: who may do what."""
+"""Security: who a client is, and what it may do."""

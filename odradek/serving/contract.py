@@ -27,6 +27,26 @@ import attrs
 from wire.structure import Message
 
 
+class Login(Protocol):
+    """The SASL login of a connection, as far as requests can renew it (KIP-368)."""
+
+    @property
+    def expires(self) -> bool:
+        """True if it lasts only so long."""
+
+    @property
+    def is_refused(self) -> bool:
+        """True if the last renewal has failed."""
+
+    @property
+    def refusal(self) -> str:
+        """Why the connection is to be closed before its next request, now; empty: it goes on."""
+
+    def handshake(self, request: Any, version: int) -> Any: ...
+
+    def authenticate(self, request: Any) -> Any: ...
+
+
 class Answer(Protocol):
     """The receiver of a delayed response: the connection's slot for it."""
 
@@ -118,6 +138,7 @@ class Context:
         "client_address",
         "client_id",
         "listener",
+        "login",
         "number",
         "of_connection",
         "principal",
@@ -130,6 +151,8 @@ class Context:
         self.principal = "User:ANONYMOUS"
         self.rights: Any = None
         """The client's `Rights`, which remember decisions; None without an authorizer."""
+        self.login: Login | None = None
+        """The SASL login of the connection; None where the listener has none."""
         self.client_id: str | None = None
         self.api_version = 0
         self.number = 0

@@ -142,10 +142,10 @@ def test_when_a_disk_gives_up_its_leaderships() -> None:
 
 def test_unknown_keys_warn() -> None:
     """A misspelt key gets a warning, and the node starts all the same (as in Kafka)."""
-    node = config(log_retention_hour="1", listener_name_plaintext_ssl_keystore_type="PEM")
+    node = config(log_retention_hour="1", listener_name_other_ssl_keystore_type="PEM")
     assert node.warnings == (
         "unknown key log.retention.hour is ignored",
-        "listener.name.plaintext.ssl.keystore.type has no effect: settings of single listeners are not supported",
+        "listener.name.other.ssl.keystore.type has no effect: there is no such listener, or no such setting of it",
     )
 
 
@@ -182,7 +182,23 @@ BAD: list[tuple[dict[str, str | None], str]] = [
         {"listeners": "PLAINTEXT://:1,EXTRA://:2,CONTROLLER://:3"},
         "No security protocol defined for listener EXTRA",
     ),
-    ({"listeners": "SSL://:9092,CONTROLLER://:9093"}, "security protocol SSL is not supported yet"),
+    (
+        {"listeners": "SSL://:9092,CONTROLLER://:9093"},
+        "Invalid value PLAINTEXT for configuration security.inter.broker.protocol: brokers reach each other at the "
+        "listener of that name; name one of SSL in inter.broker.listener.name",
+    ),
+    (
+        {"listeners": "SSL://:9092,CONTROLLER://:9093", "inter_broker_listener_name": "SSL"},
+        "listener SSL needs a certificate: set ssl.keystore.location and ssl.keystore.type=PEM",
+    ),
+    (
+        {
+            "listeners": "SASL_PLAINTEXT://:9092,CONTROLLER://:9093",
+            "inter_broker_listener_name": "SASL_PLAINTEXT",
+        },
+        "Invalid value GSSAPI for configuration sasl.enabled.mechanisms: not built; there are PLAIN, SCRAM-SHA-256, "
+        "SCRAM-SHA-512; it is the default, so name others",
+    ),
     ({"listeners": "CONTROLLER://:9093"}, "a broker needs a listener for clients"),
     ({"listeners": ""}, "configuration listeners: NAME://host:port"),
     ({"controller_listener_names": None}, 'Missing required configuration "controller.listener.names"'),
@@ -224,7 +240,7 @@ BAD: list[tuple[dict[str, str | None], str]] = [
     ),
     ({"advertised_listeners": "CONTROLLER://a:9093"}, "at least one of: PLAINTEXT"),
     ({"inter_broker_listener_name": "CONTROLLER"}, "must be the name of an advertised listener: PLAINTEXT"),
-    ({"security_inter_broker_protocol": "SSL"}, "not supported yet, only PLAINTEXT is"),
+    ({"security_inter_broker_protocol": "SSL"}, "name one of PLAINTEXT in inter.broker.listener.name"),
     (
         {"inter_broker_listener_name": "PLAINTEXT", "security_inter_broker_protocol": "PLAINTEXT"},
         "Only one of inter.broker.listener.name and security.inter.broker.protocol",

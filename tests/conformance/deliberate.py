@@ -361,8 +361,8 @@ NOT_SERVED = (
         "for the controllers' listener, as in Kafka",
     ),
     NotServed(
-        (17, 29, 30, 31, 36, 38, 39, 40, 41, 50, 51),
-        "SASL, ACLs, delegation tokens, SCRAM",
+        (29, 30, 31, 38, 39, 40, 41),
+        "ACLs, delegation tokens",
         "come with authorization",
     ),
     NotServed((48, 49), "client quotas", "to come"),

@@ -37,6 +37,7 @@ _OF_THE_CONTROLLER = (
     ApiKey.LIST_PARTITION_REASSIGNMENTS,
     ApiKey.UNREGISTER_BROKER,
     ApiKey.UPDATE_FEATURES,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
 )
 _OF_THE_QUORUM: dict[ApiKey, Refuse] = {
     ApiKey.DESCRIBE_QUORUM: lambda _, code, text: DescribeQuorumResponse(code, text, [], []),

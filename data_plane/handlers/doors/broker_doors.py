@@ -19,6 +19,7 @@ from odradek.security.doors.config_doors import (
     describe_configs_door,
 )
 from odradek.security.doors.door import PASSES, Admitted, Asked, Door, GuardedHandler, for_cluster
+from odradek.security.doors.user_doors import refuse_describe_users
 from odradek.serving.contract import Handler
 from wire.api_keys import ApiKey
 from wire.errors import ErrorCode
@@ -46,6 +47,7 @@ AT_CONTROLLER = frozenset(
         ApiKey.DELETE_TOPICS,
         ApiKey.CREATE_ACLS,
         ApiKey.DELETE_ACLS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
         ApiKey.CREATE_PARTITIONS,
         ApiKey.ELECT_LEADERS,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
@@ -109,6 +111,7 @@ DOORS: Mapping[ApiKey, Door] = {
     ApiKey.SYNC_GROUP: groups.member_door(lambda _, code: sync_refused(code)),
     ApiKey.DESCRIBE_GROUPS: groups.describe_groups_door,
     ApiKey.LIST_GROUPS: groups.list_groups_door,
+    ApiKey.SASL_HANDSHAKE: PASSES,
     ApiKey.API_VERSIONS: PASSES,
     ApiKey.DELETE_RECORDS: topics.delete_records_door,
     ApiKey.INIT_PRODUCER_ID: transactions.init_producer_id_door,
@@ -127,6 +130,8 @@ DOORS: Mapping[ApiKey, Door] = {
         incremental.AlterConfigsResourceResponse, (RESOURCE_BROKER_LOGGER,)
     ),
     ApiKey.ALTER_REPLICA_LOG_DIRS: for_cluster(_no_move, Operation.ALTER),
+    ApiKey.SASL_AUTHENTICATE: PASSES,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: for_cluster(refuse_describe_users, Operation.DESCRIBE),
     ApiKey.DESCRIBE_LOG_DIRS: for_cluster(
         lambda _: DescribeLogDirsResponse(0, _DENIED, []), Operation.DESCRIBE
     ),

@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from odradek.cli.dev_security import DevSecurity
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import print_json
 from odradek.cli.parsing import Groups, add_command, port, positive
@@ -32,6 +33,7 @@ __all__ = ["register"]
 
 _CONTROLLER_PORT_DISTANCE = 1000
 _METRICS_PORT_DISTANCE = 500
+_BROKERS_PORT_DISTANCE = 1500
 _STOP_SECONDS = 30.0
 VOTERS_MAX = 5
 REPLICATED_FROM = 3
@@ -68,6 +70,12 @@ def register(groups: Groups) -> None:
         metavar="DIR",
         help="the directory for data, logs and properties of the nodes (default: data)",
     )
+    parser.add_argument(
+        "--secure",
+        action="store_true",
+        help="TLS and logins: clients take DIR/admin.properties or DIR/client.properties (--command-config). Brokers "
+        "reach each other at the ports 1500 above",
+    )
 
 
 def _dev(args: argparse.Namespace) -> int:
@@ -76,12 +84,15 @@ def _dev(args: argparse.Namespace) -> int:
         raise CliError(
             f"--nodes {count} is too many: the ports suffice for at most {_METRICS_PORT_DISTANCE}", USAGE
         )
-    if first_port + count - 1 + _CONTROLLER_PORT_DISTANCE > 65535:
+    distance = _BROKERS_PORT_DISTANCE if args.secure else _CONTROLLER_PORT_DISTANCE
+    if first_port + count - 1 + distance > 65535:
+        who = "brokers" if args.secure else "controllers"
         raise CliError(
-            f"--port {first_port} is too high: controllers use the ports 1000 above, and 65535 is the last",
+            f"--port {first_port} is too high: {who} use the ports {distance} above, and 65535 is the last",
             USAGE,
         )
-    with _signals() as wakeup, _started(data, count, first_port) as nodes:
+    security = DevSecurity(data) if args.secure else None
+    with _signals() as wakeup, _started(data, count, first_port, security) as nodes:
         for node in nodes:
             _report_start(node, args.json)
         return _watch(nodes, wakeup, args.json)
@@ -161,7 +172,7 @@ def _end(nodes: list[_Node]) -> None:
 
 
 @contextmanager
-def _started(data: Path, count: int, first_port: int) -> Iterator[list[_Node]]:
+def _started(data: Path, count: int, first_port: int, security: DevSecurity | None) -> Iterator[list[_Node]]:
     """The nodes, ended on the way out. Unless all came to serve, their properties are then as they were before.
 
     The directory may belong to nodes that run, whose files must keep their own ports.
@@ -176,7 +187,7 @@ def _started(data: Path, count: int, first_port: int) -> Iterator[list[_Node]]:
     nodes: list[_Node] = []
     try:
         with _usable(data):
-            _prepare(data, places)
+            _prepare(data, places, security)
             for place in places:
                 nodes.append(_Node(place))
         yield nodes
@@ -198,7 +209,7 @@ def _usable(data: Path) -> Iterator[None]:
         ) from error
 
 
-def _prepare(data: Path, places: list[_Place]) -> None:
+def _prepare(data: Path, places: list[_Place], security: DevSecurity | None) -> None:
     """Write the properties, format what is new."""
     formatted = [place for place in places if place.is_formatted]
     more = _Place(data, len(places) + 1, 0)
@@ -209,18 +220,25 @@ def _prepare(data: Path, places: list[_Place]) -> None:
         raise CliError(
             f"{data} belongs to a cluster of {known} nodes: use --nodes {known}, or another --data"
         )
+    if formatted and DevSecurity(data).exists != (security is not None):
+        advice = "begin anew in another --data" if security is not None else "use --secure"
+        raise CliError(
+            f"{data} belongs to a cluster that was begun {'without' if security else 'with'} --secure: {advice}"
+        )
+    if security is not None:
+        security.make(f"127.0.0.1:{places[0].client_port}")
     if len(formatted) > 1:
         _check_ports(formatted[0])
     for place in places:
-        _write_properties(place.properties, _settings(place, places))
+        _write_properties(place.properties, _settings(place, places, security))
     if len(formatted) < len(places):
-        _format(places)
+        _format(places, [] if security is None else security.first_users())
 
 
 def _check_ports(first: _Place) -> None:
     """Voters find each other at the addresses that the metadata log has."""
     text = first.properties.read_text() if first.properties.exists() else ""
-    found = re.search(r"^listeners=PLAINTEXT://127\.0\.0\.1:(\d+)", text, re.MULTILINE)
+    found = re.search(r"^listeners=(?:PLAINTEXT|SASL_SSL)://127\.0\.0\.1:(\d+)", text, re.MULTILINE)
     if found is not None and int(found[1]) != first.client_port:
         raise CliError(f"the nodes of {first.data} expect each other at other ports: use --port {found[1]}")
 
@@ -232,7 +250,7 @@ def _restore(properties: Path, before: bytes | None) -> None:
         properties.write_bytes(before)
 
 
-def _format(places: list[_Place]) -> None:
+def _format(places: list[_Place], users: list[str]) -> None:
     """The first start chooses the voters; nodes that come later belong to their cluster and do not vote."""
     from metadata_quorum.replica.meta_properties import MetaProperties
     from odradek.cli.commands.storage import format_storage_of
@@ -256,11 +274,16 @@ def _format(places: list[_Place]) -> None:
                 ignore_formatted=True,
                 initial_controllers=initial,
                 no_initial_controllers=initial is None,
+                users=users,
             )
 
 
-def _settings(place: _Place, places: list[_Place]) -> dict[str, str]:
+def _settings(place: _Place, places: list[_Place], security: DevSecurity | None) -> dict[str, str]:
     replicas, in_sync = ("3", "2") if len(places) >= REPLICATED_FROM else ("1", "1")
+    secured = {}
+    if security is not None:
+        host, brokers = "127.0.0.1", place.client_port + _BROKERS_PORT_DISTANCE
+        secured = security.node_settings(f"{host}:{place.client_port}", f"{host}:{brokers}", place.controller)
     return {
         "process.roles": "broker,controller",
         "node.id": str(place.node_id),
@@ -275,6 +298,7 @@ def _settings(place: _Place, places: list[_Place]) -> dict[str, str]:
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.replication.factor": replicas,
         "transaction.state.log.min.isr": in_sync,
+        **secured,
     }
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from odradek.cli.failure import CliError
 from odradek.cli.output import print_json, print_table
 from odradek.cli.parsing import Groups, add_command
+from odradek.cli.scram_users import scram_record
 
 if TYPE_CHECKING:
     from metadata_quorum.raft.voters import VoterSet
@@ -55,6 +56,14 @@ def register(groups: Groups) -> None:
         default=[],
         help="begin with this level of a feature (repeat for more)",
     )
+    form.add_argument(
+        "--add-scram",
+        metavar="MECHANISM=[name=USER,password=PASSWORD]",
+        action="append",
+        default=[],
+        help="begin with this user, as Kafka's tool takes it: also iterations=N, salt=BASE64, saltedpassword=BASE64, and "
+        "passwordfile=FILE instead of a password that others could see (repeat for more)",
+    )
     info = add_command(commands, "info", _info, "show what the directories of a node hold")
     info.add_argument("config", metavar="CONFIG", help="the node's properties file")
     add_command(commands, "random-uuid", _random_uuid, "print an id for a cluster or a directory")
@@ -84,6 +93,7 @@ def _format(args: argparse.Namespace) -> int:
         initial_controllers=args.initial_controllers,
         no_initial_controllers=args.no_initial_controllers,
         features=dict(args.feature),
+        users=args.add_scram,
     )
     if args.json:
         print_json(done._asdict())
@@ -178,6 +188,7 @@ def format_storage_of(
     initial_controllers: str | None = None,
     no_initial_controllers: bool = False,
     features: Mapping[str, int] | None = None,
+    users: Sequence[str] = (),
 ) -> Formatted:
     """Format all directories of the node. At most one of the three ways to name the voters may be given. Raises
     `CliError`."""
@@ -194,6 +205,7 @@ def format_storage_of(
 
     config = _load(config_path)
     env = RealEnv()
+    first_users = [scram_record(text, env.new_uuid()) for text in users]
     try:
         voter, voters = _who_votes(config, standalone, initial_controllers, no_initial_controllers)
         paths = _directories(config)
@@ -217,6 +229,7 @@ def format_storage_of(
                 voters=voters,
                 timestamp_ms=time.time_ns() // 1_000_000,
                 features=bootstrap_features(features or {}),
+                users=first_users,
             ),
             ignore_formatted=ignore_formatted,
         )

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from odradek.client.core.operation import Call
 from odradek.client.errors import UnsupportedByBroker, error_code
+from odradek.security.sasl_client import LoginFailed, SaslClient
 from wire.api import ApiKey, api_versions
 from wire.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from wire.framing.connection import ClientConnection, ResponseReceived
@@ -34,6 +35,7 @@ class ConnectionState(Enum):
 
     CONNECTING = "connecting"
     NEGOTIATING = "negotiating"
+    AUTHENTICATING = "authenticating"
     READY = "ready"
     CLOSED = "closed"
 
@@ -42,9 +44,18 @@ _TRANSITIONS: dict[tuple[ConnectionState, str], ConnectionState] = {
     (ConnectionState.CONNECTING, "established"): ConnectionState.NEGOTIATING,
     (ConnectionState.CONNECTING, "close"): ConnectionState.CLOSED,
     (ConnectionState.NEGOTIATING, "negotiated"): ConnectionState.READY,
+    (ConnectionState.NEGOTIATING, "authenticate"): ConnectionState.AUTHENTICATING,
+    (ConnectionState.AUTHENTICATING, "authenticated"): ConnectionState.READY,
+    (ConnectionState.AUTHENTICATING, "close"): ConnectionState.CLOSED,
+    (ConnectionState.READY, "authenticate"): ConnectionState.AUTHENTICATING,
     (ConnectionState.NEGOTIATING, "close"): ConnectionState.CLOSED,
     (ConnectionState.READY, "close"): ConnectionState.CLOSED,
 }
+
+
+_OPENING = (ConnectionState.CONNECTING, ConnectionState.NEGOTIATING, ConnectionState.AUTHENTICATING)
+RENEWED_SHARE = 0.85
+"""A login is renewed after this share of its time, as Kafka's clients do at the earliest."""
 
 
 class BrokerConnection:
@@ -59,7 +70,14 @@ class BrokerConnection:
         now: float,
         connect_seconds: float,
         lane: int = 0,
+        nonce: Callable[[], str] = str,
     ) -> None:
+        """`nonce` gives random text for a login."""
+        self._nonce = nonce
+        self._credentials = None if config.security is None else config.security.credentials
+        self._sasl: SaslClient | None = None
+        self._renew_at = math.inf
+        """The time from which the login is renewed before anything else is sent (KIP-368)."""
         self.connection_id = connection_id
         self.address = address
         self.lane = lane
@@ -113,12 +131,19 @@ class BrokerConnection:
 
     def data_to_send(self, now: float) -> bytearray:
         """The bytes to be sent now. Calls that cannot be encoded for this broker fail."""
+        if (
+            now >= self._renew_at
+            and self.state is ConnectionState.READY
+            and self.waiting
+            and not self.in_flight
+        ):
+            self._begin_login(now)
         data, self._negotiation = self._negotiation or bytearray(), None
         while (
             self.waiting
             and self.state is ConnectionState.READY
             and len(self.in_flight) < self._in_flight_max
-            and self.throttled_until <= now
+            and self.throttled_until <= now < self._renew_at
         ):
             call = self.waiting.popleft()
             try:
@@ -171,7 +196,9 @@ class BrokerConnection:
         self._last_used = now
         for event in self._events():
             if self.state is ConnectionState.NEGOTIATING:
-                self._negotiate(event)
+                self._negotiate(event, now)
+            elif self.state is ConnectionState.AUTHENTICATING:
+                self._authenticate(event.response, now)
             else:
                 call = self.in_flight.popleft()
                 throttle_ms = getattr(event.response, "throttle_time_ms", 0)
@@ -183,7 +210,7 @@ class BrokerConnection:
         while isinstance(event := self._wire.next_event(), ResponseReceived):
             yield event
 
-    def _negotiate(self, event: ResponseReceived) -> None:
+    def _negotiate(self, event: ResponseReceived, now: float) -> None:
         response = event.response
         if not isinstance(response, ApiVersionsResponse):
             raise RemoteProtocolError(f"{type(response).__name__} where the versions were asked for")
@@ -200,7 +227,51 @@ class BrokerConnection:
         self._versions = ranges
         self.features_epoch = response.finalized_features_epoch
         self.features = {each.name: each.max_version_level for each in response.finalized_features}
-        self._step("negotiated")
+        if self._credentials is None:
+            self._step("negotiated")
+        else:
+            self._begin_login(now)
+
+    def _begin_login(self, now: float) -> None:
+        """Name the mechanism; the first time, and for each renewal."""
+        # Imported by clients that log in alone: commands start faster without.
+        from wire.messages.sasl_handshake import SaslHandshakeRequest
+
+        assert self._credentials is not None
+        self._step("authenticate")
+        self._sasl = None
+        self._connect_deadline = max(self._connect_deadline, now + self.connect_seconds)
+        self._negotiation = self._wire.send(SaslHandshakeRequest(self._credentials.mechanism), 1)
+
+    def _authenticate(self, response: object, now: float) -> None:
+        """Answer the broker's tokens. Raises `LoginFailed`, `RemoteProtocolError`."""
+        from wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+        from wire.messages.sasl_handshake import SaslHandshakeResponse
+
+        credentials = self._credentials
+        assert credentials is not None
+        token: bytes | None
+        if isinstance(response, SaslHandshakeResponse):
+            if response.error_code:
+                raise LoginFailed(
+                    f"{credentials.mechanism} is refused ({error_code(response.error_code).name}); there are "
+                    f"{', '.join(response.mechanisms) or 'none'}"
+                )
+            self._sasl = SaslClient(credentials, self._nonce)
+            token = self._sasl.first()
+        elif isinstance(response, SaslAuthenticateResponse) and self._sasl is not None:
+            if response.error_code:
+                raise LoginFailed(response.error_message or error_code(response.error_code).name)
+            token = self._sasl.answer(response.auth_bytes)
+            if token is None:
+                lifetime = response.session_lifetime_ms / 1000
+                self._renew_at = now + RENEWED_SHARE * lifetime if lifetime > 0 else math.inf
+                self._step("authenticated")
+                return
+        else:
+            raise RemoteProtocolError(f"{type(response).__name__} during a login")
+        version = min(2, self._versions.get(ApiKey.SASL_AUTHENTICATE, (0, 0))[1])
+        self._negotiation = self._wire.send(SaslAuthenticateRequest(token), version)
 
     def next_deadline(self) -> float | None:
         """The earliest deadline of this connection: of a call, of connecting, of a throttle, or of its idle time."""
@@ -211,7 +282,7 @@ class BrokerConnection:
         for call in self.waiting:
             if call.deadline < due:
                 due = call.deadline
-        if self.state is ConnectionState.CONNECTING or self.state is ConnectionState.NEGOTIATING:
+        if self.state in _OPENING:
             due = min(due, self._connect_deadline)
         elif self.waiting and len(self.in_flight) < self._in_flight_max:
             due = min(due, self.throttled_until)
@@ -231,10 +302,7 @@ class BrokerConnection:
 
     def connect_overdue(self, now: float) -> bool:
         """True if connecting (with the negotiation) takes too long."""
-        return now >= self._connect_deadline and self.state in (
-            ConnectionState.CONNECTING,
-            ConnectionState.NEGOTIATING,
-        )
+        return now >= self._connect_deadline and self.state in _OPENING
 
     def take_overdue(self, now: float) -> list[Call]:
         """Remove and return the calls whose deadline has passed; those with a `connection_id` were sent."""

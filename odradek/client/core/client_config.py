@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from odradek.client.core.client_security import ClientSecurity
 from odradek.client.core.retry import RetryPolicy
 
 __all__ = ["ClientConfig"]
@@ -35,5 +36,7 @@ class ClientConfig:
     frame_bytes_max: int = 100 << 20
     in_flight_max: int = 5
     calls_waiting_max: int = 1000
+    security: ClientSecurity | None = None
+    """Encryption and login of all connections; None: plaintext."""
     fail_fast: bool = True
     """True if calls fail at once when every bootstrap address fails and the client has never reached a broker."""

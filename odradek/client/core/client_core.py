@@ -26,11 +26,12 @@ Rules
 * Without metadata for too long, the known brokers are forgotten and the bootstrap addresses asked (KIP-899, KIP-1102).
 * A connection that has nothing to do for `connection_idle_max` is closed.
 
-Deliberately absent: threads, locks, DNS, TLS, and any decision about acknowledgements or offsets.
+Deliberately absent: threads, locks, DNS, TLS (the shells have it), and any decision about acknowledgements or offsets.
 """
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import random
 from collections import deque
@@ -46,11 +47,13 @@ from odradek.client.core.known_cluster import Cluster
 from odradek.client.core.operation import Call, Operation, Signal, Task, Work
 from odradek.client.core.retry import RetryPolicy
 from odradek.client.errors import (
+    AuthenticationFailed,
     BrokerUnavailable,
     ClientClosed,
     ConnectionBroken,
     RequestTimedOut,
 )
+from odradek.security.sasl_client import LoginFailed
 from wire.errors import ProtocolError
 
 __all__ = ["ClientCore", "Close", "Compute", "Connect", "Effect", "Send"]
@@ -300,6 +303,15 @@ class ClientCore:
         was_ready = connection.state is ConnectionState.READY
         try:
             take()
+        except LoginFailed as error:
+            self._effects.append(Close(connection.connection_id))
+            self.ever_connected = self._ever_ready
+            reason = f"{connection.address_text} refuses the login: {error}"
+            waiting = list(connection.waiting)
+            connection.waiting.clear()
+            self._end(connection, reason)
+            for call in waiting:
+                call.fail(AuthenticationFailed(reason))
         except ProtocolError as error:
             self._effects.append(Close(connection.connection_id))
             self._end(connection, f"{connection.address_text} does not speak Kafka's protocol: {error}")
@@ -463,6 +475,7 @@ class ClientCore:
             now=self.now,
             connect_seconds=self._connect_policy.delay(0 if trouble is None else trouble.failures, self.rng),
             lane=lane,
+            nonce=self._nonce,
         )
         self._connections[address, lane] = connection
         self._by_id[connection.connection_id] = connection
@@ -516,6 +529,10 @@ class ClientCore:
                 self._place(call)
             else:
                 call.fail(BrokerUnavailable(reason))
+
+    def _nonce(self) -> str:
+        """Random text. It is a digest, so that it tells nothing of the generator."""
+        return hashlib.sha256(self.rng.getrandbits(256).to_bytes(32, "big")).hexdigest()
 
     def _forget(self, connection: BrokerConnection) -> None:
         connection.close()

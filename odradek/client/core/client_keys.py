@@ -9,8 +9,8 @@ Three kinds of keys:
 * with an effect: the fields of the classes below;
 * `WITHOUT_EFFECT`: they tune what this client does not have (metric samples, socket buffers); any value is accepted, and a
   warning names those that were set. docs/client.md says why each has none;
-* `NEUTRAL_ONLY`: they switch on what this client does not have, such as encryption. Only the value that leaves it
-  off is accepted: otherwise a user might rely on encryption that is not there.
+* `NEUTRAL_ONLY`: they switch on what this client does not have, such as KIP-848. Only the value that leaves it
+  off is accepted: otherwise a user might rely on something that is missing.
 
 Anything else is a `ValueError` that names the key and the nearest known ones.
 """
@@ -27,7 +27,9 @@ import attrs
 
 from odradek.client.core.bootstrap import parse_bootstrap
 from odradek.client.core.client_config import ClientConfig
+from odradek.client.core.client_security import PROTOCOLS, ClientSecurity, client_security
 from odradek.client.core.retry import RetryPolicy
+from odradek.env.tls_ports import TlsSettings
 
 __all__ = [
     "NEUTRAL_ONLY",
@@ -69,12 +71,7 @@ NEUTRAL_ONLY: dict[str, tuple[str, ...]] = {
     "group.remote.assignor": ("",),
     "interceptor.classes": ("",),
     "partitioner.availability.timeout.ms": ("0",),
-    "sasl.jaas.config": ("",),
-    "sasl.mechanism": ("", "gssapi"),
-    "security.protocol": ("plaintext",),
     "share.acknowledgement.mode": ("implicit",),
-    "ssl.keystore.location": ("",),
-    "ssl.truststore.location": ("",),
 }
 """Keys that are accepted only with these values (in lower case; empty also stands for None)."""
 
@@ -205,6 +202,22 @@ def _named(value: str, known: dict[str, Any]) -> Any:
     return known[name]
 
 
+def _protocol(value: Any) -> str:
+    text = _text(value).upper()
+    if text not in PROTOCOLS:
+        raise ValueError(f"expected one of {', '.join(PROTOCOLS)}")
+    return text
+
+
+def _upper(value: Any) -> str:
+    return _text(value).upper()
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    return tuple(_text(part).strip() for part in parts or () if part)
+
+
 def _key(default: Any, parse: Parser) -> Any:
     return attrs.field(default=default, metadata={"parse": parse})
 
@@ -234,6 +247,27 @@ class CommonSettings:
     """An idle connection is closed after so long; a negative value keeps it open."""
     metadata_recovery_rebootstrap_trigger_ms: int = _key(300_000, _LONG)
     metadata_recovery_strategy: str = _key("rebootstrap", _recovery)
+    security_protocol: str = _key("PLAINTEXT", _protocol)
+    sasl_mechanism: str = _key("GSSAPI", _text)
+    sasl_jaas_config: str | None = attrs.field(default=None, repr=False, metadata={"parse": _optional_text})
+    ssl_truststore_location: str | None = _key(None, _optional_text)
+    ssl_truststore_type: str = _key("JKS", _upper)
+    ssl_truststore_password: str | None = attrs.field(
+        default=None, repr=False, metadata={"parse": _optional_text}
+    )
+    ssl_truststore_certificates: str | None = _key(None, _optional_text)
+    ssl_keystore_location: str | None = _key(None, _optional_text)
+    ssl_keystore_type: str = _key("JKS", _upper)
+    ssl_keystore_password: str | None = attrs.field(
+        default=None, repr=False, metadata={"parse": _optional_text}
+    )
+    ssl_keystore_key: str | None = attrs.field(default=None, repr=False, metadata={"parse": _optional_text})
+    ssl_keystore_certificate_chain: str | None = _key(None, _optional_text)
+    ssl_key_password: str | None = attrs.field(default=None, repr=False, metadata={"parse": _optional_text})
+    ssl_endpoint_identification_algorithm: str = _key("https", _text)
+    """Empty: the name in the server's certificate may be any."""
+    ssl_enabled_protocols: tuple[str, ...] = _key(("TLSv1.2", "TLSv1.3"), _texts)
+    ssl_cipher_suites: tuple[str, ...] = _key((), _texts)
     socket_connection_setup_timeout_ms: int = _key(10_000, _LONG)
     socket_connection_setup_timeout_max_ms: int = _key(30_000, _LONG)
 
@@ -258,13 +292,39 @@ class CommonSettings:
             try:
                 values[field.name] = field.metadata["parse"](value)
             except ValueError as error:
-                raise ValueError(f"{key}={value!r}: {error}") from None
+                shown = repr(value) if field.repr else "[hidden]"
+                raise ValueError(f"{key}={shown}: {error}") from None
         if "bootstrap_servers" not in values:
             raise ValueError("bootstrap.servers is missing (expected HOST:PORT,HOST:PORT)")
         cls._reconcile(values)
+        made = cls(**values)
+        made.security()
         if ignored:
             _LOGGER.warning("keys that have no effect in this client: %s", ", ".join(sorted(ignored)))
-        return cls(**values)
+        return made
+
+    def security(self) -> ClientSecurity | None:
+        """Encryption and login. Raises `ValueError` for keys that contradict each other."""
+        return client_security(
+            self.security_protocol,
+            self.sasl_mechanism,
+            self.sasl_jaas_config,
+            TlsSettings(
+                keystore_type=self.ssl_keystore_type,
+                keystore_location=self.ssl_keystore_location,
+                keystore_password=self.ssl_keystore_password,
+                key_password=self.ssl_key_password,
+                keystore_key=self.ssl_keystore_key,
+                keystore_chain=self.ssl_keystore_certificate_chain,
+                truststore_type=self.ssl_truststore_type,
+                truststore_location=self.ssl_truststore_location,
+                truststore_password=self.ssl_truststore_password,
+                truststore_certificates=self.ssl_truststore_certificates,
+                protocols=self.ssl_enabled_protocols,
+                ciphers=self.ssl_cipher_suites,
+                check_host=bool(self.ssl_endpoint_identification_algorithm),
+            ),
+        )
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
@@ -287,6 +347,7 @@ class CommonSettings:
             rebootstrap=self.metadata_recovery_strategy == "rebootstrap",
             rebootstrap_trigger=self.metadata_recovery_rebootstrap_trigger_ms / 1000,
             request_timeout=self.request_timeout_ms / 1000,
+            security=self.security(),
             retry=RetryPolicy(self.retry_backoff_ms / 1000, self.retry_backoff_max_ms / 1000),
             reconnect=RetryPolicy(self.reconnect_backoff_ms / 1000, self.reconnect_backoff_max_ms / 1000),
             fail_fast=fail_fast,

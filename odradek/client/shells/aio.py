@@ -16,7 +16,10 @@ from odradek.client.core.client_core import ClientCore, Close, Compute, Connect,
 from odradek.client.core.known_cluster import Cluster
 from odradek.client.core.operation import Operation, Work
 from odradek.client.core.requests import refresh_metadata, request
-from odradek.env.ports import Conn, ConnectionLost, Env, TaskGroup
+from odradek.client.shells.tls import opened_tls
+from odradek.env.ports import Conn, ConnectionLost, Env, Network, TaskGroup
+from odradek.security.dialing import SecuredNetwork
+from odradek.security.tls_conn import Handshakes
 from wire.framing.outgoing import drop_sent
 
 __all__ = ["AsyncClient"]
@@ -53,6 +56,10 @@ class AsyncClient:
         self._deadline_moved = env.event()
         self._awaited_deadline: float | None = None
         self.config = config or ClientConfig()
+        self._network: Network = env.network
+        if self.config.security is not None and self.config.security.tls is not None:
+            tls = opened_tls(self.config.security.tls)
+            self._network = SecuredNetwork(env, tls, None, Handshakes(env.new_workers(1)))
         self.core = ClientCore(bootstrap, self.config, env.random, now=env.clock.monotonic())
         tasks.start_soon(self._keep_deadlines, name="client deadlines")
 
@@ -159,7 +166,7 @@ class AsyncClient:
         """Connect and read until the end of the connection."""
         clock = self._env.clock
         try:
-            conn = await self._env.network.connect(host, port)
+            conn = await self._network.connect(host, port)
         except ConnectionLost as error:
             if not connection.closed:
                 self._close(connection)

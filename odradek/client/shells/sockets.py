@@ -23,6 +23,8 @@ from typing import Any, TypeAlias
 
 from odradek.client.core.client_core import ClientCore, Close, Compute, Connect, Send
 from odradek.client.core.operation import Work
+from odradek.client.shells.tls import opened_tls
+from odradek.env.tls_ports import TlsFailed, TlsSession
 from wire.framing.outgoing import drop_sent
 
 __all__ = ["Ready", "Sockets"]
@@ -39,8 +41,14 @@ _Place: TypeAlias = tuple[Any, ...]
 class _Connection:
     """One socket; `addresses` are those still to be tried."""
 
-    def __init__(self, connection_id: int, addresses: list[_Place]) -> None:
+    def __init__(
+        self, connection_id: int, addresses: list[_Place], tls: Callable[[], TlsSession] | None
+    ) -> None:
+        """`tls` makes a session for each attempt."""
         self.connection_id = connection_id
+        self.new_session = tls
+        self.tls: TlsSession | None = None
+        self.has_shaken_hands = False
         self.addresses = addresses
         self.socket: socket.socket | None = None
         self.connected = False
@@ -54,6 +62,9 @@ class Sockets:
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core
+        security = core.config.security
+        self._tls = None if security is None or security.tls is None else opened_tls(security.tls)
+        self._decrypted = memoryview(bytearray(_RECEIVE_BYTES if self._tls is not None else 0))
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, _Connection] = {}
         self._received = memoryview(bytearray(_RECEIVE_BYTES))
@@ -134,7 +145,9 @@ class Sockets:
                     self._write(connection)
 
     def _connect(self, connection_id: int, host: str, port: int) -> None:
-        connection = _Connection(connection_id, _numeric(host, port))
+        tls = self._tls
+        new_session = None if tls is None else partial(tls.client_session, host)
+        connection = _Connection(connection_id, _numeric(host, port), new_session)
         self._connections[connection_id] = connection
         if connection.addresses:
             self._try_next_address(connection, "no address")
@@ -233,11 +246,68 @@ class Sockets:
             return
         connection.connected = True
         self._selector.modify(connection.socket, selectors.EVENT_READ, connection)
+        if connection.new_session is not None:
+            connection.tls = connection.new_session()
+            self._shake_hands(connection, connection.tls)
+            return
         self._core.connected(connection.connection_id, time.monotonic())
+
+    def _shake_hands(self, connection: _Connection, tls: TlsSession) -> None:
+        """Go on with the handshake; report the connection once it is done."""
+        try:
+            done = tls.handshake()
+        except TlsFailed as error:
+            self._forget(connection)
+            self._core.connect_failed(connection.connection_id, f"TLS: {error}", time.monotonic())
+            return
+        self._send_encrypted(connection, tls)
+        if done and connection.socket is not None:
+            connection.has_shaken_hands = True
+            self._core.connected(connection.connection_id, time.monotonic())
+            self._read_decrypted(connection, tls)
+
+    def _send_encrypted(self, connection: _Connection, tls: TlsSession) -> None:
+        if tls.outgoing:
+            connection.outgoing.append(memoryview(tls.take()))
+            if not connection.writing:
+                self._write(connection)
+
+    def _receive_encrypted(self, connection: _Connection, tls: TlsSession, count: int) -> None:
+        if count:
+            tls.feed(self._received[:count])
+        if connection.has_shaken_hands and count:
+            self._read_decrypted(connection, tls)
+        elif count:
+            self._shake_hands(connection, tls)
+        elif connection.has_shaken_hands:
+            self._forget(connection)
+            self._core.receive_data(connection.connection_id, b"", time.monotonic())
+        else:
+            self._forget(connection)
+            reason = "closed during the TLS handshake"
+            self._core.connect_failed(connection.connection_id, reason, time.monotonic())
+
+    def _read_decrypted(self, connection: _Connection, tls: TlsSession) -> None:
+        while connection.socket is not None:
+            try:
+                count = tls.read_into(self._decrypted)
+            except TlsFailed as error:
+                self._forget(connection)
+                self._core.connection_lost(connection.connection_id, f"TLS: {error}", time.monotonic())
+                return
+            if count is None:
+                self._send_encrypted(connection, tls)
+                return
+            if count == 0:
+                self._forget(connection)
+            self._core.receive_data(connection.connection_id, self._decrypted[:count], time.monotonic())
 
     def _send(self, connection_id: int, data: bytes | bytearray) -> None:
         connection = self._connections.get(connection_id)
         if connection is not None:
+            if connection.tls is not None:
+                connection.tls.write(data)
+                data = connection.tls.take()
             connection.outgoing.append(memoryview(data))
             if not connection.writing:
                 self._unsent[connection] = None
@@ -262,6 +332,16 @@ class Sockets:
 
     def _read(self, connection: _Connection) -> None:
         assert connection.socket is not None
+        if connection.tls is not None:
+            try:
+                count = connection.socket.recv_into(self._received)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._lost(connection, error)
+                return
+            self._receive_encrypted(connection, connection.tls, count)
+            return
         place = self._core.place_for_data(connection.connection_id)
         try:
             count = connection.socket.recv_into(self._received if place is None else place)

@@ -26,6 +26,12 @@ from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.features import THIS_RELEASE, Release
 from metadata_quorum.replica.storage_format import VoterEndpoint
 from odradek.node.configuration.keys_without_effect import warning_about
+from odradek.node.configuration.listener_security import (
+    LISTENER_PREFIX,
+    ListenerSecurity,
+    is_listener_key,
+    security_of_listeners,
+)
 from odradek.node.configuration.properties import MalformedProperties, parse_properties
 from odradek.node.configuration.quorum_config import (
     BROKER,
@@ -44,7 +50,6 @@ SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL":
 _LISTENER = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)\Z")
 _HOST_PORT = re.compile(r"\[?([0-9a-zA-Z\-%._:]*?)\]?:([0-9]+)\Z")
 _LISTENER_NAME = re.compile(r"[A-Z0-9_.\-]+\Z")
-_LISTENER_PREFIX = "listener.name."
 METRICS_LISTENER = "odradek.metrics.listener"
 """Our own key: `host:port` of the metrics page. The page is off when the key is not set."""
 START_WITHOUT_ACLS = "odradek.start.without.acls"
@@ -56,6 +61,8 @@ CLEANER_THREADS_PER_DISK = "odradek.log.cleaner.threads.per.disk"
 """Our own key: how many logs of one disk may be cleaned at a time."""
 TRANSACTIONAL_IDS = "odradek.transactional.ids.max.per.partition"
 """Our own key: how many transactional ids one partition of `__transaction_state` may have."""
+SCRAM_SECRET = "odradek.scram.secret"
+"""Our own key: text that all brokers share, behind the salts that users who do not exist are answered with."""
 OWN_DEFS: dict[str, ConfigDef] = {
     name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
     for name, kind, default, valid in (
@@ -65,6 +72,7 @@ OWN_DEFS: dict[str, ConfigDef] = {
         (DISK_FULL, "long", "5000", "[1,...,9999999999]"),
         (CLEANER_THREADS_PER_DISK, "int", "1", "[1,...]"),
         (TRANSACTIONAL_IDS, "int", "100000", "[1,...]"),
+        (SCRAM_SECRET, "password", "", ""),
     )
 }
 """Keys that Kafka does not have. Only the properties file has them; DescribeConfigs leaves them out."""
@@ -148,6 +156,8 @@ class NodeConfig:
     """Host (empty: every interface) and port of the metrics page."""
     disk_hung_seconds: float
     disk_full_seconds: float
+    security: Mapping[str, ListenerSecurity]
+    """The security of each listener by its name, that of controllers included."""
     start_without_acls: bool = False
     """True if the operator knows that the ACLs in the metadata log are not enforced."""
     authorizer: AuthorizerSettings | None = None
@@ -263,6 +273,9 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
         _texts(values, "controller.quorum.voters"), _texts(values, "controller.quorum.bootstrap.servers")
     )
     check_voters(roles, static_voters, node_id)
+    security = security_of_listeners(
+        explicit, protocols, [each.name for each in listeners], controller_names, inter_broker
+    )
     _check_relations(values)
     _refuse_unsupported(explicit, values)
     log_dirs = _log_dirs(values)
@@ -285,6 +298,7 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
         metrics_address=_metrics_address(str(values[METRICS_LISTENER])),
         disk_hung_seconds=_seconds(values, DISK_HUNG),
         disk_full_seconds=_seconds(values, DISK_FULL),
+        security=security,
         start_without_acls=values[START_WITHOUT_ACLS] is True,
         authorizer=_authorizer(values),
     )
@@ -336,14 +350,21 @@ def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[st
         values[name] = definition.parse(explicit[name]) if name in explicit else definition.default_value()
     warnings = []
     for name in explicit:
-        if name.startswith(_LISTENER_PREFIX):
-            warnings.append(f"{name} has no effect: settings of single listeners are not supported")
+        if name.startswith(LISTENER_PREFIX):
+            if not is_listener_key(name, _listener_names(values)):
+                warnings.append(f"{name} has no effect: there is no such listener, or no such setting of it")
         elif name not in values:
             warnings.append(f"unknown key {name} is ignored")
     without_effect = warning_about(explicit)
     if without_effect is not None:
         warnings.append(without_effect)
     return values, warnings
+
+
+def _listener_names(values: Mapping[str, ConfigValue]) -> tuple[str, ...]:
+    """The names of all listeners that this node has or connects to."""
+    names = [text.partition("://")[0].strip().upper() for text in _texts(values, "listeners")]
+    return (*names, *(each.upper() for each in _texts(values, "controller.listener.names")))
 
 
 def _texts(values: Mapping[str, ConfigValue], key: str) -> list[str]:
@@ -401,10 +422,6 @@ def _with_protocols(
                 key,
                 text,
                 f"No security protocol defined for listener {name} in listener.security.protocol.map",
-            )
-        if protocols[name] != PLAINTEXT:
-            raise ConfigError(
-                key, text, f"security protocol {protocols[name]} is not supported yet, only PLAINTEXT is"
             )
         found.append(ListenerConfig(name, host, port, protocols[name]))
     return tuple(found)
@@ -489,12 +506,17 @@ def _inter_broker_listener(
     key = "inter.broker.listener.name"
     names = [each.name for each in advertised]
     if values[key] is None:
-        protocol = str(values["security.inter.broker.protocol"])
-        if protocol != PLAINTEXT:
-            raise ConfigError(
-                "security.inter.broker.protocol", protocol, "not supported yet, only PLAINTEXT is"
-            )
-        return PLAINTEXT if PLAINTEXT in names else names[0]
+        protocol_key = "security.inter.broker.protocol"
+        protocol = str(values[protocol_key])
+        if protocol in names:
+            return protocol
+        if protocol_key not in explicit and all(each.security_protocol == PLAINTEXT for each in advertised):
+            return names[0]
+        raise ConfigError(
+            protocol_key,
+            protocol,
+            f"brokers reach each other at the listener of that name; name one of {', '.join(names)} in {key}",
+        )
     if "security.inter.broker.protocol" in explicit:
         raise InvalidConfiguration(
             key,

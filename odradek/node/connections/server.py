@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from odradek.env.ports import ConnectionLost, Listener
+from odradek.env.ports import Conn, ConnectionLost, Listener
 from odradek.node.connections.buffers import Holder
 from odradek.node.connections.connection_limits import ConnectionLimits
 from odradek.node.connections.connection_loop import Connection
 from odradek.node.connections.connection_services import ConnectionServices
+from odradek.node.connections.entrance import Entered, Entrance, NotAuthenticated
+from odradek.node.connections.expiring_connection import ExpiringConnection
+from wire.errors import ProtocolError
 
 REAP_INTERVAL_SECONDS = 1.0
 TRIM_AFTER_SECONDS = 5.0
@@ -28,8 +31,12 @@ class Server:
         idle_ms_max: int,
         limits: ConnectionLimits,
         is_peers: bool = False,
+        entrance: Entrance | None = None,
     ) -> None:
-        """`is_peers`: the listener is for brokers alone, and clients cannot use up its room."""
+        """`is_peers`: the listener is for brokers alone, and clients cannot use up its room. `entrance` lets clients in
+        where the listener asks who they are."""
+        self._entrance = entrance
+        self._entering: dict[Conn, None] = {}
         self._is_peers = is_peers
         self._refusals_told = 0
         self._tell_refusals_at = float("-inf")
@@ -61,9 +68,44 @@ class Server:
                 conn.close()
                 continue
             self._accepted += 1
+            if self._entrance is not None:
+                self._services.tasks.start_soon(
+                    self._let_in, self._entrance, conn, name="entering connection"
+                )
+                continue
             connection = Connection(self._services, conn, self.name, on_end)
             self._connections[connection] = None
             self._services.tasks.start_soon(connection.run, name="connection")
+
+    async def _let_in(self, entrance: Entrance, conn: Conn) -> None:
+        """Serve a client once it has shown who it is. Its connection then has a task of its own, with a small stack."""
+        services = self._services
+        self._entering[conn] = None
+        entered: Entered | None = None
+        try:
+            entered = await entrance.enter(conn)
+        except ConnectionLost:
+            return
+        except (ProtocolError, NotAuthenticated) as error:
+            services.complaints.protocol_error(
+                services.clock.monotonic(), str(error), peer=conn.peer_host, client_id=None
+            )
+            return
+        except Exception:
+            # A bug must not let one client's frame end the node; the traceback is for the operator.
+            services.log.exception("connection.bug", peer=conn.peer_host, client_id=None)
+            return
+        finally:
+            del self._entering[conn]
+            if entered is None:
+                conn.close()
+                self._limits.leave(conn.peer_host, is_peers=self._is_peers)
+        login = entered.context.login
+        kind = Connection if login is None or not login.expires else ExpiringConnection
+        connection = kind(services, entered.conn, self.name, self._ended)
+        connection.context = entered.context
+        self._connections[connection] = None
+        services.tasks.start_soon(connection.run, name="connection")
 
     def _ended(self, connection: Connection) -> None:
         del self._connections[connection]
@@ -124,6 +166,8 @@ class Server:
     def close(self) -> None:
         """Stop accepting and end every connection."""
         self._listener.close()
+        for conn in list(self._entering):
+            conn.close()
         for connection in list(self._connections):
             connection.close()
 

@@ -36,6 +36,10 @@ from wire.messages import write_txn_markers as markers
 from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from wire.messages.add_raft_voter import AddRaftVoterRequest
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+)
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from wire.messages.broker_registration import BrokerRegistrationRequest
@@ -55,6 +59,7 @@ from wire.messages.describe_producers import DescribeProducersRequest, TopicRequ
 from wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from wire.messages.describe_topic_partitions import TopicRequest as PagedTopic
 from wire.messages.describe_transactions import DescribeTransactionsRequest
+from wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from wire.messages.end_txn import EndTxnRequest
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.heartbeat import HeartbeatRequest
@@ -65,6 +70,8 @@ from wire.messages.list_config_resources import ListConfigResourcesRequest
 from wire.messages.list_groups import ListGroupsRequest
 from wire.messages.list_transactions import ListTransactionsRequest
 from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+from wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from wire.messages.sasl_handshake import SaslHandshakeRequest
 from wire.messages.sync_group import SyncGroupRequest
 from wire.messages.unregister_broker import UnregisterBrokerRequest
 from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
@@ -435,6 +442,22 @@ ask(
     lambda n: DeleteAclsRequest([DeleteAclsFilter(*_filter(n))]),
     *_CLUSTER_ONLY,
 )
+
+
+ask(
+    "describe_user_scram_credentials",
+    (0,),
+    lambda n: DescribeUserScramCredentialsRequest([UserName("nobody"), UserName("nobody else")]),
+    *_CLUSTER_ONLY,
+)
+ask(
+    "alter_user_scram_credentials",
+    (0,),
+    lambda n: AlterUserScramCredentialsRequest([ScramCredentialDeletion("nobody", 1)], []),
+    *_CLUSTER_ONLY,
+)
+ask("sasl_handshake", (0, 1), lambda n: SaslHandshakeRequest("PLAIN"), "DESCRIBE cluster")
+ask("sasl_authenticate", (0, 2), lambda n: SaslAuthenticateRequest(b"token"), "DESCRIBE cluster")
 
 
 _EVERYBODY = ("User:nobody", "*", 3, 3)

@@ -1,0 +1,151 @@
+"""What `odradek dev --secure` makes: an authority, the nodes' certificate, two users, and files of client keys.
+
+DIR/security holds secrets, for its owner alone. DIR/admin.properties is for the super user `admin`; DIR/client.properties
+for `client`, who has no rights yet. Clients come by SASL_SSL; nodes show each other their certificate.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import secrets
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.x509 import CertificateBuilder, Name
+
+__all__ = ["CLIENT_LISTENER", "DevSecurity"]
+
+CLIENT_LISTENER = "SASL_SSL"
+NODE_NAME = "odradek-node"
+USERS = ("admin", "client")
+MECHANISM = "SCRAM-SHA-512"
+_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_YEARS = 10
+
+
+class DevSecurity:
+    """The secrets of one directory: made at its first start, then the same at each."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.directory = data / "security"
+
+    @property
+    def exists(self) -> bool:
+        return (self.directory / "scram.secret").exists()
+
+    def make(self, bootstrap: str) -> None:
+        """Write whatever is missing. `bootstrap` is the address of the first node."""
+        if self.exists:
+            return
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_certificates(self._write)
+        for user in USERS:
+            password = secrets.token_urlsafe(18)
+            self._write(f"{user}.password", password.encode())
+            self._write_client_keys(user, password, bootstrap)
+        # The last file: a directory that has it is complete.
+        self._write("scram.secret", secrets.token_urlsafe(32).encode())
+
+    def first_users(self) -> list[str]:
+        """The users as `storage format --add-scram` takes them."""
+        return [
+            f"{MECHANISM}=[name={user},passwordfile={self.directory / f'{user}.password'}]" for user in USERS
+        ]
+
+    def node_settings(self, clients: str, brokers: str, controller: str) -> dict[str, str]:
+        """The keys of a node, by the addresses of its listeners."""
+        listeners = f"{CLIENT_LISTENER}://{clients},BROKERS://{brokers}"
+        return {
+            "listeners": f"{listeners},CONTROLLER://{controller}",
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": f"{CLIENT_LISTENER}:SASL_SSL,BROKERS:SSL,CONTROLLER:SSL",
+            "inter.broker.listener.name": "BROKERS",
+            "sasl.enabled.mechanisms": MECHANISM,
+            "authorizer.class.name": AUTHORIZER,
+            "super.users": f"User:{ADMIN};User:CN=odradek-node",
+            "odradek.scram.secret": (self.directory / "scram.secret").read_text(),
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.directory / "node.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.directory / "authority.pem"),
+            "listener.name.brokers.ssl.client.auth": "required",
+            "listener.name.controller.ssl.client.auth": "required",
+        }
+
+    def _write(self, name: str, data: bytes) -> None:
+        _write_secret(self.directory / name, data)
+
+    def _write_client_keys(self, user: str, password: str, bootstrap: str) -> None:
+        keys = {
+            "bootstrap.servers": bootstrap,
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": MECHANISM,
+            "sasl.jaas.config": f'{_MODULE} required username="{user}" password="{password}";',
+            "ssl.truststore.location": str(self.directory / "authority.pem"),
+            "ssl.truststore.type": "PEM",
+        }
+        text = "".join(f"{key}={value}\n" for key, value in keys.items())
+        _write_secret(self.data / f"{user}.properties", text.encode())
+
+
+def _write_secret(path: Path, data: bytes) -> None:
+    """Write a file that only its owner may read."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+
+
+def _make_certificates(write: Callable[[str, bytes], None]) -> None:
+    """An authority, and one certificate for all nodes of this machine."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    authority_key, node_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "odradek dev authority")])
+    authority = (
+        _begin(issuer, issuer, authority_key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NODE_NAME)])
+    names = [
+        x509.DNSName("localhost"),
+        x509.IPAddress(ip_address("127.0.0.1")),
+        x509.IPAddress(ip_address("::1")),
+    ]
+    node = (
+        _begin(subject, issuer, node_key)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
+        )
+        .sign(authority_key, hashes.SHA256())
+    )
+    key = node_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    write("authority.pem", authority.public_bytes(Encoding.PEM))
+    write("node.pem", key + node.public_bytes(Encoding.PEM))
+
+
+def _begin(subject: Name, issuer: Name, key: EllipticCurvePrivateKey) -> CertificateBuilder:
+    from cryptography import x509
+
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=365 * _YEARS))
+    )

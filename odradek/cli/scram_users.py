@@ -1,0 +1,112 @@
+"""Users of SCRAM as commands take them: `SCRAM-SHA-512=[name=alice,password=...]`, and passwords kept from others' eyes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import getpass
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odradek.cli.failure import USAGE, CliError
+
+if TYPE_CHECKING:
+    from wire.messages.metadata_records import UserScramCredentialRecord
+
+__all__ = ["DEFAULT_ITERATIONS", "read_password", "scram_record"]
+
+DEFAULT_ITERATIONS = 4096
+"""Kafka's. Users who do not exist are answered with this number, so another one tells that a user exists."""
+_FORM = re.compile(r"(?P<mechanism>[A-Za-z0-9-]+)=\[(?P<parts>.*)\]\Z", re.DOTALL)
+_PARTS = ("name", "password", "passwordfile", "salt", "saltedpassword", "iterations")
+_PART = re.compile(rf"({'|'.join(_PARTS)})=")
+
+
+def scram_record(text: str, random_salt: bytes) -> UserScramCredentialRecord:
+    """The record of a user as `--add-scram` names it. Raises `CliError`, which shows no password."""
+    from odradek.security.scram import MECHANISMS, server_keys
+    from wire.messages.metadata_records import UserScramCredentialRecord
+
+    match = _FORM.match(text)
+    if match is None:
+        raise CliError("--add-scram: expected MECHANISM=[name=USER,password=PASSWORD]", USAGE)
+    mechanism = MECHANISMS.get(match["mechanism"].upper())
+    if mechanism is None:
+        raise CliError(f"--add-scram: the mechanism is one of {', '.join(MECHANISMS)}", USAGE)
+    parts = _parts(match["parts"])
+    name = parts.get("name", "")
+    if not name:
+        raise CliError("--add-scram: name is missing", USAGE)
+    iterations = _iterations(parts)
+    salt = _base64(parts, "salt") or random_salt
+    salted = _base64(parts, "saltedpassword")
+    if salted is None:
+        salted = mechanism.salted_password(_password(parts), salt, iterations)
+    elif "salt" not in parts:
+        raise CliError("--add-scram: saltedpassword needs its salt", USAGE)
+    keys = server_keys(mechanism, salted, salt, iterations)
+    return UserScramCredentialRecord(
+        name, mechanism.number, keys.salt, keys.stored_key, keys.server_key, keys.iterations
+    )
+
+
+def _parts(text: str) -> dict[str, str]:
+    """The named parts; a value goes on until the next name after a comma, so a password may have commas."""
+    starts = [each for each in _PART.finditer(text) if each.start() == 0 or text[each.start() - 1] == ","]
+    if not starts or starts[0].start():
+        raise CliError(f"--add-scram: expected parts of {', '.join(_PARTS)}, separated by commas", USAGE)
+    ends = [each.start() - 1 for each in starts[1:]] + [len(text)]
+    return {each[1]: text[each.end() : end].strip('"') for each, end in zip(starts, ends, strict=True)}
+
+
+def _iterations(parts: dict[str, str]) -> int:
+    from odradek.security.scram import ITERATIONS_MAX, ITERATIONS_MIN
+
+    text = parts.get("iterations", str(DEFAULT_ITERATIONS))
+    if not text.isdecimal() or not ITERATIONS_MIN <= int(text) <= ITERATIONS_MAX:
+        raise CliError(
+            f"--add-scram: iterations is a number from {ITERATIONS_MIN} to {ITERATIONS_MAX}", USAGE
+        )
+    return int(text)
+
+
+def _base64(parts: dict[str, str], name: str) -> bytes | None:
+    try:
+        return base64.b64decode(parts[name], validate=True) if name in parts else None
+    except (binascii.Error, ValueError):
+        raise CliError(f"--add-scram: {name} is no base64", USAGE) from None
+
+
+def _password(parts: dict[str, str]) -> str:
+    password = parts.get("password")
+    if "passwordfile" in parts:
+        password = read_password(parts["passwordfile"])
+    if not password:
+        raise CliError("--add-scram: one of password, passwordfile, saltedpassword is missing", USAGE)
+    return password
+
+
+def read_password(path: str | None) -> str:
+    """A password of a file (`-` is standard input, of which the first line counts), or typed in twice.
+
+    Raises `CliError`.
+    """
+    if path is not None:
+        try:
+            text = sys.stdin.readline() if path == "-" else Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CliError(f"cannot read a password from {path}: {error}") from error
+        password = text.rstrip("\r\n")
+    elif not sys.stdin.isatty():
+        raise CliError(
+            "nobody is there to type a password: --password-file FILE has it, or - for standard input", USAGE
+        )
+    else:
+        password = getpass.getpass("password: ")
+        if getpass.getpass("again: ") != password:
+            raise CliError("the two passwords differ")
+    if not password:
+        raise CliError("the password is empty")
+    return password

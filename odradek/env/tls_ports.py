@@ -1,0 +1,101 @@
+"""The port to TLS: settings as Kafka's keys give them, and a session that turns bytes into encrypted ones.
+
+`odradek.env.real_tls` implements it by Python's `ssl`. A session does no IO: encrypted bytes go in and come out, and
+who owns the socket moves them. This module is a leaf that every package may import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+import attrs
+
+from odradek.env.ports import Buffer
+
+__all__ = ["OpenTls", "Tls", "TlsFailed", "TlsRefused", "TlsSession", "TlsSettings"]
+
+
+class TlsRefused(Exception):
+    """Settings that cannot be used: a missing file, a wrong password, a cipher that is unknown. No secrets inside."""
+
+
+class TlsFailed(Exception):
+    """A handshake, or what came after it, was not TLS as it should be. The connection is of no more use."""
+
+
+@attrs.frozen(kw_only=True)
+class TlsSettings:
+    """One end's keys and rules. Stores have a type of `PEM` or `PKCS12`, and a file or the PEM text itself."""
+
+    keystore_type: str = "PEM"
+    keystore_location: str | None = None
+    keystore_password: str | None = attrs.field(default=None, repr=False)
+    key_password: str | None = attrs.field(default=None, repr=False)
+    keystore_key: str | None = attrs.field(default=None, repr=False)
+    keystore_chain: str | None = None
+    truststore_type: str = "PEM"
+    truststore_location: str | None = None
+    truststore_password: str | None = attrs.field(default=None, repr=False)
+    truststore_certificates: str | None = None
+    client_auth: str = "none"
+    """What a server asks of clients: `none`, `requested` or `required`."""
+    protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    ciphers: tuple[str, ...] = ()
+    """Java's names; empty: the library's choice."""
+    check_host: bool = True
+    """True if a client checks that the server's certificate has the name that it connected to."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that these settings were read from, to be watched."""
+        return tuple(each for each in (self.keystore_location, self.truststore_location) if each)
+
+
+class TlsSession(Protocol):
+    """One connection's encryption, without IO."""
+
+    @property
+    def outgoing(self) -> int:
+        """Encrypted bytes that wait to be taken (`take`)."""
+
+    @property
+    def has_unread(self) -> bool:
+        """True if `read_into` may give bytes without another `feed`."""
+
+    def feed(self, data: Buffer) -> None:
+        """Take encrypted bytes in; empty: the peer sends no more."""
+
+    def take(self) -> bytes:
+        """The encrypted bytes that are to be sent now."""
+
+    def handshake(self) -> bool:
+        """Go on with the handshake; true once it is done. May cost a millisecond. Raises `TlsFailed`."""
+
+    def read_into(self, buffer: memoryview) -> int | None:
+        """Plain bytes; 0 at the end of the stream, None where more must be fed. Raises `TlsFailed`."""
+
+    def write(self, data: Buffer) -> None:
+        """Encrypt plain bytes, for `take`. Raises `TlsFailed`."""
+
+    def peer_name(self) -> str | None:
+        """The distinguished name in the peer's certificate as Java prints it; None where it has shown none."""
+
+
+class Tls(Protocol):
+    """One end's keys and rules, ready for use."""
+
+    def server_session(self) -> TlsSession: ...
+
+    def client_session(self, host: str) -> TlsSession:
+        """`host` is the name that the server's certificate must have."""
+
+    def reload(self) -> bool:
+        """Read the files again if they have changed; true if new sessions use new keys. Blocks: for workers.
+
+        Raises `TlsRefused`, and goes on with the old keys.
+        """
+
+
+OpenTls: TypeAlias = Callable[[TlsSettings], Tls]
+"""Makes `Tls` of settings. Raises `TlsRefused`. Reads files."""

@@ -1,0 +1,321 @@
+"""The security of each listener, by Kafka's keys: protocol, SASL mechanisms, users, certificates. PURE.
+
+A key of one listener (`listener.name.NAME.KEY`) goes before the key of all. Login modules stand under the listener
+and the mechanism (`listener.name.NAME.MECHANISM.sasl.jaas.config`). What is not built is refused here, with the way
+out: a start that goes on would leave a door open, or shut for everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from metadata_quorum.config.config_defs import ConfigError, ConfigValue, InvalidConfiguration, broker_defs
+from odradek.env.tls_ports import TlsSettings
+from odradek.security.jaas import JaasLine, MalformedJaas, parse_jaas
+from odradek.security.principals import MalformedRule, PrincipalRules
+from odradek.security.sasl_client import Credentials
+from odradek.security.sasl_server import PLAIN
+from odradek.security.scram import MECHANISMS as SCRAM
+
+__all__ = [
+    "LISTENER_PREFIX",
+    "ListenerSecurity",
+    "is_listener_key",
+    "listener_security",
+    "security_of_listeners",
+]
+
+LISTENER_PREFIX = "listener.name."
+BUILT = (PLAIN, *SCRAM)
+"""The mechanisms that this version has."""
+STORE_TYPES = ("PEM", "PKCS12")
+HIDDEN = "[hidden]"
+_JAAS = "sasl.jaas.config"
+_FOREIGN = (
+    "sasl.server.callback.handler.class",
+    "sasl.client.callback.handler.class",
+    "sasl.login.callback.handler.class",
+    "sasl.login.class",
+    "ssl.engine.factory.class",
+    "principal.builder.class",
+)
+"""Keys that name classes of Java."""
+_OWN_CLASSES = {
+    "principal.builder.class": "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
+}
+"""Kafka's own, which are taken as names of what is built in."""
+_MODULES = {
+    PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
+    **dict.fromkeys(SCRAM, "org.apache.kafka.common.security.scram.ScramLoginModule"),
+}
+
+
+@attrs.frozen
+class ListenerSecurity:
+    """What one listener asks of its clients, and what this node shows at other nodes' listeners of that name."""
+
+    name: str
+    protocol: str
+    mechanisms: tuple[str, ...] = ()
+    plain_users: Mapping[str, str] = attrs.field(repr=False, factory=dict)
+    session_ms_max: Mapping[str, int] = attrs.field(factory=dict)
+    tls: TlsSettings | None = None
+    principal_rules: PrincipalRules = attrs.field(factory=PrincipalRules)
+    node_login: Credentials | None = None
+    """For listeners of nodes."""
+
+    @property
+    def has_sasl(self) -> bool:
+        return self.protocol.startswith("SASL_")
+
+
+class _Keys:
+    """The values that hold for one listener."""
+
+    def __init__(self, name: str, explicit: Mapping[str, str]) -> None:
+        self.name = name
+        self._explicit = explicit
+        self._prefix = f"{LISTENER_PREFIX}{name.lower()}."
+
+    def place(self, key: str) -> str:
+        """The key as it stands in the file, with its prefix where it has one."""
+        return self._prefix + key if self._prefix + key in self._explicit else key
+
+    def text(self, key: str) -> str | None:
+        value = self.value(key)
+        return None if value is None or value == "" else str(value)
+
+    def value(self, key: str) -> ConfigValue:
+        definition, place = broker_defs()[key], self.place(key)
+        if place in self._explicit:
+            return definition.parse(self._explicit[place])
+        return definition.default_value()
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self.value(key)
+        return tuple(value) if isinstance(value, list) else ()
+
+    def number(self, key: str, mechanism: str) -> int:
+        """A number that may stand under a mechanism, too."""
+        place = f"{self._prefix}{mechanism.lower()}.{key}"
+        definition = broker_defs()[key]
+        value = definition.parse(self._explicit[place]) if place in self._explicit else self.value(key)
+        assert isinstance(value, int), f"{key} is a number"
+        return value
+
+    def jaas(self, mechanism: str) -> tuple[str, JaasLine | None]:
+        """The place of a mechanism's login module, and the module."""
+        place = f"{self._prefix}{mechanism.lower()}.{_JAAS}"
+        text = self._explicit.get(place)
+        if text is None:
+            return place, None
+        try:
+            line = parse_jaas(text)
+        except MalformedJaas as error:
+            raise ConfigError(place, HIDDEN, str(error)) from None
+        if line.module != _MODULES[mechanism]:
+            raise ConfigError(place, HIDDEN, f"the login module of {mechanism} is {_MODULES[mechanism]}")
+        return place, line
+
+
+def is_listener_key(key: str, names: tuple[str, ...]) -> bool:
+    """True if this key of one listener has an effect."""
+    if not key.startswith(LISTENER_PREFIX):
+        return False
+    for name in names:
+        prefix = f"{LISTENER_PREFIX}{name.lower()}."
+        if key.startswith(prefix):
+            rest = key.removeprefix(prefix)
+            mechanism, _, after = rest.partition(".")
+            if mechanism.upper() in BUILT:
+                rest = after
+            return rest.startswith(("sasl.", "ssl.", "connections.max.reauth.ms")) and rest in broker_defs()
+    return False
+
+
+def security_of_listeners(
+    explicit: Mapping[str, str],
+    protocols: Mapping[str, str],
+    own: Sequence[str],
+    controller_names: Sequence[str],
+    inter_broker: str,
+) -> dict[str, ListenerSecurity]:
+    """The security of a node's `own` listeners, and of the controllers' that it connects to. Raises `ConfigError`."""
+    node_keys = {
+        inter_broker: "sasl.mechanism.inter.broker.protocol",
+        controller_names[0]: "sasl.mechanism.controller.protocol",
+    }
+    found = {}
+    for name in dict.fromkeys((*own, controller_names[0])):
+        if name not in protocols:
+            raise ConfigError(
+                "controller.listener.names",
+                name,
+                f"No security protocol defined for listener {name} in listener.security.protocol.map",
+            )
+        found[name] = listener_security(
+            name,
+            protocols[name],
+            explicit,
+            node_mechanism_key=node_keys.get(name),
+            is_controllers=name in controller_names,
+            serves=name in own,
+        )
+    return found
+
+
+def listener_security(
+    name: str,
+    protocol: str,
+    explicit: Mapping[str, str],
+    *,
+    node_mechanism_key: str | None = None,
+    is_controllers: bool = False,
+    serves: bool = True,
+) -> ListenerSecurity:
+    """The security of a listener. `node_mechanism_key` is set where nodes connect: the key of their SASL mechanism.
+
+    `serves` is false for a listener that only other nodes have.
+
+    Raises `ConfigError`, whose text has no secrets.
+    """
+    keys = _Keys(name, explicit)
+    if protocol == "PLAINTEXT":
+        return ListenerSecurity(name, protocol)
+    _refuse_foreign(keys)
+    tls = rules = None
+    if protocol.endswith("SSL"):
+        tls = _tls(keys, serves=serves)
+        rules = _rules(keys)
+    if not protocol.startswith("SASL_"):
+        return ListenerSecurity(name, protocol, tls=tls, principal_rules=rules or PrincipalRules())
+    if serves:
+        mechanisms = _mechanisms(keys, is_controllers=is_controllers)
+    else:
+        assert node_mechanism_key is not None, "nodes connect to listeners of others"
+        mechanisms = (_node_mechanism(node_mechanism_key, explicit),)
+    users: Mapping[str, str] = {}
+    if PLAIN in mechanisms and serves:
+        place, line = keys.jaas(PLAIN)
+        if line is None:
+            raise InvalidConfiguration(
+                place, None, f'{place} is missing: it has the users of PLAIN as user_NAME="PASSWORD"'
+            )
+        users = line.users
+    return ListenerSecurity(
+        name,
+        protocol,
+        mechanisms,
+        users,
+        {each: keys.number("connections.max.reauth.ms", each) for each in mechanisms},
+        tls,
+        rules or PrincipalRules(),
+        None if node_mechanism_key is None else _node_login(keys, node_mechanism_key, mechanisms, explicit),
+    )
+
+
+def _refuse_foreign(keys: _Keys) -> None:
+    for key in _FOREIGN:
+        value = keys.text(key)
+        if value is not None and value != _OWN_CLASSES.get(key):
+            raise ConfigError(keys.place(key), value, "a class of Java cannot run here: leave it out")
+
+
+def _mechanisms(keys: _Keys, *, is_controllers: bool) -> tuple[str, ...]:
+    key = "sasl.enabled.mechanisms"
+    found = keys.texts(key)
+    for each in found:
+        if each not in BUILT:
+            hint = "; it is the default, so name others" if keys.place(key) not in keys._explicit else ""
+            raise ConfigError(keys.place(key), each, f"not built; there are {', '.join(BUILT)}{hint}")
+    if is_controllers:
+        without = tuple(each for each in found if each not in SCRAM)
+        if without != found and (keys.place(key) != key or not without):
+            raise ConfigError(
+                keys.place(key),
+                ",".join(found),
+                f"controllers need each other to learn SCRAM's users: let {keys.name} take PLAIN, or certificates (SSL)",
+            )
+        found = without
+    if not found:
+        raise ConfigError(keys.place(key), "", f"at least one of {', '.join(BUILT)}")
+    return found
+
+
+def _node_mechanism(key: str, explicit: Mapping[str, str]) -> str:
+    definition = broker_defs()[key]
+    mechanism = str(definition.parse(explicit[key]) if key in explicit else definition.default)
+    if mechanism not in BUILT:
+        raise ConfigError(key, mechanism, f"not built; there are {', '.join(BUILT)}")
+    return mechanism
+
+
+def _node_login(
+    keys: _Keys, mechanism_key: str, enabled: tuple[str, ...], explicit: Mapping[str, str]
+) -> Credentials:
+    """Username and password in the listener's own login module, as in Kafka."""
+    mechanism = _node_mechanism(mechanism_key, explicit)
+    if mechanism not in enabled:
+        raise ConfigError(
+            mechanism_key,
+            mechanism,
+            f"nodes log in to {keys.name} by one of its mechanisms: {', '.join(enabled)}",
+        )
+    place, line = keys.jaas(mechanism)
+    if line is None or line.username is None or line.password is None:
+        raise InvalidConfiguration(
+            place, None, f"{place} must have the username and password by which nodes log in to each other"
+        )
+    return Credentials(mechanism, line.username, line.password)
+
+
+def _rules(keys: _Keys) -> PrincipalRules:
+    key = "ssl.principal.mapping.rules"
+    text = keys.text(key) or "DEFAULT"
+    try:
+        return PrincipalRules.parse(text)
+    except MalformedRule as error:
+        raise ConfigError(keys.place(key), text, str(error)) from None
+
+
+def _tls(keys: _Keys, *, serves: bool) -> TlsSettings:
+    for store in ("keystore", "truststore"):
+        key = f"ssl.{store}.type"
+        kind = str(keys.value(key)).upper()
+        is_used = any(
+            keys.text(f"ssl.{store}.{each}")
+            for each in ("location", "key", "certificates")
+            if f"ssl.{store}.{each}" in broker_defs()
+        )
+        if is_used and kind not in STORE_TYPES:
+            raise ConfigError(
+                keys.place(key),
+                kind,
+                "one of PEM, PKCS12; turn a JKS file into one: keytool -importkeystore -srckeystore FILE "
+                "-destkeystore FILE.p12 -deststoretype PKCS12",
+            )
+    location, inline = keys.text("ssl.keystore.location"), keys.text("ssl.keystore.key")
+    if serves and location is None and inline is None:
+        raise InvalidConfiguration(
+            "ssl.keystore.location",
+            None,
+            f"listener {keys.name} needs a certificate: set ssl.keystore.location and ssl.keystore.type=PEM",
+        )
+    return TlsSettings(
+        keystore_type=str(keys.value("ssl.keystore.type")).upper(),
+        keystore_location=location,
+        keystore_password=keys.text("ssl.keystore.password"),
+        key_password=keys.text("ssl.key.password"),
+        keystore_key=inline,
+        keystore_chain=keys.text("ssl.keystore.certificate.chain"),
+        truststore_type=str(keys.value("ssl.truststore.type")).upper(),
+        truststore_location=keys.text("ssl.truststore.location"),
+        truststore_password=keys.text("ssl.truststore.password"),
+        truststore_certificates=keys.text("ssl.truststore.certificates"),
+        client_auth=str(keys.value("ssl.client.auth")).lower(),
+        protocols=keys.texts("ssl.enabled.protocols"),
+        ciphers=keys.texts("ssl.cipher.suites"),
+        check_host=bool(keys.text("ssl.endpoint.identification.algorithm")),
+    )

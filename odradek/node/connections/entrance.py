@@ -1,0 +1,220 @@
+"""The entrance of a listener that asks who its clients are: from the accept to a connection that is served. PORTED.
+
+First the TLS handshake, then the login by SASL, as the listener's protocol has them. Both must be done within
+`ENTER_SECONDS_MAX`. Frames are read one by one and are small (`sasl.server.max.receive.size`). So a client that has
+not shown who it is costs little memory, and reaches three APIs only.
+
+Each entrance takes so many clients at a time (`HALF_OPEN_MAX`). When there are more, the oldest of the address with
+the most gives way.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import attrs
+
+from odradek.env.ports import Clock, Conn, ConnectionLost
+from odradek.security.sasl_server import Login, LoginRefused, LoginState
+from odradek.serving.api_table import ApiTable
+from odradek.serving.contract import Context
+from wire.api import ApiKey
+from wire.api_keys import APIS
+from wire.codec import ELEMENTS_AT_ONCE
+from wire.errors import RemoteProtocolError
+from wire.framing.frames import skip_tags
+
+__all__ = ["ENTER_SECONDS_MAX", "HALF_OPEN_MAX", "Entered", "Entrance", "NotAuthenticated"]
+
+ENTER_SECONDS_MAX = 10.0
+"""Time for handshake and login together. Honest clients need a few round trips."""
+HALF_OPEN_MAX = 1000
+"""The most clients of a listener that have not yet shown who they are."""
+_SIZE = struct.Struct(">i")
+_HEADER = struct.Struct(">hhih")
+_PREFIX = struct.Struct(">ii")
+_ASKED: Mapping[LoginState, tuple[int, ...]] = {
+    LoginState.VERSIONS: (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE),
+    LoginState.HANDSHAKE: (ApiKey.SASL_HANDSHAKE,),
+    LoginState.TOKEN: (ApiKey.SASL_AUTHENTICATE,),
+}
+"""The APIs that a client may ask for, as far as it has come."""
+
+
+class NotAuthenticated(Exception):
+    """The client is not let in; the text is for the node's log."""
+
+
+@attrs.frozen
+class Entered:
+    """A client that is let in: its connection, and the context of its requests."""
+
+    conn: Conn
+    context: Context
+
+
+class Encryption(Protocol):
+    """The TLS half of an entrance: a handshake, and the name in the client's certificate."""
+
+    async def handshake(self, conn: Conn) -> tuple[Conn, str | None]:
+        """The encrypted connection, and the principal of the client's certificate if it has one.
+
+        Raises `ConnectionLost`, `NotAuthenticated`.
+        """
+
+
+class Entrance:
+    """Lets the clients of one listener in."""
+
+    def __init__(
+        self,
+        listener: str,
+        *,
+        clock: Clock,
+        table: ApiTable,
+        frame_bytes_max: int,
+        refusal_delay_seconds: float,
+        tls: Encryption | None = None,
+        new_login: Callable[[], Login] | None = None,
+    ) -> None:
+        """`new_login` begins a login by SASL. A refusal is answered after `refusal_delay_seconds`."""
+        self._listener = listener
+        self._clock = clock
+        self._table = table
+        self._frame_bytes_max = frame_bytes_max
+        self._refusal_delay_seconds = refusal_delay_seconds
+        self._tls = tls
+        self._new_login = new_login
+        self._half_open: dict[str, dict[Conn, None]] = {}
+        self.failed = 0
+        """Clients that were not let in, since the start."""
+
+    @property
+    def half_open(self) -> int:
+        """Clients that have not yet shown who they are."""
+        return sum(map(len, self._half_open.values()))
+
+    async def enter(self, conn: Conn) -> Entered:
+        """Raises `ConnectionLost`, `ProtocolError`, `NotAuthenticated`."""
+        self._make_room()
+        host = conn.peer_host
+        self._half_open.setdefault(host, {})[conn] = None
+        entered: Entered | None = None
+        try:
+            with self._clock.timeout_at(self._clock.monotonic() + ENTER_SECONDS_MAX):
+                entered = await self._enter(conn)
+            if entered is None:
+                raise NotAuthenticated(f"not authenticated within {ENTER_SECONDS_MAX:g} s")
+            return entered
+        finally:
+            self.failed += entered is None
+            of_host = self._half_open[host]
+            del of_host[conn]
+            if not of_host:
+                del self._half_open[host]
+
+    def _make_room(self) -> None:
+        """Close the oldest one of the address that has the most, if there are too many."""
+        if self.half_open >= HALF_OPEN_MAX:
+            most = max(self._half_open.values(), key=len)
+            next(iter(most)).close()
+
+    async def _enter(self, conn: Conn) -> Entered:
+        context = Context(self._listener, conn.peer_host)
+        if self._tls is not None:
+            conn, principal = await self._tls.handshake(conn)
+            if principal is not None and self._new_login is None:
+                context.principal = principal
+        if self._new_login is not None:
+            login = self._new_login()
+            context.login = login
+            await self._log_in(conn, context, login)
+            context.principal = login.principal
+        return Entered(conn, context)
+
+    async def _log_in(self, conn: Conn, context: Context, login: Login) -> None:
+        while login.state is not LoginState.DONE:
+            frame = await _read_frame(conn, self._frame_bytes_max)
+            if login.state is LoginState.BARE_TOKEN:
+                answer = self._take_bare_token(login, frame)
+            else:
+                answer = self._answer(context, login, frame)
+            if login.state is LoginState.FAILED:
+                await self._clock.sleep_until(self._clock.monotonic() + self._refusal_delay_seconds)
+            if answer:
+                await _send_all(conn, answer)
+            if login.state is LoginState.FAILED:
+                raise NotAuthenticated(login.failure)
+
+    def _take_bare_token(self, login: Login, frame: bytearray) -> bytes:
+        """A token behind SaslHandshake version 0. A refusal has no answer there."""
+        try:
+            token = login.take_token(bytes(frame))
+        except LoginRefused:
+            return b""
+        return _SIZE.pack(len(token)) + token
+
+    def _answer(self, context: Context, login: Login, frame: bytearray) -> bytes:
+        """Handle one request. Raises `RemoteProtocolError` for one that is out of place."""
+        size = len(frame)
+        if size < _HEADER.size:
+            raise RemoteProtocolError(f"frame of {size} bytes before authentication")
+        view = memoryview(frame)
+        api_key, version, correlation_id, client_id_bytes = _HEADER.unpack_from(frame)
+        if api_key not in _ASKED[login.state]:
+            name = ApiKey(api_key).name if api_key in APIS else f"API {api_key}"
+            raise RemoteProtocolError(
+                f"{name} before authentication, where the {login.state.value} should come"
+            )
+        entry = self._table.get(api_key, version)
+        offset = _HEADER.size + max(0, client_id_bytes)
+        if offset > size:
+            raise RemoteProtocolError("client id is longer than its frame")
+        if entry.flexible:
+            offset = skip_tags(view, offset, size)
+        context.api_version = version
+        context.number += 1
+        entry.request_bytes += size + 4
+        request, _ = (entry.decode if size <= ELEMENTS_AT_ONCE else entry.decode_large)(view, offset)
+        response: Any = entry.handle(context, request)
+        if api_key == ApiKey.API_VERSIONS and not response.error_code:
+            login.state = LoginState.HANDSHAKE
+        answer = bytearray(entry.prefix)
+        entry.encode(answer, response, None, entry.errors)
+        _PREFIX.pack_into(answer, 0, len(answer) - 4, correlation_id)
+        entry.response_bytes += len(answer)
+        return bytes(answer)
+
+
+async def _read_frame(conn: Conn, bytes_max: int) -> bytearray:
+    """One frame without its size, and not a byte more. Raises `ConnectionLost`, `RemoteProtocolError`."""
+    (size,) = _SIZE.unpack(await _read(conn, _SIZE.size))
+    if not 0 <= size <= bytes_max:
+        raise RemoteProtocolError(
+            f"frame of {size} bytes before authentication; allowed are 0 to {bytes_max}"
+        )
+    return await _read(conn, size)
+
+
+async def _read(conn: Conn, count: int) -> bytearray:
+    """`count` bytes, for which memory is taken as they come."""
+    data = bytearray()
+    while len(data) < count:
+        part = memoryview(bytearray(min(count - len(data), 16_384)))
+        await conn.readable()
+        got = conn.recv_into(part)
+        if got == 0:
+            raise ConnectionLost("closed before it was authenticated")
+        data += part[: got or 0]
+    return data
+
+
+async def _send_all(conn: Conn, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        taken = conn.send((rest,))
+        rest = rest[taken:]
+        if rest:
+            await conn.writable()

@@ -1,0 +1,150 @@
+"""The entrances of a node's listeners, and the dialers by which it enters those of others, by the configuration. PORTED."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable
+
+from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.env.ports import Clock, Conn, Env, Log, TaskGroup
+from odradek.env.tls_ports import OpenTls, Tls, TlsFailed, TlsRefused
+from odradek.node.configuration.listener_security import ListenerSecurity
+from odradek.node.configuration.node_config import SCRAM_SECRET, NodeConfig
+from odradek.node.connections.entrance import Encryption, Entrance, NotAuthenticated
+from odradek.node.directories import NodeCannotStart
+from odradek.security.dialing import SecuredEnv, SecuredNetwork
+from odradek.security.sasl_server import Login, SaslSettings
+from odradek.security.scram import MECHANISMS, ServerKeys
+from odradek.security.tls_conn import Handshakes, TlsConn, shake_hands
+from odradek.serving.api_table import ApiTable
+
+__all__ = ["Entrances"]
+
+WATCH_SECONDS = 1.0
+"""Time between two looks at the files of certificates."""
+
+
+class Entrances:
+    """Makes the entrance of each listener."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        env: Env,
+        log: Log,
+        image: Callable[[], MetadataImage],
+        open_tls: OpenTls | None,
+    ) -> None:
+        """`image` gives the newest image, which has the users of SCRAM."""
+        self._open_tls = open_tls
+        self._tls: dict[str, Tls] = {}
+        self._handshakes = Handshakes(env.new_workers(1))
+        self._config = config
+        self._env = env
+        self._log = log
+        self._image = image
+        self._salt_secret = self._secret_for_salts()
+
+    async def open(self, tasks: TaskGroup) -> None:
+        """Read keys and certificates, and watch their files from now on. Raises `NodeCannotStart`."""
+        for name, security in self._config.security.items():
+            if security.tls is not None:
+                if self._open_tls is None:
+                    raise NodeCannotStart(f"listener {name} wants TLS, which this process does not have")
+                try:
+                    self._tls[name] = await self._env.workers.run(self._open_tls, security.tls)
+                except TlsRefused as error:
+                    raise NodeCannotStart(f"listener {name}: {error}") from error
+        if self._tls:
+            tasks.start_soon(self._watch_files, name="certificates")
+
+    async def _watch_files(self) -> None:
+        """Use new certificates as soon as their files have changed; a broken file changes nothing."""
+        clock = self._env.clock
+        while True:
+            await clock.sleep_until(clock.monotonic() + WATCH_SECONDS)
+            for name, tls in self._tls.items():
+                try:
+                    if await self._env.workers.run(tls.reload):
+                        self._log.info("tls.reloaded", listener=name)
+                except TlsRefused as error:
+                    self._log.error("tls.not_reloaded", listener=name, reason=str(error))
+
+    def world(self, listener: str) -> Env:
+        """The world of what connects to other nodes' listeners of this name."""
+        security = self._config.security[listener]
+        if security.protocol == "PLAINTEXT":
+            return self._env
+        return SecuredEnv(
+            self._env,
+            SecuredNetwork(self._env, self._tls.get(listener), security.node_login, self._handshakes),
+        )
+
+    def entrance(self, listener: str, table: ApiTable) -> Entrance | None:
+        """The entrance of a listener; None where everybody comes in."""
+        security = self._config.security[listener]
+        if security.protocol == "PLAINTEXT":
+            return None
+        config = self._config
+        return Entrance(
+            listener,
+            clock=self._env.clock,
+            table=table,
+            frame_bytes_max=config.get_int("sasl.server.max.receive.size"),
+            refusal_delay_seconds=config.get_int("connection.failed.authentication.delay.ms") / 1000,
+            tls=self._encryption(security),
+            new_login=self._logins(security) if security.has_sasl else None,
+        )
+
+    def _encryption(self, security: ListenerSecurity) -> Encryption | None:
+        tls = self._tls.get(security.name)
+        return None if tls is None else ServerEncryption(tls, security, self._handshakes, self._env.clock)
+
+    def _logins(self, security: ListenerSecurity) -> Callable[[], Login]:
+        settings = SaslSettings(
+            security.mechanisms, security.plain_users, security.session_ms_max, self._salt_secret
+        )
+        now = self._env.clock.monotonic
+        return lambda: Login(settings, self._keys_of, self._nonce, now)
+
+    def _keys_of(self, user: str, mechanism: int) -> ServerKeys | None:
+        known = self._image().access.scram_credentials.get((user, mechanism))
+        if known is None:
+            return None
+        return ServerKeys(known.salt, known.stored_key, known.server_key, known.iterations)
+
+    def _nonce(self) -> str:
+        """Random text, of the system's own randomness where the node is real."""
+        return base64.b64encode(self._env.new_uuid() + self._env.new_uuid()).decode().rstrip("=")
+
+    def _secret_for_salts(self) -> bytes:
+        """The secret behind the salts of users who do not exist: the same on all brokers if the file has one."""
+        text = self._config.get_str(SCRAM_SECRET)
+        if text:
+            return hashlib.sha256(text.encode()).digest()
+        if any(not set(each.mechanisms).isdisjoint(MECHANISMS) for each in self._config.security.values()):
+            self._log.warning("sasl.salts_differ", key=SCRAM_SECRET)
+        return self._env.new_uuid() + self._env.new_uuid()
+
+
+class ServerEncryption:
+    """The server's end of TLS on one listener."""
+
+    def __init__(self, tls: Tls, security: ListenerSecurity, handshakes: Handshakes, clock: Clock) -> None:
+        self._tls = tls
+        self._rules = security.principal_rules
+        self._handshakes = handshakes
+        self._clock = clock
+
+    async def handshake(self, conn: Conn) -> tuple[Conn, str | None]:
+        session = self._tls.server_session()
+        try:
+            await shake_hands(conn, session, self._handshakes, begins=False)
+            name = session.peer_name()
+        except TlsFailed as error:
+            raise NotAuthenticated(f"TLS: {error}") from error
+        principal = None if name is None else self._rules.principal(name)
+        if name is not None and principal is None:
+            raise NotAuthenticated("no rule of ssl.principal.mapping.rules matches the certificate's name")
+        return TlsConn(conn, session, self._clock), principal

@@ -1,0 +1,242 @@
+"""The login of one connection by SASL (KIP-43, KIP-152, KIP-368): what the client has shown so far. PURE.
+
+Before it succeeds, a client may ask for ApiVersions once, name a mechanism (SaslHandshake) and exchange tokens. After
+SaslHandshake version 0 tokens come as bare frames; after version 1 in SaslAuthenticate. A refusal answers, and ends
+the connection. The texts of refusals are Kafka's, and tell strangers nothing.
+
+A login that may last only so long can be renewed (`handshake` again): by the same mechanism and for the same
+principal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from enum import Enum
+
+import attrs
+
+from odradek.security.scram import MECHANISMS, ScramError, ScramServer, ServerKeys
+from wire.errors import ErrorCode
+from wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+__all__ = ["PLAIN", "Login", "LoginRefused", "LoginState", "SaslSettings"]
+
+PLAIN = "PLAIN"
+RENEWAL_SECONDS_MIN = 1.0
+"""Kafka's: a login is renewed once a second at most."""
+_ALREADY = "SaslAuthenticate request received after successful authentication"
+
+
+class LoginRefused(Exception):
+    """The client is not let in. `answer` may be shown to it; the exception's text is for the node's log."""
+
+    def __init__(self, answer: str, reason: str) -> None:
+        super().__init__(reason)
+        self.answer = answer
+
+
+@attrs.frozen
+class SaslSettings:
+    """The logins that one listener takes."""
+
+    mechanisms: tuple[str, ...]
+    """The names of the enabled mechanisms, in Kafka's order: as they were configured."""
+    plain_users: Mapping[str, str] = attrs.field(repr=False, factory=dict)
+    """Passwords of those who may use PLAIN."""
+    session_ms_max: Mapping[str, int] = attrs.field(factory=dict)
+    """How long a login by a mechanism lasts (`connections.max.reauth.ms`); 0 or absent: for ever."""
+    salt_secret: bytes = attrs.field(repr=False, default=b"")
+
+
+class LoginState(Enum):
+    """The next thing that a client has to send."""
+
+    VERSIONS = "versions"
+    HANDSHAKE = "handshake"
+    BARE_TOKEN = "bare token"
+    TOKEN = "token"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Login:
+    """What one connection has shown of who it is."""
+
+    def __init__(
+        self,
+        settings: SaslSettings,
+        keys_of: Callable[[str, int], ServerKeys | None],
+        nonce: Callable[[], str],
+        now: Callable[[], float],
+    ) -> None:
+        """`keys_of` gives a user's SCRAM keys for a mechanism's number; `nonce` random text; `now` seconds."""
+        self._settings = settings
+        self._keys_of = keys_of
+        self._nonce = nonce
+        self._now = now
+        self._scram: ScramServer | None = None
+        self._renewed_at = float("-inf")
+        self.state = LoginState.VERSIONS
+        self.mechanism = ""
+        self.principal = ""
+        """`User:NAME` once the client is known."""
+        self.expires_at = float("inf")
+        """The time at which the login must have been renewed."""
+        self.failure = ""
+        """Why it failed, for the node's log."""
+
+    @property
+    def expires(self) -> bool:
+        """True if it lasts only so long."""
+        return self.expires_at != float("inf")
+
+    @property
+    def is_refused(self) -> bool:
+        """True if it, or its last renewal, has failed."""
+        return self.state is LoginState.FAILED
+
+    @property
+    def refusal(self) -> str:
+        """Why the connection is to be closed before its next request, now; empty: it goes on."""
+        if self.is_refused:
+            return self.failure
+        return "the login has expired and was not renewed" if self._now() > self.expires_at else ""
+
+    @property
+    def may_renew(self) -> bool:
+        """True if a handshake now begins a renewal."""
+        return (
+            self.state is LoginState.DONE
+            and self.expires
+            and self._now() >= self._renewed_at + RENEWAL_SECONDS_MIN
+        )
+
+    def handshake(self, request: SaslHandshakeRequest, version: int) -> SaslHandshakeResponse:
+        """The answer to the choice of a mechanism; look at `state` afterwards."""
+        if self.state is LoginState.DONE:
+            if not self.may_renew:
+                return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
+            self._renewed_at = self._now()
+        elif self.state not in (LoginState.VERSIONS, LoginState.HANDSHAKE):
+            self._fail("a handshake while tokens are exchanged")
+            return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
+        names = list(self._settings.mechanisms)
+        if request.mechanism not in names:
+            self._fail(f"mechanism {request.mechanism[:64]!r} is not enabled")
+            return SaslHandshakeResponse(ErrorCode.UNSUPPORTED_SASL_MECHANISM, names)
+        if self.principal and request.mechanism != self.mechanism:
+            self._fail(f"a login by {self.mechanism} is to be renewed by {request.mechanism}")
+            return SaslHandshakeResponse(ErrorCode.UNSUPPORTED_SASL_MECHANISM, names)
+        self.mechanism = request.mechanism
+        self._scram = None
+        mechanism = MECHANISMS.get(self.mechanism)
+        if mechanism is not None:
+            number = mechanism.number
+            self._scram = ScramServer(
+                mechanism, lambda user: self._keys_of(user, number), self._settings.salt_secret, self._nonce()
+            )
+        self.state = LoginState.BARE_TOKEN if version == 0 else LoginState.TOKEN
+        return SaslHandshakeResponse(ErrorCode.NONE, names)
+
+    def authenticate(self, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
+        """The answer to a token; look at `state` afterwards."""
+        if self.state is not LoginState.TOKEN:
+            if self.state is not LoginState.DONE:
+                self._fail("a token before the handshake")
+            return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, _ALREADY)
+        try:
+            answer = self.take_token(request.auth_bytes)
+        except LoginRefused as refused:
+            return SaslAuthenticateResponse(ErrorCode.SASL_AUTHENTICATION_FAILED, refused.answer)
+        lifetime = self._settings.session_ms_max.get(self.mechanism, 0) if self._is_done else 0
+        return SaslAuthenticateResponse(ErrorCode.NONE, None, answer, lifetime)
+
+    @property
+    def _is_done(self) -> bool:
+        return self.state is LoginState.DONE
+
+    def take_token(self, token: bytes) -> bytes:
+        """The server's token in return. Raises `LoginRefused`."""
+        try:
+            if self._scram is None:
+                user, answer, done = self._plain(bytes(token)), b"", True
+            else:
+                user, answer, done = self._step_scram(self._scram, bytes(token))
+        except LoginRefused as refused:
+            self._fail(str(refused))
+            raise
+        if done:
+            self._succeed(f"User:{user}")
+        return answer
+
+    def _step_scram(self, scram: ScramServer, token: bytes) -> tuple[str, bytes, bool]:
+        try:
+            answer = scram.answer(token)
+        except ScramError as error:
+            raise LoginRefused(self._generic(), f"{self.mechanism}: {error}") from error
+        if scram.authorization_id and scram.authorization_id != scram.user:
+            raise LoginRefused(
+                "Authentication failed: Client requested an authorization id that is different from username",
+                f"{self.mechanism}: another authorization id than the user",
+            )
+        return scram.user, answer, scram.is_done
+
+    def _plain(self, token: bytes) -> str:
+        """The user of a PLAIN token (RFC 4616)."""
+        try:
+            parts = token.decode().split("\0")
+        except UnicodeDecodeError as error:
+            raise LoginRefused(self._generic(), "PLAIN: not UTF-8") from error
+        if len(parts) != 3:
+            raise LoginRefused(self._generic(), f"PLAIN: {len(parts)} parts where there should be 3")
+        authorization_id, user, password = parts
+        if not user:
+            raise LoginRefused("Authentication failed: username not specified", "PLAIN: no user")
+        if not password:
+            raise LoginRefused("Authentication failed: password not specified", "PLAIN: no password")
+        expected = self._settings.plain_users.get(user)
+        # Digests, because the time to compare texts would tell of their lengths.
+        is_right = hmac.compare_digest(_digest(expected or ""), _digest(password))
+        if not is_right or expected is None:
+            raise LoginRefused(
+                "Authentication failed: Invalid username or password", "PLAIN: invalid credentials"
+            )
+        if authorization_id and authorization_id != user:
+            raise LoginRefused(
+                "Authentication failed: Client requested an authorization id that is different from username",
+                "PLAIN: another authorization id than the user",
+            )
+        return user
+
+    def _generic(self) -> str:
+        kind = "re-authentication" if self.principal else "authentication"
+        return f"Authentication failed during {kind} due to invalid credentials with SASL mechanism {self.mechanism}"
+
+    def _succeed(self, principal: str) -> None:
+        if self.principal and principal != self.principal:
+            self._fail("another principal asks for the renewal")
+            raise LoginRefused(
+                f"Cannot change principals during re-authentication from {_dotted(self.principal)}: {_dotted(principal)}",
+                self.failure,
+            )
+        self.principal = principal
+        self.state = LoginState.DONE
+        lifetime_ms = self._settings.session_ms_max.get(self.mechanism, 0)
+        self.expires_at = self._now() + lifetime_ms / 1000 if lifetime_ms > 0 else float("inf")
+        self._scram = None
+
+    def _fail(self, reason: str) -> None:
+        self.state = LoginState.FAILED
+        self.failure = reason
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _dotted(principal: str) -> str:
+    """A principal as Kafka's text for a changed one has it."""
+    return principal.replace(":", ".", 1)

@@ -1,0 +1,260 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677; KIP-84), both ends, without IO. PURE.
+
+A server keeps no password, only a salt, a number of iterations and two keys that follow from the password. Cryptography
+is the standard library's: PBKDF2, HMAC, SHA-2. Nonces and salts are arguments.
+
+A user who is unknown gets a salt like everybody else, made of the name and a secret that all brokers share. So an
+answer tells strangers nothing about who exists; only the proof at the end fails.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+from binascii import Error as Base64Error
+from collections.abc import Callable
+
+import attrs
+
+__all__ = [
+    "ITERATIONS_MAX",
+    "ITERATIONS_MIN",
+    "MECHANISMS",
+    "ScramClient",
+    "ScramError",
+    "ScramMechanism",
+    "ScramServer",
+    "ServerKeys",
+    "mechanism_of_number",
+    "server_keys",
+]
+
+ITERATIONS_MIN = 4096
+ITERATIONS_MAX = 16_384
+"""Kafka's bounds for the iterations of a credential."""
+CLIENT_ITERATIONS_MAX = 65_536
+"""A server that asks a client for more is refused: each thousand costs the client most of a millisecond."""
+NONCE_MAX = 512
+"""The most characters that a client's nonce may have."""
+
+_PRINTABLE = r"[\x21-\x2B\x2D-\x7E]+"
+_NAME = r"(?:[^=,\x00]|=2C|=3D)+"
+_EXTENSIONS = r"(?:,[A-Za-z]+=[^\x00,]+)*"
+_CLIENT_FIRST = re.compile(
+    rf"(n,(?:a=({_NAME}))?,)((?:m=[^\x00,]+,)?n=({_NAME}),r=({_PRINTABLE})({_EXTENSIONS}))\Z"
+)
+_SERVER_FIRST = re.compile(rf"r=({_PRINTABLE}),s=([A-Za-z0-9+/=]+),i=([0-9]{{1,9}}){_EXTENSIONS}\Z")
+_CLIENT_FINAL = re.compile(rf"(c=([A-Za-z0-9+/=]*),r=({_PRINTABLE}){_EXTENSIONS}),p=([A-Za-z0-9+/=]+)\Z")
+_SERVER_FINAL = re.compile(rf"(?:e=([^\x00,]+)|v=([A-Za-z0-9+/=]+)){_EXTENSIONS}\Z")
+
+
+class ScramError(Exception):
+    """The exchange has failed. The text is for logs, and has no secrets."""
+
+
+@attrs.frozen
+class ScramMechanism:
+    """A mechanism, and the number that Kafka's messages and records have for it."""
+
+    name: str
+    number: int
+    hash: str
+    digest_bytes: int
+
+    def salted_password(self, password: str, salt: bytes, iterations: int) -> bytes:
+        """`Hi(password, salt, i)` of RFC 5802. Costs about half a microsecond for each iteration."""
+        return hashlib.pbkdf2_hmac(self.hash, password.encode(), salt, iterations)
+
+    def hmac(self, key: bytes, data: bytes) -> bytes:
+        return hmac.digest(key, data, self.hash)
+
+    def digest(self, data: bytes) -> bytes:
+        return hashlib.new(self.hash, data).digest()
+
+
+MECHANISMS = {
+    each.name: each
+    for each in (
+        ScramMechanism("SCRAM-SHA-256", 1, "sha256", 32),
+        ScramMechanism("SCRAM-SHA-512", 2, "sha512", 64),
+    )
+}
+
+
+def mechanism_of_number(number: int) -> ScramMechanism | None:
+    """The mechanism of a record or a request; None for a number that nobody knows."""
+    return next((each for each in MECHANISMS.values() if each.number == number), None)
+
+
+@attrs.frozen
+class ServerKeys:
+    """A server's knowledge of one password (RFC 5802)."""
+
+    salt: bytes = attrs.field(repr=False)
+    stored_key: bytes = attrs.field(repr=False)
+    server_key: bytes = attrs.field(repr=False)
+    iterations: int
+
+
+def server_keys(
+    mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int
+) -> ServerKeys:
+    """The keys of a salted password, which cannot be turned back into it."""
+    client_key = mechanism.hmac(salted_password, b"Client Key")
+    server_key = mechanism.hmac(salted_password, b"Server Key")
+    return ServerKeys(salt, mechanism.digest(client_key), server_key, iterations)
+
+
+class ScramServer:
+    """The server's end of one exchange: two messages of the client, two answers."""
+
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        keys_of: Callable[[str], ServerKeys | None],
+        salt_secret: bytes,
+        nonce: str,
+    ) -> None:
+        """`keys_of` gives the keys of a user. `nonce` is random text without commas."""
+        self._mechanism = mechanism
+        self._keys_of = keys_of
+        self._salt_secret = salt_secret
+        self._own_nonce = nonce
+        self._first = ""
+        self._header = ""
+        self._nonce = ""
+        self._server_first = ""
+        self._keys: ServerKeys | None = None
+        self._is_known = False
+        self.user = ""
+        """The user that asks, once the first message was read."""
+        self.authorization_id = ""
+        self.is_done = False
+
+    def answer(self, message: bytes) -> bytes:
+        """The answer to the client's next message. Raises `ScramError`; the exchange has then ended."""
+        if self.is_done:
+            raise ScramError("a message after the last one")
+        text = _decoded(message)
+        return self._answer_final(text) if self._keys is not None else self._answer_first(text)
+
+    def _answer_first(self, text: str) -> bytes:
+        match = _CLIENT_FIRST.match(text)
+        if match is None:
+            raise ScramError("the first message is malformed")
+        self._header, authorization_id, self._first, name, nonce, _ = match.groups()
+        if len(nonce) > NONCE_MAX:
+            raise ScramError("the nonce is too long")
+        self.user = _unescape(name)
+        self.authorization_id = _unescape(authorization_id or "")
+        known, unknown = self._keys_of(self.user), self._keys_of_nobody()
+        self._is_known = known is not None
+        keys = self._keys = unknown if known is None else known
+        self._nonce = nonce + self._own_nonce
+        salt = base64.b64encode(keys.salt).decode()
+        self._server_first = f"r={self._nonce},s={salt},i={keys.iterations}"
+        return self._server_first.encode()
+
+    def _keys_of_nobody(self) -> ServerKeys:
+        """The keys of a user who does not exist: the same at every broker, and at each attempt."""
+        name = f"{self._mechanism.name} {self.user}".encode()
+        salt = hmac.digest(self._salt_secret, name, "sha256")[:16]
+        filler = bytes(self._mechanism.digest_bytes)
+        return ServerKeys(salt, filler, filler, ITERATIONS_MIN)
+
+    def _answer_final(self, text: str) -> bytes:
+        keys, mechanism = self._keys, self._mechanism
+        assert keys is not None
+        self.is_done = True
+        match = _CLIENT_FINAL.match(text)
+        if match is None:
+            raise ScramError("the final message is malformed")
+        without_proof, binding, nonce, proof_text = match.groups()
+        if not hmac.compare_digest(nonce, self._nonce):
+            raise ScramError("the nonce is another one")
+        if _from_base64(binding) != self._header.encode():
+            raise ScramError("the channel binding is another one")
+        proof = _from_base64(proof_text)
+        signed = f"{self._first},{self._server_first},{without_proof}".encode()
+        signature = mechanism.hmac(keys.stored_key, signed)
+        is_right = len(proof) == len(signature) and hmac.compare_digest(
+            mechanism.digest(_xor(proof[: len(signature)].ljust(len(signature), b"\0"), signature)),
+            keys.stored_key,
+        )
+        if not (is_right and self._is_known):
+            raise ScramError("invalid credentials")
+        return b"v=" + base64.b64encode(mechanism.hmac(keys.server_key, signed))
+
+
+class ScramClient:
+    """The client's end of one exchange: `first`, then `final`, then `check`."""
+
+    def __init__(self, mechanism: ScramMechanism, user: str, password: str, nonce: str) -> None:
+        self._mechanism = mechanism
+        self._password = password
+        self._nonce = nonce
+        self._first = f"n={_escape(user)},r={nonce}"
+        self._signature = b""
+
+    def first(self) -> bytes:
+        return f"n,,{self._first}".encode()
+
+    def final(self, server_first: bytes) -> bytes:
+        """The proof of the password. Raises `ScramError`."""
+        mechanism = self._mechanism
+        text = _decoded(server_first)
+        match = _SERVER_FIRST.match(text)
+        if match is None:
+            raise ScramError("the server's first message is malformed")
+        nonce, salt, iterations = match[1], _from_base64(match[2]), int(match[3])
+        if not nonce.startswith(self._nonce) or nonce == self._nonce:
+            raise ScramError("the server did not add to the nonce")
+        if not ITERATIONS_MIN <= iterations <= CLIENT_ITERATIONS_MAX:
+            raise ScramError(
+                f"the server asks for {iterations} iterations; allowed are {ITERATIONS_MIN} to {CLIENT_ITERATIONS_MAX}"
+            )
+        salted = mechanism.salted_password(self._password, salt, iterations)
+        client_key = mechanism.hmac(salted, b"Client Key")
+        without_proof = f"c=biws,r={nonce}"
+        signed = f"{self._first},{text},{without_proof}".encode()
+        proof = _xor(client_key, mechanism.hmac(mechanism.digest(client_key), signed))
+        self._signature = mechanism.hmac(mechanism.hmac(salted, b"Server Key"), signed)
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+    def check(self, server_final: bytes) -> None:
+        """Check that the server knows the password too. Raises `ScramError`."""
+        match = _SERVER_FINAL.match(_decoded(server_final))
+        if match is None:
+            raise ScramError("the server's final message is malformed")
+        if match[1] is not None:
+            raise ScramError(f"the server refuses: {match[1]}")
+        if not hmac.compare_digest(_from_base64(match[2]), self._signature):
+            raise ScramError("the server does not know the password: it is not who it claims to be")
+
+
+def _decoded(message: bytes) -> str:
+    try:
+        return bytes(message).decode()
+    except UnicodeDecodeError as error:
+        raise ScramError("the message is not UTF-8") from error
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (Base64Error, ValueError) as error:
+        raise ScramError("the message is not base64 where it should be") from error
+
+
+def _escape(name: str) -> str:
+    return name.replace("=", "=3D").replace(",", "=2C")
+
+
+def _unescape(name: str) -> str:
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(left, right, strict=True))

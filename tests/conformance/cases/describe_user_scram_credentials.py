@@ -1,0 +1,14 @@
+"""DescribeUserScramCredentials of users who are not there."""
+
+from __future__ import annotations
+
+from tests.conformance.talk import Talk, case
+from wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+
+
+@case("describe_user_scram_credentials of nobody")
+def _(talk: Talk) -> None:
+    name = UserName(talk.name("nobody"))
+    talk.ask(DescribeUserScramCredentialsRequest([name]), 0)
+    talk.ask(DescribeUserScramCredentialsRequest([name, name]), 0)
+    talk.ask(DescribeUserScramCredentialsRequest([UserName("")]), 0)

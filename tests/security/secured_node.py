@@ -1,0 +1,125 @@
+"""A node with one listener of every kind, as a process: what the tests of logins talk to.
+
+Users: `alice` and `bob` by SCRAM (`alice-secret`, `bob-secret`), `carol` by PLAIN (`carol-secret`).
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+import trustme
+
+from bench.odradek_server import ODRADEK, launch_odradek
+from bench.processes import ServerProcess, combined_node_properties, free_ports
+
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM_USERS = {"alice": "alice-secret", "bob": "bob-secret"}
+
+
+@attrs.frozen
+class SecuredNode:
+    """Where each listener is."""
+
+    process: ServerProcess
+    directory: Path
+    plaintext: str
+    sasl: str
+    tls: str
+    """TLS; a certificate of the client's makes its name the principal, but none is needed."""
+    sasl_tls: str
+    renewing: str
+    """SASL, where a login lasts for two seconds."""
+    controller: str
+
+    @property
+    def log(self) -> str:
+        return (self.directory / "server.log").read_text()
+
+    @property
+    def authority(self) -> str:
+        """The file of the authority whose certificates count."""
+        return str(self.directory / "authority.pem")
+
+    @property
+    def client_pem(self) -> str:
+        """A client's key and certificate, of `CN=dora`."""
+        return str(self.directory / "dora.pem")
+
+
+def make_certificates(directory: Path) -> None:
+    """An authority, the node's certificate, and that of a client."""
+    directory.mkdir(parents=True, exist_ok=True)
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(directory / "authority.pem")
+    authority.issue_cert("127.0.0.1", "localhost").private_key_and_cert_chain_pem.write_to_path(
+        directory / "node.pem"
+    )
+    client = authority.issue_cert("dora@example.org", common_name="dora")
+    client.private_key_and_cert_chain_pem.write_to_path(directory / "dora.pem")
+
+
+def properties(directory: Path, ports: list[int]) -> dict[str, str]:
+    """The node's file: the plaintext listener stands last, since that is where a start is waited for."""
+    plaintext, controller, sasl, renewing, tls, sasl_tls = ports
+    listeners = [
+        f"SASL://127.0.0.1:{sasl}",
+        f"TLS://127.0.0.1:{tls}",
+        f"SASL_TLS://127.0.0.1:{sasl_tls}",
+        f"RENEWING://127.0.0.1:{renewing}",
+        f"PLAINTEXT://127.0.0.1:{plaintext}",
+    ]
+    jaas = f'{PLAIN_MODULE} required user_carol="carol-secret" user_admin="admin-secret";'
+    return {
+        **combined_node_properties(directory, plaintext, controller),
+        "listeners": ",".join([f"CONTROLLER://127.0.0.1:{controller}", *listeners]),
+        "advertised.listeners": ",".join(listeners),
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT,"
+        "RENEWING:SASL_PLAINTEXT,TLS:SSL,SASL_TLS:SASL_SSL",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(directory / "node.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(directory / "authority.pem"),
+        "listener.name.tls.ssl.client.auth": "requested",
+        "listener.name.sasl_tls.plain.sasl.jaas.config": jaas,
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "listener.name.sasl.plain.sasl.jaas.config": jaas,
+        "listener.name.renewing.plain.sasl.jaas.config": jaas,
+        "listener.name.renewing.connections.max.reauth.ms": "2000",
+        "connection.failed.authentication.delay.ms": "10",
+        "odradek.scram.secret": "a secret of all brokers",
+        "inter.broker.listener.name": "PLAINTEXT",
+    }
+
+
+def start(directory: Path, settings: dict[str, str], users: list[str]) -> ServerProcess:
+    """Format with these first users, and start."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "server.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    options = [word for user in users for word in ("--add-scram", user)]
+    subprocess.run([ODRADEK, "storage", "format", path, *options], check=True, stdout=subprocess.DEVNULL)
+    return launch_odradek(path)
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredNode]:
+    """The node, for the whole session."""
+    directory = tmp_path_factory.mktemp("secured")
+    ports = free_ports(6)
+    make_certificates(directory)
+    users = [
+        f"{mechanism}=[name={name},password={password}]"
+        for name, password in SCRAM_USERS.items()
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+    ]
+    server = start(directory, properties(directory, ports), users)
+    try:
+        plaintext, controller, sasl, renewing, tls, sasl_tls = (f"127.0.0.1:{port}" for port in ports)
+        yield SecuredNode(server, directory, plaintext, sasl, tls, sasl_tls, renewing, controller)
+        assert server.is_running(), f"the node ended during the tests:\n{server.log_tail()}"
+    finally:
+        server.stop()
