@@ -25,6 +25,7 @@ NODE_NAME = "odradek-node"
 USERS = ("admin", "client")
 MECHANISM = "SCRAM-SHA-512"
 _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _YEARS = 10
 
 
@@ -67,8 +68,8 @@ class DevSecurity:
             "listener.security.protocol.map": f"{CLIENT_LISTENER}:SASL_SSL,BROKERS:SSL,CONTROLLER:SSL",
             "inter.broker.listener.name": "BROKERS",
             "sasl.enabled.mechanisms": MECHANISM,
-            "authorizer.class.name": AUTHORIZER,
-            "super.users": f"User:{ADMIN};User:CN=odradek-node",
+            "authorizer.class.name": _AUTHORIZER,
+            "super.users": f"User:{USERS[0]};User:CN={NODE_NAME}",
             "odradek.scram.secret": (self.directory / "scram.secret").read_text(),
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self.directory / "node.pem"),
