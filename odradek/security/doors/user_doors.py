@@ -17,6 +17,6 @@ _DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 def refuse_describe_users(
     request: DescribeUserScramCredentialsRequest,
 ) -> DescribeUserScramCredentialsResponse:
-    """CLUSTER_AUTHORIZATION_FAILED for the whole, and once for each user that was named, without the name."""
-    told = [DescribeUserScramCredentialsResult("", _DENIED, _DENIED.message, []) for _ in request.users or ()]
-    return DescribeUserScramCredentialsResponse(0, _DENIED, _DENIED.message, told)
+    """CLUSTER_AUTHORIZATION_FAILED for the whole, and once for each user that was named, without name and text."""
+    told = [DescribeUserScramCredentialsResult("", _DENIED, None, []) for _ in request.users or ()]
+    return DescribeUserScramCredentialsResponse(0, _DENIED, None, told)
