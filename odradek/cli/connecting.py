@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from odradek.cli.failure import USAGE, CliError
+from odradek.cli.parsing import DefaultAddress
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey, QuorumDescription
@@ -36,6 +37,24 @@ _PERHAPS_DONE = "the change may have been made anyway: check before you try agai
 
 def security_properties(args: argparse.Namespace) -> dict[str, str]:
     """The keys of --command-config but addresses; empty if there is no such option. Raises `CliError`."""
+    return {
+        key: value
+        for key, value in _command_config(args).items()
+        if key not in ("bootstrap.servers", "client.id")
+    }
+
+
+def bootstrap_of(args: argparse.Namespace) -> str:
+    """--bootstrap-server, unless nobody has named it and --command-config names another. Raises `CliError`."""
+    address: str = args.bootstrap_server
+    return (
+        _command_config(args).get("bootstrap.servers", address)
+        if isinstance(address, DefaultAddress)
+        else address
+    )
+
+
+def _command_config(args: argparse.Namespace) -> dict[str, str]:
     if not args.command_config:
         return {}
     from odradek.node.configuration.properties import MalformedProperties, parse_properties
@@ -45,7 +64,7 @@ def security_properties(args: argparse.Namespace) -> dict[str, str]:
             found = parse_properties(file.read())
     except (OSError, UnicodeDecodeError, MalformedProperties) as error:
         raise CliError(f"--command-config: cannot read {args.command_config}: {error}", USAGE) from None
-    return {key: value for key, value in found.items() if key not in ("bootstrap.servers", "client.id")}
+    return found
 
 
 def _client(args: argparse.Namespace, address: str) -> Client:
@@ -77,7 +96,7 @@ def connected(args: argparse.Namespace) -> Iterator[Client]:
     from odradek.client.errors import ClientError
     from wire.errors import KafkaError
 
-    client = _client(args, args.bootstrap_server)
+    client = _client(args, bootstrap_of(args))
     try:
         with client:
             yield client

@@ -61,13 +61,20 @@ class _Timeout(argparse.Action):
         namespace.deadline = time.monotonic() + value
 
 
+class DefaultAddress(str):
+    """An address that nobody has named; a file of client keys may have another one."""
+
+    __slots__ = ()
+
+
 def add_connection_options(parser: argparse.ArgumentParser, *, plans: bool = False) -> None:
     """Add --bootstrap-server and --timeout. `plans`: the command may carry out a plan, which has no time limit."""
     parser.add_argument(
         "--bootstrap-server",
         metavar="HOST:PORT,...",
-        default=os.environ.get("ODRADEK_BOOTSTRAP") or DEFAULT_BOOTSTRAP,
-        help=f"where to find the cluster (default: $ODRADEK_BOOTSTRAP, else {DEFAULT_BOOTSTRAP})",
+        default=DefaultAddress(os.environ.get("ODRADEK_BOOTSTRAP") or DEFAULT_BOOTSTRAP),
+        help="where to find the cluster (default: bootstrap.servers of --command-config, else $ODRADEK_BOOTSTRAP, else "
+        f"{DEFAULT_BOOTSTRAP})",
     )
     parser.add_argument(
         "--timeout",

@@ -327,10 +327,14 @@ NOT_SEEN = {
     ),
     "Security": (
         Remark(
-            "ACLs, SCRAM credentials, client quotas and delegation tokens",
-            "in a metadata log that Kafka wrote are kept, in memory and in snapshots, and not enforced. A node whose "
-            "metadata log holds ACLs starts only with `odradek.start.without.acls=true`. ACLs that arrive while it runs "
-            "(from Kafka's controllers) end no node. It logs the error `rules.not_enforced`, and asks at its next start.",
+            "Client quotas and delegation tokens",
+            "in a metadata log that Kafka wrote are kept, in memory and in snapshots, and not enforced.",
+        ),
+        Remark(
+            "ACLs without an authorizer",
+            "(`authorizer.class.name` is empty) let a node start only with `odradek.start.without.acls=true`. ACLs that "
+            "arrive while it runs (from Kafka's controllers) end no node. It logs the error `rules.not_enforced`, and asks "
+            "at its next start.",
         ),
     ),
     "Commands": (

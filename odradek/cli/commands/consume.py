@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.connecting import connected, security_properties
+from odradek.cli.connecting import bootstrap_of, connected, security_properties
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import Progress, counted
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural, positive
@@ -229,7 +229,7 @@ def _open(args: argparse.Namespace, **settings: Any) -> Iterator[Consumer]:
     limit = args.max_messages or _RECORDS_PER_POLL
     consumer = Consumer(
         security_properties(args),
-        bootstrap_servers=args.bootstrap_server,
+        bootstrap_servers=bootstrap_of(args),
         client_id="odradek-cli",
         enable_auto_commit=False,
         allow_auto_create_topics=False,

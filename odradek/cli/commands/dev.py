@@ -316,6 +316,10 @@ def _write_properties(path: Path, settings: dict[str, str]) -> None:
         else:
             lines.append(line)
     lines += [f"{key}={value}" for key, value in left.items()]
+    # A file with secrets in it is its owner's alone from its first byte on.
+    path.touch(mode=0o600)
+    if path.stat().st_mode & 0o077 and "odradek.scram.secret" in settings:
+        path.chmod(0o600)
     path.write_text("\n".join(lines) + "\n")
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
-from odradek.cli.connecting import call_failure, connected, security_properties
+from odradek.cli.connecting import bootstrap_of, call_failure, connected, security_properties
 from odradek.cli.failure import CliError
 from odradek.cli.output import Progress, print_json
 from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value, natural
@@ -169,7 +169,7 @@ def _producer(args: argparse.Namespace) -> Producer:
     timeout_ms = int(args.timeout * 1000)
     return Producer(
         security_properties(args),
-        bootstrap_servers=args.bootstrap_server,
+        bootstrap_servers=bootstrap_of(args),
         client_id="odradek-cli",
         acks=args.acks,
         compression_type=args.compression,
