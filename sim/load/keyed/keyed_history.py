@@ -8,12 +8,13 @@ A record has an id of its own in a header, so that a tombstone can be told from 
 3. A tombstone that is the newest of its key stays for `delete.retention.ms` after it was written.
 4. No record goes before it is older than `min.compaction.lag.ms`.
 5. A reader that is never further behind than `delete.retention.ms` ends with the table of one who reads what is left.
-6. All replicas have one record at an offset, and one table.
+6. All replicas have one record at an offset, and one table of what nobody asked to delete.
 
 A replica that was down for longer than `delete.retention.ms` may have missed a tombstone, and keeps the value (as in Kafka).
 So keys with a tombstone of that age are left out where tables are compared.
 
-Records that DeleteRecords was asked to remove may be missing.
+Records that DeleteRecords was asked to remove may be missing. A replica may still have their bytes: DeleteRecords removes
+whole segments, and only moves the log's start within one. A replica that begins anew begins at that start.
 """
 
 from __future__ import annotations
@@ -208,13 +209,18 @@ class KeyedHistory:
             )
 
     def check_replicas(self, partition: int, replicas: Mapping[str, Sequence[Found]], now: float) -> None:
-        """All replicas have one table, and one record at an offset. Raises `SafetyViolation`."""
+        """All replicas have one table, and one record at an offset. Raises `SafetyViolation`.
+
+        `replicas` has all that is in their segments, also below the log's start.
+        """
         loose = self._loose_keys(partition, now)
+        asked_below = self._asked_below.get(partition, 0)
         first_name, first = "", None
         for name, found in replicas.items():
             for each in found:
                 self.see(name, partition, each)
-            table = _values(table_of(found).values(), loose)
+            kept = [each for each in found if each.offset >= asked_below]
+            table = _values(table_of(kept).values(), loose)
             if first is None:
                 first_name, first = name, table
             elif table != first:

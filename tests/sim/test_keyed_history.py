@@ -1,0 +1,66 @@
+"""The checker of the compacted topic: which tables of replicas it lets pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.history import SafetyViolation
+from sim.load.keyed.keyed_history import Found, KeyedHistory
+
+DAY_MS = 86_400_000
+
+
+def history_of(found: list[Found]) -> KeyedHistory:
+    """A history in which these records of partition 0 were sent and acknowledged."""
+    history = KeyedHistory(DAY_MS, 0, 0)
+    for each in found:
+        history.send(each.record_id, 0, each.key, each.value, 0.0)
+        history.acknowledge(each.record_id, each.offset)
+    return history
+
+
+def written() -> list[Found]:
+    """Offsets 0 to 3, the keys a, b, a, c."""
+    return [
+        Found(offset, b"w:%d" % offset, key, b"value %d" % offset)
+        for offset, key in enumerate((b"a", b"b", b"a", b"c"))
+    ]
+
+
+def test_replicas_may_have_different_rests_below_deleted_records() -> None:
+    """Seed 300289: DeleteRecords moved the start within a segment, and a replica on a new disk began there."""
+    found = written()
+    history = history_of(found)
+    history.ask_to_delete(0, 2)
+    history.check_replicas(0, {"whole": found, "new": found[2:]}, 1.0)
+    history.check_replicas(0, {"new": found[2:], "whole": found}, 1.0)
+
+
+def test_replicas_have_one_table_from_what_is_deleted_on() -> None:
+    """A record that nobody asked to delete is missing on one replica."""
+    found = written()
+    history = history_of(found)
+    history.ask_to_delete(0, 2)
+    with pytest.raises(SafetyViolation, match=r"new and whole differ in partition 0: b'c': None and Found"):
+        history.check_replicas(0, {"whole": found, "new": found[2:3]}, 1.0)
+    with pytest.raises(SafetyViolation, match=r"new and whole differ in partition 0: b'a': None and Found"):
+        history.check_replicas(0, {"whole": found, "new": found[3:]}, 1.0)
+
+
+def test_a_replica_that_lacks_what_nobody_deleted_is_told() -> None:
+    """Without DeleteRecords each key counts. An older record beside a newer one of its key may be gone."""
+    found = written()
+    history = history_of(found)
+    history.check_replicas(0, {"whole": found, "cleaned": found[1:]}, 1.0)
+    with pytest.raises(SafetyViolation, match=r"new and whole differ in partition 0: b'b': None and Found"):
+        history.check_replicas(0, {"whole": found, "new": found[2:]}, 1.0)
+
+
+def test_a_deleted_record_is_still_the_one_that_was_sent() -> None:
+    """Below the deleted offset, what is there still has to be what was written there."""
+    found = written()
+    history = history_of(found)
+    history.ask_to_delete(0, 2)
+    other = Found(1, b"w:1", b"b", b"another value")
+    with pytest.raises(SafetyViolation, match="whole has read"):
+        history.check_replicas(0, {"whole": [found[0], other, *found[2:]]}, 1.0)
