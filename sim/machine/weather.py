@@ -10,6 +10,11 @@ TOIL_PROBABILITY = 0.15
 """The share of runs in which CPU takes time."""
 TORN_SHARE = 0.25
 """The share of torn connections in a run. All of them would cost twice the steps, and show nothing else."""
+LIGHT_SPIKE_PROBABILITY = 0.001
+SEGMENTS_PER_WINDOW = 8
+"""Segments that may be late for each full buffer on its way: four that tell of room, and about as many of data."""
+CARRIED_MIN = 200_000
+"""Bytes per second that a connection must carry for a follower to keep up with the loads of a run."""
 
 
 @attrs.frozen
@@ -62,7 +67,7 @@ class Weather:
 
         return cls(
             latency_seconds=random.choice(((0.0001, 0.0001), (0.00005, 0.001), (0.0001, 0.02))),
-            spike_probability=chance(0.001, 0.02),
+            spike_probability=chance(LIGHT_SPIKE_PROBABILITY, 0.02),
             spike_seconds=random.choice((0.1, 1.0)),
             split_probability=chance(0.05, 0.5),
             short_send_probability=chance(0.05, 0.5),
@@ -100,6 +105,17 @@ class Weather:
             short_recv_probability=0.0,
             spurious_wake_probability=0.0,
         )
+
+    def settled(self) -> Weather:
+        """The same for the time after a storm: no connection is too slow for a run's loads.
+
+        Bytes arrive in order, so each spike holds up a whole buffer. Long spikes and a small buffer together may carry
+        less than is written. Then followers fall behind forever, whatever the product does.
+        """
+        held_up_seconds = SEGMENTS_PER_WINDOW * self.spike_probability * self.spike_seconds / 2
+        if self.socket_buffer_bytes >= held_up_seconds * CARRIED_MIN:
+            return self
+        return attrs.evolve(self, spike_probability=LIGHT_SPIKE_PROBABILITY)
 
     def latency(self, random: Random) -> float:
         """Seconds for one segment to arrive."""

@@ -230,6 +230,7 @@ class ClusterScenario:
         """Undo what the storm has left, until the cluster is whole. Raises `Liveness`."""
         world = self.world
         world.fabric.may_close_late = False
+        world.fabric.weather = world.fabric.weather.settled()
         if Random(f"{world.seed}/after the storm").random() < RESETS_PROBABILITY:
             world.fabric.reset_forgotten()
         for member in self.cluster.members:

@@ -37,6 +37,16 @@ def test_a_cluster_in_fair_weather(shape: Shape) -> None:
     assert summary["starts"] == 2 * (shape.nodes + shape.controllers)
 
 
+def test_weather_too_hard_for_the_loads_ends_with_the_storm() -> None:
+    """Else followers may fall behind forever, and the cluster is blamed for it."""
+    weather = Weather(spike_probability=0.02, spike_seconds=1.0, socket_buffer_bytes=4096)
+    scenario = ClusterScenario.of(
+        1, RunOptions("calm", Shape(settings=SETTINGS), NO_STORM, weather, ("produce",))
+    )
+    scenario.run()
+    assert scenario.world.fabric.weather == weather.settled() != weather
+
+
 def test_a_leader_that_does_not_wait_for_the_others_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checker must find what is broken: a high watermark at the leader's own end loses records."""
     monkeypatch.setattr(Partition, "_raise_high_watermark", _raise_alone)

@@ -412,3 +412,50 @@ def test_late_closes_end_with_the_storm() -> None:
     in_world(scenario, Weather(late_probability=1.0, late_seconds=40.0))
     late, soon = noticed
     assert soon < 0.001 < 1.0 < late <= 40.0
+
+
+def test_after_a_storm_a_narrow_connection_carries_what_a_run_writes() -> None:
+    """Long spikes on a small buffer carry less than a run's loads; `settled` weather carries them."""
+    narrow = Weather(
+        latency_seconds=(0.00005, 0.001),
+        spike_probability=0.02,
+        spike_seconds=1.0,
+        split_probability=0.5,
+        short_send_probability=0.5,
+        short_recv_probability=0.5,
+        socket_buffer_bytes=4096,
+    )
+    seconds: list[float] = []
+
+    async def scenario(world: World) -> None:
+        here, there = await pair(world)
+        began = world.now
+
+        async def send() -> None:
+            await send_all(here, bytes(400_000))
+            here.close()
+
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(send)
+            assert len(await receive_all(there)) == 400_000
+        seconds.append(world.now - began)
+
+    in_world(scenario, narrow)
+    in_world(scenario, narrow.settled())
+    stormy, settled = seconds
+    assert stormy > 4.0
+    assert settled < 2.0
+
+
+@pytest.mark.parametrize(
+    "weather",
+    [
+        Weather(spike_probability=0.02, spike_seconds=1.0, socket_buffer_bytes=64 << 10),
+        Weather(spike_probability=0.02, spike_seconds=0.1, socket_buffer_bytes=4 << 10),
+        Weather(spike_probability=0.001, spike_seconds=1.0, socket_buffer_bytes=4 << 10),
+        CALM,
+    ],
+)
+def test_weather_that_carries_the_loads_stays_after_a_storm(weather: Weather) -> None:
+    """Only what no product could live with is taken back."""
+    assert weather.settled() == weather
