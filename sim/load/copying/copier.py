@@ -97,7 +97,7 @@ class CopierLife:
                 "enable.auto.commit": "false",
                 "auto.offset.reset": "earliest",
                 "request.timeout.ms": "5000",
-                "session.timeout.ms": "2000",
+                "session.timeout.ms": str(self._plan.session_ms),
                 "heartbeat.interval.ms": "300",
                 "max.poll.interval.ms": "12000",
                 "max.poll.records": str(self._plan.records_max),

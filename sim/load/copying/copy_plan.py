@@ -13,6 +13,7 @@ TIMEOUT_MS_MAX = max(TIMEOUTS_MS)
 """The longest `transaction.timeout.ms` of a life."""
 ASSIGNED_SHARE = 0.6
 ENDS = ("close", "die", "die", "zombie", "zombie", "freeze", "nap", "nap")
+SESSION_MS = 2_000
 NAP_SECONDS = (2.2, 6.0)
 """How long a nap lasts: longer than the session of a group's member."""
 
@@ -42,6 +43,8 @@ class CopyPlan:
     """`zombie`, `freeze`: the next life begins while this one goes on, or is frozen. `nap`: it is frozen, and then goes on
     for as long again; nobody else has its transactional id."""
     life_seconds: float
+    session_ms: int = SESSION_MS
+    """Its `session.timeout.ms` as a member of the group."""
 
     @classmethod
     def draw(cls, random: Random) -> CopyPlan:
@@ -64,5 +67,5 @@ class CopyPlan:
         return attrs.evolve(drawn, timeout_ms=TIMEOUT_MS_MAX, stall_share=0.5, stall_seconds=2.0)
 
 
-CALM = CopyPlan(False, 10_000, 50, 0, 5_000, 0.0, 0.0, 0.0, "close", 0.0)
-"""The last life of each copier: it copies what is left."""
+CALM = CopyPlan(False, 10_000, 50, 0, 5_000, 0.0, 0.0, 0.0, "close", 0.0, session_ms=6_000)
+"""The last life of each copier: it copies what is left. Each broker allows its session, whatever its configuration."""
