@@ -138,7 +138,7 @@ REFUSED: list[tuple[Query, dict[str, str], str]] = [
     (BATCH, {**TOPIC, "kafka.auto.offset.reset": "earliest"}, r"kafka\.auto\.offset\.reset cannot be given: startingOffsets"),
     (BATCH, {**TOPIC, "kafka.key.deserializer": "x"}, r"kafka\.key\.deserializer cannot be given: .*cast the column"),
     (BATCH, {**TOPIC, "kafka.enable.auto.commit": "true"}, r"kafka\.enable\.auto\.commit cannot be given"),
-    (BATCH, {**TOPIC, "kafka.security.protocol": "SSL"}, r"security\.protocol='SSL' is not supported"),
+    (BATCH, {**TOPIC, "kafka.security.protocol": "TLS"}, r"security\.protocol"),
     (BATCH, {**TOPIC, "kafka.fetch.max.byte": "5"}, r"unknown configuration key 'fetch\.max\.byte' \(did you mean fetch\.max\.bytes"),
     (BATCH, {**TOPIC, "kafka.fetch.max.wait.ms": "x"}, r"fetch\.max\.wait\.ms='x': expected a whole number"),
     (BATCH, {"kafka.bootstrap.servers": "nowhere", "subscribe": "a"}, r"bootstrap\.servers"),
