@@ -1,9 +1,12 @@
 """Reads that must not come from a coordinator whose successor serves already (PORTED).
 
 A deposed leader may not know it yet. Its writes fail, but what it would read is old. So a read waits until each other
-in-sync replica has fetched twice since the read began. The second of these fetches was sent after the read began, and by
-a replica that still followed this leader. Only in-sync replicas can be elected. So no successor had begun before the read.
-(The same argument as Raft's reads by an index, section 6.4 of Ongaro's dissertation.)
+in-sync replica has fetched twice in one session since the read began. It sent the second of these fetches after the answer
+to the first, so after the read began, and it still followed this leader. Only in-sync replicas can be elected. So no
+successor had begun before the read. (The same argument as Raft's reads by an index, section 6.4 of Ongaro's dissertation.)
+
+Two fetches of two sessions prove nothing: a leader that was paused may find both in its sockets. (A follower without a
+session, for which there was no room, is believed all the same.)
 
 Followers whose fetch waits here are answered at once, so that a read takes two round trips. Reads that come meanwhile go
 together in the next round.
@@ -16,12 +19,12 @@ from typing import TypeAlias
 
 from data_plane.coordination.shard import CoordinatorHost
 from data_plane.replication.partition import Partition
+from data_plane.replication.remote_replica import RemoteReplica
 
 __all__ = ["ReadBarrier"]
 
 Done: TypeAlias = Callable[[bool], None]
 """Called with whether the leader was still the leader when the read began."""
-FETCHES = 2
 
 
 class ReadBarrier:
@@ -32,8 +35,9 @@ class ReadBarrier:
         self._partition = partition
         self._next: list[Done] = []
         self._round: list[Done] = []
-        self._missing: dict[int, int] = {}
-        """The number of fetches that each in-sync replica still owes to the round."""
+        self._leader_epoch = partition.leader_epoch
+        self._missing: dict[int, tuple[object] | None] = {}
+        """In-sync replicas that owe fetches to the round, with the session of the first one, if it has come."""
 
     def __len__(self) -> int:
         return len(self._round) + len(self._next)
@@ -63,7 +67,7 @@ class ReadBarrier:
         partition = self._partition
         while self._next:
             self._round, self._next = self._next, []
-            self._missing = dict.fromkeys(partition.others_in_sync(), FETCHES)
+            self._missing = dict.fromkeys(partition.others_in_sync())
             if self._missing:
                 partition.hear_fetches(self._note)
                 self._broker.woken.append(self._go_on)
@@ -71,21 +75,25 @@ class ReadBarrier:
             self._pass()
         partition.hear_fetches(None)
 
-    def _note(self, broker_id: int) -> None:
+    def _note(self, replica: RemoteReplica | None) -> None:
         """A follower has fetched, or another set is in sync. The rest comes after this turn, as an answer is being made."""
-        if broker_id in self._missing:
-            self._missing[broker_id] -= 1
+        if replica is not None and replica.broker_id in self._missing:
+            first = self._missing[replica.broker_id]
+            if first is not None and first[0] is replica.cursor:
+                del self._missing[replica.broker_id]
+            else:
+                self._missing[replica.broker_id] = (replica.cursor,)
         self._broker.woken.append(self._go_on)
 
     def _go_on(self) -> None:
-        if not self._round:
+        partition = self._partition
+        if not self._round or not partition.is_leader or partition.leader_epoch != self._leader_epoch:
+            # Of a leadership that is gone `end` tells the rest: its successor owes no fetch any more.
             return
-        in_sync = set(self._partition.others_in_sync())
-        self._missing = {
-            each: count for each, count in self._missing.items() if count > 0 and each in in_sync
-        }
+        in_sync = set(partition.others_in_sync())
+        self._missing = {each: first for each, first in self._missing.items() if each in in_sync}
         if self._missing:
-            self._partition.call_followers_back(self._missing)
+            partition.call_followers_back(self._missing)
             return
         self._pass()
         self._begin()

@@ -67,9 +67,6 @@ decides.
 """
 
 
-NO_FOLLOWER = -1
-
-
 class Cluster(Protocol):
     """The part of its broker that a partition uses."""
 
@@ -193,7 +190,7 @@ class Partition:
         self._end_told = -1
         self._watchers: list[Callable[[], None]] | None = None
         self._fetches: WaitingFetches | None = None
-        self._hears_fetch: Callable[[int], None] | None = None
+        self._hears_fetch: Callable[[RemoteReplica | None], None] | None = None
         self._waiting_for_acks: deque[AckWaiter] | None = None
         self._waiting_for_sync: list[Callable[[KafkaError | None], None]] | None = None
 
@@ -309,7 +306,7 @@ class Partition:
             self.has_min_isr = len(self.isr_state.isr) >= self.effective_min_isr
             self.advances_alone = self.is_leader and self.followers is None
         if self._hears_fetch is not None:
-            self._hears_fetch(NO_FOLLOWER)
+            self._hears_fetch(None)
 
     # -- the leader's log -----------------------------------------------------------------------------------------
 
@@ -449,12 +446,17 @@ class Partition:
         assert self.image is not None, "a leader knows its image"
         return [each for each in self.isr_state.maximal_isr if each != self.image.leader]
 
-    def hear_fetches(self, listener: Callable[[int], None] | None) -> None:
-        """Call the one listener with the broker id of each follower that fetches, before the fetch is answered.
+    def hear_fetches(self, listener: Callable[[RemoteReplica | None], None] | None) -> None:
+        """Call the one listener with each follower that fetches, before the fetch is answered.
 
-        It is called with `NO_FOLLOWER` when the in-sync replicas may have changed.
+        It is called with None when the in-sync replicas or the leader may have changed.
         """
         self._hears_fetch = listener
+
+    def fetched(self, replica: RemoteReplica) -> None:
+        """Tell who listens of a fetch that was noted; `replica.cursor` is its session's."""
+        if self._hears_fetch is not None:
+            self._hears_fetch(replica)
 
     def call_followers_back(self, broker_ids: Iterable[int]) -> None:
         """Answer what these followers wait with, so that they fetch again at once."""
@@ -494,8 +496,6 @@ class Partition:
         if not moved and offset < log.log_end_offset and replica.is_stuck(offset):
             self._cluster.suspect(self, offset)
         replica.note_fetch(offset, log_start_offset, log.log_end_offset, now_ms)
-        if self._hears_fetch is not None:
-            self._hears_fetch(replica.broker_id)
         if replica.broker_id not in self.isr_state.maximal_isr:
             self._may_expand(replica)
         if (moved and self._raise_high_watermark()) or (has_deleted and self._watchers is not None):

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PrivateFormat,
 )
-from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
+from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates, load_pkcs12
 
 from odradek.env.ports import Buffer
 from odradek.env.tls_ports import TlsFailed, TlsRefused, TlsSettings
@@ -305,7 +305,7 @@ def _load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
         raise TlsRefused(f"{where}: cannot use it as trusted certificates ({_reason(error)})") from error
 
 
-def _pkcs12(path: str, password: str | None):  # type: ignore[no-untyped-def]  # the type's name is private
+def _pkcs12(path: str, password: str | None) -> PKCS12KeyAndCertificates:
     with open(path, "rb") as file:
         return load_pkcs12(file.read(), None if password is None else password.encode())
 

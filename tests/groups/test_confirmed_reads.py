@@ -53,6 +53,7 @@ class Replicated(Case):
         for each in followers:
             replica = partition.follower(each, True)
             partition.note_fetch(replica, 0, partition.log.log_end_offset, 0, 0)
+            partition.fetched(replica)
             self.broker.run_woken()
 
 
@@ -86,6 +87,31 @@ def test_each_follower_has_to_fetch_twice() -> None:
     (answer,) = told.answers
     assert isinstance(answer, FetchedOffsets)
     assert answer.code == ErrorCode.NONE
+
+
+def test_fetches_of_two_sessions_prove_nothing() -> None:
+    """A leader that was paused may find both in its sockets, though its successor has begun meanwhile."""
+    case = replicated()
+    told = case.read()
+    case.fetch(3, 3)
+    for _ in range(3):
+        case.partition.follower(2, True).follow_with(Cursor())
+        case.fetch(2)
+    assert told.answers == []
+    case.fetch(2)
+    assert [each.code for each in told.answers] == [ErrorCode.NONE]
+
+
+def test_the_successor_need_not_fetch_for_its_predecessor_to_be_silent() -> None:
+    """The successor is no follower any more, so it owes nothing. The fetches of the others prove nothing then."""
+    case = replicated()
+    told = case.read()
+    case.fetch(3, 3)
+    case.partition.apply(DEPOSED, 1)
+    case.broker.run_woken()
+    assert told.answers == []
+    case.shard.stop()
+    assert [each.code for each in told.answers] == [ErrorCode.NOT_COORDINATOR]
 
 
 def test_a_plain_read_does_not_wait() -> None:

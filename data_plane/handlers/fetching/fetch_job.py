@@ -343,6 +343,8 @@ class FetchJob:
             )
             if promised and isinstance(fetched, FollowerCursor):
                 replica.follow_with(fetched)
+            if promised:
+                partition.fetched(replica)
 
     def _error(
         self, fetched: FetchedPartition, partition: Partition | None, code: ErrorCode

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import attrs
+
 from odradek.client.core.operation import Operation
 from odradek.client.core.requests import request
 from odradek.client.core.scatter import deadline_of, item_error, reachable
@@ -26,15 +28,7 @@ def describe_acls(
 
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)
-    message = DescribeAclsRequest(
-        wanted.resource_type,
-        wanted.resource_name,
-        wanted.pattern_type,
-        wanted.principal,
-        wanted.host,
-        wanted.operation,
-        wanted.permission_type,
-    )
+    message = DescribeAclsRequest(*attrs.astuple(wanted))
     response = yield from request(core, message, timeout=deadline - core.now)
     error = item_error(response.error_code, response.error_message, "ACLs")
     if error is not None:
@@ -62,20 +56,7 @@ def create_acls(
 
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)
-    message = CreateAclsRequest(
-        [
-            AclCreation(
-                each.resource_type,
-                each.resource_name,
-                each.pattern_type,
-                each.principal,
-                each.host,
-                each.operation,
-                each.permission_type,
-            )
-            for each in acls
-        ]
-    )
+    message = CreateAclsRequest([AclCreation(*attrs.astuple(each)) for each in acls])
     response = yield from request(core, message, timeout=deadline - core.now)
     return {
         acl: item_error(result.error_code, result.error_message, str(acl))
@@ -91,20 +72,7 @@ def delete_acls(
 
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)
-    message = DeleteAclsRequest(
-        [
-            DeleteAclsFilter(
-                each.resource_type,
-                each.resource_name,
-                each.pattern_type,
-                each.principal,
-                each.host,
-                each.operation,
-                each.permission_type,
-            )
-            for each in filters
-        ]
-    )
+    message = DeleteAclsRequest([DeleteAclsFilter(*attrs.astuple(each)) for each in filters])
     response = yield from request(core, message, timeout=deadline - core.now)
     gone = []
     for result in response.filter_results:
