@@ -103,7 +103,7 @@ def test_fetches_of_two_sessions_prove_nothing() -> None:
 
 
 def test_the_successor_need_not_fetch_for_its_predecessor_to_be_silent() -> None:
-    """The successor is no follower any more, so it owes nothing. The fetches of the others prove nothing then."""
+    """The successor leads now, so it owes no fetch. The fetches of the others prove nothing then."""
     case = replicated()
     told = case.read()
     case.fetch(3, 3)
