@@ -5,8 +5,8 @@ in-sync replica has fetched twice in one session since the read began. It sent t
 to the first, so after the read began, and it still followed this leader. Only in-sync replicas can be elected. So no
 successor had begun before the read. (The same argument as Raft's reads by an index, section 6.4 of Ongaro's dissertation.)
 
-Two fetches of two sessions prove nothing: a leader that was paused may find both in its sockets. A follower that got no
-session, because there was no room, is believed on its second fetch.
+Two fetches of two sessions prove nothing: a leader that was paused may find both in its sockets. A follower without a
+session is believed on its second fetch.
 """
 
 from __future__ import annotations
