@@ -320,14 +320,14 @@ class Broker:
 
     def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
         """Call `done` after a flush of the log that begins from now on (`flush.messages`); flushes are shared."""
-        if partition.wait_for_sync(done):
+        if partition.waiting.wait_for_sync(done):
             self.tasks.start_soon(self._sync, partition)
 
     async def _sync(self, partition: Partition) -> None:
         await self.clock.sleep_until(
             self.clock.monotonic() + 0.5 if self.env.buggify("log.late_flush") else 0.0
         )
-        waiters = partition.take_sync_waiters()
+        waiters = partition.waiting.take_sync_waiters()
         failure = None
         try:
             await self.workers_for(partition.log).run(partition.log.flush)

@@ -185,7 +185,7 @@ class Shard(ABC, Generic[S]):
             new_uuid=broker.env.new_uuid,
             fail=self._end_node,
         )
-        self.partition.watch(self._log.catch_up)
+        self.partition.waiting.watch(self._log.catch_up)
         self._set_timer()
         self.began(state)
         broker.run_woken()
@@ -305,7 +305,7 @@ class Shard(ABC, Generic[S]):
     def stop(self) -> None:
         """End the shard, because the leadership is gone. Waiting requests get NOT_COORDINATOR."""
         self._stopped = True
-        self.partition.unwatch(self._log.catch_up)
+        self.partition.waiting.unwatch(self._log.catch_up)
         for timer in (self._timer, self._commit_timer):
             if timer is not None:
                 timer.cancel()

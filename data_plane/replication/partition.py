@@ -23,7 +23,6 @@ PURE: the log's files are reached only through its own methods, brokers and the 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -40,7 +39,7 @@ from data_plane.replication.isr_state import (
     assert_isr,
 )
 from data_plane.replication.remote_replica import UNKNOWN_BROKER_EPOCH, RemoteReplica
-from data_plane.replication.waiting_fetches import Mark, Ticket, Until, WaitingFetches
+from data_plane.replication.waiting_requests import WaitingRequests
 from metadata_quorum.image.metadata_image import PartitionImage
 from wire.errors import ErrorCode, KafkaError
 
@@ -130,29 +129,13 @@ class _Nobody:
 NOBODY = _Nobody()
 
 
-class AckWaiter(Protocol):
-    """A request that waits until all in-sync replicas have its record."""
-
-    last_offset: int
-
-    def acknowledged(self, code: ErrorCode) -> None:
-        """Called when the high watermark has passed `last_offset`, with NONE or NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
-
-    def leadership_lost(self) -> None:
-        """Called when this broker has lost the leadership. The next leader may keep what was appended, or cut it."""
-
-
 class Partition:
     """One replica of a partition on this broker. `image` is the controller's last word about it."""
 
     __slots__ = (
         "_cluster",
         "_end_told",
-        "_fetches",
         "_hears_fetch",
-        "_waiting_for_acks",
-        "_waiting_for_sync",
-        "_watchers",
         "advances_alone",
         "epoch_start_offset",
         "followers",
@@ -164,6 +147,7 @@ class Partition:
         "leader_epoch",
         "log",
         "partition_epoch",
+        "waiting",
     )
 
     def __init__(self, log: PartitionLog, cluster: Cluster = NOBODY) -> None:
@@ -188,11 +172,8 @@ class Partition:
         self.epoch_start_offset = 0
         """The log end offset at which this broker began to lead."""
         self._end_told = -1
-        self._watchers: list[Callable[[], None]] | None = None
-        self._fetches: WaitingFetches | None = None
+        self.waiting = WaitingRequests()
         self._hears_fetch: Callable[[RemoteReplica | None], None] | None = None
-        self._waiting_for_acks: deque[AckWaiter] | None = None
-        self._waiting_for_sync: list[Callable[[KafkaError | None], None]] | None = None
 
     # -- the controller's word ------------------------------------------------------------------------------------
 
@@ -326,10 +307,11 @@ class Partition:
             if self.has_min_isr:
                 log = self.log
                 log.advance_high_watermark(log.log_end_offset)
-                if self._watchers:
+                waiting = self.waiting
+                if waiting.watchers:
                     self._tell_high_watermark()
-                elif self._fetches is not None:
-                    self._tell_fetches(self._fetches)
+                elif waiting.fetches is not None:
+                    waiting.call_reached_fetches(log)
         else:
             self.advance_high_watermark()
         return result
@@ -361,8 +343,7 @@ class Partition:
             if self.followers is not None:
                 for replica in self.followers.values():
                     replica.log_grew()
-            if self._fetches is not None:
-                self._tell_fetches(self._fetches)
+            self.waiting.call_reached_fetches(self.log)
         if self._raise_high_watermark():
             self._tell_high_watermark()
 
@@ -426,7 +407,7 @@ class Partition:
         self.knows_high_watermark = True
         if log_start_offset > log.log_start_offset:
             log.set_log_start_offset(min(log_start_offset, log.high_watermark))
-        if log.high_watermark > before and (self._watchers is not None or self._fetches is not None):
+        if log.high_watermark > before:
             self._tell_high_watermark()
 
     # -- followers ------------------------------------------------------------------------------------------------
@@ -498,7 +479,7 @@ class Partition:
         replica.note_fetch(offset, log_start_offset, log.log_end_offset, now_ms)
         if replica.broker_id not in self.isr_state.maximal_isr:
             self._may_expand(replica)
-        if (moved and self._raise_high_watermark()) or (has_deleted and self._watchers is not None):
+        if (moved and self._raise_high_watermark()) or (has_deleted and self.waiting.watchers is not None):
             self._tell_high_watermark()
         return True
 
@@ -592,50 +573,6 @@ class Partition:
 
     # -- who waits ------------------------------------------------------------------------------------------------
 
-    def watch(self, watcher: Callable[[], None]) -> None:
-        """Call `watcher` whenever the high watermark or the leadership changes, until `unwatch`."""
-        if self._watchers is None:
-            self._watchers = [watcher]
-        else:
-            self._watchers.append(watcher)
-
-    def unwatch(self, watcher: Callable[[], None]) -> None:
-        """Forget the watcher. An unknown one is ignored: it was woken and removed meanwhile."""
-        if self._watchers is not None and watcher in self._watchers:
-            self._watchers.remove(watcher)
-            if not self._watchers:
-                self._watchers = None
-
-    def watch_for_fetch(self, until: Until, mark: Mark, watcher: Callable[[], None]) -> Ticket:
-        """Call `watcher` once: when the log has come so far, or when the leadership or the configuration changes."""
-        if self._fetches is None:
-            self._fetches = WaitingFetches()
-        return self._fetches.add(until, mark, watcher)
-
-    def unwatch_for_fetch(self, ticket: Ticket) -> None:
-        """Forget a fetch that waits. One that was woken is unknown and ignored."""
-        if self._fetches is not None:
-            self._fetches.remove(ticket)
-            if not self._fetches:
-                self._fetches = None
-
-    def _tell_fetches(self, fetches: WaitingFetches) -> None:
-        for ticket in fetches.take_reached(self.log):
-            ticket[3]()
-
-    def wait_for_acks(self, waiter: AckWaiter) -> None:
-        """Tell the waiter when all in-sync replicas have its record. Appends wait in the order of their offsets."""
-        if self._waiting_for_acks is None:
-            self._waiting_for_acks = deque((waiter,))
-        else:
-            self._waiting_for_acks.append(waiter)
-
-    def forget_acks(self, waiter: AckWaiter) -> None:
-        """Forget the waiter. An unknown one is ignored."""
-        waiting = self._waiting_for_acks
-        if waiting is not None and waiter in waiting:
-            waiting.remove(waiter)
-
     def _stir_followers(self, *, wakes: bool) -> None:
         """Have the followers' sessions look at this partition."""
         if self.followers is not None:
@@ -646,40 +583,24 @@ class Partition:
     def _tell_high_watermark(self) -> None:
         self._acknowledge()
         self._stir_followers(wakes=False)
-        if self._watchers is not None:
-            for watcher in list(self._watchers):
-                watcher()
-        if self._fetches is not None:
-            self._tell_fetches(self._fetches)
+        self.waiting.call_watchers()
+        self.waiting.call_reached_fetches(self.log)
 
     def _acknowledge(self) -> None:
-        waiting = self._waiting_for_acks
-        if waiting:
-            high_watermark = self.log.high_watermark
+        if self.waiting.for_acks:
             enough = len(self.isr_state.maximal_isr) >= self.effective_min_isr
             code = ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-            done = []
-            while waiting and waiting[0].last_offset < high_watermark:
-                done.append(waiting.popleft())
-            # The newest first: a connection answers in order, so that the oldest then sends all of them at once.
-            for waiter in reversed(done):
-                waiter.acknowledged(code)
+            self.waiting.acknowledge(self.log.high_watermark, code)
 
     def wake_watchers(self) -> None:
         """Wake all watchers and fetches, in the order in which they came, because something has changed."""
-        if self._waiting_for_acks:
-            if self.is_leader:
-                self._acknowledge()
-            else:
-                waiting, self._waiting_for_acks = self._waiting_for_acks, None
-                for waiter in waiting:
-                    waiter.leadership_lost()
-        if self._watchers is not None:
-            for watcher in list(self._watchers):
-                watcher()
-        if self._fetches is not None:
-            for ticket in self._fetches.take_all():
-                ticket[3]()
+        waiting = self.waiting
+        if self.is_leader:
+            self._acknowledge()
+        else:
+            waiting.lose_leadership()
+        waiting.call_watchers()
+        waiting.call_all_fetches()
 
     def leader_error(self, current_leader_epoch: int) -> ErrorCode:
         """The error for a request with this leader epoch (KIP-320's fences). -1: the request does not name one."""
@@ -709,19 +630,6 @@ class Partition:
             return ErrorCode.OFFSET_NOT_AVAILABLE
         return code
 
-    def wait_for_sync(self, done: Callable[[KafkaError | None], None]) -> bool:
-        """Queue for the next flush of this log. True for the first in the queue, which has to start the flush."""
-        if self._waiting_for_sync is None:
-            self._waiting_for_sync = [done]
-            return True
-        self._waiting_for_sync.append(done)
-        return False
-
-    def take_sync_waiters(self) -> list[Callable[[KafkaError | None], None]]:
-        """Empty the queue: the callbacks that the flush which begins now will cover."""
-        waiters, self._waiting_for_sync = self._waiting_for_sync or [], None
-        return waiters
-
     def statistics(self) -> dict[str, int | bool]:
         """Figures of the leader's side."""
         isr = len(self.isr_state.isr)
@@ -733,5 +641,5 @@ class Partition:
             and self.image is not None
             and isr < len(self.image.replicas),
             "is_under_min_isr": self.is_leader and not self.has_min_isr,
-            "waiting_for_acks": len(self._waiting_for_acks or ()),
+            "waiting_for_acks": len(self.waiting.for_acks or ()),
         }

@@ -27,7 +27,7 @@ class _Batch:
 
 @attrs.define(eq=False)
 class _Waiter:
-    """Waits for the acknowledgement of a batch (`data_plane.replication.partition.AckWaiter`)."""
+    """Waits for the acknowledgement of a batch (`data_plane.replication.waiting_requests.AckWaiter`)."""
 
     producers: Producers
     batch: _Batch
@@ -87,7 +87,7 @@ class Producers:
         if node.log.high_watermark > result.last_offset:
             self.settled(batch, result.base_offset)
         else:
-            partition.wait_for_acks(_Waiter(self, batch, result.base_offset, result.last_offset))
+            partition.waiting.wait_for_acks(_Waiter(self, batch, result.base_offset, result.last_offset))
 
     def settled(self, batch: _Batch, base_offset: int | None) -> None:
         """A producer hears of its batch: where it was acknowledged, or that it was not."""

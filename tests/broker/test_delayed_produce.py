@@ -81,7 +81,7 @@ class Case:
 
 
 def watchers(partition: Partition) -> int:
-    return len(partition._watchers or ())
+    return len(partition.waiting.watchers or ())
 
 
 def test_it_completes_when_the_high_watermark_passes() -> None:

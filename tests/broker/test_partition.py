@@ -62,7 +62,7 @@ def test_the_gate_opens_by_configuration() -> None:
     partition = led(2)
     produce(partition)
     woken: list[int] = []
-    partition.watch(lambda: woken.append(partition.log.high_watermark))
+    partition.waiting.watch(lambda: woken.append(partition.log.high_watermark))
     partition.set_config(LogConfig(min_insync_replicas=1))
     assert woken == [1]
     partition.set_config(LogConfig(min_insync_replicas=2))
@@ -117,8 +117,8 @@ def test_watchers_are_woken_once_per_change_in_their_order() -> None:
     """An append, a word of the controller (also one that moves the high watermark), a configuration."""
     partition = led(2)
     woken: list[str] = []
-    partition.watch(lambda: woken.append("a"))
-    partition.watch(lambda: woken.append("b"))
+    partition.waiting.watch(lambda: woken.append("a"))
+    partition.waiting.watch(lambda: woken.append("b"))
     produce(partition)
     assert woken == []
     partition.apply(image(replicas=1), ME)
@@ -136,13 +136,13 @@ def test_watchers_may_unwatch_while_being_woken() -> None:
 
     def first() -> None:
         woken.append("first")
-        partition.unwatch(first)
+        partition.waiting.unwatch(first)
 
-    partition.watch(first)
-    partition.watch(lambda: woken.append("second"))
+    partition.waiting.watch(first)
+    partition.waiting.watch(lambda: woken.append("second"))
     produce(partition)
     produce(partition)
-    partition.unwatch(first)
+    partition.waiting.unwatch(first)
     assert woken == ["first", "second", "second"]
 
 
@@ -150,9 +150,9 @@ def test_flushes_are_shared() -> None:
     """The first in the queue starts the flush; who comes after it began waits for the next."""
     partition = led()
     done: list[Callable[[KafkaError | None], None]] = [lambda failure: None for _ in range(3)]
-    assert partition.wait_for_sync(done[0])
-    assert not partition.wait_for_sync(done[1])
-    assert partition.take_sync_waiters() == done[:2]
-    assert partition.wait_for_sync(done[2])
-    assert partition.take_sync_waiters() == done[2:]
-    assert partition.take_sync_waiters() == []
+    assert partition.waiting.wait_for_sync(done[0])
+    assert not partition.waiting.wait_for_sync(done[1])
+    assert partition.waiting.take_sync_waiters() == done[:2]
+    assert partition.waiting.wait_for_sync(done[2])
+    assert partition.waiting.take_sync_waiters() == done[2:]
+    assert partition.waiting.take_sync_waiters() == []

@@ -183,7 +183,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "waiting-writes-acknowledged-at-leader-change",
         "A leader that steps down tells those who wait that all is well.",
-        REPLICATION + "partition:Partition.wake_watchers",
+        REPLICATION + "waiting_requests:WaitingRequests.lose_leadership",
         "waiter.leadership_lost()",
         "waiter.acknowledged(ErrorCode.NONE)",
         "replication",

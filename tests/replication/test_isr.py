@@ -238,7 +238,7 @@ def test_waiting_acks() -> None:
     waiters = [Waiter(offset) for offset in range(3)]
     for waiter in waiters:
         leader.append()
-        leader.partition.wait_for_acks(waiter)
+        leader.partition.waiting.wait_for_acks(waiter)
     leader.fetch(2, 3)
     leader.fetch(3, 2)
     assert [waiter.outcome for waiter in waiters] == [ErrorCode.NONE, ErrorCode.NONE, None]
@@ -257,7 +257,7 @@ def test_what_one_fetch_acknowledges_is_answered_newest_first() -> None:
 
     for offset in range(4):
         leader.append()
-        leader.partition.wait_for_acks(Listening(offset))
+        leader.partition.waiting.wait_for_acks(Listening(offset))
     leader.fetch(2, 4)
     leader.fetch(3, 3)
     assert told == [2, 1, 0]

@@ -20,7 +20,7 @@ def test_who_does_not_join_holds_up_nobody(by_time: bool) -> None:
     assert isinstance(proposal, PendingExpandIsr)
     leader.append()
     waiter = Waiter(0)
-    leader.partition.wait_for_acks(waiter)
+    leader.partition.waiting.wait_for_acks(waiter)
     assert leader.fetch(2, 1) == 0
     if not by_time:
         leader.cluster.ineligible.add(3)

@@ -38,7 +38,7 @@ class DelayedDelete(Delayed):
         self.pending = pending
         self.timer: Timer = broker.timers.at(broker.clock.monotonic() + timeout_ms / 1000, self._time_out)
         for partition, _, _ in pending:
-            partition.watch(self.check)
+            partition.waiting.watch(self.check)
 
     def check(self) -> None:
         still_pending = []
@@ -52,7 +52,7 @@ class DelayedDelete(Delayed):
             else:
                 still_pending.append(waiting)
                 continue
-            partition.unwatch(self.check)
+            partition.waiting.unwatch(self.check)
         self.pending = still_pending
         if not still_pending and self.response is None:
             self.timer.cancel()
@@ -68,7 +68,7 @@ class DelayedDelete(Delayed):
 
     def _forget(self) -> None:
         for partition, _, _ in self.pending:
-            partition.unwatch(self.check)
+            partition.waiting.unwatch(self.check)
         self.pending = []
 
     def abandon(self) -> None:

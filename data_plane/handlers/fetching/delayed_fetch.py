@@ -37,12 +37,13 @@ class DelayedFetch(Delayed):
     def _watch(self, waits_for: list[Wait]) -> None:
         wake = self._wake
         self.tickets = [
-            (partition, partition.watch_for_fetch(until, mark, wake)) for partition, until, mark in waits_for
+            (partition, partition.waiting.watch_for_fetch(until, mark, wake))
+            for partition, until, mark in waits_for
         ]
 
     def _unwatch(self) -> None:
         for partition, ticket in self.tickets:
-            partition.unwatch_for_fetch(ticket)
+            partition.waiting.unwatch_for_fetch(ticket)
         self.tickets = []
 
     def _wake(self) -> None:

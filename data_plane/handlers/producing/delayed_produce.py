@@ -94,7 +94,7 @@ class DelayedProduce(Delayed):
     ) -> None:
         waiter = _Unacknowledged(self, partition, last_offset, answer)
         self.pending.append(waiter)
-        partition.wait_for_acks(waiter)
+        partition.waiting.wait_for_acks(waiter)
 
     def wait_for_sync(self, partition: Partition, answer: PartitionProduceResponse) -> None:
         entry = (partition, answer)
@@ -149,7 +149,7 @@ class DelayedProduce(Delayed):
     def _forget(self) -> None:
         pending, self.pending = self.pending, []
         for waiter in pending:
-            waiter.partition.forget_acks(waiter)
+            waiter.partition.waiting.forget_acks(waiter)
 
     def abandon(self) -> None:
         if self.timer is not None:

@@ -84,7 +84,7 @@ class DelayedMarkers(Delayed):
         waiter = _Uncommitted(self, key, partition, last_offset)
         self.note(key, ErrorCode.NONE)
         self.pending.setdefault(key, []).append(waiter)
-        partition.wait_for_acks(waiter)
+        partition.waiting.wait_for_acks(waiter)
 
     def wait_for_group(self, key: _Key) -> None:
         """The group coordinator calls `settle`."""
@@ -145,7 +145,7 @@ class DelayedMarkers(Delayed):
         for waiting in pending.values():
             for waiter in waiting:
                 if waiter is not None:
-                    waiter.partition.forget_acks(waiter)
+                    waiter.partition.waiting.forget_acks(waiter)
 
     def abandon(self) -> None:
         if self.timer is not None:

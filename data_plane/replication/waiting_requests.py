@@ -1,0 +1,132 @@
+"""The requests that wait for one partition: for acknowledgements, for a sync, for its high watermark, for more to read.
+
+Each queue is made when its first one comes, since most partitions have nobody who waits. PURE.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from data_plane.log.partition_log import PartitionLog
+from data_plane.replication.waiting_fetches import Mark, Ticket, Until, WaitingFetches
+from wire.errors import ErrorCode, KafkaError
+
+
+class AckWaiter(Protocol):
+    """A request that waits until all in-sync replicas have its record."""
+
+    last_offset: int
+
+    def acknowledged(self, code: ErrorCode) -> None:
+        """Called when the high watermark has passed `last_offset`, with NONE or NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
+
+    def leadership_lost(self) -> None:
+        """Called when this broker has lost the leadership. The next leader may keep what was appended, or cut it."""
+
+
+class WaitingRequests:
+    """Who waits for one partition of this broker, and for what."""
+
+    __slots__ = ("fetches", "for_acks", "for_sync", "watchers")
+
+    def __init__(self) -> None:
+        self.watchers: list[Callable[[], None]] | None = None
+        self.fetches: WaitingFetches | None = None
+        self.for_acks: deque[AckWaiter] | None = None
+        self.for_sync: list[Callable[[KafkaError | None], None]] | None = None
+
+    # -- the high watermark, and who leads ------------------------------------------------------------------------
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call `watcher` whenever the high watermark or the leadership changes, until `unwatch`."""
+        if self.watchers is None:
+            self.watchers = [watcher]
+        else:
+            self.watchers.append(watcher)
+
+    def unwatch(self, watcher: Callable[[], None]) -> None:
+        """Forget the watcher. An unknown one is ignored: it was woken and removed meanwhile."""
+        if self.watchers is not None and watcher in self.watchers:
+            self.watchers.remove(watcher)
+            if not self.watchers:
+                self.watchers = None
+
+    def call_watchers(self) -> None:
+        """Call all who watch, in the order in which they came. They may unwatch meanwhile."""
+        if self.watchers is not None:
+            for watcher in list(self.watchers):
+                watcher()
+
+    # -- fetches --------------------------------------------------------------------------------------------------
+
+    def watch_for_fetch(self, until: Until, mark: Mark, watcher: Callable[[], None]) -> Ticket:
+        """Call `watcher` once: when the log has come so far, or when the leadership or the configuration changes."""
+        if self.fetches is None:
+            self.fetches = WaitingFetches()
+        return self.fetches.add(until, mark, watcher)
+
+    def unwatch_for_fetch(self, ticket: Ticket) -> None:
+        """Forget a fetch that waits. One that was woken is unknown and ignored."""
+        if self.fetches is not None:
+            self.fetches.remove(ticket)
+            if not self.fetches:
+                self.fetches = None
+
+    def call_reached_fetches(self, log: PartitionLog) -> None:
+        """Call the fetches whose mark this log has reached."""
+        if self.fetches is not None:
+            for ticket in self.fetches.take_reached(log):
+                ticket[3]()
+
+    def call_all_fetches(self) -> None:
+        """Call all fetches that wait, because something else has changed."""
+        if self.fetches is not None:
+            for ticket in self.fetches.take_all():
+                ticket[3]()
+
+    # -- acknowledgements -----------------------------------------------------------------------------------------
+
+    def wait_for_acks(self, waiter: AckWaiter) -> None:
+        """Tell the waiter when all in-sync replicas have its record. Appends wait in the order of their offsets."""
+        if self.for_acks is None:
+            self.for_acks = deque((waiter,))
+        else:
+            self.for_acks.append(waiter)
+
+    def forget_acks(self, waiter: AckWaiter) -> None:
+        """Forget the waiter. An unknown one is ignored."""
+        if self.for_acks is not None and waiter in self.for_acks:
+            self.for_acks.remove(waiter)
+
+    def acknowledge(self, high_watermark: int, code: ErrorCode) -> None:
+        """Tell those whose record is below the high watermark that this is their outcome."""
+        waiting = self.for_acks
+        done = []
+        while waiting and waiting[0].last_offset < high_watermark:
+            done.append(waiting.popleft())
+        # The newest first: a connection answers in order, so that the oldest then sends all of them at once.
+        for waiter in reversed(done):
+            waiter.acknowledged(code)
+
+    def lose_leadership(self) -> None:
+        """Tell all who wait for acknowledgements that this broker leads no more."""
+        waiting, self.for_acks = self.for_acks, None
+        for waiter in waiting or ():
+            waiter.leadership_lost()
+
+    # -- a sync ---------------------------------------------------------------------------------------------------
+
+    def wait_for_sync(self, done: Callable[[KafkaError | None], None]) -> bool:
+        """Queue for the next flush of this log. True for the first in the queue, which has to start the flush."""
+        if self.for_sync is None:
+            self.for_sync = [done]
+            return True
+        self.for_sync.append(done)
+        return False
+
+    def take_sync_waiters(self) -> list[Callable[[KafkaError | None], None]]:
+        """Empty the queue: the callbacks that the flush which begins now will cover."""
+        waiters, self.for_sync = self.for_sync or [], None
+        return waiters
