@@ -16,7 +16,8 @@ import pytest
 
 from jepsen_tests.real_cluster import Cluster
 from odradek import Client, Producer
-from tests.cluster.copier import NEEDS_SUCCESSOR, PARTITIONS, transform
+from tests.cluster.copier import NEEDS_SUCCESSOR, transform
+from tests.cluster.copiers.api import PARTITIONS
 from tests.cluster.exactly_once import (
     PATIENCE_SECONDS,
     SOURCE,
