@@ -24,6 +24,7 @@ from tests.cluster.exactly_once import (
     PATIENCE_SECONDS,
     SOURCE,
     TARGET,
+    TOPICS,
     committed,
     has_no_open_transaction,
     is_in_sync,
@@ -154,12 +155,15 @@ def together(movers: Iterable[Mover], what: str, call: Callable[[Mover], None]) 
             mover.faults.append(f"{what}: no end after {PATIENCE_SECONDS} s")
 
 
-def victim_of(admin: Client, topic: str) -> int:
-    """The node that leads the topic's first partition; of the target, a partition whose leader coordinates nothing.
-
-    Preferred leaders are elected before, as those of the target are on three nodes.
-    """
+def is_led_as_preferred(admin: Client) -> bool:
+    """True if the first replica of each partition leads it; elects those that do not."""
     admin.admin.elect_leaders(None)
+    found = admin.admin.describe_topics(TOPICS)
+    return all(one.leader == one.replicas[0] for each in found for one in each.partitions.values())
+
+
+def victim_of(admin: Client, topic: str) -> int:
+    """The node that leads the topic's first partition; of the target, a partition whose leader coordinates nothing."""
     leaders = {
         found.name: [found.partitions[index].leader for index in sorted(found.partitions)]
         for found in admin.admin.describe_topics([*COORDINATED, TARGET])
@@ -201,6 +205,7 @@ def kill_between_calls(cluster: Cluster, movers: list[Mover], cases: Sequence[tu
         else:
             present = [mover for mover in movers if mover.client not in LOSES_REQUESTS]
         with Client(bootstrap, timeout_ms=5_000) as admin:
+            until("preferred leaders", partial(is_led_as_preferred, admin), partial(tails, cluster))
             victim = victim_of(admin, topic)
             for at in range(GAPS):
                 if at == gap:
