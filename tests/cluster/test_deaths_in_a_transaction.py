@@ -48,8 +48,8 @@ librdkafka 2.16 remembers the coordinator of a group. Once Metadata leaves that 
 LOSES_REQUESTS = ("kafka_python",)
 """Clients that take no part in the deaths of a coordinator.
 
-kafka-python 3.0.12 forgets the request for which it cannot connect to a coordinator, and then waits for its answer
-without end, also with Apache Kafka.
+kafka-python 3.0.12 forgets its request when the coordinator refuses the connection. It then waits for the answer for
+ever, also with Apache Kafka.
 """
 COORDINATED = ("__transaction_state", "__consumer_offsets")
 GAPS = 5
@@ -133,7 +133,7 @@ class Mover:
 
 
 def together(movers: Iterable[Mover], what: str, call: Callable[[Mover], None]) -> None:
-    """Let all that found nothing wrong make a call at the same time; one that hangs or fails plays no more."""
+    """Let all that are without a fault make a call at the same time; one that hangs or fails is left out from then on."""
 
     def make(mover: Mover) -> None:
         try:
@@ -174,7 +174,7 @@ def victim_of(admin: Client, topic: str) -> int:
 
 @pytest.fixture(scope="module")
 def movers(tmp_path_factory: pytest.TempPathFactory, whole_matrix: bool) -> dict[str, Mover]:
-    """All clients behind the deaths, without Java's where there is no Java."""
+    """All clients behind the deaths; Java's takes part where there is Java."""
     victims = (TARGET, *COORDINATED) if whole_matrix else (TARGET, COORDINATED[0])
     cases = [(topic, gap) for topic in victims for gap in range(GAPS)]
     settings = {

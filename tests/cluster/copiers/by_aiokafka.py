@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 class ByAiokafka:
-    """Its calls have no time-out, as a cancelled one cannot be made again; the caller watches.
+    """Its calls have no time-out: none can be made again once it is cancelled. The caller watches.
 
-    It names the group of its offsets, but no member: the broker cannot fence one that was replaced (KIP-447).
+    It names the group of its offsets alone, without the member by which a broker fences those that were replaced (KIP-447).
     """
 
     def __init__(
