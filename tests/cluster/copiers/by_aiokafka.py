@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class ByAiokafka:
-    """Its calls have no time-out: none can be made again once it is cancelled. The caller watches.
+    """Its calls wait until they end: a cancelled one cannot be made again. The caller watches.
 
     It names the group of its offsets alone, without the member by which a broker fences those that were replaced (KIP-447).
     """
