@@ -51,10 +51,6 @@ class Transactor(Protocol):
         """Abort the transaction; one that copies reads again from the committed offsets. Raises `Fatal` alone."""
         ...
 
-    def committed(self) -> int:
-        """The number of records behind the group's committed offsets."""
-        ...
-
     def close(self) -> None:
         """End it; what is open stays to its successor."""
         ...
@@ -69,6 +65,10 @@ class Copier(Transactor, Protocol):
 
     def poll(self) -> list[tuple[int, int, bytes]]:
         """The partition, offset and value of each record that has come, at most `RECORDS`."""
+        ...
+
+    def committed(self) -> int:
+        """The number of records behind the group's committed offsets."""
         ...
 
 

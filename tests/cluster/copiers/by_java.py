@@ -51,7 +51,7 @@ def jvm() -> JavaGateway:
 
 
 class ByJava:
-    """A KafkaProducer with its defaults, and a KafkaConsumer that tells the group's offsets."""
+    """A KafkaProducer with its defaults, and a KafkaConsumer that stands for the group."""
 
     def __init__(
         self, bootstrap: str, source: str, target: str, name: str, timeout_ms: int = TRANSACTION_TIMEOUT_MS
@@ -114,10 +114,6 @@ class ByJava:
     def abort(self) -> None:
         with at_the_last():
             self.call(self.producer.abortTransaction)
-
-    def committed(self) -> int:
-        found = self.call(lambda: self.consumer.committed(set(self.keys)))
-        return sum(each.offset() for each in found.values() if each is not None)
 
     def close(self) -> None:
         at_once = self.gateway.jvm.java.time.Duration.ZERO
