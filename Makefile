@@ -11,10 +11,10 @@ JOBS ?= 2
 ARGS ?=
 HOURS ?= 0.1667
 
-.PHONY: help install install-dev run test quick conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
+.PHONY: help install install-dev run test test-transactions quick conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
 
 install: $(VENV)/.installed ## build .venv with what a node needs
 install-dev: $(VENV)/.installed-dev ## add what tests, checks, the benchmark and the demo need
@@ -52,6 +52,10 @@ test: install-dev ## the whole test suite (JOBS=, ARGS=)
 	  echo "so the test that deploys to booted hosts is skipped"
 	@# Many tests wait for a server: one worker more than there are cores keeps the cores busy.
 	@exec $(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist loadfile $(ARGS)
+
+TRANSACTIONS := tests/cluster/test_exactly_once.py tests/cluster/test_deaths_in_a_transaction.py tests/other_clients/test_transactional_producers.py
+test-transactions: install-dev ## five clients' transactions while nodes die, each and everywhere: 20,000 records exactly once (ARGS='-k java')
+	@exec $(BIN)/python -m pytest -v -s --matrix $(TRANSACTIONS) $(ARGS)
 
 QUICK := tests/test_*.py tests/wire tests/quorum tests/log tests/replication tests/groups tests/client
 quick: install-dev ## before each commit: format, lint, types, imports, and the tests of the cores but the long ones

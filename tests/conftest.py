@@ -53,12 +53,21 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write what scripts print as the expected output")
+    parser.addoption(
+        "--matrix", action="store_true", help="every client, every death: make test-transactions"
+    )
 
 
 @pytest.fixture
 def rewrite(request: pytest.FixtureRequest) -> bool:
     """True if scripts are to be written anew with what they print; review the difference."""
     return bool(request.config.getoption("--rewrite"))
+
+
+@pytest.fixture(scope="session")
+def whole_matrix(request: pytest.FixtureRequest) -> bool:
+    """True if tests of transactions run in their long form, as `make test-transactions` does."""
+    return bool(request.config.getoption("--matrix"))
 
 
 @pytest.hookimpl(tryfirst=True)

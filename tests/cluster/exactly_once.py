@@ -13,7 +13,7 @@ from jepsen_tests.systems import Odradek
 from odradek import Client, Consumer, KafkaError
 from odradek.client.admin import NewTopic
 from odradek.client.errors import ClientError
-from tests.cluster.copier import PARTITIONS
+from tests.cluster.copiers.api import PARTITIONS
 
 PATIENCE_SECONDS = 90.0
 SOURCE, TARGET = "numbers", "copies"
@@ -83,6 +83,13 @@ def read(bootstrap: str, isolation_level: str) -> dict[int, list[bytes]]:
                 found[record.partition].append(record.value)
             assert time.monotonic() < deadline, consumer.statistics()
     return found
+
+
+def committed(bootstrap: str, group: str) -> int:
+    """The number of records of the source behind a group's committed offsets; none of an open transaction count."""
+    with Consumer(bootstrap_servers=bootstrap, group_id=group, isolation_level="read_committed") as consumer:
+        found = consumer.committed([(SOURCE, partition) for partition in range(PARTITIONS)])
+        return sum(place.offset for place in found.values() if place is not None)
 
 
 def ends(bootstrap: str, isolation_level: str) -> Mapping[tuple[str, int], int]:

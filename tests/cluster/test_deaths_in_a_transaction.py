@@ -1,21 +1,31 @@
-"""kill -9 of the coordinator, or of a written partition's leader, between any two calls of one transaction."""
+"""kill -9 of a coordinator, or of a written partition's leader, between any two calls of one transaction.
+
+All clients share the cluster and the deaths: each makes its next call, all at the same time, and then a node dies.
+"""
 
 from __future__ import annotations
 
 import shutil
+import threading
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 
+import attrs
 import pytest
 
+from bench.kafka_server import KafkaUnavailable, ensure_jars
 from jepsen_tests.real_cluster import Cluster
 from odradek import Client
-from tests.cluster.copier import CLIENTS, PARTITIONS, Abortable, Copier, Fatal
+from tests.cluster.copiers.api import PARTITIONS, Abortable, Fatal, Transactor
+from tests.cluster.copiers.clients import CLASSES, transactor_of
 from tests.cluster.exactly_once import (
+    PATIENCE_SECONDS,
     SOURCE,
     TARGET,
+    TOPICS,
+    committed,
     has_no_open_transaction,
     is_in_sync,
     read,
@@ -35,91 +45,201 @@ NEW_FOR_EACH = ("confluent",)
 librdkafka 2.16 remembers the coordinator of a group. Once Metadata leaves that broker out, it waits for it without end
 (its issues 5511 and 5456).
 """
+LOSES_REQUESTS = ("kafka_python",)
+"""Clients that take no part in the deaths of a coordinator.
+
+kafka-python 3.0.12 forgets its request when the coordinator refuses the connection. It then waits for the answer for
+ever, also with Apache Kafka.
+"""
+COORDINATED = ("__transaction_state", "__consumer_offsets")
 GAPS = 5
 """Before the begin, behind it, behind the records, behind the offsets, behind the commit."""
 
 
-def values_of(number: int, partition: int) -> list[bytes]:
-    """The values that a transaction writes to a partition."""
-    return [b"%d-%d" % (number, at) for at in range(partition, RECORDS, PARTITIONS)]
+@attrs.define
+class Mover:
+    """One client, the transactions that it committed, and what it found wrong."""
 
+    client: str
+    bootstrap: str
+    transactor: Transactor | None = None
+    outcome: str = ""
+    whole: list[int] = attrs.field(factory=list)
+    faults: list[str] = attrs.field(factory=list)
+    copies: dict[int, list[bytes]] = attrs.field(factory=dict)
 
-def calls_of(copier: Copier, number: int) -> Sequence[Callable[[], None]]:
-    """The calls of one transaction, which moves the group's offset to `number`."""
+    @property
+    def name(self) -> str:
+        """The transactional id and the group."""
+        return f"mover-{self.client}"
 
-    def write() -> None:
+    def start(self) -> None:
+        """Start a producer, which fences the one before."""
+        make = transactor_of(self.client)
+        self.transactor = make(self.bootstrap, SOURCE, TARGET, self.name)
+
+    def values_of(self, number: int, partition: int) -> list[bytes]:
+        """The values that a transaction writes to a partition."""
+        name = self.client.encode()
+        return [b"%s-%d-%d" % (name, number, at) for at in range(partition, RECORDS, PARTITIONS)]
+
+    def write(self, number: int) -> None:
+        assert self.transactor is not None
         for partition in range(PARTITIONS):
-            for value in values_of(number, partition):
-                copier.write(partition, value)
-        copier.flush()
+            for value in self.values_of(number, partition):
+                self.transactor.write(partition, value)
+        self.transactor.flush()
 
-    return copier.begin, write, partial(copier.send_offsets, {0: number}), copier.commit
+    def step(self, number: int, at: int) -> None:
+        """Make a call of the transaction that moves the group's offset to `number`, unless it has failed."""
+        assert self.transactor is not None
+        mover = self.transactor
+        if at == 0:
+            self.outcome = "committed"
+        elif self.outcome != "committed":
+            return
+        try:
+            (
+                mover.begin,
+                partial(self.write, number),
+                partial(mover.send_offsets, {0: number}),
+                mover.commit,
+            )[at]()
+        except Abortable as error:
+            self.outcome = f"aborted: {error}"
+            try:
+                mover.abort()
+            except Fatal as fatal:
+                self.outcome = f"fatal after an abort: {fatal}"
+        except Fatal as error:
+            self.outcome = f"fatal: {error}"
+
+    def settle(self, number: int) -> None:
+        """Compare what the group's offset tells with the outcome."""
+        assert self.transactor is not None
+        if self.outcome.startswith("fatal") or self.client in NEW_FOR_EACH:
+            self.transactor.close()
+            self.start()
+        told = committed(self.bootstrap, self.name)
+        assert told in (number, self.whole[-1] if self.whole else 0)
+        assert told == number or not self.outcome.startswith("committed")
+        assert told != number or not self.outcome.startswith("aborted")
+        if told == number:
+            self.whole.append(number)
+
+    def close(self) -> None:
+        assert self.transactor is not None
+        self.transactor.close()
 
 
-def leader_of(bootstrap: str, topic: str) -> int:
-    with Client(bootstrap, timeout_ms=5_000) as client:
-        (found,) = client.admin.describe_topics([topic])
-        return found.partitions[0].leader
+def together(movers: Iterable[Mover], what: str, call: Callable[[Mover], None]) -> None:
+    """Let all that are without a fault make a call at the same time; one that hangs or fails is left out from then on."""
+
+    def make(mover: Mover) -> None:
+        try:
+            call(mover)
+        except Exception:  # noqa: BLE001 a thread's error is the test's to tell
+            mover.faults.append(f"{what}: {mover.outcome}\n{traceback.format_exc()}")
+
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    threads = [
+        (mover, threading.Thread(target=make, args=(mover,), daemon=True))
+        for mover in movers
+        if not mover.faults
+    ]
+    for _, thread in threads:
+        thread.start()
+    for mover, thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            mover.faults.append(f"{what}: no end after {PATIENCE_SECONDS} s")
 
 
-@pytest.mark.parametrize("client", ["confluent", "odradek"])
-def test_a_transaction_commits_or_aborts_whole(client: str, tmp_path: Path) -> None:
-    """KIP-98: whichever leader dies at whichever point, records and offsets count together, and the producer goes on."""
+def is_led_as_preferred(admin: Client) -> bool:
+    """True if the first replica of each partition leads it; elects those that do not."""
+    admin.admin.elect_leaders(None)
+    found = admin.admin.describe_topics(TOPICS)
+    return all(one.leader == one.replicas[0] for each in found for one in each.partitions.values())
+
+
+def victim_of(admin: Client, topic: str) -> int:
+    """The node that leads the topic's first partition; of the target, a partition whose leader coordinates nothing."""
+    leaders = {
+        found.name: [found.partitions[index].leader for index in sorted(found.partitions)]
+        for found in admin.admin.describe_topics([*COORDINATED, TARGET])
+    }
+    coordinators = {leaders[name][0] for name in COORDINATED} if topic == TARGET else set()
+    return next(leader for leader in leaders[topic] if leader not in coordinators)
+
+
+@pytest.fixture(scope="module")
+def movers(tmp_path_factory: pytest.TempPathFactory, whole_matrix: bool) -> dict[str, Mover]:
+    """All clients behind the deaths; Java's takes part where there is Java."""
+    victims = (TARGET, *COORDINATED) if whole_matrix else (TARGET, COORDINATED[0])
+    cases = [(topic, gap) for topic in victims for gap in range(GAPS)]
     settings = {
         "broker_session_timeout_ms": "2000",
         "broker_heartbeat_interval_ms": "200",
         "transaction_state_log_num_partitions": "1",
         "offsets_topic_num_partitions": "1",
     }
-    with three_nodes(tmp_path, **settings) as cluster:
-        kill_between_calls(cluster, client)
+    names = list(CLASSES)
+    try:
+        ensure_jars()
+    except KafkaUnavailable:
+        names.remove("java")
+    with three_nodes(tmp_path_factory.mktemp("deaths"), **settings) as cluster:
+        found = [Mover(name, cluster.bootstrap) for name in names]
+        kill_between_calls(cluster, found, cases)
+    return {mover.client: mover for mover in found}
 
 
-def kill_between_calls(cluster: Cluster, client: str) -> None:
-    """One transaction for each victim and gap; then compare what is read with what was told."""
+def kill_between_calls(cluster: Cluster, movers: list[Mover], cases: Sequence[tuple[str, int]]) -> None:
+    """One transaction of each client for each victim and gap; then read what they committed."""
     bootstrap = cluster.bootstrap
     begun = time.monotonic()
-
-    def start() -> Copier:
-        return CLIENTS[client](bootstrap, SOURCE, TARGET, f"mover-{client}")
-
-    copier = start()
-    whole: list[int] = []
-    cases = [(topic, gap) for topic in ("__transaction_state", TARGET) for gap in range(GAPS)]
+    together(movers, "start", Mover.start)
     for number, (topic, gap) in enumerate(cases, 1):
-        victim = leader_of(bootstrap, topic)
-        outcome = "committed"
-        try:
-            for at, call in enumerate(calls_of(copier, number)):
+        if topic == TARGET:
+            present = movers
+        else:
+            present = [mover for mover in movers if mover.client not in LOSES_REQUESTS]
+        with Client(bootstrap, timeout_ms=5_000) as admin:
+            until("preferred leaders", partial(is_led_as_preferred, admin), partial(tails, cluster))
+            victim = victim_of(admin, topic)
+            for at in range(GAPS):
                 if at == gap:
                     cluster.kill(victim)
-                call()
-        except Abortable as error:
-            outcome = f"aborted: {error}"
-            try:
-                copier.abort()
-            except Fatal as fatal:
-                outcome = f"fatal after an abort: {fatal}"
-        except Fatal as error:
-            outcome = f"fatal: {error}"
-        if gap == GAPS - 1:
-            cluster.kill(victim)
-        if outcome.startswith("fatal") or client in NEW_FOR_EACH:
-            copier.close()
-            copier = start()
-        told = copier.committed()
-        print(f"{time.monotonic() - begun:.1f} s: {topic} at {gap}, node {victim}: {outcome}", flush=True)
-        assert told in (number, whole[-1] if whole else 0)
-        assert told == number or not outcome.startswith("committed")
-        assert told != number or not outcome.startswith("aborted")
-        if told == number:
-            whole.append(number)
-        cluster.start(victim)
-        cluster.wait_until_whole()
-        with Client(bootstrap, timeout_ms=5_000) as admin:
+                if at < GAPS - 1:
+                    call = partial(Mover.step, number=number, at=at)
+                    together(present, f"{topic} dies at {gap}, call {at}", call)
+            together(present, f"{topic} died at {gap}", partial(Mover.settle, number=number))
+            for mover in present:
+                about = mover.faults or mover.outcome
+                spent = time.monotonic() - begun
+                print(f"{spent:.1f} s: {topic} at {gap}, node {victim}, {mover.client}: {about}")
+            cluster.start(victim)
+            cluster.wait_until_whole()
             until("all in sync", partial(is_in_sync, admin), partial(tails, cluster))
-    copier.close()
+    together(movers, "close", Mover.close)
     until("no open transaction", partial(has_no_open_transaction, bootstrap), partial(tails, cluster))
-    for partition, values in read(bootstrap, "read_committed").items():
-        assert values == [value for number in whole for value in values_of(number, partition)], partition
-    print(f"{time.monotonic() - begun:.1f} s: {len(whole)} of {len(cases)} committed")
+    copies = read(bootstrap, "read_committed")
+    for mover in movers:
+        mine = mover.client.encode() + b"-"
+        mover.copies = {
+            key: [each for each in values if each.startswith(mine)] for key, values in copies.items()
+        }
+
+
+@pytest.mark.parametrize(
+    "client", [pytest.param(name, marks=pytest.mark.java if name == "java" else ()) for name in CLASSES]
+)
+def test_a_transaction_commits_or_aborts_whole(client: str, movers: dict[str, Mover]) -> None:
+    """KIP-98: whichever leader dies at whichever point, records and offsets count together, and the producer goes on."""
+    if client not in movers:
+        pytest.skip("Apache Kafka's jars are unavailable")
+    mover = movers[client]
+    assert not mover.faults, mover.faults[0]
+    assert mover.whole, "none was committed"
+    for partition, values in mover.copies.items():
+        assert values == [value for number in mover.whole for value in mover.values_of(number, partition)]

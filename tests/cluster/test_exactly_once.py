@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -14,13 +16,18 @@ from pathlib import Path
 import attrs
 import pytest
 
+from bench.kafka_server import KafkaUnavailable, ensure_jars, java_arguments
+from bench.processes import command_prefix
 from jepsen_tests.real_cluster import Cluster
 from odradek import Client, Producer
-from tests.cluster.copier import NEEDS_SUCCESSOR, PARTITIONS, transform
+from tests.cluster.copier import NEEDS_SUCCESSOR, transform
+from tests.cluster.copiers.api import PARTITIONS, RECORDS, TRANSACTION_TIMEOUT_MS
+from tests.cluster.copiers.clients import CLASSES
 from tests.cluster.exactly_once import (
     PATIENCE_SECONDS,
     SOURCE,
     TARGET,
+    committed,
     has_no_open_transaction,
     is_in_sync,
     leads_nothing,
@@ -55,13 +62,23 @@ class Watched:
     log_path: Path
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
+    goal: int = 0
+    """The records that are written so far."""
+
+    @property
+    def name(self) -> str:
+        """The transactional id and the group."""
+        return f"copier-{self.client}"
+
+    def command(self) -> Sequence[str]:
+        words = (self.client, self.bootstrap, SOURCE, TARGET, self.name, str(TOTAL))
+        return (sys.executable, "-m", "tests.cluster.copier", *words)
 
     def start(self) -> None:
-        words = (self.client, self.bootstrap, SOURCE, TARGET, f"copier-{self.client}", str(TOTAL))
         with self.log_path.open("ab", buffering=0) as log:
             log.write(b"started\n")
             self.process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "tests.cluster.copier", *words],
+                [*command_prefix(), *self.command()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -75,8 +92,12 @@ class Watched:
         status = self.process.poll()
         if status is None and time.time() - self.log_path.stat().st_mtime > SILENCE_SECONDS:
             self.kill()
-            print(f"copier {self.starts} was silent for {SILENCE_SECONDS} s: killed")
+            print(f"{self.name} {self.starts} was silent for {SILENCE_SECONDS} s: killed")
             status = NEEDS_SUCCESSOR
+        return self.go_on(status)
+
+    def go_on(self, status: int | None) -> bool:
+        """Start a successor if it needs one; true if all is copied."""
         if status == NEEDS_SUCCESSOR:
             self.start()
         else:
@@ -88,17 +109,61 @@ class Watched:
         self.process.kill()
         self.process.wait()
 
-    def events(self) -> list[list[str]]:
-        """The words of each line that is there as a whole; the last one may just be on its way."""
+    def lines(self) -> list[str]:
+        """The whole lines; the last one may just be on its way."""
         whole, _, _ = self.log_path.read_text(errors="replace").rpartition("\n")
-        return [line.split() for line in whole.splitlines() if line]
+        return [line for line in whole.splitlines() if line]
 
     def committed(self) -> int:
         """The number of records whose commit was answered."""
-        return sum(int(words[1]) for words in self.events() if words[0] == "committed")
+        events = map(str.split, self.lines())
+        return sum(int(words[1]) for words in events if words[0] == "committed")
+
+    def copy_of(self, value: bytes) -> bytes:
+        return transform(value)
 
     def tail(self) -> str:
-        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-30:])
+        return f"{self.name}:\n" + "\n".join(self.log_path.read_text(errors="replace").splitlines()[-30:])
+
+
+class WatchedTool(Watched):
+    """Kafka's TransactionalMessageCopier, which copies what there is when it joins its group, and ends."""
+
+    def command(self) -> Sequence[str]:
+        options = {
+            "--input-topic": SOURCE,
+            "--input-partition": "0",
+            "--output-topic": TARGET,
+            "--broker-list": self.bootstrap,
+            "--consumer-group": self.name,
+            "--transactional-id": self.name,
+            "--transaction-size": str(RECORDS),
+            "--transaction-timeout": str(TRANSACTION_TIMEOUT_MS),
+        }
+        words = itertools.chain.from_iterable(options.items())
+        tool = "org.apache.kafka.tools.TransactionalMessageCopier"
+        return (*java_arguments(), tool, *words, "--group-mode", "--use-group-metadata")
+
+    def go_on(self, status: int | None) -> bool:
+        """It ends with 1 where it was fenced, and may fail so while no node answers: its successor goes on."""
+        if status is None:
+            return False
+        told = committed(self.bootstrap, self.name)
+        if told < self.goal:
+            self.start()
+        return told == TOTAL
+
+    def committed(self) -> int:
+        counts = [0]
+        for line in self.lines():
+            if line == "started":
+                counts.append(0)
+            elif line.startswith("{"):
+                counts[-1] = json.loads(line)["totalProcessed"]
+        return sum(counts)
+
+    def copy_of(self, value: bytes) -> bytes:
+        return value
 
 
 def write(bootstrap: str, numbers: range) -> None:
@@ -109,17 +174,38 @@ def write(bootstrap: str, numbers: range) -> None:
             each.result(PATIENCE_SECONDS)
 
 
-@pytest.mark.parametrize("client", ["confluent", "odradek"])
+SHORT = ("confluent", "odradek", "java")
+"""The clients of `make test`."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Ask all clients in the long form."""
+    if "client" in metafunc.fixturenames:
+        names = CLASSES if metafunc.config.getoption("--matrix") else SHORT
+        clients = [pytest.param(name, marks=pytest.mark.java if name == "java" else ()) for name in names]
+        metafunc.parametrize("client", clients)
+
+
+def is_there(client: str) -> bool:
+    """True if the client can be started here."""
+    try:
+        return client != "java" or ensure_jars().exists()
+    except KafkaUnavailable:
+        return False
+
+
 def test_each_number_is_copied_exactly_once(client: str, tmp_path: Path) -> None:
     """KIP-98, KIP-447: whichever nodes and copiers die, committed readers see each number once, and in order."""
+    if not is_there(client):
+        pytest.skip("Apache Kafka's jars are unavailable")
     with three_nodes(tmp_path) as cluster:
-        copy_while_nodes_die(cluster, client, tmp_path)
+        watched = WatchedTool if client == "java" else Watched
+        copy_while_nodes_die(cluster, watched(client, cluster.bootstrap, tmp_path / "copier.log"))
 
 
-def copy_while_nodes_die(cluster: Cluster, client: str, tmp_path: Path) -> None:
+def copy_while_nodes_die(cluster: Cluster, copier: Watched) -> None:
     """Kill each node twice while the copier works; then compare the copies with the numbers."""
     bootstrap = cluster.bootstrap
-    copier = Watched(client, bootstrap, tmp_path / "copier.log")
     begun = time.monotonic()
 
     def note() -> str:
@@ -128,30 +214,33 @@ def copy_while_nodes_die(cluster: Cluster, client: str, tmp_path: Path) -> None:
     def at_least(count: int) -> bool:
         return copier.is_done() or copier.committed() >= count
 
-    copier.start()
+    def say(what: str) -> None:
+        print(f"{time.monotonic() - begun:.1f} s: {what} at {copier.committed()} committed")
+
     admin = Client(bootstrap, timeout_ms=5_000)
     steps = [TOTAL * step // ROUNDS for step in range(ROUNDS + 1)]
     for number, (low, high) in enumerate(pairwise(steps)):
         write(bootstrap, range(low, high))
-        seen = copier.committed()
-        until("progress", partial(at_least, seen + 500), note)
+        copier.goal = high
+        if number == 0:
+            copier.start()
+        until("progress", partial(at_least, copier.committed() + 500), note)
         victim = number % 3 + 1
         cluster.kill(victim)
         if number < 3:
-            until(f"the end of {victim}'s reign", lambda: leads_nothing(admin, victim), note)  # noqa: B023
+            until(f"the end of {victim}'s reign", partial(leads_nothing, admin, victim), note)
         else:
             copier.kill()
             copier.start()
-        print(f"{time.monotonic() - begun:.1f} s: killed {victim} at {copier.committed()} committed")
+        say(f"killed {victim}")
         cluster.start(victim)
         cluster.wait_until_whole()
         until("all in sync", lambda: copier.is_done() is not None and is_in_sync(admin), note)
-        print(f"{time.monotonic() - begun:.1f} s: in sync at {copier.committed()} committed")
+        say("in sync")
     until("all copied", copier.is_done, note)
-    events = Counter(words[0] for words in copier.events())
-    print(f"{time.monotonic() - begun:.1f} s: {dict(events)}, {copier.starts} copiers")
+    say(f"done by {copier.starts} copiers")
     admin.close()
     until("no open transaction", partial(has_no_open_transaction, bootstrap), note)
-    copies = read(bootstrap, "read_committed")
-    for partition, values in copies.items():
-        assert values == [transform(b"%d" % n) for n in range(partition, TOTAL, PARTITIONS)], partition
+    for partition, values in read(bootstrap, "read_committed").items():
+        expected = [copier.copy_of(b"%d" % n) for n in range(partition, TOTAL, PARTITIONS)]
+        assert values == expected, partition

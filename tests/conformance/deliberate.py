@@ -131,9 +131,9 @@ OVER_BUDGET = (
         "POLICY_VIOLATION for all of them",
     ),
     OverBudget(
-        "OffsetCommit",
+        "OffsetCommit, TxnOffsetCommit",
         "offsets whose records are larger than one append to `__consumer_offsets` may be",
-        "INVALID_COMMIT_OFFSET_SIZE for all of them, as in Kafka",
+        "INVALID_COMMIT_OFFSET_SIZE for all of them, where Kafka 4.3 answers UNKNOWN_SERVER_ERROR",
     ),
 )
 """Requests that are longer than a node decodes or decides at once.

@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench.kafka_server import SHORT_LIVED, java_arguments
 from bench.odradek_server import start_odradek
 from bench.processes import command_prefix
+from odradek import Consumer, Producer
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("apache-tools")]
 
@@ -281,6 +282,38 @@ def test_console(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
         "ConsumerPerformance", "--topic", topic, "--num-records", "20", "--reporting-interval", "1000"
     )
     assert [field.strip() for field in told.strip().splitlines()[-1].split(",")][4] == "20"
+
+
+def test_transactions(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
+    """TransactionsCommand describes an open transaction, and aborts it (KIP-664); ConsoleConsumer reads what was committed."""
+    topic = fresh_topic("tools-transactions")
+    tools.create_topic(topic, 1)
+    name = ("--transactional-id", topic)
+    with Producer(bootstrap_servers=tools.bootstrap, transactional_id=topic) as producer:
+        producer.init_transactions()
+        for value, end in (
+            (b"one", producer.commit_transaction),
+            (b"two", producer.abort_transaction),
+            (b"three", None),
+        ):
+            producer.begin_transaction()
+            place = producer.send(topic, value, partition=0).result(SECONDS_MAX)
+            if end is not None:
+                end()
+        row = tools.run("TransactionsCommand", "describe", *name).splitlines()[-1].split("\t")
+        assert [field.strip() for field in (row[1], row[4], row[8])] == [topic, "Ongoing", f"{topic}-0"]
+        start = ("--topic", topic, "--partition", "0", "--start-offset", str(place.offset))
+        tools.run("TransactionsCommand", "abort", *start)
+        with Consumer(bootstrap_servers=tools.bootstrap, isolation_level="read_committed") as consumer:
+            (stable,) = consumer.end_offsets([(topic, 0)]).values()
+        assert stable == place.offset + 2, "behind the marker that the tool wrote"
+    with Producer(bootstrap_servers=tools.bootstrap, transactional_id=topic) as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send(topic, b"four", partition=0)
+    reading = ("--topic", topic, "--from-beginning", "--max-messages", "2")
+    told = tools.run("consumer.ConsoleConsumer", *reading, "--isolation-level", "read_committed")
+    assert told.split() == ["one", "four"]
 
 
 def test_what_the_broker_says_of_itself(tools: Tools) -> None:

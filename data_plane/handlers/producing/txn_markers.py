@@ -15,6 +15,7 @@ from data_plane.broker import Broker
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from data_plane.line_budget import LINES_MAX, LineBudget
 from data_plane.replication.partition import Partition
+from data_plane.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from odradek.env.ports import DiskError
 from odradek.serving.contract import Context, Delayed, Result
 from odradek.serving.slices import Work, in_slices, run_through
@@ -233,6 +234,9 @@ class WriteTxnMarkersHandler:
             delayed.note(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         elif not found.is_leader:
             delayed.note(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif marker.producer_id == NO_PRODUCER_ID or marker.producer_epoch == NO_PRODUCER_EPOCH:
+            # Kafka's mark of a batch that no producer wrote: it can build no marker of it.
+            delayed.note(key, ErrorCode.UNKNOWN_SERVER_ERROR)
         elif topic == OFFSETS_TOPIC:
             delayed.wait_for_group(key)
             broker.groups.complete_transaction(index, marker, partial(delayed.settle, key))

@@ -233,6 +233,8 @@ class ProducerState:
         """
         entry = self.entries.get(producer_id)
         if entry is None:
+            if epoch < NO_EPOCH:
+                raise _old_epoch(producer_id, epoch, NO_EPOCH)
             return
         if epoch < entry.epoch or (
             transaction_version >= _EPOCHS_GROW_SINCE

@@ -244,6 +244,15 @@ def _(talk: Talk, topic: str) -> None:
     _look(talk, topic)
 
 
+@_transactional("of nobody")
+def _(talk: Talk, topic: str) -> None:
+    for producer, epoch in ((-1, -1), (-1, 0), (5, -1), (5, -3), (-5, 0)):
+        _end(talk, topic, producer, COMMIT, epoch=epoch)
+        _end(talk, "__consumer_offsets", producer, ABORT, epoch=epoch)
+    _end(talk, topic, -1, COMMIT, partitions=(9,))
+    _look(talk, topic)
+
+
 @_transactional("while a producer leaves its transaction")
 def _(talk: Talk, topic: str) -> None:
     _produce(talk, topic, 1, 0)

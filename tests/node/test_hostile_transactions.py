@@ -1,0 +1,157 @@
+"""A transactional client that asks for far too much: Kafka's errors, bounded memory, and a node that serves others."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.node.raw_client import RawClient, frame
+from tests.node_process import RunningNode
+from wire.errors import ErrorCode
+from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.end_txn import EndTxnRequest
+from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.messages.init_producer_id import InitProducerIdRequest
+from wire.messages.metadata import MetadataRequest
+from wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+
+PARTITIONS = 3
+SECONDS_MAX = 60.0
+MORE_THAN_ANY = 40_001
+"""Elements of arrays, of which a frame has fewer (docs/compatibility.md)."""
+MANY = 10_000
+IDS = 2_000
+GROWTH_KIB_MAX = 64 * 1024
+NOT_YET = (
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+)
+
+
+class Hostile:
+    """A raw client with a producer that has begun, on a topic of its own."""
+
+    def __init__(self, client: RawClient, topic: str) -> None:
+        self.client = client
+        self.topic = topic
+        created = client.request(CreateTopicsRequest([CreatableTopic(topic, PARTITIONS, 1)], 10_000), 5)
+        assert not created.topics[0].error_code
+        for kind in (0, 1):
+            self.settled(FindCoordinatorRequest(topic, kind), 2)
+        begun = self.settled(InitProducerIdRequest(topic, 60_000), 4)
+        self.producer: tuple[str, int, int] = (topic, begun.producer_id, begun.producer_epoch)
+
+    def settled(self, message: Any, version: int) -> Any:
+        """The answer of a coordinator that is there; it may have to be made, or to load."""
+        deadline = time.monotonic() + SECONDS_MAX
+        while (answer := self.client.request(message, version)).error_code in NOT_YET:
+            assert time.monotonic() < deadline, answer
+            time.sleep(0.05)
+        assert not answer.error_code
+        return answer
+
+    def add(self, partitions: list[int], *, version: int = 3) -> Counter[int]:
+        """The number of partitions with each error."""
+        topics = [AddPartitionsToTxnTopic(self.topic, partitions)]
+        answer = self.client.request(AddPartitionsToTxnRequest([], *self.producer, topics), version)
+        return Counter(
+            each.partition_error_code
+            for topic in answer.results_by_topic_v3_and_below
+            for each in topic.results_by_partition
+        )
+
+
+@pytest.fixture
+def hostile(node: RunningNode, fresh_topic: Callable[[str], str]) -> Iterator[Hostile]:
+    with RawClient(node.bootstrap, SECONDS_MAX) as client:
+        asking = Hostile(client, fresh_topic("hostile"))
+        before = node.process.rss_kib() if node.process else 0
+        yield asking
+        assert not node.process or node.process.rss_kib() - before < GROWTH_KIB_MAX
+    # Whatever was asked, the node is there for others.
+    with RawClient(node.bootstrap, SECONDS_MAX) as client:
+        assert client.request(MetadataRequest([]), 5).brokers
+
+
+def test_more_partitions_than_there_are(hostile: Hostile) -> None:
+    """KIP-98: one partition that is unknown, and none joins the transaction; a partition named often joins once."""
+    assert hostile.add(list(range(MANY))) == {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: MANY - PARTITIONS,
+        ErrorCode.OPERATION_NOT_ATTEMPTED: PARTITIONS,
+    }
+    assert set(hostile.add([0] * MANY)) == {ErrorCode.NONE}
+    with pytest.raises(ConnectionError):
+        hostile.add(list(range(MORE_THAN_ANY)))
+
+
+def test_offsets_that_fit_into_no_record_batch(hostile: Hostile) -> None:
+    """Offsets beyond an append to `__consumer_offsets` are refused as one, and the transaction goes on."""
+    group = hostile.topic
+    assert not hostile.client.request(AddOffsetsToTxnRequest(*hostile.producer, group), 3).error_code
+
+    def commit(count: int) -> set[int]:
+        places = [TxnOffsetCommitRequestPartition(at % PARTITIONS, 5, -1, "m" * 4_000) for at in range(count)]
+        topics = [TxnOffsetCommitRequestTopic(hostile.topic, places)]
+        name, producer_id, epoch = hostile.producer
+        answer = hostile.client.request(
+            TxnOffsetCommitRequest(name, group, producer_id, epoch, topics=topics), 3
+        )
+        return {each.error_code for topic in answer.topics for each in topic.partitions}
+
+    assert commit(2_000) == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+    assert commit(PARTITIONS) == {ErrorCode.NONE}
+    assert not hostile.client.request(EndTxnRequest(*hostile.producer, True), 3).error_code
+
+
+def test_markers_of_producers_that_nobody_knows(hostile: Hostile) -> None:
+    """KIP-664: each is written once; those of no producer are refused and leave the others alone."""
+    topics = [WritableTxnMarkerTopic(hostile.topic, [0, 0, PARTITIONS])]
+    producers = [-1, *range(1_000_000, 1_000_500)]
+    markers = [WritableTxnMarker(producer, 0, False, topics, 0) for producer in producers]
+    answer = hostile.client.request(WriteTxnMarkersRequest(markers), 1)
+    codes = {
+        (marker.producer_id == -1, each.partition_index, each.error_code)
+        for marker in answer.markers
+        for topic in marker.topics
+        for each in topic.partitions
+    }
+    assert codes == {
+        (True, 0, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (True, PARTITIONS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (False, 0, ErrorCode.NONE),
+        (False, PARTITIONS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    }
+
+
+def test_a_flood_of_new_transactional_ids(hostile: Hostile) -> None:
+    """Requests that are sent without waiting are answered in their order; each id gets a producer id of its own."""
+    found: dict[int, int] = {}
+    deadline = time.monotonic() + SECONDS_MAX
+    while asked := [number for number in range(IDS) if number not in found][:500]:
+        for number in asked:
+            name = f"{hostile.topic}-{number}"
+            hostile.client.send(frame(InitProducerIdRequest(name, 60_000), 4))
+        for number in asked:
+            answer = hostile.client.receive(InitProducerIdRequest.API_KEY, 4)
+            if not answer.error_code:
+                found[number] = answer.producer_id
+            assert answer.error_code in (ErrorCode.NONE, *NOT_YET)
+        assert time.monotonic() < deadline
+    assert len(set(found.values())) == IDS
