@@ -10,6 +10,11 @@ takes a few transactions (`PacedActions`), since a coordinator that begins may h
 
 Markers carry the coordinator's leader epoch. A partition that has seen a newer coordinator's marker refuses those of an
 older one (TRANSACTION_COORDINATOR_FENCED): another coordinator writes them.
+
+A partition that has seen a higher producer epoch refuses the marker, too (INVALID_PRODUCER_EPOCH). Either a newer
+coordinator gave that epoch out; then this one can commit no decision. Or an admin client sent a marker with it, which has
+ended the transaction there. So the partition needs no marker. The producer id is spent: it cannot write there any more,
+and the next producer gets another one. (In Kafka the transactional id is stuck in PrepareCommit or PrepareAbort.)
 """
 
 from __future__ import annotations
@@ -43,8 +48,6 @@ ENDS_PER_TURN = 25
 REQUESTS_UNDER_WAY_MAX = 8
 """Requests to one broker. What comes meanwhile goes together in the next one."""
 
-_FINAL = frozenset((ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED))
-"""A newer coordinator or producer is at work: these markers are not this coordinator's to write any more."""
 _WRITTEN = frozenset(
     (ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION)
 )
@@ -71,12 +74,14 @@ class MarkerShard(Protocol):
 class _Ending:
     """A transaction whose markers are on their way."""
 
-    __slots__ = ("is_written", "left", "shard", "transaction")
+    __slots__ = ("is_spent", "is_written", "left", "shard", "transaction")
 
     def __init__(self, shard: MarkerShard, transaction: Transaction) -> None:
         self.shard = shard
         self.transaction = transaction
         self.left = set(transaction.partitions)
+        self.is_spent = False
+        """True once a partition knows a higher epoch of the producer id."""
         self.is_written = False
         """True once all partitions have their markers."""
 
@@ -231,17 +236,24 @@ class MarkerSender:
                 continue
             again: list[TopicPartitionPair] = []
             of_producer = codes.get(ending.transaction.producer_id, {})
-            refused: ErrorCode | None = None
+            is_fenced = False
             for partition in partitions:
                 code = of_producer.get(partition, ErrorCode.NETWORK_EXCEPTION)
                 if code in _WRITTEN:
                     ending.left.discard(partition)
-                elif code in _FINAL:
-                    refused = code
+                elif code is ErrorCode.INVALID_PRODUCER_EPOCH:
+                    ending.left.discard(partition)
+                    if not ending.is_spent:
+                        ending.is_spent = True
+                        self._tell_refusal(ending, code, partition)
+                elif code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                    is_fenced = True
+                    self._tell_refusal(ending, code, partition)
+                    break
                 else:
                     again.append(partition)
-            if refused is not None:
-                self._refused(ending, refused)
+            if is_fenced:
+                del self._endings[ending.shard, ending.transaction.transactional_id]
                 continue
             if again:
                 self._retry(ending, again)
@@ -249,15 +261,16 @@ class MarkerSender:
                 self._finish(ending)
         self._send(leader, destination)
 
-    def _refused(self, ending: _Ending, code: ErrorCode) -> None:
+    def _tell_refusal(self, ending: _Ending, code: ErrorCode, partition: TopicPartitionPair) -> None:
         transaction = ending.transaction
-        del self._endings[ending.shard, transaction.transactional_id]
         self._broker.log.warning(
             "transactions.marker_refused",
             transactional_id=transaction.transactional_id,
             producer_id=transaction.producer_id,
             producer_epoch=transaction.producer_epoch,
             coordinator_epoch=ending.shard.leader_epoch,
+            topic=partition[0],
+            partition=partition[1],
             error=code.name,
         )
 
@@ -265,22 +278,22 @@ class MarkerSender:
         """All partitions have their markers."""
         if not ending.is_written:
             ending.is_written = True
-            self._ends.add(partial(self._tell, ending))
+            self._ends.add(partial(self._complete, ending))
 
-    def _tell(self, ending: _Ending) -> None:
+    def _complete(self, ending: _Ending) -> None:
         """Have the machine complete the transaction. While replicas lack, it decides nothing: then again later."""
         if self._is_over(ending):
             return
         shard, transaction = ending.shard, ending.transaction
         written = MarkersWritten(
-            transaction.transactional_id, transaction.producer_id, transaction.producer_epoch
+            transaction.transactional_id, transaction.producer_id, transaction.producer_epoch, ending.is_spent
         )
         shard.submit(Ask(written, 0, None, self._broker.clock.wall_ms()))
         if shard.has_completed(transaction):
             self._endings.pop((shard, transaction.transactional_id), None)
         elif not shard.is_stopped:
             at = self._broker.clock.monotonic() + RETRY_SECONDS
-            self._broker.timers.at(at, partial(self._ends.add, partial(self._tell, ending)))
+            self._broker.timers.at(at, partial(self._ends.add, partial(self._complete, ending)))
 
     def statistics(self) -> dict[str, int]:
         """Figures for metrics."""

@@ -11,6 +11,7 @@ from data_plane.transactions.coordinator import IDS_PER_TURN, TransactionShard
 from data_plane.transactions.markers import ENDS_PER_TURN, PARTITIONS_PER_TURN, STARTS_PER_TURN, MarkerSender
 from data_plane.transactions.state import Transaction, TransactionsState, TransactionStatus
 from metadata_quorum.image.layered_map import LayeredMap
+from wire.errors import ErrorCode
 from wire.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -39,6 +40,11 @@ class Loop:
         self.timers = SimpleNamespace(at=lambda deadline, action: self.turns.append(action))
         self.newest = SimpleNamespace(image=SimpleNamespace(partition=self.partition))
 
+        self.codes: dict[int, ErrorCode] = {}
+        """Errors of partitions that refuse their markers."""
+        self.log = SimpleNamespace(warning=lambda event, **fields: self.lines.append((event, fields)))
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+
     def partition(self, topic: str, index: int) -> Any:
         self.routed[-1] += 1
         return SimpleNamespace(leader=NODE)
@@ -49,7 +55,10 @@ class Loop:
             topics = []
             for topic in marker.topics:
                 self.written[-1] += len(topic.partition_indexes)
-                codes = [WritableTxnMarkerPartitionResult(index, 0) for index in topic.partition_indexes]
+                codes = [
+                    WritableTxnMarkerPartitionResult(index, self.codes.get(index, ErrorCode.NONE))
+                    for index in topic.partition_indexes
+                ]
                 topics.append(WritableTxnMarkerTopicResult(topic.name, codes))
             results.append(WritableTxnMarkerResult(marker.producer_id, topics))
         done(WriteTxnMarkersResponse(results))
@@ -74,6 +83,7 @@ class Shard:
 
     def __init__(self) -> None:
         self.completed: list[str] = []
+        self.spent: list[bool] = []
 
     @property
     def told(self) -> int:
@@ -81,14 +91,18 @@ class Shard:
 
     def submit(self, ask: Any) -> None:
         self.completed.append(ask.request.transactional_id)
+        self.spent.append(ask.request.is_spent)
 
     def has_completed(self, transaction: Transaction) -> bool:
         return self.completed[-1] == transaction.transactional_id
 
 
-def end(partition_count: int) -> tuple[Loop, Shard, MarkerSender]:
+def end(
+    partition_count: int, refused: dict[int, ErrorCode] | None = None
+) -> tuple[Loop, Shard, MarkerSender]:
     """Commit a transaction that has so many partitions on this broker."""
     loop, shard = Loop(), Shard()
+    loop.codes = refused or {}
     sender = MarkerSender(loop, None)  # type: ignore[arg-type]
     sender.write_here = loop.write
     partitions = frozenset(("t", index) for index in range(partition_count))
@@ -111,6 +125,27 @@ def test_a_small_transaction_ends_in_one_turn() -> None:
     loop, shard, _ = end(PARTITIONS_PER_TURN)
     assert loop.written == [PARTITIONS_PER_TURN]
     assert shard.told == 1
+
+
+def test_a_partition_that_knows_a_higher_producer_epoch_needs_no_marker() -> None:
+    """The transaction ends, its producer id is spent, and the log names the partition once."""
+    refused = dict.fromkeys((1, 2), ErrorCode.INVALID_PRODUCER_EPOCH)
+    loop, shard, sender = end(4, refused)
+    assert shard.spent == [True]
+    assert sender.statistics() == {"ending": 0}
+    assert [(event, fields["error"], fields["partition"]) for event, fields in loop.lines] == [
+        ("transactions.marker_refused", "INVALID_PRODUCER_EPOCH", 1)
+    ]
+
+
+def test_a_fenced_coordinator_leaves_the_transaction_to_another() -> None:
+    """TRANSACTION_COORDINATOR_FENCED: markers of a newer coordinator are there, so this one tells no end."""
+    loop, shard, sender = end(
+        4, {1: ErrorCode.INVALID_PRODUCER_EPOCH, 2: ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+    )
+    assert shard.told == 0
+    assert sender.statistics() == {"ending": 0}
+    assert loop.lines[-1][1]["error"] == "TRANSACTION_COORDINATOR_FENCED"
 
 
 def prepared(count: int) -> TransactionsState:
