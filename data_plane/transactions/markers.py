@@ -11,10 +11,11 @@ takes a few transactions (`PacedActions`), since a coordinator that begins may h
 Markers carry the coordinator's leader epoch. A partition that has seen a newer coordinator's marker refuses those of an
 older one (TRANSACTION_COORDINATOR_FENCED): another coordinator writes them.
 
-A partition that has seen a higher producer epoch refuses the marker, too (INVALID_PRODUCER_EPOCH). Either a newer
-coordinator gave that epoch out; then this one can commit no decision. Or an admin client sent a marker with it, which has
-ended the transaction there. So the partition needs no marker. The producer id is spent: it cannot write there any more,
-and the next producer gets another one. (In Kafka the transactional id is stuck in PrepareCommit or PrepareAbort.)
+A partition that has seen a higher producer epoch refuses the marker, too (INVALID_PRODUCER_EPOCH). A newer coordinator
+gave that epoch out, and then this one can commit no decision; or an admin client sent a marker with it. So the leader is
+asked whether a transaction is open there. Without one the partition needs no marker, and the producer id is spent: it
+cannot write there any more, so the next producer gets another one. With one nobody can end it but an operator. Then the
+transactional id stays in PrepareCommit or PrepareAbort. (In Kafka it does so in both cases.)
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from data_plane.transactions.peers import BrokerPeers, TransactionHost
 from data_plane.transactions.requests import MarkersWritten
 from data_plane.transactions.state import TopicPartitionPair, Transaction, TransactionStatus
 from wire.errors import ErrorCode
+from wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -237,41 +239,75 @@ class MarkerSender:
             again: list[TopicPartitionPair] = []
             of_producer = codes.get(ending.transaction.producer_id, {})
             is_fenced = False
+            overtaken: list[TopicPartitionPair] = []
             for partition in partitions:
                 code = of_producer.get(partition, ErrorCode.NETWORK_EXCEPTION)
                 if code in _WRITTEN:
                     ending.left.discard(partition)
                 elif code is ErrorCode.INVALID_PRODUCER_EPOCH:
-                    ending.left.discard(partition)
-                    if not ending.is_spent:
-                        ending.is_spent = True
-                        self._tell_refusal(ending, code, partition)
+                    overtaken.append(partition)
                 elif code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
                     is_fenced = True
-                    self._tell_refusal(ending, code, partition)
+                    self._give_up(ending, code, partition)
                     break
                 else:
                     again.append(partition)
             if is_fenced:
-                del self._endings[ending.shard, ending.transaction.transactional_id]
                 continue
+            if overtaken:
+                self._broker.tasks.start_soon(self._look_at_overtaken, leader, ending, overtaken)
             if again:
                 self._retry(ending, again)
             if not ending.left:
                 self._finish(ending)
         self._send(leader, destination)
 
-    def _tell_refusal(self, ending: _Ending, code: ErrorCode, partition: TopicPartitionPair) -> None:
+    async def _look_at_overtaken(
+        self, leader: int, ending: _Ending, partitions: list[TopicPartitionPair]
+    ) -> None:
+        """Ask the leader of partitions that know a higher producer epoch whether a transaction is open there."""
+        topics: dict[str, list[int]] = {}
+        for topic, index in partitions:
+            topics.setdefault(topic, []).append(index)
+        request = DescribeProducersRequest(
+            [TopicRequest(topic, indexes) for topic, indexes in topics.items()]
+        )
+        _, response = await self._peers.ask(leader, request)
+        if self._is_over(ending):
+            return
+        open_here = _open_in(response, ending.transaction.producer_id)
+        unknown = [partition for partition in partitions if partition not in open_here]
+        for partition in partitions:
+            if open_here.get(partition):
+                self._give_up(ending, ErrorCode.INVALID_PRODUCER_EPOCH, partition)
+                return
+            if partition in open_here:
+                ending.left.discard(partition)
+                if not ending.is_spent:
+                    ending.is_spent = True
+                    self._warn("transactions.producer_id_spent", ending, partition)
+        if unknown:
+            self._retry(ending, unknown)
+        if not ending.left:
+            self._finish(ending)
+        self._broker.run_woken()
+
+    def _give_up(self, ending: _Ending, code: ErrorCode, partition: TopicPartitionPair) -> None:
+        """A partition takes no marker of this coordinator."""
+        del self._endings[ending.shard, ending.transaction.transactional_id]
+        self._warn("transactions.marker_refused", ending, partition, error=code.name)
+
+    def _warn(self, event: str, ending: _Ending, partition: TopicPartitionPair, **fields: str) -> None:
         transaction = ending.transaction
         self._broker.log.warning(
-            "transactions.marker_refused",
+            event,
             transactional_id=transaction.transactional_id,
             producer_id=transaction.producer_id,
             producer_epoch=transaction.producer_epoch,
             coordinator_epoch=ending.shard.leader_epoch,
             topic=partition[0],
             partition=partition[1],
-            error=code.name,
+            **fields,
         )
 
     def _finish(self, ending: _Ending) -> None:
@@ -313,6 +349,24 @@ def _marker(ending: _Ending, partitions: list[TopicPartitionPair]) -> WritableTx
         ending.shard.leader_epoch,
         transaction.client_version,
     )
+
+
+def _open_in(response: Any, producer_id: int) -> dict[TopicPartitionPair, bool]:
+    """True for the partitions of a DescribeProducers in which this producer has an open transaction.
+
+    Those that the leader has not described are left out.
+    """
+    if response is None:
+        return {}
+    return {
+        (topic.name, described.partition_index): any(
+            each.producer_id == producer_id and each.current_txn_start_offset >= 0
+            for each in described.active_producers
+        )
+        for topic in response.topics
+        for described in topic.partitions
+        if not described.error_code
+    }
 
 
 def _codes(response: Any) -> dict[int, dict[TopicPartitionPair, ErrorCode]]:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from data_plane.transactions.coordinator import IDS_PER_TURN, TransactionShard
 from data_plane.transactions.markers import ENDS_PER_TURN, PARTITIONS_PER_TURN, STARTS_PER_TURN, MarkerSender
 from data_plane.transactions.state import Transaction, TransactionsState, TransactionStatus
 from metadata_quorum.image.layered_map import LayeredMap
 from wire.errors import ErrorCode
+from wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
 from wire.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -44,6 +53,33 @@ class Loop:
         """Errors of partitions that refuse their markers."""
         self.log = SimpleNamespace(warning=lambda event, **fields: self.lines.append((event, fields)))
         self.lines: list[tuple[str, dict[str, Any]]] = []
+        self.open_at: dict[int, int] = {}
+        """The partitions with a transaction of producer 7, and where it begins."""
+        self.lost = 0
+        """The number of answers to DescribeProducers that never come."""
+        self.looked = 0
+        self.tasks = SimpleNamespace(start_soon=self.start)
+
+    def start(self, task: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        """Run a task that waits for nothing."""
+        with pytest.raises(StopIteration):
+            task(*arguments).send(None)
+
+    def run_woken(self) -> None:
+        """`run` goes on with what is woken."""
+
+    async def ask(self, leader: int, request: DescribeProducersRequest) -> tuple[ErrorCode, Any]:
+        self.looked += 1
+        if self.looked <= self.lost:
+            return ErrorCode.NETWORK_EXCEPTION, None
+        (topic,) = request.topics
+        described = [
+            PartitionResponse(
+                index, 0, None, [ProducerState(7, 9, 0, 0, 0, self.open_at.get(index, -1)), ProducerState(8)]
+            )
+            for index in topic.partition_indexes
+        ]
+        return ErrorCode.NONE, DescribeProducersResponse(0, [TopicResponse(topic.name, described)])
 
     def partition(self, topic: str, index: int) -> Any:
         self.routed[-1] += 1
@@ -98,12 +134,15 @@ class Shard:
 
 
 def end(
-    partition_count: int, refused: dict[int, ErrorCode] | None = None
+    partition_count: int,
+    refused: dict[int, ErrorCode] | None = None,
+    open_at: dict[int, int] | None = None,
+    lost: int = 0,
 ) -> tuple[Loop, Shard, MarkerSender]:
     """Commit a transaction that has so many partitions on this broker."""
     loop, shard = Loop(), Shard()
-    loop.codes = refused or {}
-    sender = MarkerSender(loop, None)  # type: ignore[arg-type]
+    loop.codes, loop.open_at, loop.lost = refused or {}, open_at or {}, lost
+    sender = MarkerSender(loop, loop)  # type: ignore[arg-type]
     sender.write_here = loop.write
     partitions = frozenset(("t", index) for index in range(partition_count))
     sender.begin(shard, Transaction("id", 7, 0, 1000, TransactionStatus.PREPARE_COMMIT, partitions))
@@ -127,15 +166,23 @@ def test_a_small_transaction_ends_in_one_turn() -> None:
     assert shard.told == 1
 
 
-def test_a_partition_that_knows_a_higher_producer_epoch_needs_no_marker() -> None:
-    """The transaction ends, its producer id is spent, and the log names the partition once."""
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_partition_that_knows_a_higher_producer_epoch_is_looked_at(is_open: bool) -> None:
+    """With no transaction open there it needs no marker, and the producer id is spent; else an operator has to end it."""
     refused = dict.fromkeys((1, 2), ErrorCode.INVALID_PRODUCER_EPOCH)
-    loop, shard, sender = end(4, refused)
-    assert shard.spent == [True]
+    loop, shard, sender = end(4, refused, open_at={2: 40} if is_open else {})
+    assert shard.spent == ([] if is_open else [True])
     assert sender.statistics() == {"ending": 0}
-    assert [(event, fields["error"], fields["partition"]) for event, fields in loop.lines] == [
-        ("transactions.marker_refused", "INVALID_PRODUCER_EPOCH", 1)
-    ]
+    told = [(event, fields["partition"], fields.get("error")) for event, fields in loop.lines]
+    spent = [("transactions.producer_id_spent", 1, None)]
+    assert told == spent + [("transactions.marker_refused", 2, "INVALID_PRODUCER_EPOCH")] * is_open
+
+
+def test_a_partition_that_is_not_described_is_asked_again() -> None:
+    """The answer of its leader was lost: the marker is written again, and refused again."""
+    loop, shard, sender = end(4, {1: ErrorCode.INVALID_PRODUCER_EPOCH}, lost=3)
+    assert (loop.looked, shard.spent) == (4, [True])
+    assert sender.statistics() == {"ending": 0}
 
 
 def test_a_fenced_coordinator_leaves_the_transaction_to_another() -> None:
