@@ -13,8 +13,8 @@ older one (TRANSACTION_COORDINATOR_FENCED): another coordinator writes them.
 
 A partition that has seen a higher producer epoch refuses the marker, too (INVALID_PRODUCER_EPOCH). A newer coordinator
 gave that epoch out, and then this one can commit no decision; or an admin client sent a marker with it. So the leader is
-asked whether a transaction is open there. Without one the partition needs no marker, and the producer id is spent: it
-cannot write there any more, so the next producer gets another one. With one nobody can end it but an operator. Then the
+asked whether a transaction is open there. Where nothing is open, the marker is left out. The producer id is spent: all its
+batches would be refused there, so the next producer gets another one. An open one is an operator's to end. Then the
 transactional id stays in PrepareCommit or PrepareAbort. (In Kafka it does so in both cases.)
 """
 

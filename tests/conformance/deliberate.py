@@ -46,8 +46,8 @@ DELIBERATE = (
         r"^write_txn_markers with the highest producer epoch, client \d: \[2[01]\]",
         "leaves a transactional id in PrepareCommit or PrepareAbort for ever, once a partition has seen a higher epoch of "
         "its producer",
-        "asks the partition's leader: if nothing is open there, the transaction ends, its producer is fenced, and the next "
-        "one gets a new producer id",
+        "unless something is open in that partition, the transaction ends, its producer is fenced, and the next one gets a "
+        "new producer id",
         "Such an epoch comes from an admin client's marker, which has ended the transaction in that partition.",
     ),
     Deliberate(

@@ -168,7 +168,7 @@ def test_a_small_transaction_ends_in_one_turn() -> None:
 
 @pytest.mark.parametrize("is_open", [False, True])
 def test_a_partition_that_knows_a_higher_producer_epoch_is_looked_at(is_open: bool) -> None:
-    """With no transaction open there it needs no marker, and the producer id is spent; else an operator has to end it."""
+    """An open transaction there is an operator's to end. Without one the marker is left out, and the producer id is spent."""
     refused = dict.fromkeys((1, 2), ErrorCode.INVALID_PRODUCER_EPOCH)
     loop, shard, sender = end(4, refused, open_at={2: 40} if is_open else {})
     assert shard.spent == ([] if is_open else [True])
