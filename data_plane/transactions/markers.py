@@ -352,20 +352,21 @@ def _marker(ending: _Ending, partitions: list[TopicPartitionPair]) -> WritableTx
 
 
 def _open_in(response: Any, producer_id: int) -> dict[TopicPartitionPair, bool]:
-    """True for the partitions of a DescribeProducers in which this producer has an open transaction.
+    """True for the partitions of a DescribeProducers in which this producer has an open transaction, or may have one.
 
-    Those that the leader has not described are left out.
+    The latter is said where this broker has no right to look. Partitions with another error are left out.
     """
     if response is None:
         return {}
     return {
-        (topic.name, described.partition_index): any(
+        (topic.name, described.partition_index): bool(described.error_code)
+        or any(
             each.producer_id == producer_id and each.current_txn_start_offset >= 0
             for each in described.active_producers
         )
         for topic in response.topics
         for described in topic.partitions
-        if not described.error_code
+        if described.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     }
 
 

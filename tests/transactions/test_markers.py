@@ -57,6 +57,8 @@ class Loop:
         """The partitions with a transaction of producer 7, and where it begins."""
         self.lost = 0
         """The number of answers to DescribeProducers that never come."""
+        self.denied = ErrorCode.NONE
+        """The error of each partition that is described."""
         self.looked = 0
         self.tasks = SimpleNamespace(start_soon=self.start)
 
@@ -75,7 +77,12 @@ class Loop:
         (topic,) = request.topics
         described = [
             PartitionResponse(
-                index, 0, None, [ProducerState(7, 9, 0, 0, 0, self.open_at.get(index, -1)), ProducerState(8)]
+                index,
+                self.denied,
+                None,
+                []
+                if self.denied
+                else [ProducerState(7, 9, 0, 0, 0, self.open_at.get(index, -1)), ProducerState(8)],
             )
             for index in topic.partition_indexes
         ]
@@ -138,10 +145,11 @@ def end(
     refused: dict[int, ErrorCode] | None = None,
     open_at: dict[int, int] | None = None,
     lost: int = 0,
+    denied: ErrorCode = ErrorCode.NONE,
 ) -> tuple[Loop, Shard, MarkerSender]:
     """Commit a transaction that has so many partitions on this broker."""
     loop, shard = Loop(), Shard()
-    loop.codes, loop.open_at, loop.lost = refused or {}, open_at or {}, lost
+    loop.codes, loop.open_at, loop.lost, loop.denied = refused or {}, open_at or {}, lost, denied
     sender = MarkerSender(loop, loop)  # type: ignore[arg-type]
     sender.write_here = loop.write
     partitions = frozenset(("t", index) for index in range(partition_count))
@@ -176,6 +184,15 @@ def test_a_partition_that_knows_a_higher_producer_epoch_is_looked_at(is_open: bo
     told = [(event, fields["partition"], fields.get("error")) for event, fields in loop.lines]
     spent = [("transactions.producer_id_spent", 1, None)]
     assert told == spent + [("transactions.marker_refused", 2, "INVALID_PRODUCER_EPOCH")] * is_open
+
+
+def test_a_partition_that_may_not_be_looked_at_is_left_alone() -> None:
+    """This broker has no right to READ the topic: the transaction stays in PrepareCommit, as in Kafka."""
+    loop, shard, sender = end(
+        4, {1: ErrorCode.INVALID_PRODUCER_EPOCH}, denied=ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    )
+    assert (loop.looked, shard.told) == (1, 0)
+    assert sender.statistics() == {"ending": 0}
 
 
 def test_a_partition_that_is_not_described_is_asked_again() -> None:
