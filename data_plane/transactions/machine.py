@@ -24,7 +24,7 @@ means: the epoch grows, the open transaction is aborted, and the request goes on
 `HELD_MS_MAX` at most. Markers mostly take a few milliseconds, and a client pauses longer than that before it asks again.
 
 Wrong producers: another producer id is INVALID_PRODUCER_ID_MAPPING, another epoch PRODUCER_FENCED (Init: both
-PRODUCER_FENCED). While markers are on their way, they wait like the right one and hear of it afterwards. Only an EndTxn
+PRODUCER_FENCED). While markers are on their way, they are told CONCURRENT_TRANSACTIONS and ask again. Only an EndTxn
 before client version 2 and a verification name the error at once.
 
 Since client version 2 the epoch grows with every end of a transaction. So an EndTxn with the
@@ -208,9 +208,10 @@ class TransactionMachine:
             if producer_id is None:
                 return turn.answer(ask.reply, Producer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             transaction = Transaction(request.transactional_id, producer_id, NO_PRODUCER_EPOCH, timeout_ms)
+        is_known = _is_known(transaction, request)
         if transaction.status.is_ending:
-            return self._hold(turn, ask)
-        if not _is_known(transaction, request):
+            return self._busy(turn, ask, holds=is_known)
+        if not is_known:
             return turn.answer(ask.reply, Producer(ErrorCode.PRODUCER_FENCED))
         if transaction.status is TransactionStatus.ONGOING:
             if request.keep_prepared:
@@ -297,7 +298,7 @@ class TransactionMachine:
         request: AddPartitions = ask.request
         transaction, code = _find(turn.state, request)
         if transaction is not None and transaction.status.is_ending:
-            return self._hold(turn, ask)
+            return self._busy(turn, ask, holds=not code)
         if transaction is None or code:
             return turn.answer(ask.reply, code)
         is_open = transaction.status is TransactionStatus.ONGOING
@@ -397,6 +398,13 @@ class TransactionMachine:
             turn.write(tombstone_of(transactional_id))
 
     # -- requests that wait for markers ---------------------------------------------------------------------------
+
+    def _busy(self, turn: Turn, ask: Ask, *, holds: bool) -> None:
+        """Answer while markers are on their way. `holds` says that the right producer asks, who may wait for them."""
+        if holds:
+            self._hold(turn, ask)
+        else:
+            turn.answer(ask.reply, refusal(ask, ErrorCode.CONCURRENT_TRANSACTIONS))
 
     def _hold(self, turn: Turn, ask: Ask) -> None:
         """Decide the request when the markers are written, or refuse it after a while."""
