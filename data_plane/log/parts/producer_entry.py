@@ -26,6 +26,8 @@ BATCH = Struct("<iqiq")
 read_head = HEAD.unpack_from
 read_what_decides = Struct("<h4xq8xi").unpack_from
 """Epoch, begin and last sequence: what decides about the next batch. Only for an entry that has batches."""
+NO_BATCH = (-1, -1, 0, -1)
+"""The fields of a batch where none is known."""
 pack_with_batch = Struct("<hiqqiqiq").pack
 HEAD_SIZE = HEAD.size
 OLDEST_AT = HEAD_SIZE + (BATCHES_KEPT - 1) * BATCH.size

@@ -29,15 +29,14 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from data_plane.log.parts.producer_entry import (
-    BATCHES_KEPT,
-    FIELDS,
+    BATCH,
     HEAD,
     HEAD_SIZE,
+    NO_BATCH,
     NO_BEGIN,
     OLDEST_AT,
     Duplicate,
     ProducerEntries,
-    ProducerEntry,
     begin_of_silence,
     find_duplicate,
     pack_with_batch,
@@ -329,37 +328,28 @@ class ProducerState:
         return len(expired)
 
     def active_producers(self) -> Iterator[ActiveProducer]:
-        for producer_id, entry in self.entries.items():
+        for producer_id, packed in self._packed.items():
+            epoch, coordinator_epoch, begin, timestamp_ms = read_head(packed)
+            last_sequence = BATCH.unpack_from(packed, HEAD_SIZE)[0] if len(packed) > HEAD_SIZE else -1
             yield ActiveProducer(
-                producer_id,
-                entry.epoch,
-                entry.last_sequence,
-                entry.last_timestamp_ms,
-                entry.coordinator_epoch,
-                entry.current_txn_first_offset,
+                producer_id, epoch, last_sequence, timestamp_ms, coordinator_epoch, max(begin, NO_BEGIN)
             )
 
     def encode(self) -> bytes:
         """A snapshot file."""
         body = bytearray(_SNAPSHOT_HEADER.size)
         count = 0
-        for producer_id, entry in self.entries.items():
-            batches = entry.batches
-            for at in range(0, len(batches) - FIELDS, FIELDS):
-                sequence, offset, delta, timestamp = batches[at : at + FIELDS]
-                body += _SNAPSHOT_ENTRY.pack(
-                    producer_id, entry.epoch, sequence, offset, delta, timestamp, -1, -1
-                )
+        for producer_id, packed in self._packed.items():
+            epoch, coordinator_epoch, begin, newest_ms = read_head(packed)
+            for at in range(len(packed) - BATCH.size, HEAD_SIZE, -BATCH.size):
+                body += _SNAPSHOT_ENTRY.pack(producer_id, epoch, *BATCH.unpack_from(packed, at), -1, -1)
                 count += 1
+            sequence, offset, delta, _ = (
+                BATCH.unpack_from(packed, HEAD_SIZE) if len(packed) > HEAD_SIZE else NO_BATCH
+            )
+            begun = max(begin, NO_BEGIN)
             body += _SNAPSHOT_ENTRY.pack(
-                producer_id,
-                entry.epoch,
-                entry.last_sequence,
-                entry.last_offset,
-                batches[-2] if batches else 0,
-                entry.last_timestamp_ms,
-                entry.coordinator_epoch,
-                entry.current_txn_first_offset,
+                producer_id, epoch, sequence, offset, delta, newest_ms, coordinator_epoch, begun
             )
             count += 1
         _SNAPSHOT_HEADER.pack_into(body, 0, _SNAPSHOT_VERSION, 0, count)
@@ -378,26 +368,19 @@ class ProducerState:
             raise DamagedSnapshot("checksum is wrong")
         if count < 0 or len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
             raise DamagedSnapshot(f"{count} entries in {len(data)} bytes")
-        entries: dict[int, ProducerEntry] = {}
+        state = cls()
+        packed = state._packed
+        begun: dict[int, int] = {}
         for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEADER.size :]):
             producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first = fields
-            entry = entries.get(producer_id)
-            if entry is None or entry.epoch != epoch:
-                entry = entries[producer_id] = ProducerEntry(epoch)
-            entry.coordinator_epoch = coordinator_epoch
-            entry.current_txn_first_offset = txn_first
-            entry.last_timestamp_ms = timestamp
-            if offset >= 0:
-                entry.batches.extend((sequence, offset, delta, timestamp))
-                del entry.batches[: -BATCHES_KEPT * FIELDS]
-        state = cls()
-        state.entries.update(entries)
-        begun = (
-            (entry.current_txn_first_offset, producer_id)
-            for producer_id, entry in entries.items()
-            if entry.current_txn_first_offset >= 0
-        )
-        state.ongoing.update(sorted(begun))
+            older = packed.get(producer_id, b"")
+            older = older[HEAD_SIZE:OLDEST_AT] if older and read_head(older)[0] == epoch else b""
+            newest = BATCH.pack(sequence, offset, delta, timestamp) if offset >= 0 else b""
+            begin = max(txn_first, NO_BEGIN)
+            packed[producer_id] = HEAD.pack(epoch, coordinator_epoch, begin, timestamp) + newest + older
+            begun[producer_id] = begin
+        by_offset = ((begin, producer_id) for producer_id, begin in begun.items() if begin >= 0)
+        state.ongoing.update(sorted(by_offset))
         state.first_ongoing = next(iter(state.ongoing), NO_OFFSET)
         return state
 
