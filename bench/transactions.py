@@ -43,7 +43,8 @@ from bench.kafka_server import KafkaUnavailable, start_kafka
 from bench.markdown import table
 from bench.odradek_server import launch_odradek, start_odradek
 from bench.transaction_copies import COPIED, COPIERS, WAIT_SECONDS, reader, transactional
-from data_plane.log.parts.producer_state import BATCHES_KEPT, ProducerState
+from data_plane.log.parts.producer_entry import BATCHES_KEPT
+from data_plane.log.parts.producer_state import ProducerState
 from jepsen_tests.network import Loopback
 from jepsen_tests.real_cluster import Cluster
 from jepsen_tests.systems import ApacheKafka, Odradek, System, Unavailable
@@ -259,7 +260,7 @@ def state() -> tuple[float, float]:
                 offset += 1
             known.end_transaction(1 << 20 | producer_id, 0, (1 << 20) + offset, 1 << 40, EndMarker(False, 0))
             offset += 1
-        known.forget_ended((1 << 20) + offset)
+            known.forget_ended((1 << 20) + offset)
         found.append(tracemalloc.get_traced_memory()[0] / PRODUCERS)
         tracemalloc.stop()
     return found[0], found[1]

@@ -88,6 +88,7 @@ SECONDS = {
     "tests/cli/test_txn.py": 7,
     "tests/cli/test_txn_verdicts.py": 12,
     "tests/node/test_transaction_metrics.py": 10,
+    "tests/node/test_prepared_transactions.py": 10,
     "tests/log/cleaning/test_cleaning_machine.py": 6,
     "tests/log/cleaning/test_log_cleaner.py": 8,
     "tests/quorum/test_lost_logs.py": 6,

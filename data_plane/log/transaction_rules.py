@@ -8,8 +8,9 @@ from __future__ import annotations
 from data_plane.log.log_config import LogConfig
 from data_plane.log.log_types import Origin
 from data_plane.log.parts.lazy_producers import LazyProducers
+from data_plane.log.parts.producer_entry import Duplicate
 from data_plane.log.parts.producer_recovery import aborted_in
-from data_plane.log.parts.producer_state import Duplicate, ProducerState
+from data_plane.log.parts.producer_state import ProducerState
 from data_plane.log.parts.segment_list import SegmentList
 from data_plane.log.parts.verification import VerificationGuard
 from data_plane.log.segments.aborted_index import NONE_ABORTED, AbortedTransaction

@@ -12,8 +12,8 @@ means: the epoch grows, the open transaction is aborted, and the request goes on
     Empty             Empty, epoch + 1   Ongoing               INVALID_TXN_STATE        v1 INVALID_TXN_STATE,
                                                                                         v2 PrepareAbort
     Ongoing           abort first        Ongoing               PrepareCommit            PrepareAbort
-    PrepareCommit     waits              waits                 CONCURRENT_TRANSACTIONS  INVALID_TXN_STATE
-    PrepareAbort      waits              waits                 INVALID_TXN_STATE        CONCURRENT_TRANSACTIONS
+    PrepareCommit,    waits              waits                 CONCURRENT_TRANSACTIONS  CONCURRENT_TRANSACTIONS
+    PrepareAbort
     CompleteCommit    Empty, epoch + 1   Ongoing               v1 NONE, v2 NONE if it   v1 INVALID_TXN_STATE,
                                                                is a retry, otherwise    v2 PrepareAbort unless it is
                                                                INVALID_TXN_STATE        a retry: INVALID_TXN_STATE
@@ -24,8 +24,15 @@ means: the epoch grows, the open transaction is aborted, and the request goes on
 `HELD_MS_MAX` at most. Markers mostly take a few milliseconds, and a client pauses longer than that before it asks again.
 
 Wrong producers: another producer id is INVALID_PRODUCER_ID_MAPPING, another epoch PRODUCER_FENCED (Init: both
-PRODUCER_FENCED). Since client version 2 the epoch grows with every end of a transaction. So an EndTxn with the
+PRODUCER_FENCED). While markers are on their way, they are told CONCURRENT_TRANSACTIONS and ask again. Only an EndTxn
+before client version 2 and a verification name the error at once.
+
+Since client version 2 the epoch grows with every end of a transaction. So an EndTxn with the
 epoch before the newest one is a retry. Its answer is what the first one has brought about.
+
+A partition may know a higher epoch of a producer id than the coordinator, from an admin client's marker. When the
+transaction has ended, its epochs count as used up (`EPOCH_MAX - 1`). So its producer is fenced, and the next one that
+begins has a new id.
 
 A producer whose transaction the coordinator has aborted goes on with InitProducerId, by its own id and epoch (KIP-360). It
 gets the epoch of that abort. A new producer takes the next one, and the old one is fenced.
@@ -201,10 +208,11 @@ class TransactionMachine:
             if producer_id is None:
                 return turn.answer(ask.reply, Producer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             transaction = Transaction(request.transactional_id, producer_id, NO_PRODUCER_EPOCH, timeout_ms)
-        if not _is_known(transaction, request):
-            return turn.answer(ask.reply, Producer(ErrorCode.PRODUCER_FENCED))
+        is_known = _is_known(transaction, request)
         if transaction.status.is_ending:
-            return self._hold(turn, ask)
+            return self._busy(turn, ask, holds=is_known)
+        if not is_known:
+            return turn.answer(ask.reply, Producer(ErrorCode.PRODUCER_FENCED))
         if transaction.status is TransactionStatus.ONGOING:
             if request.keep_prepared:
                 return self._resume(turn, ask, transaction)
@@ -289,10 +297,10 @@ class TransactionMachine:
     def _add(self, turn: Turn, ask: Ask) -> None:
         request: AddPartitions = ask.request
         transaction, code = _find(turn.state, request)
+        if transaction is not None and transaction.status.is_ending:
+            return self._busy(turn, ask, holds=not code)
         if transaction is None or code:
             return turn.answer(ask.reply, code)
-        if transaction.status.is_ending:
-            return self._hold(turn, ask)
         is_open = transaction.status is TransactionStatus.ONGOING
         if not (is_open and request.partitions <= transaction.partitions):
             added = attrs.evolve(
@@ -361,7 +369,10 @@ class TransactionMachine:
             self._counts.committed += 1
         else:
             self._counts.aborted += 1
-        self._write(turn, _completed(transaction, turn.wall_ms))
+        completed = _completed(transaction, turn.wall_ms)
+        if request.is_spent and completed.producer_id == transaction.producer_id:
+            completed = attrs.evolve(completed, producer_epoch=EPOCH_MAX - 1)
+        self._write(turn, completed)
         for held in self._held.pop(request.transactional_id, ()):
             self._deciders[type(held.request)](turn, held)
 
@@ -387,6 +398,13 @@ class TransactionMachine:
             turn.write(tombstone_of(transactional_id))
 
     # -- requests that wait for markers ---------------------------------------------------------------------------
+
+    def _busy(self, turn: Turn, ask: Ask, *, holds: bool) -> None:
+        """Answer while markers are on their way. `holds` says that the right producer asks, who may wait for them."""
+        if holds:
+            self._hold(turn, ask)
+        else:
+            turn.answer(ask.reply, refusal(ask, ErrorCode.CONCURRENT_TRANSACTIONS))
 
     def _hold(self, turn: Turn, ask: Ask) -> None:
         """Decide the request when the markers are written, or refuse it after a while."""
@@ -464,14 +482,14 @@ def _find(
 
 
 def _may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
-    """The error for a producer that is not the transaction's."""
+    """The error for a producer that is not the transaction's, or that asks while markers are on their way."""
+    if transaction.status.is_ending and request.client_version >= EPOCHS_GROW_SINCE:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     producer_id, epoch = _expected(transaction)
     if request.producer_id != producer_id and not _repeats_overflow(transaction, request):
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if request.client_version < EPOCHS_GROW_SINCE:
         is_valid = request.producer_epoch == epoch
-    elif transaction.status.is_ending:
-        is_valid = _is_retry(transaction, request)
     elif transaction.status.is_complete:
         is_valid = request.producer_epoch == epoch or _is_retry(transaction, request)
     else:
@@ -489,10 +507,7 @@ def _repeats_overflow(transaction: Transaction, request: EndTransaction) -> bool
 
 
 def _is_retry(transaction: Transaction, request: EndTransaction) -> bool:
-    newest = transaction.producer_epoch
-    if transaction.status.is_ending and transaction.next_producer_epoch >= 0:
-        newest = transaction.next_producer_epoch
-    return newest == request.producer_epoch + 1 or _repeats_overflow(transaction, request)
+    return transaction.producer_epoch == request.producer_epoch + 1 or _repeats_overflow(transaction, request)
 
 
 def _outcome(transaction: Transaction, request: EndTransaction) -> TransactionStatus | ErrorCode:
@@ -502,8 +517,7 @@ def _outcome(transaction: Transaction, request: EndTransaction) -> TransactionSt
     if status is TransactionStatus.ONGOING:
         return TransactionStatus.PREPARE_COMMIT if is_commit else TransactionStatus.PREPARE_ABORT
     if status.is_ending:
-        is_same = is_commit == (status is TransactionStatus.PREPARE_COMMIT)
-        return ErrorCode.CONCURRENT_TRANSACTIONS if is_same else ErrorCode.INVALID_TXN_STATE
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     if status.is_complete:
         is_same = is_commit == (status is TransactionStatus.COMPLETE_COMMIT)
         if is_same and (not grows or _is_retry(transaction, request)):

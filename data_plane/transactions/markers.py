@@ -10,6 +10,12 @@ takes a few transactions (`PacedActions`), since a coordinator that begins may h
 
 Markers carry the coordinator's leader epoch. A partition that has seen a newer coordinator's marker refuses those of an
 older one (TRANSACTION_COORDINATOR_FENCED): another coordinator writes them.
+
+A partition that has seen a higher producer epoch refuses the marker, too (INVALID_PRODUCER_EPOCH). A newer coordinator
+gave that epoch out, and then this one can commit no decision; or an admin client sent a marker with it. So the leader is
+asked whether a transaction is open there. Where nothing is open, the marker is left out. The producer id is spent: all its
+batches would be refused there, so the next producer gets another one. An open one is an operator's to end. Then the
+transactional id stays in PrepareCommit or PrepareAbort. (In Kafka it does so in both cases.)
 """
 
 from __future__ import annotations
@@ -25,6 +31,7 @@ from data_plane.transactions.peers import BrokerPeers, TransactionHost
 from data_plane.transactions.requests import MarkersWritten
 from data_plane.transactions.state import TopicPartitionPair, Transaction, TransactionStatus
 from wire.errors import ErrorCode
+from wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -43,8 +50,6 @@ ENDS_PER_TURN = 25
 REQUESTS_UNDER_WAY_MAX = 8
 """Requests to one broker. What comes meanwhile goes together in the next one."""
 
-_FINAL = frozenset((ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED))
-"""A newer coordinator or producer is at work: these markers are not this coordinator's to write any more."""
 _WRITTEN = frozenset(
     (ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION)
 )
@@ -71,12 +76,14 @@ class MarkerShard(Protocol):
 class _Ending:
     """A transaction whose markers are on their way."""
 
-    __slots__ = ("is_written", "left", "shard", "transaction")
+    __slots__ = ("is_spent", "is_written", "left", "shard", "transaction")
 
     def __init__(self, shard: MarkerShard, transaction: Transaction) -> None:
         self.shard = shard
         self.transaction = transaction
         self.left = set(transaction.partitions)
+        self.is_spent = False
+        """True once a partition knows a higher epoch of the producer id."""
         self.is_written = False
         """True once all partitions have their markers."""
 
@@ -231,56 +238,98 @@ class MarkerSender:
                 continue
             again: list[TopicPartitionPair] = []
             of_producer = codes.get(ending.transaction.producer_id, {})
-            refused: ErrorCode | None = None
+            is_fenced = False
+            overtaken: list[TopicPartitionPair] = []
             for partition in partitions:
                 code = of_producer.get(partition, ErrorCode.NETWORK_EXCEPTION)
                 if code in _WRITTEN:
                     ending.left.discard(partition)
-                elif code in _FINAL:
-                    refused = code
+                elif code is ErrorCode.INVALID_PRODUCER_EPOCH:
+                    overtaken.append(partition)
+                elif code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                    is_fenced = True
+                    self._give_up(ending, code, partition)
+                    break
                 else:
                     again.append(partition)
-            if refused is not None:
-                self._refused(ending, refused)
+            if is_fenced:
                 continue
+            if overtaken:
+                self._broker.tasks.start_soon(self._look_at_overtaken, leader, ending, overtaken)
             if again:
                 self._retry(ending, again)
             if not ending.left:
                 self._finish(ending)
         self._send(leader, destination)
 
-    def _refused(self, ending: _Ending, code: ErrorCode) -> None:
+    async def _look_at_overtaken(
+        self, leader: int, ending: _Ending, partitions: list[TopicPartitionPair]
+    ) -> None:
+        """Ask the leader of partitions that know a higher producer epoch whether a transaction is open there."""
+        topics: dict[str, list[int]] = {}
+        for topic, index in partitions:
+            topics.setdefault(topic, []).append(index)
+        request = DescribeProducersRequest(
+            [TopicRequest(topic, indexes) for topic, indexes in topics.items()]
+        )
+        _, response = await self._peers.ask(leader, request)
+        if self._is_over(ending):
+            return
+        open_here = _open_in(response, ending.transaction.producer_id)
+        unknown = [partition for partition in partitions if partition not in open_here]
+        for partition in partitions:
+            if open_here.get(partition):
+                self._give_up(ending, ErrorCode.INVALID_PRODUCER_EPOCH, partition)
+                return
+            if partition in open_here:
+                ending.left.discard(partition)
+                if not ending.is_spent:
+                    ending.is_spent = True
+                    self._warn("transactions.producer_id_spent", ending, partition)
+        if unknown:
+            self._retry(ending, unknown)
+        if not ending.left:
+            self._finish(ending)
+        self._broker.run_woken()
+
+    def _give_up(self, ending: _Ending, code: ErrorCode, partition: TopicPartitionPair) -> None:
+        """A partition takes no marker of this coordinator."""
+        del self._endings[ending.shard, ending.transaction.transactional_id]
+        self._warn("transactions.marker_refused", ending, partition, error=code.name)
+
+    def _warn(self, event: str, ending: _Ending, partition: TopicPartitionPair, **fields: str) -> None:
         transaction = ending.transaction
-        del self._endings[ending.shard, transaction.transactional_id]
         self._broker.log.warning(
-            "transactions.marker_refused",
+            event,
             transactional_id=transaction.transactional_id,
             producer_id=transaction.producer_id,
             producer_epoch=transaction.producer_epoch,
             coordinator_epoch=ending.shard.leader_epoch,
-            error=code.name,
+            topic=partition[0],
+            partition=partition[1],
+            **fields,
         )
 
     def _finish(self, ending: _Ending) -> None:
         """All partitions have their markers."""
         if not ending.is_written:
             ending.is_written = True
-            self._ends.add(partial(self._tell, ending))
+            self._ends.add(partial(self._complete, ending))
 
-    def _tell(self, ending: _Ending) -> None:
+    def _complete(self, ending: _Ending) -> None:
         """Have the machine complete the transaction. While replicas lack, it decides nothing: then again later."""
         if self._is_over(ending):
             return
         shard, transaction = ending.shard, ending.transaction
         written = MarkersWritten(
-            transaction.transactional_id, transaction.producer_id, transaction.producer_epoch
+            transaction.transactional_id, transaction.producer_id, transaction.producer_epoch, ending.is_spent
         )
         shard.submit(Ask(written, 0, None, self._broker.clock.wall_ms()))
         if shard.has_completed(transaction):
             self._endings.pop((shard, transaction.transactional_id), None)
         elif not shard.is_stopped:
             at = self._broker.clock.monotonic() + RETRY_SECONDS
-            self._broker.timers.at(at, partial(self._ends.add, partial(self._tell, ending)))
+            self._broker.timers.at(at, partial(self._ends.add, partial(self._complete, ending)))
 
     def statistics(self) -> dict[str, int]:
         """Figures for metrics."""
@@ -300,6 +349,25 @@ def _marker(ending: _Ending, partitions: list[TopicPartitionPair]) -> WritableTx
         ending.shard.leader_epoch,
         transaction.client_version,
     )
+
+
+def _open_in(response: Any, producer_id: int) -> dict[TopicPartitionPair, bool]:
+    """True for the partitions of a DescribeProducers in which this producer has an open transaction, or may have one.
+
+    The latter is said where this broker has no right to look. Partitions with another error are left out.
+    """
+    if response is None:
+        return {}
+    return {
+        (topic.name, described.partition_index): bool(described.error_code)
+        or any(
+            each.producer_id == producer_id and each.current_txn_start_offset >= 0
+            for each in described.active_producers
+        )
+        for topic in response.topics
+        for described in topic.partitions
+        if described.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    }
 
 
 def _codes(response: Any) -> dict[int, dict[TopicPartitionPair, ErrorCode]]:

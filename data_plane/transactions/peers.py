@@ -10,6 +10,7 @@ from metadata_quorum.replica.peers import PeerConnections
 from odradek.env.ports import ConnectionLost
 from wire.errors import ErrorCode, KafkaError, ProtocolError
 from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from wire.messages.describe_producers import DescribeProducersRequest
 from wire.messages.write_txn_markers import WriteTxnMarkersRequest
 
 
@@ -44,7 +45,9 @@ class BrokerPeers:
         return None if found is None or found.leader < 0 else found.leader
 
     async def ask(
-        self, broker_id: int, request: AddPartitionsToTxnRequest | WriteTxnMarkersRequest
+        self,
+        broker_id: int,
+        request: AddPartitionsToTxnRequest | DescribeProducersRequest | WriteTxnMarkersRequest,
     ) -> tuple[ErrorCode, Any]:
         """The answer, or NETWORK_EXCEPTION for a broker that is not reached within `request.timeout.ms`."""
         broker = self._broker

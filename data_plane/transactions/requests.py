@@ -88,6 +88,8 @@ class MarkersWritten:
     transactional_id: str
     producer_id: int
     producer_epoch: int
+    is_spent: bool = False
+    """True if a partition knows a higher epoch of the producer id, which is of no more use."""
 
 
 @attrs.frozen

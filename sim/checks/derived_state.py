@@ -18,8 +18,9 @@ from random import Random
 import attrs
 
 from data_plane.log.partition_log import PartitionLog
+from data_plane.log.parts.producer_entry import ProducerEntry
 from data_plane.log.parts.producer_recovery import note_batch
-from data_plane.log.parts.producer_state import ProducerEntry, ProducerState
+from data_plane.log.parts.producer_state import ProducerState
 from data_plane.log.segments.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from data_plane.log.segments.segment_index import SegmentIndex
 from sim.checks.watched import Hosted, Processes, partition_name

@@ -112,7 +112,7 @@ def test_committed_readers_stop_where_a_transaction_is_open(
     outcome = run("consume", topic, "--isolation", "read_committed")
     assert (outcome.code, outcome.out) == (0, "")
     assert outcome.err.startswith(
-        f"odradek: {topic}-0 is read up to offset 0, where an open transaction begins; 2 offsets are behind it"
+        f"odradek: {topic}-0 is read up to offset 0, where an open transaction begins, with 2 offsets behind it"
     )
     assert (
         run("consume", topic).out == run("consume", topic, "--isolation", "read_uncommitted").out == "0\n1\n"

@@ -30,6 +30,7 @@ from odradek.client.errors import (
 from odradek.client.shells.blocking import Client
 from tests.client.fresh_topics import wait_until_known
 from tests.kafka_jars import NO_RETENTION, TEST_HEAP
+from tests.node_process import RunningNode
 from wire.errors import ErrorCode, KafkaError
 
 pytestmark = pytest.mark.long
@@ -52,6 +53,7 @@ class Cluster:
         self.client = Client(bootstrap, timeout_ms=20_000)
         self.opened: list[Producer | Consumer] = []
         self.id = fresh_topic("id")
+        self.level = 2
 
     def topic(self, partitions: int = 1, **configs: str) -> str:
         """A new topic."""
@@ -99,7 +101,9 @@ class Cluster:
 
     def set_level(self, level: int) -> None:
         """Finalize a level of the feature."""
-        self.client.admin.update_features({_FEATURE: level}, allow_downgrade=level < 2)
+        if level != self.level:
+            self.client.admin.update_features({_FEATURE: level}, allow_downgrade=level < self.level)
+            self.level = level
 
     def close(self) -> None:
         for each in self.opened:
@@ -404,3 +408,46 @@ def test_a_transaction_outlives_kill_9_of_the_broker(
     finally:
         cluster.close()
         server.kill()
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_a_transaction_crosses_a_change_of_the_level(
+    server: Any, fresh_topic: Callable[[str], str], before: int, after: int
+) -> None:
+    """One that is open ends by the protocol in which it began (KIP-890); the next ones and new producers work, too."""
+    cross(Cluster(server.bootstrap, fresh_topic), before, after)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 0), (0, 2), (0, 1), (1, 0)])
+def test_a_transaction_crosses_a_change_from_or_to_level_0(
+    node: RunningNode, fresh_topic: Callable[[str], str], before: int, after: int
+) -> None:
+    """Records of the state's log have then no room for what level 2 needs (Kafka 4.3 refuses writes after 2 -> 0)."""
+    cross(Cluster(node.bootstrap, fresh_topic), before, after)
+
+
+def cross(cluster: Cluster, before: int, after: int) -> None:
+    """Change the level while one transaction is open that will be committed, and one that will be aborted."""
+    topic = cluster.topic(2)
+    try:
+        cluster.set_level(before)
+        committing = cluster.producer()
+        aborting = cluster.producer(transactional_id=f"{cluster.id}-aborting")
+        for producer, value in ((committing, b"crossing"), (aborting, b"aborted")):
+            producer.begin_transaction()
+            producer.send(topic, value, partition=0)
+            producer.flush()
+        cluster.set_level(after)
+        committing.send(topic, b"behind", partition=1)
+        committing.commit_transaction()
+        aborting.abort_transaction()
+        for producer, value in ((committing, b"next"), (aborting, b"after the abort")):
+            with producer.transaction():
+                producer.send(topic, value, partition=0)
+        cluster.producer()
+        with pytest.raises(TransactionError), committing.transaction():
+            committing.send(topic, b"fenced", partition=0)
+        assert sorted(cluster.committed(topic, 2)) == [b"after the abort", b"behind", b"crossing", b"next"]
+    finally:
+        cluster.set_level(2)
+        cluster.close()

@@ -42,6 +42,15 @@ DELIBERATE = (
         "A transaction could commit what its leader has lost. Clients demand `all` themselves.",
     ),
     Deliberate(
+        "WriteTxnMarkers, InitProducerId",
+        r"^write_txn_markers with the highest producer epoch, client \d: \[2[01]\]",
+        "leaves a transactional id in PrepareCommit or PrepareAbort for ever, once a partition has seen a higher epoch of "
+        "its producer",
+        "unless something is open in that partition, the transaction ends, its producer is fenced, and the next one gets a "
+        "new producer id",
+        "Such an epoch comes from an admin client's marker, which has ended the transaction in that partition.",
+    ),
+    Deliberate(
         "Produce",
         r"^produce v\d+ of a transactional batch beside others without a transactional id: ",
         "refuses a whole request without a transactional id in which one batch is transactional",

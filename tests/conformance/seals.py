@@ -15,6 +15,9 @@ from bench.kafka_server import KAFKA_VERSION
 from tests.conformance.comparison import RECORDING
 
 HERE = Path(__file__).parent
+PACKAGE = "tests.conformance."
+NO_QUESTIONS = frozenset((f"{PACKAGE}deliberate",))
+"""What says how answers differ, and asks nothing."""
 SEALS = HERE / "seals.json"
 SHARED = tuple(
     HERE / f"{name}.py"
@@ -37,10 +40,19 @@ SHARED = tuple(
 def seal_of(api: str) -> str:
     """The digest of an API's recorded answers, of its cases, of what they use, and of Kafka's release."""
     digest = hashlib.sha256(KAFKA_VERSION.encode())
-    for path in (*SHARED, HERE / "cases" / f"{api}.py"):
+    cases = HERE / "cases" / f"{api}.py"
+    for path in (*SHARED, *used_by(cases), cases):
         digest.update(ast.dump(without_docstrings(ast.parse(path.read_text()))).encode())
     digest.update((RECORDING / f"{api}.json").read_bytes())
     return digest.hexdigest()
+
+
+def used_by(cases: Path) -> list[Path]:
+    """The other modules of this folder that a file of cases asks with."""
+    imported = (each for each in ast.walk(ast.parse(cases.read_text())) if isinstance(each, ast.ImportFrom))
+    names = {each.module for each in imported if each.module is not None} - NO_QUESTIONS
+    paths = {HERE / f"{name.removeprefix(PACKAGE)}.py" for name in names if name.startswith(PACKAGE)}
+    return sorted(paths.difference(SHARED))
 
 
 def seals() -> dict[str, str]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_plane.coordination.asking import Ask
 from data_plane.coordination.decision_log import Latest
 from data_plane.coordination.records import CoordinatorRecord, RecordProducer, TransactionEnd
 from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.machine import GroupMachine
+from data_plane.groups.offsets import ExpireOffsets
 from data_plane.groups.records import (
     GroupMetadataValue,
     OffsetCommitValue,
@@ -23,6 +26,7 @@ from data_plane.groups.records import (
 )
 from data_plane.groups.state import GroupsState, state_of
 from data_plane.log.parts.verification import ONGOING
+from metadata_quorum.state_machine import DecisionContext
 from wire.coordinator_partition import coordinator_partition
 from wire.messages.coordinator_records import MemberMetadata
 from wire.metadata_frames import decode_coordinator_value
@@ -236,3 +240,20 @@ def test_a_group_belongs_to_the_partition_that_java_computes(group_id: str, java
     """`Utils.abs(groupId.hashCode()) % partitions`, where the smallest int counts as 0."""
     expected = 0 if java_hash == -(1 << 31) else abs(java_hash)
     assert coordinator_partition(group_id, 1 << 31) == expected
+
+
+def test_an_offset_that_a_transaction_may_replace_does_not_expire() -> None:
+    """KIP-98: what is pending keeps the committed offset before it, and its group; the marker ends that."""
+    settings = GroupSettings()
+    machine = GroupMachine(settings)
+    committed = offset_commit_record("g", "t", 0, OffsetCommitValue(10, -1, "", 1, -1, TOPIC_ID))
+    pending = offset_commit_record("g", "t", 0, OffsetCommitValue(20, -1, "", 1, -1, TOPIC_ID), PRODUCERS[1])
+    state = GroupsState().replay([committed], 0).replay([pending], 1)
+    machine.restore(state, 0, lambda: bytes(16))
+    context = DecisionContext(0, 0, 0, 0, Random(1), lambda: bytes(16))
+    late = Ask(ExpireOffsets(), 0, None, settings.offsets_retention_ms + 2)
+    assert machine.decide(state, late, context).records == []
+    state = state.replay([TransactionEnd(1, 0, 0, False, 1)], 2)
+    removed: Any = machine.decide(state, late, context).records
+    assert [record.encoded_value() for record in removed] == [None, None]
+    assert removed[0].encoded_key() == committed.encoded_key()

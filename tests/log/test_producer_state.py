@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_plane.log.partition_log import Origin
-from data_plane.log.parts.producer_state import BATCHES_KEPT, DamagedSnapshot, ProducerState
+from data_plane.log.parts.producer_entry import BATCHES_KEPT
+from data_plane.log.parts.producer_state import DamagedSnapshot, ProducerState
 from data_plane.log.segments.segment import file_name
 from tests.log.support import NOW_MS, ROOT, append, append_verified, batch, new_disk, new_log, open_log
 from wire.batches.transaction_markers import EndMarker, build_marker

@@ -21,9 +21,11 @@ from tests.conformance.servers import SETTINGS as BASE
 from tests.node.raw_client import RawClient
 from tests.security.table import PATH, render, rights
 from wire.api_keys import ApiKey
+from wire.errors import ErrorCode
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.create_acls import AclCreation, CreateAclsRequest
 from wire.messages.envelope import EnvelopeRequest
+from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.metadata import MetadataRequest
 
 BETWEEN_NODES_ALONE = {
@@ -76,6 +78,26 @@ def test_what_only_nodes_send_needs_cluster_action() -> None:
                 assert refused is None, api
             else:
                 assert refused.error_code == 31, api
+
+
+@pytest.mark.parametrize("two_phase", [False, True])
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("asked_for", [False, True])
+def test_two_phases_need_a_right_of_their_own(asked_for: bool, written: bool, two_phase: bool) -> None:
+    """KIP-939: `enable2Pc` takes TWO_PHASE_COMMIT on the transactional id, beside the WRITE that each producer needs."""
+    held = Authorizer(AuthorizerSettings())
+    granted = [Operation.WRITE] * written + [Operation.TWO_PHASE_COMMIT] * two_phase
+    acls = {
+        bytes([number]) * 16: Acl(ResourceType.TRANSACTIONAL_ID, "id", 3, "User:alice", "*", operation, 3)
+        for number, operation in enumerate(granted)
+    }
+    held.apply(acls, ())
+    request = InitProducerIdRequest("id", 60_000, enable2_pc=asked_for)
+    refused = DOORS[ApiKey.INIT_PRODUCER_ID](Asked(_rights(held), 6, Topics()), request)
+    if written and (two_phase or not asked_for):
+        assert refused is None
+    else:
+        assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def _rights(authorizer: Authorizer) -> Any:

@@ -225,8 +225,12 @@ class Quiet:
         entry = state.entries.pop(producer_id)
         self.sees("has forgotten producer", look)
         state.entries[producer_id] = entry
-        self.put(entry, "batches", array("q", [*entry.batches[:-4], 9, 9, 0, 0]), "knows of producer", look)
-        state.entries[77_777] = entry
+        batches = entry.batches
+        entry.batches = array("q", [*batches[:-4], 9, 9, 0, 0])
+        state.entries[producer_id] = entry
+        self.sees("knows of producer", look)
+        entry.batches = batches
+        state.entries[producer_id] = state.entries[77_777] = entry
         self.sees("knows a batch of producer 77777", look)
         del state.entries[77_777]
         segment = next(each for each in log.segments if each.index is not None and len(each.index.offsets))

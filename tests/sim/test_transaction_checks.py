@@ -93,10 +93,12 @@ class Quiet:
         state.ongoing = OrderedDict({**ongoing, 1 << 40: 77_777})
         self.sees("open transactions: .* knows .*77777")
         state.ongoing = ongoing
-        entry = next(each for each in state.entries.values() if each.coordinator_epoch >= 0)
+        producer_id, entry = next(each for each in state.entries.items() if each[1].coordinator_epoch >= 0)
         entry.coordinator_epoch += 1
+        state.entries[producer_id] = entry
         self.sees("coordinator epoch: .* its last marker has")
         entry.coordinator_epoch -= 1
+        state.entries[producer_id] = entry
         each = next(each for each in self.hosted if each.partition.log.producers.state is state)
         who = (each.member.name, each.key)
         log = each.partition.log

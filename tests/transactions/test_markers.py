@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from data_plane.transactions.coordinator import IDS_PER_TURN, TransactionShard
 from data_plane.transactions.markers import ENDS_PER_TURN, PARTITIONS_PER_TURN, STARTS_PER_TURN, MarkerSender
 from data_plane.transactions.state import Transaction, TransactionsState, TransactionStatus
 from metadata_quorum.image.layered_map import LayeredMap
+from wire.errors import ErrorCode
+from wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
 from wire.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -39,6 +49,45 @@ class Loop:
         self.timers = SimpleNamespace(at=lambda deadline, action: self.turns.append(action))
         self.newest = SimpleNamespace(image=SimpleNamespace(partition=self.partition))
 
+        self.codes: dict[int, ErrorCode] = {}
+        """Errors of partitions that refuse their markers."""
+        self.log = SimpleNamespace(warning=lambda event, **fields: self.lines.append((event, fields)))
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+        self.open_at: dict[int, int] = {}
+        """The partitions with a transaction of producer 7, and where it begins."""
+        self.lost = 0
+        """The number of answers to DescribeProducers that never come."""
+        self.denied = ErrorCode.NONE
+        """The error of each partition that is described."""
+        self.looked = 0
+        self.tasks = SimpleNamespace(start_soon=self.start)
+
+    def start(self, task: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        """Run a task that waits for nothing."""
+        with pytest.raises(StopIteration):
+            task(*arguments).send(None)
+
+    def run_woken(self) -> None:
+        """`run` goes on with what is woken."""
+
+    async def ask(self, leader: int, request: DescribeProducersRequest) -> tuple[ErrorCode, Any]:
+        self.looked += 1
+        if self.looked <= self.lost:
+            return ErrorCode.NETWORK_EXCEPTION, None
+        (topic,) = request.topics
+        described = [
+            PartitionResponse(
+                index,
+                self.denied,
+                None,
+                []
+                if self.denied
+                else [ProducerState(7, 9, 0, 0, 0, self.open_at.get(index, -1)), ProducerState(8)],
+            )
+            for index in topic.partition_indexes
+        ]
+        return ErrorCode.NONE, DescribeProducersResponse(0, [TopicResponse(topic.name, described)])
+
     def partition(self, topic: str, index: int) -> Any:
         self.routed[-1] += 1
         return SimpleNamespace(leader=NODE)
@@ -49,7 +98,10 @@ class Loop:
             topics = []
             for topic in marker.topics:
                 self.written[-1] += len(topic.partition_indexes)
-                codes = [WritableTxnMarkerPartitionResult(index, 0) for index in topic.partition_indexes]
+                codes = [
+                    WritableTxnMarkerPartitionResult(index, self.codes.get(index, ErrorCode.NONE))
+                    for index in topic.partition_indexes
+                ]
                 topics.append(WritableTxnMarkerTopicResult(topic.name, codes))
             results.append(WritableTxnMarkerResult(marker.producer_id, topics))
         done(WriteTxnMarkersResponse(results))
@@ -74,6 +126,7 @@ class Shard:
 
     def __init__(self) -> None:
         self.completed: list[str] = []
+        self.spent: list[bool] = []
 
     @property
     def told(self) -> int:
@@ -81,15 +134,23 @@ class Shard:
 
     def submit(self, ask: Any) -> None:
         self.completed.append(ask.request.transactional_id)
+        self.spent.append(ask.request.is_spent)
 
     def has_completed(self, transaction: Transaction) -> bool:
         return self.completed[-1] == transaction.transactional_id
 
 
-def end(partition_count: int) -> tuple[Loop, Shard, MarkerSender]:
+def end(
+    partition_count: int,
+    refused: dict[int, ErrorCode] | None = None,
+    open_at: dict[int, int] | None = None,
+    lost: int = 0,
+    denied: ErrorCode = ErrorCode.NONE,
+) -> tuple[Loop, Shard, MarkerSender]:
     """Commit a transaction that has so many partitions on this broker."""
     loop, shard = Loop(), Shard()
-    sender = MarkerSender(loop, None)  # type: ignore[arg-type]
+    loop.codes, loop.open_at, loop.lost, loop.denied = refused or {}, open_at or {}, lost, denied
+    sender = MarkerSender(loop, loop)  # type: ignore[arg-type]
     sender.write_here = loop.write
     partitions = frozenset(("t", index) for index in range(partition_count))
     sender.begin(shard, Transaction("id", 7, 0, 1000, TransactionStatus.PREPARE_COMMIT, partitions))
@@ -111,6 +172,44 @@ def test_a_small_transaction_ends_in_one_turn() -> None:
     loop, shard, _ = end(PARTITIONS_PER_TURN)
     assert loop.written == [PARTITIONS_PER_TURN]
     assert shard.told == 1
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_partition_that_knows_a_higher_producer_epoch_is_looked_at(is_open: bool) -> None:
+    """An open transaction there is an operator's to end. Without one the marker is left out, and the producer id is spent."""
+    refused = dict.fromkeys((1, 2), ErrorCode.INVALID_PRODUCER_EPOCH)
+    loop, shard, sender = end(4, refused, open_at={2: 40} if is_open else {})
+    assert shard.spent == ([] if is_open else [True])
+    assert sender.statistics() == {"ending": 0}
+    told = [(event, fields["partition"], fields.get("error")) for event, fields in loop.lines]
+    spent = [("transactions.producer_id_spent", 1, None)]
+    assert told == spent + [("transactions.marker_refused", 2, "INVALID_PRODUCER_EPOCH")] * is_open
+
+
+def test_a_partition_that_may_not_be_looked_at_is_left_alone() -> None:
+    """This broker has no right to READ the topic: the transaction stays in PrepareCommit, as in Kafka."""
+    loop, shard, sender = end(
+        4, {1: ErrorCode.INVALID_PRODUCER_EPOCH}, denied=ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    )
+    assert (loop.looked, shard.told) == (1, 0)
+    assert sender.statistics() == {"ending": 0}
+
+
+def test_a_partition_that_is_not_described_is_asked_again() -> None:
+    """The answer of its leader was lost: the marker is written again, and refused again."""
+    loop, shard, sender = end(4, {1: ErrorCode.INVALID_PRODUCER_EPOCH}, lost=3)
+    assert (loop.looked, shard.spent) == (4, [True])
+    assert sender.statistics() == {"ending": 0}
+
+
+def test_a_fenced_coordinator_leaves_the_transaction_to_another() -> None:
+    """TRANSACTION_COORDINATOR_FENCED: markers of a newer coordinator are there, so this one tells no end."""
+    loop, shard, sender = end(
+        4, {1: ErrorCode.INVALID_PRODUCER_EPOCH, 2: ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+    )
+    assert shard.told == 0
+    assert sender.statistics() == {"ending": 0}
+    assert loop.lines[-1][1]["error"] == "TRANSACTION_COORDINATOR_FENCED"
 
 
 def prepared(count: int) -> TransactionsState:

@@ -1,7 +1,7 @@
 """The transaction coordinator by scripts that read aloud: requests in, records and answers out.
 
 `pytest tests/transactions --rewrite` regenerates the expected output, to be reviewed as a difference. The answers to the
-same requests, where no marker is on its way, were compared with Apache Kafka 4.3's (`tests/conformance`).
+same requests are compared with Apache Kafka 4.3's (`tests/conformance`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ Commands (times in milliseconds; producers have names in capitals, the transacti
     add NAME TOPIC-PARTITION... [v=0|2] [epoch=+N|-N] [pid=ID] [id=T]
     verify NAME TOPIC-PARTITION... [epoch=+N|-N] [pid=ID] [id=T]
     end NAME commit|abort [v=0|2] [epoch=+N|-N] [pid=ID] [id=T]
-    markers [id=T]                        all partitions have the markers of the transaction that ends
+    markers [spent] [id=T]                all partitions have the markers of the transaction that ends; or one knows a
+                                          higher epoch of the producer id
     epoch NUMBER [id=T]                   the producer's epochs are used up to this one
     check                                 the check for transactions that have taken too long
     expire                                the check for transactional ids that nobody uses
@@ -223,7 +224,10 @@ class TransactionScript:
 
     def do_markers(self, words: list[str], options: dict[str, str]) -> None:
         each = self.state.transactions[options.get("id", "t")]
-        self.ask("", "", MarkersWritten(each.transactional_id, each.producer_id, each.producer_epoch))
+        written = MarkersWritten(
+            each.transactional_id, each.producer_id, each.producer_epoch, is_spent="spent" in words
+        )
+        self.ask("", "", written)
 
     def do_epoch(self, words: list[str], options: dict[str, str]) -> None:
         each = self.state.transactions[options.get("id", "t")]

@@ -21,7 +21,6 @@ counts as committed: the coordinator had decided before any marker was written, 
 
 from __future__ import annotations
 
-from array import array
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from struct import Struct
@@ -29,6 +28,22 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from data_plane.log.parts.producer_entry import (
+    BATCH,
+    HEAD,
+    HEAD_SIZE,
+    NO_BATCH,
+    NO_BEGIN,
+    OLDEST_AT,
+    Duplicate,
+    ProducerEntries,
+    begin_of_silence,
+    find_duplicate,
+    pack_with_batch,
+    read_head,
+    read_what_decides,
+    silent_since,
+)
 from wire.batches.batch_header import SEQUENCE_MASK
 from wire.batches.transaction_markers import EndMarker
 from wire.errors import ErrorCode, KafkaError
@@ -38,25 +53,15 @@ NO_OFFSET = (1 << 63) - 1
 EPOCH_MAX = (1 << 15) - 1
 _EPOCHS_GROW_SINCE = 2
 """The transaction version in which each marker has a higher epoch than the transaction that it ends (KIP-890)."""
-BATCHES_KEPT = 5
 NO_EPOCH = -1
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEADER = Struct(">hIi")
 _CRC_END = 6
 _SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
-_FIELDS = 4
 
 
 class DamagedSnapshot(Exception):
     """A producer snapshot is cut, has a wrong checksum or an unknown version."""
-
-
-class Duplicate(NamedTuple):
-    """A batch that the log already has. `timestamp_ms` is the newest of its records."""
-
-    base_offset: int
-    last_offset: int
-    timestamp_ms: int
 
 
 class EndedTransaction(NamedTuple):
@@ -79,66 +84,14 @@ class ActiveProducer(NamedTuple):
     current_txn_start_offset: int
 
 
-class ProducerEntry:
-    """One producer. `batches` holds (last sequence, last offset, offset delta, timestamp) of up to five batches."""
-
-    __slots__ = (
-        "batches",
-        "coordinator_epoch",
-        "current_txn_first_offset",
-        "epoch",
-        "last_timestamp_ms",
-        "silent_at_offset",
-        "silent_since_ms",
-    )
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.coordinator_epoch = -1
-        self.current_txn_first_offset = -1
-        self.last_timestamp_ms = -1
-        self.batches = array("q")
-        self.silent_at_offset = -1
-        self.silent_since_ms = -1
-        """When a look at expiry first found the last batch at `silent_at_offset`, by the monotonic clock; -1: not yet."""
-
-    @property
-    def last_sequence(self) -> int:
-        return self.batches[-4] if self.batches else -1
-
-    @property
-    def last_offset(self) -> int:
-        return self.batches[-3] if self.batches else -1
-
-    @property
-    def last_offsets(self) -> list[int]:
-        """The last offset of each kept batch, ascending."""
-        return self.batches[1::_FIELDS].tolist()
-
-    @property
-    def first_sequence(self) -> int:
-        """The sequence number that the first kept batch begins with."""
-        return (self.batches[0] - self.batches[2]) & SEQUENCE_MASK
-
-    def find_duplicate(self, epoch: int, base_sequence: int, last_sequence: int) -> Duplicate | None:
-        """The kept batch with exactly these sequences, if any."""
-        batches = self.batches
-        if epoch == self.epoch:
-            for at in range(0, len(batches), _FIELDS):
-                delta = batches[at + 2]
-                if batches[at] == last_sequence and (last_sequence - delta) & SEQUENCE_MASK == base_sequence:
-                    last_offset = batches[at + 1]
-                    return Duplicate(last_offset - delta, last_offset, batches[at + 3])
-        return None
-
-
 class ProducerState:
     """All producers of one log. Change it only with what is appended."""
 
-    __slots__ = ("ended", "entries", "first_ongoing", "ongoing")
+    __slots__ = ("_packed", "ended", "first_ongoing", "ongoing")
 
     def __init__(self) -> None:
-        self.entries: dict[int, ProducerEntry] = {}
+        self._packed: dict[int, bytes] = {}
+        """The producers by id, in the form of `producer_entry`."""
         self.ongoing: OrderedDict[int, int] = OrderedDict()
         """The producers of the open transactions by first offset, ascending."""
         self.first_ongoing = NO_OFFSET
@@ -146,6 +99,11 @@ class ProducerState:
         self.ended: deque[tuple[int, int]] = deque()
         """(marker's offset, first offset) of transactions whose marker may be at the high watermark or behind it. Both
         ascend: one that ended before a later one's end and began behind its beginning is left out."""
+
+    @property
+    def entries(self) -> ProducerEntries:
+        """The producers by id, each unpacked when it is asked for."""
+        return ProducerEntries(self._packed)
 
     def check(
         self,
@@ -162,18 +120,21 @@ class ProducerState:
                 OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, or a new epoch that does not start at 0, INVALID_TXN_STATE for
                 a batch without a transaction while the producer has one open.
         """
-        entry = self.entries.get(producer_id)
-        if entry is None:
+        packed = self._packed.get(producer_id)
+        if packed is None:
             return None
-        batches = entry.batches
-        last_sequence = batches[-4] if batches else -1
-        if epoch == entry.epoch:
+        if len(packed) > HEAD_SIZE:
+            known_epoch, begin, last_sequence = read_what_decides(packed)
+        else:
+            known_epoch, _, begin, _ = read_head(packed)
+            last_sequence = -1
+        if epoch == known_epoch:
             if base_sequence == (last_sequence + 1) & SEQUENCE_MASK:
-                if entry.current_txn_first_offset >= 0 and not is_transactional:
+                if begin >= 0 and not is_transactional:
                     raise _not_transactional(producer_id)
                 return None
-            duplicate = entry.find_duplicate(
-                epoch, base_sequence, (base_sequence + last_offset_delta) & SEQUENCE_MASK
+            duplicate = find_duplicate(
+                packed, epoch, base_sequence, (base_sequence + last_offset_delta) & SEQUENCE_MASK
             )
             if duplicate is not None:
                 return duplicate
@@ -182,15 +143,15 @@ class ProducerState:
                 f"Out of order sequence number for producer {producer_id}: {base_sequence} "
                 f"(incoming seq. number), {last_sequence} (current end sequence number)",
             )
-        if epoch < entry.epoch:
-            raise _old_epoch(producer_id, epoch, entry.epoch)
-        if base_sequence and entry.epoch != NO_EPOCH:
+        if epoch < known_epoch:
+            raise _old_epoch(producer_id, epoch, known_epoch)
+        if base_sequence and known_epoch != NO_EPOCH:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"Invalid sequence number for new epoch of producer {producer_id}: {base_sequence} "
                 f"(incoming seq. number), {epoch} (incoming epoch)",
             )
-        if entry.current_txn_first_offset >= 0 and not is_transactional:
+        if begin >= 0 and not is_transactional:
             raise _not_transactional(producer_id)
         return None
 
@@ -198,26 +159,33 @@ class ProducerState:
         self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int
     ) -> Duplicate | None:
         """The kept batch that a client's batch repeats, if any."""
-        entry = self.entries.get(producer_id)
-        if entry is None:
+        packed = self._packed.get(producer_id)
+        if packed is None:
             return None
-        return entry.find_duplicate(epoch, base_sequence, (base_sequence + last_offset_delta) & SEQUENCE_MASK)
+        return find_duplicate(
+            packed, epoch, base_sequence, (base_sequence + last_offset_delta) & SEQUENCE_MASK
+        )
 
     def has_ongoing(self, producer_id: int, epoch: int) -> bool:
         """True if the producer has a transaction open here, in this epoch."""
-        entry = self.entries.get(producer_id)
-        return entry is not None and entry.current_txn_first_offset >= 0 and entry.epoch == epoch
+        packed = self._packed.get(producer_id)
+        if packed is None:
+            return False
+        known_epoch, _, begin, _ = read_head(packed)
+        return bool(begin >= 0 and known_epoch == epoch)
 
     def is_unsequenced(self, producer_id: int) -> bool:
         """True if no batch of the producer's present epoch is known."""
-        entry = self.entries.get(producer_id)
-        return entry is None or not entry.batches
+        packed = self._packed.get(producer_id)
+        return packed is None or len(packed) == HEAD_SIZE
 
     def check_epoch(self, producer_id: int, epoch: int) -> None:
         """Check the epoch of a batch that a coordinator appends. Raises `KafkaError` INVALID_PRODUCER_EPOCH."""
-        entry = self.entries.get(producer_id)
-        if entry is not None and epoch < entry.epoch:
-            raise _old_epoch(producer_id, epoch, entry.epoch)
+        packed = self._packed.get(producer_id)
+        if packed is not None:
+            known_epoch = read_head(packed)[0]
+            if epoch < known_epoch:
+                raise _old_epoch(producer_id, epoch, known_epoch)
 
     def check_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int
@@ -261,25 +229,32 @@ class ProducerState:
         is_transactional: bool,
     ) -> None:
         """Note an appended batch of data. A coordinator's batch has no sequence number (-1)."""
-        entry = self._entry(producer_id, epoch)
-        batches = entry.batches
-        batches.extend(
-            (
-                (base_sequence + last_offset_delta) & SEQUENCE_MASK if base_sequence >= 0 else -1,
-                last_offset,
-                last_offset_delta,
-                timestamp_ms,
-            )
+        packed = self._packed.get(producer_id)
+        coordinator_epoch = begin = -1
+        older = b""
+        if packed is not None:
+            known_epoch, coordinator_epoch, begin, _ = read_head(packed)
+            if known_epoch == epoch:
+                older = packed[HEAD_SIZE:OLDEST_AT]
+        if begin < 0:
+            begin = NO_BEGIN
+            if is_transactional:
+                begin = last_offset - last_offset_delta
+                self.ongoing[begin] = producer_id
+                if begin < self.first_ongoing:
+                    self.first_ongoing = begin
+        last_sequence = (base_sequence + last_offset_delta) & SEQUENCE_MASK if base_sequence >= 0 else -1
+        newest = pack_with_batch(
+            epoch,
+            coordinator_epoch,
+            begin,
+            timestamp_ms,
+            last_sequence,
+            last_offset,
+            last_offset_delta,
+            timestamp_ms,
         )
-        if len(batches) > BATCHES_KEPT * _FIELDS:
-            del batches[:_FIELDS]
-        entry.last_timestamp_ms = timestamp_ms
-        if is_transactional and entry.current_txn_first_offset < 0:
-            first_offset = last_offset - last_offset_delta
-            entry.current_txn_first_offset = first_offset
-            self.ongoing[first_offset] = producer_id
-            if first_offset < self.first_ongoing:
-                self.first_ongoing = first_offset
+        self._packed[producer_id] = newest + older
 
     def end_transaction(
         self, producer_id: int, epoch: int, offset: int, timestamp_ms: int, marker: EndMarker
@@ -288,11 +263,14 @@ class ProducerState:
 
         Returns the transaction that it ends; None if this log has no records of it.
         """
-        entry = self._entry(producer_id, epoch)
-        first_offset = entry.current_txn_first_offset
-        entry.current_txn_first_offset = -1
-        entry.last_timestamp_ms = timestamp_ms
-        entry.coordinator_epoch = max(entry.coordinator_epoch, marker.coordinator_epoch)
+        packed = self._packed.get(producer_id)
+        coordinator_epoch, first_offset, batches = -1, NO_BEGIN, b""
+        if packed is not None:
+            known_epoch, coordinator_epoch, first_offset, _ = read_head(packed)
+            if known_epoch == epoch:
+                batches = packed[HEAD_SIZE:]
+        coordinator_epoch = max(coordinator_epoch, marker.coordinator_epoch)
+        self._packed[producer_id] = HEAD.pack(epoch, coordinator_epoch, NO_BEGIN, timestamp_ms) + batches
         if first_offset < 0:
             return None
         ended = self.ended
@@ -326,15 +304,6 @@ class ProducerState:
         while ended and ended[0][0] < high_watermark:
             ended.popleft()
 
-    def _entry(self, producer_id: int, epoch: int) -> ProducerEntry:
-        entry = self.entries.get(producer_id)
-        if entry is None:
-            entry = self.entries[producer_id] = ProducerEntry(epoch)
-        elif epoch != entry.epoch:
-            entry.epoch = epoch
-            del entry.batches[:]
-        return entry
-
     def reaches(self, offset: int) -> bool:
         """True if anything known comes from `offset` or later, so that a truncation there would undo it."""
         return any(
@@ -349,49 +318,40 @@ class ProducerState:
         batch of a forgotten producer may stand anywhere, so a lost one may come behind it.)
         """
         expired = []
-        for producer_id, entry in self.entries.items():
-            if entry.current_txn_first_offset >= 0:
-                entry.silent_since_ms = -1
-            elif entry.silent_since_ms < 0 or entry.silent_at_offset != entry.last_offset:
-                entry.silent_since_ms, entry.silent_at_offset = now_ms, entry.last_offset
-            elif now_ms - entry.silent_since_ms >= expiration_ms:
+        for producer_id, packed in self._packed.items():
+            epoch, coordinator_epoch, begin, timestamp_ms = read_head(packed)
+            if begin == NO_BEGIN:
+                head = HEAD.pack(epoch, coordinator_epoch, begin_of_silence(now_ms), timestamp_ms)
+                self._packed[producer_id] = head + packed[HEAD_SIZE:]
+            elif begin < NO_BEGIN and now_ms - silent_since(begin) >= expiration_ms:
                 expired.append(producer_id)
         for producer_id in expired:
-            del self.entries[producer_id]
+            del self._packed[producer_id]
         return len(expired)
 
     def active_producers(self) -> Iterator[ActiveProducer]:
-        for producer_id, entry in self.entries.items():
+        for producer_id, packed in self._packed.items():
+            epoch, coordinator_epoch, begin, timestamp_ms = read_head(packed)
+            last_sequence = BATCH.unpack_from(packed, HEAD_SIZE)[0] if len(packed) > HEAD_SIZE else -1
             yield ActiveProducer(
-                producer_id,
-                entry.epoch,
-                entry.last_sequence,
-                entry.last_timestamp_ms,
-                entry.coordinator_epoch,
-                entry.current_txn_first_offset,
+                producer_id, epoch, last_sequence, timestamp_ms, coordinator_epoch, max(begin, NO_BEGIN)
             )
 
     def encode(self) -> bytes:
         """A snapshot file."""
         body = bytearray(_SNAPSHOT_HEADER.size)
         count = 0
-        for producer_id, entry in self.entries.items():
-            batches = entry.batches
-            for at in range(0, len(batches) - _FIELDS, _FIELDS):
-                sequence, offset, delta, timestamp = batches[at : at + _FIELDS]
-                body += _SNAPSHOT_ENTRY.pack(
-                    producer_id, entry.epoch, sequence, offset, delta, timestamp, -1, -1
-                )
+        for producer_id, packed in self._packed.items():
+            epoch, coordinator_epoch, begin, newest_ms = read_head(packed)
+            for at in range(len(packed) - BATCH.size, HEAD_SIZE, -BATCH.size):
+                body += _SNAPSHOT_ENTRY.pack(producer_id, epoch, *BATCH.unpack_from(packed, at), -1, -1)
                 count += 1
+            sequence, offset, delta, _ = (
+                BATCH.unpack_from(packed, HEAD_SIZE) if len(packed) > HEAD_SIZE else NO_BATCH
+            )
+            begun = max(begin, NO_BEGIN)
             body += _SNAPSHOT_ENTRY.pack(
-                producer_id,
-                entry.epoch,
-                entry.last_sequence,
-                entry.last_offset,
-                batches[-2] if batches else 0,
-                entry.last_timestamp_ms,
-                entry.coordinator_epoch,
-                entry.current_txn_first_offset,
+                producer_id, epoch, sequence, offset, delta, newest_ms, coordinator_epoch, begun
             )
             count += 1
         _SNAPSHOT_HEADER.pack_into(body, 0, _SNAPSHOT_VERSION, 0, count)
@@ -411,21 +371,18 @@ class ProducerState:
         if count < 0 or len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
             raise DamagedSnapshot(f"{count} entries in {len(data)} bytes")
         state = cls()
+        packed = state._packed
+        begun: dict[int, int] = {}
         for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEADER.size :]):
             producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first = fields
-            entry = state._entry(producer_id, epoch)
-            entry.coordinator_epoch = coordinator_epoch
-            entry.current_txn_first_offset = txn_first
-            entry.last_timestamp_ms = timestamp
-            if offset >= 0:
-                entry.batches.extend((sequence, offset, delta, timestamp))
-                del entry.batches[: -BATCHES_KEPT * _FIELDS]
-        begun = (
-            (entry.current_txn_first_offset, producer_id)
-            for producer_id, entry in state.entries.items()
-            if entry.current_txn_first_offset >= 0
-        )
-        state.ongoing.update(sorted(begun))
+            older = packed.get(producer_id, b"")
+            older = older[HEAD_SIZE:OLDEST_AT] if older and read_head(older)[0] == epoch else b""
+            newest = BATCH.pack(sequence, offset, delta, timestamp) if offset >= 0 else b""
+            begin = max(txn_first, NO_BEGIN)
+            packed[producer_id] = HEAD.pack(epoch, coordinator_epoch, begin, timestamp) + newest + older
+            begun[producer_id] = begin
+        by_offset = ((begin, producer_id) for producer_id, begin in begun.items() if begin >= 0)
+        state.ongoing.update(sorted(by_offset))
         state.first_ongoing = next(iter(state.ongoing), NO_OFFSET)
         return state
 

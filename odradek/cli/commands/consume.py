@@ -154,8 +154,8 @@ def _spans(
         stable_end = stable[key].offset
         if stable_end < end and not args.follow:
             print(
-                f"odradek: {key} is read up to offset {stable_end}, where an open transaction begins; "
-                f"{counted(end - stable_end, 'offset')} are behind it (`odradek txn find-hanging "
+                f"odradek: {key} is read up to offset {stable_end}, where an open transaction begins, with "
+                f"{counted(end - stable_end, 'offset')} behind it (`odradek txn find-hanging "
                 f"--topic {key.topic} --max-transaction-timeout 0` tells whose it is)",
                 file=sys.stderr,
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from tests.conformance.prepared import NEIGHBOURS, ask_all, prepared_case
 from tests.conformance.talk import Talk, case
 from tests.conformance.transactions import STATES, V1, V2, Producer, in_state
 
@@ -36,3 +37,15 @@ def _(talk: Talk) -> None:
         producer.ask(producer.offsets_request(""), version)
         producer.ask(producer.offsets_request("", by=1), version)
     producer.look()
+
+
+@prepared_case("add_offsets_to_txn")
+def _(talk: Talk, producer: Producer) -> None:
+    ask_all(
+        talk,
+        [
+            (producer.offsets_request(talk.name("ao-prepared"), by=by, other=other), version)
+            for version in range(5)
+            for by, other in NEIGHBOURS
+        ],
+    )

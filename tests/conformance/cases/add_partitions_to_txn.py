@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from tests.conformance.prepared import NEIGHBOURS, ask_all, prepared_case
 from tests.conformance.talk import Talk, case
 from tests.conformance.transactions import BATCHED_SINCE, STATES, V1, V2, Producer, in_state
 from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTransaction
@@ -123,3 +124,19 @@ def _batched(talk: Talk, *, version: int) -> None:
 
 for _version in (4, 5):
     case(f"add_partitions_to_txn v{_version} of several transactions")(partial(_batched, version=_version))
+
+
+@prepared_case("add_partitions_to_txn")
+def _(talk: Talk, producer: Producer) -> None:
+    asked = [
+        (producer.add_request({producer.topic: [index]}, version=version, by=by, other=other), version)
+        for version in range(6)
+        for index in (0, 1)
+        for by, other in NEIGHBOURS
+    ]
+    asked += [
+        (producer.add_request(version=version, by=by, other=other, verify_only=True), version)
+        for version in (4, 5)
+        for by, other in NEIGHBOURS
+    ]
+    ask_all(talk, asked)

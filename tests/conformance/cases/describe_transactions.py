@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from tests.conformance.prepared import prepared_case
 from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import COMMIT, STATES, V1, V2, in_state
+from tests.conformance.transactions import COMMIT, STATES, V1, V2, Producer, in_state
 from wire.messages.describe_transactions import DescribeTransactionsRequest
 
 
@@ -50,3 +51,9 @@ def _(talk: Talk) -> None:
     producer.look()
     producer.ask(producer.end_request(COMMIT), 4)
     producer.look()
+
+
+@prepared_case("describe_transactions")
+def _(talk: Talk, producer: Producer) -> None:
+    named = producer.transactional_id
+    talk.ask(DescribeTransactionsRequest([named, talk.name("nobody"), named]), 0)

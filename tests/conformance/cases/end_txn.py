@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from tests.conformance.prepared import NEIGHBOURS, ask_all, prepared_case
 from tests.conformance.talk import Talk, case
 from tests.conformance.transactions import ABORT, COMMIT, END, STATES, V1, V2, Producer, in_state
 from wire.messages.end_txn import EndTxnRequest
@@ -129,3 +130,16 @@ def _(talk: Talk) -> None:
         talk.delete_topic(producer.topic)
         producer.ask(producer.end_request(COMMIT), END[client])
         producer.look()
+
+
+@prepared_case("end_txn")
+def _(talk: Talk, producer: Producer) -> None:
+    for version in range(6):
+        ask_all(
+            talk,
+            [
+                (producer.end_request(is_commit, by=by, other=other), version)
+                for is_commit in (COMMIT, ABORT)
+                for by, other in NEIGHBOURS
+            ],
+        )

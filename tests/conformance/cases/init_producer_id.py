@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from tests.conformance.prepared import NEIGHBOURS, ask_all, prepared_case
 from tests.conformance.talk import Talk, case
 from tests.conformance.transactions import STATES, STRANGER, TIMEOUT_MS, V1, V2, Producer, in_state
 from wire.messages.init_producer_id import InitProducerIdRequest
@@ -112,3 +113,15 @@ for _state in STATES:
             case(f"init_producer_id v{_version} of client {_client} that recovers when {_state}")(
                 partial(_recovers, state=_state, client=_client, version=_version)
             )
+
+
+@prepared_case("init_producer_id")
+def _(talk: Talk, producer: Producer) -> None:
+    asked = [(producer.init_request(), version) for version in range(6)]
+    asked += [
+        (producer.init_request(producer.producer_id + other, producer.epoch + by), version)
+        for version in (3, 4, 5)
+        for by, other in NEIGHBOURS
+        if producer.epoch + by >= 0
+    ]
+    ask_all(talk, asked)

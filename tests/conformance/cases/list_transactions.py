@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tests.conformance.prepared import STATE, prepared_case
 from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import V1, V2, Producer, in_state
+from tests.conformance.transactions import ABORT, COMMIT, V1, V2, Producer, in_state
 from wire.messages.list_transactions import ListTransactionsRequest
 
 CREATED = ("empty", "ongoing", "committed", "aborted")
@@ -127,3 +128,11 @@ def _(talk: Talk) -> None:
     for client in (V1, V2):
         producer = in_state(talk, f"lt-late-{client}", "timed out", client)
         talk.ask(ListTransactionsRequest([], []), 2, _only({producer.transactional_id}))
+
+
+@prepared_case("list_transactions")
+def _(talk: Talk, producer: Producer) -> None:
+    for version in range(3):
+        for states in ([], list(STATE.values()), [STATE[COMMIT]], [STATE[ABORT]], ["Ongoing"]):
+            request = ListTransactionsRequest(states, [])
+            talk.ask(request, version, _only({producer.transactional_id}))

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from functools import partial
 
 from tests.conformance.batches import Batch, batch, patched
+from tests.conformance.prepared import NEIGHBOURS, ask_all, prepared_case
 from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import COMMIT, END, STATES, V1, V2, in_state
+from tests.conformance.transactions import COMMIT, END, STATES, V1, V2, Producer, in_state
 from wire.api import ApiKey
 from wire.batches.compression import CompressionType
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -367,3 +368,16 @@ for _version in range(9, 14):
         partial(_nameless_transaction, version=_version)
     )
     case(f"produce v{_version} of odd transactions")(partial(_odd_transactions, version=_version))
+
+
+@prepared_case("produce")
+def _(talk: Talk, producer: Producer) -> None:
+    ask_all(
+        talk,
+        [
+            (producer.produce_request(index=index, by=by, other=other), version)
+            for version in (11, 12)
+            for index in (0, 1)
+            for by, other in NEIGHBOURS
+        ],
+    )

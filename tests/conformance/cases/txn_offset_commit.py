@@ -8,6 +8,7 @@ from typing import Any
 from tests.conformance.members import STRANGER as NO_MEMBER
 from tests.conformance.members import stable
 from tests.conformance.offsets import commit
+from tests.conformance.prepared import NEIGHBOURS, ask_all, prepared_case
 from tests.conformance.talk import Talk, case
 from tests.conformance.transactions import ABORT, COMMIT, END, STATES, V1, V2, Producer, in_state
 from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
@@ -237,3 +238,14 @@ def _(talk: Talk) -> None:
         for producer, is_commit in zip(reversed(producers), outcomes, strict=True):
             producer.ask(producer.end_request(is_commit), 5)
             _fetch(talk, group, topic)
+
+
+@prepared_case("txn_offset_commit")
+def _(talk: Talk, producer: Producer) -> None:
+    for version in range(6):
+        group = talk.name(f"tc-prepared-{producer.client}-{version}")
+        ask_all(
+            talk,
+            [(producer.commit_request(group, by=by, other=other), version) for by, other in NEIGHBOURS],
+        )
+        _fetch(talk, group, producer.topic)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.conformance.batches import batch
 from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import PRODUCE, V1, V2, in_state
+from tests.conformance.transactions import END, PRODUCE, V1, V2, in_state
 from wire.batches.batch_header import iter_batches
 from wire.messages.describe_cluster import DescribeClusterRequest
 from wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
@@ -332,4 +332,24 @@ def _of_an_open_transaction(talk: Talk, *, client: int) -> None:
 for _client in (V1, V2):
     case(f"write_txn_markers of a coordinator's open transaction, client {_client}")(
         partial(_of_an_open_transaction, client=_client)
+    )
+
+
+def _with_the_highest_epoch(talk: Talk, *, client: int) -> None:
+    """An admin client ends what is open, with an epoch above all that the coordinator gives out."""
+    producer = in_state(talk, f"wtm-highest-{client}", "ongoing", client)
+    topics = [WritableTxnMarkerTopic(producer.topic, [0])]
+    marker = WritableTxnMarker(producer.producer_id, EPOCH_MAX, ABORT, topics, 0, 0)
+    talk.ask(WriteTxnMarkersRequest([marker]), 1)
+    _look(talk, producer.topic)
+    talk.ask(producer.end_request(COMMIT), END[client])
+    _look(talk, producer.topic)
+    # Kafka's coordinator gives the marker up, and the transactional id can do no more.
+    talk.ask(producer.init_request(), 5)
+    producer.look()
+
+
+for _client in (V1, V2):
+    case(f"write_txn_markers with the highest producer epoch, client {_client}")(
+        partial(_with_the_highest_epoch, client=_client)
     )

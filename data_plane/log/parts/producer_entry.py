@@ -1,0 +1,154 @@
+"""One producer as a log keeps it: packed into bytes, since a log may know many thousands.
+
+A packed entry has a head, then up to five batches, the newest first. The next append reads the head and that batch, and
+puts its own batch before it. Packed bytes take 80 bytes of memory with one batch, 176 with five. (Slots and integers
+would take about 200 and 360.) The garbage collector passes by them.
+
+`ProducerEntry` is the same with names, for all who are in no hurry.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, MutableMapping
+from struct import Struct
+from typing import NamedTuple
+
+from wire.batches.batch_header import SEQUENCE_MASK
+
+BATCHES_KEPT = 5
+NO_BEGIN = -1
+HEAD = Struct("<hiqq")
+"""Epoch, coordinator epoch, begin, newest timestamp. The begin is the first offset of the open transaction. Below 0
+there is none: -1, or the silence that a look at expiry has found (`begin_of_silence`)."""
+BATCH = Struct("<iqiq")
+"""Last sequence, last offset, offset delta, timestamp."""
+read_head = HEAD.unpack_from
+read_what_decides = Struct("<h4xq8xi").unpack_from
+"""Epoch, begin and last sequence: what decides about the next batch. Only for an entry that has batches."""
+NO_BATCH = (-1, -1, 0, -1)
+"""The fields of a batch where none is known."""
+pack_with_batch = Struct("<hiqqiqiq").pack
+HEAD_SIZE = HEAD.size
+OLDEST_AT = HEAD_SIZE + (BATCHES_KEPT - 1) * BATCH.size
+"""Where the oldest of five batches is, which the next one drives out."""
+_SILENT_FROM = -2
+FIELDS = 4
+
+
+class Duplicate(NamedTuple):
+    """A batch that the log already has. `timestamp_ms` is the newest of its records."""
+
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+def find_duplicate(packed: bytes, epoch: int, base_sequence: int, last_sequence: int) -> Duplicate | None:
+    """The batch of a packed entry with exactly these sequences, if any."""
+    if len(packed) == HEAD_SIZE:
+        return None
+    known_epoch, _, newest_sequence = read_what_decides(packed)
+    if known_epoch != epoch or base_sequence == (newest_sequence + 1) & SEQUENCE_MASK:
+        return None
+    for at in range(HEAD_SIZE, len(packed), BATCH.size):
+        sequence, last_offset, delta, timestamp_ms = BATCH.unpack_from(packed, at)
+        if sequence == last_sequence and (sequence - delta) & SEQUENCE_MASK == base_sequence:
+            return Duplicate(last_offset - delta, last_offset, timestamp_ms)
+    return None
+
+
+def begin_of_silence(now_ms: int) -> int:
+    """The begin of a producer without a transaction whom a look at `now_ms` has found silent; see `silent_since`."""
+    return _SILENT_FROM - now_ms
+
+
+def silent_since(begin: int) -> int:
+    """When a look first found this producer silent, in monotonic milliseconds; -1 if none has."""
+    return _SILENT_FROM - begin if begin <= _SILENT_FROM else -1
+
+
+class ProducerEntry:
+    """One producer. `batches` holds (last sequence, last offset, offset delta, timestamp) of up to five batches, the
+    oldest first."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "current_txn_first_offset",
+        "epoch",
+        "last_timestamp_ms",
+        "silent_since_ms",
+    )
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.coordinator_epoch = -1
+        self.current_txn_first_offset = -1
+        self.last_timestamp_ms = -1
+        self.batches = array("q")
+        self.silent_since_ms = -1
+        """When a look at expiry first found no new batch, by the monotonic clock; else -1."""
+
+    @classmethod
+    def of(cls, packed: bytes) -> ProducerEntry:
+        epoch, coordinator_epoch, begin, last_timestamp_ms = read_head(packed)
+        entry = cls(epoch)
+        entry.coordinator_epoch = coordinator_epoch
+        entry.current_txn_first_offset = max(begin, NO_BEGIN)
+        entry.last_timestamp_ms = last_timestamp_ms
+        entry.silent_since_ms = silent_since(begin)
+        for at in range(len(packed) - BATCH.size, HEAD_SIZE - 1, -BATCH.size):
+            entry.batches.extend(BATCH.unpack_from(packed, at))
+        return entry
+
+    def packed(self) -> bytes:
+        begin = self.current_txn_first_offset
+        if begin < 0 <= self.silent_since_ms:
+            begin = begin_of_silence(self.silent_since_ms)
+        batches = self.batches
+        return HEAD.pack(self.epoch, self.coordinator_epoch, begin, self.last_timestamp_ms) + b"".join(
+            BATCH.pack(*batches[at : at + FIELDS]) for at in range(len(batches) - FIELDS, -1, -FIELDS)
+        )
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-4] if self.batches else -1
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-3] if self.batches else -1
+
+    @property
+    def last_offsets(self) -> list[int]:
+        """The last offset of each kept batch, ascending."""
+        return self.batches[1::FIELDS].tolist()
+
+    @property
+    def first_sequence(self) -> int:
+        """The sequence number that the first kept batch begins with."""
+        return (self.batches[0] - self.batches[2]) & SEQUENCE_MASK
+
+
+class ProducerEntries(MutableMapping[int, ProducerEntry]):
+    """Packed entries by producer id, as entries with names. A change of an entry counts once it is put back."""
+
+    __slots__ = ("_packed",)
+
+    def __init__(self, packed: dict[int, bytes]) -> None:
+        self._packed = packed
+
+    def __getitem__(self, producer_id: int) -> ProducerEntry:
+        return ProducerEntry.of(self._packed[producer_id])
+
+    def __setitem__(self, producer_id: int, entry: ProducerEntry) -> None:
+        self._packed[producer_id] = entry.packed()
+
+    def __delitem__(self, producer_id: int) -> None:
+        del self._packed[producer_id]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._packed)
+
+    def __len__(self) -> int:
+        return len(self._packed)
