@@ -135,8 +135,8 @@ class GroupMembership:
         self.member_id = ""
         self.generation = -1
         self.known_as = Member(group_instance_id=settings.group_instance_id)
-        """This member as of its last join. It outlives the membership: what was read under it is committed under it,
-        so that the coordinator refuses offsets of partitions that others have by now."""
+        """This member as of its last join. It outlives the membership. What was read under it is committed under it,
+        so the coordinator refuses offsets of partitions that others have by now."""
         self.is_leader = False
         self.lost = False
         """The partitions were lost, not given up, and the listener has yet to be called."""
