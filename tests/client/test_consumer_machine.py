@@ -167,7 +167,7 @@ def test_a_member_that_was_thrown_out_commits_in_transactions_under_its_old_gene
 
 
 def test_a_consumer_without_a_subscription_commits_in_transactions_as_an_outsider() -> None:
-    """Partitions assigned by hand belong to no generation, so none is named behind `unsubscribe`."""
+    """Partitions assigned by hand belong to no generation. So behind `unsubscribe` the old one is forgotten."""
     found = member(3)
     found.run(found.machine.leave("unsubscribed", timeout=1))
     found.machine.assign_manually([T0])
