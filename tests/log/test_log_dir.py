@@ -407,6 +407,19 @@ def test_one_write_stores_all_log_starts_that_were_raised() -> None:
     assert writes == [f"{ROOT}/{LOG_START_FILE}.tmp"]
 
 
+def test_no_checkpoint_is_written_behind_the_end_of_a_directory() -> None:
+    """A worker that comes late leaves the files of a closed directory alone: the next process may have them."""
+    node = Node()
+    log = node.log()
+    fill(log, 4)
+    log.set_log_start_offset(3)
+    node.log_dir.close_clean(1)
+    before = node.disk.peek(ROOT)
+    assert offsets_in(node, LOG_START_FILE) == {("t", 0): 3}
+    assert not finish(node.log_dir.background.log_starts.store())
+    assert node.disk.peek(ROOT) == before
+
+
 def test_the_checkpoint_of_high_watermarks_is_replaced_without_a_sync() -> None:
     """A sync holds up all appends on the file system, and an older high watermark is safe after a power loss."""
     node = Node()

@@ -582,10 +582,11 @@ class LogDir:
             for log in list(self.logs.values()):
                 log.close()
             self.write_recovery_points()
-            self.directory.write_atomic(LOG_START_FILE, self.log_starts())
-            if self.background.cleaner_offsets_moved:
-                self.directory.write_atomic(CLEANER_FILE, self.first_dirty_offsets())
-            self.directory.write_atomic(HIGH_WATERMARK_FILE, self.high_watermark_offsets())
+            with self.small_files:
+                self.directory.write_atomic(LOG_START_FILE, self.log_starts())
+                if self.background.cleaner_offsets_moved:
+                    self.directory.write_atomic(CLEANER_FILE, self.first_dirty_offsets())
+                self.directory.write_atomic(HIGH_WATERMARK_FILE, self.high_watermark_offsets())
             self.directory.write_atomic(CLEAN_SHUTDOWN_FILE, encode_clean_shutdown(broker_epoch))
         except DiskError as error:
             self.offline_reason = str(error)

@@ -287,8 +287,9 @@ class Background:
         self._written = {}
 
     async def _write(self, name: str, offsets: Callable[[], bytes], *, durable: bool = True) -> bool:
-        """Replace a checkpoint, unless it says this already. A disk that refuses keeps the old one, which is safe: then
-        the answer is false.
+        """Replace a checkpoint, unless it says this already. True if it does now.
+
+        A disk that refuses keeps the old one, which is safe.
 
         The writer reads the offsets itself, so that they are never those of a log that has been set aside since.
         What need not be durable is not synced: a sync commits the file system's journal, and while it does, the
@@ -296,18 +297,20 @@ class Background:
         may leave an old one, a part, or none.
         """
         try:
-            await self._log_dir.workers.run(self._replace, name, offsets, durable)
+            return await self._log_dir.workers.run(self._replace, name, offsets, durable)
         except DiskRefused as error:
             self._log_dir.disk_refused(error)
             return False
-        return True
 
-    def _replace(self, name: str, offsets: Callable[[], bytes], durable: bool) -> None:
+    def _replace(self, name: str, offsets: Callable[[], bytes], durable: bool) -> bool:
+        """False if the directory is not served any more: at its end it writes its checkpoints itself."""
         directory = self._log_dir.directory
         with self._log_dir.small_files:
+            if not self._log_dir.is_served:
+                return False
             data = offsets()
             if self._written.get(name) == data:
-                return
+                return True
             self._written.pop(name, None)
             if durable:
                 directory.write_atomic(name, data)
@@ -315,6 +318,7 @@ class Background:
                 write_whole(directory, f"{name}.tmp", data)
                 directory.rename(f"{name}.tmp", name)
             self._written[name] = data
+            return True
 
     async def _write_recovery_points(self) -> None:
         try:
