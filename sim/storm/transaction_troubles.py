@@ -3,10 +3,16 @@
 A transaction's outcome stands some milliseconds before its markers are written. A fault by chance seldom comes then. So
 these troubles hunt: they look into the living brokers until such a moment has come, and strike.
 
-| kind | moment | whom it strikes |
+| moment | what it is |
+| --- | --- |
+| `open` | a transaction is open |
+| `deciding` | its coordinator has decided the outcome, which may not be committed |
+| `marking` | the outcome is committed, and markers are on their way |
+
+| kind | moments | whom it strikes |
 | --- | --- | --- |
-| `coordinators` | a transaction is open, or is being ended | the leader of its `__transaction_state`, or of its group's offsets |
-| `markers` | a transaction is being ended | the leader of a partition that it has written |
+| `coordinators` | all | the leader of the transaction's `__transaction_state`, or of its group's offsets |
+| `markers` | `deciding`, `marking` | the leader of a partition that it has written, or its coordinator |
 
 They strike as other troubles do, within the fault model of `sim.storm.storm`. A process dies, is asked to stop, or
 freezes. Or it is cut off from everybody, or in one direction from one other. A look changes nothing.
@@ -17,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from random import Random
+
+import attrs
 
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from data_plane.transactions.state import TopicPartitionPair, Transaction, TransactionStatus
@@ -34,17 +42,23 @@ LINGER_SECONDS = (0.0, 0.0, 0.001, 0.01, 0.1)
 STRIKES = ("all", "all", "stop", "pause", "pause", "cut off", "cut off", "one way")
 
 
-def _transactions(storm: Storm) -> Iterator[tuple[Member, Transaction]]:
-    """The transactions that are open or being ended, with the members that coordinate them."""
+def _transactions(storm: Storm, moment: str) -> Iterator[tuple[Member, Transaction]]:
+    """The transactions for which it is this moment, with the members that coordinate them."""
     for member, node in Processes(storm.cluster).living():
-        shards = {} if node.broker is None else node.broker.transactions.shards
-        for _, shard in sorted(shards.items()):
+        if node.broker is None:
+            continue
+        if moment == "marking":
+            for ending in node.broker.transactions.markers.endings():
+                yield member, attrs.evolve(ending.transaction, partitions=frozenset(ending.left))
+            continue
+        for _, shard in sorted(node.broker.transactions.shards.items()):
             state = shard.state
             if shard.is_loading or shard.is_stopped or state is None:
                 continue
             for transactional_id in sorted(state.transactions):
                 transaction = state.transactions[transactional_id]
-                if transaction.status is TransactionStatus.ONGOING or transaction.status.is_ending:
+                is_open = transaction.status is TransactionStatus.ONGOING
+                if is_open if moment == "open" else transaction.status.is_ending:
                     yield member, transaction
 
 
@@ -58,29 +72,26 @@ def _leaders(storm: Storm, partitions: list[TopicPartitionPair]) -> list[Member]
     ]
 
 
-def _victims(storm: Storm, target: str, *, is_ending: bool) -> list[Member]:
-    """Whom to strike at this moment: those that `target` says, once for each reason."""
+def _victims(storm: Storm, target: str, moment: str) -> list[Member]:
+    """Whom to strike now: those that `target` says, once for each reason."""
     found: list[Member] = []
-    for coordinator, transaction in _transactions(storm):
-        if transaction.status.is_ending is not is_ending:
-            continue
+    for coordinator, transaction in _transactions(storm, moment):
         if target == "coordinator":
             found.append(coordinator)
-            continue
-        takes_offsets = target == "offsets"
-        found += _leaders(
-            storm, [pair for pair in transaction.partitions if (pair[0] == OFFSETS_TOPIC) is takes_offsets]
-        )
+        else:
+            wants_offsets = target == "offsets"
+            wanted = [pair for pair in transaction.partitions if (pair[0] == OFFSETS_TOPIC) is wants_offsets]
+            found += _leaders(storm, wanted)
     return found
 
 
-async def _hunt(storm: Storm, random: Random, *, targets: tuple[str, ...], endings: float) -> None:
-    """Hunt, strike, and begin anew. `endings` is how often it waits for a transaction that is being ended."""
+async def _hunt(storm: Storm, random: Random, *, targets: tuple[str, ...], moments: tuple[str, ...]) -> None:
+    """Hunt, strike, and begin anew."""
     world = storm.world
     while await storm.calm(random, CALM_SECONDS_MAX):
-        target, is_ending = random.choice(targets), random.random() < endings
+        target, moment = random.choice(targets), random.choice(moments)
         gives_up_at = world.now + min(HUNT_SECONDS_MAX, storm.seconds_left)
-        while not (victims := _victims(storm, target, is_ending=is_ending)) and world.now < gives_up_at:
+        while not (victims := _victims(storm, target, moment)) and world.now < gives_up_at:
             await world.sleep(LOOK_SECONDS)
         if victims:
             await world.sleep(random.choice(LINGER_SECONDS))
@@ -105,7 +116,11 @@ async def _strike(storm: Storm, random: Random, member: Member, why: str) -> Non
 
 
 TRANSACTION_TROUBLES: Mapping[str, Trouble] = {
-    "coordinators": partial(_hunt, targets=("coordinator", "coordinator", "offsets"), endings=0.6),
-    "markers": partial(_hunt, targets=("written",), endings=1.0),
+    "coordinators": partial(
+        _hunt, targets=("coordinator", "coordinator", "offsets"), moments=("open", "deciding", "marking")
+    ),
+    "markers": partial(
+        _hunt, targets=("written", "written", "coordinator"), moments=("deciding", "marking", "marking")
+    ),
 }
 """Troubles by their word in `StormPlan.kinds`, for runs that have copiers."""

@@ -9,6 +9,7 @@ from sim.machine.members import Member
 from sim.options import TRANSACTION_KINDS, RunOptions
 from sim.scenarios.cluster_scenario import ClusterScenario
 from sim.storm import transaction_troubles
+from sim.storm.storm import Storm
 from sim.storm.storm_plan import StormPlan
 from tests.sim.copy_runs import SEED, quiet_options
 
@@ -20,21 +21,20 @@ def test_strikes_come_while_transactions_are_open_or_being_ended(monkeypatch: py
     scenario = ClusterScenario.of(
         SEED, attrs.evolve(quiet_options(), storm=StormPlan(12.0, (*AIMED, *AIMED)))
     )
-    struck: list[tuple[str, bool]] = []
+    struck: list[tuple[str, str]] = []
     victims = transaction_troubles._victims
 
-    def noted(storm: object, target: str, *, is_ending: bool) -> list[Member]:
-        found = victims(scenario._storm, target, is_ending=is_ending)
+    def noted(storm: Storm, target: str, moment: str) -> list[Member]:
+        found = victims(storm, target, moment)
         if found:
-            struck.append((target, is_ending))
-            coordinated = list(transaction_troubles._transactions(scenario._storm))
-            assert any(each.status.is_ending is is_ending for _, each in coordinated)
+            struck.append((target, moment))
             assert all(member.is_up() for member in found)
         return found
 
     monkeypatch.setattr(transaction_troubles, "_victims", noted)
     scenario.run()
     assert {target for target, _ in struck} == {"coordinator", "offsets", "written"}
+    assert {moment for _, moment in struck} == {"open", "deciding", "marking"}
     assert sum(count for word, count in scenario._storm.counts.items() if "aimed at" in word) >= 5
 
 
