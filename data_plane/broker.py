@@ -299,6 +299,13 @@ class Broker:
         self.log.error("directory.offline", directory=log_dir.path, reason=reason)
         self.hosting.directory_offline(log_dir)
 
+    def start_stored(self, log: PartitionLog) -> None:
+        """Take note that a log's start has come to its checkpoint."""
+        hosted = self.topics.get(log.topic)
+        partition = None if hosted is None else hosted.partitions.get(log.partition)
+        if partition is not None and partition.log is log:
+            partition.start_stored()
+
     def hosting_changed(self) -> None:
         """Take note that partitions have come or gone without a change of metadata."""
         self.groups.follow_leadership()

@@ -71,6 +71,9 @@ by a stream of its own."""
 OPERATED_KINDS = {"rolling": 0.2, "unregister": 0.15, "descriptors": 0.15}
 """Kinds of trouble that operators make (`sim.storm.upkeep`), and the lack of descriptors, with the share of the runs
 that have them, drawn alike."""
+TRANSACTION_KINDS = {"coordinators": 0.4, "markers": 0.3}
+"""Troubles that are aimed at transactions (`sim.storm.transaction_troubles`), with the share of the runs with copiers
+that have them, drawn alike."""
 LITE_SECONDS = 8.0
 LITE_KINDS_MAX = 2
 PERF_SECONDS = 30.0
@@ -146,7 +149,8 @@ class RunOptions:
         if profile in ("default", "lite") and releases.random() < OLDER_PROBABILITY:
             shape = attrs.evolve(shape, older=releases.randint(1, shape.nodes + shape.controllers))
             storm = attrs.evolve(storm, kinds=(*storm.kinds, "upgrade"))
-        storm = attrs.evolve(storm, kinds=(*storm.kinds, *_drawn_alone(seed, OPERATED_KINDS)))
+        more_kinds = OPERATED_KINDS | (TRANSACTION_KINDS if "copy" in workloads else {})
+        storm = attrs.evolve(storm, kinds=(*storm.kinds, *_drawn_alone(seed, more_kinds)))
         duties = _drawn_alone(seed, DUTIES)
         drawn = cls(profile, shape, storm, weather, tuple(workloads), 2, delivery_seconds, duties)
         if profile == "default" and seconds is None and nodes is None and controllers is None:
@@ -158,7 +162,7 @@ class RunOptions:
     def _aged(self, random: Random) -> RunOptions:
         """The same for hours of little load."""
         storm = self.storm.aged(random)
-        kinds = tuple(kind for kind in storm.kinds if kind != "upgrade")
+        kinds = tuple(kind for kind in storm.kinds if kind not in ("upgrade", *TRANSACTION_KINDS))
         return attrs.evolve(
             self,
             shape=self.shape.aged(random),

@@ -100,7 +100,7 @@ class LogOwner(Protocol):
         """Remember an error from a worker's thread, and treat it on the loop as `disk_failed` does."""
 
     def log_start_raised(self) -> None:
-        """Records were deleted on request: a restart should not bring them back."""
+        """Records were deleted on request: write the checkpoint, so that a restart does not bring them back."""
 
     def cleaner_offset_moved(self, topic: str, partition: int, *, durably: bool) -> None:
         """The first dirty offset of a log has moved; `durably`: make it durable before this returns (blocking)."""

@@ -44,6 +44,7 @@ def delete_old_segments(
     epochs.truncate_from_start(offsets.log_start_offset)
     with half_done():
         segments.discard(doomed)
+    offsets.store_start(segments.base_offset)
     return count
 
 

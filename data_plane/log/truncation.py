@@ -123,6 +123,7 @@ class Truncation:
                 f"cannot begin at {base_offset}"
             )
         self._start_over(base_offset)
+        self.offsets.stored_start_offset = min(self.offsets.stored_start_offset, base_offset)
         self.segments.home.log_start_raised()
 
     def _start_over(self, base_offset: int) -> None:

@@ -93,9 +93,12 @@ class Followed:
         """The number of committed records that this replica lacked at the leader's last answer."""
 
     def wanted(self) -> Told:
-        """The next fetch's fields for it: log end offset, leader epoch, epoch of the last record, log start offset."""
+        """The next fetch's fields for it: log end offset, leader epoch, epoch of the last record, log start offset.
+
+        The start is the stored one: the leader acknowledges deletions by it.
+        """
         log = self.partition.log
-        return log.log_end_offset, self.leader_epoch, log.epochs.latest, log.log_start_offset
+        return log.log_end_offset, self.leader_epoch, log.epochs.latest, log.stored_start_offset
 
 
 class LeaderFetcher:
@@ -121,6 +124,8 @@ class LeaderFetcher:
         self._log = shared.log
         self.followed: dict[TopicIdPartition, Followed] = {}
         self._changed: dict[TopicIdPartition, None] = {}
+        self._unstored: dict[TopicIdPartition, None] = {}
+        """The partitions whose log start was not in its checkpoint when it was last looked at."""
         self._gone: dict[TopicIdPartition, None] = {}
         self._waiting: dict[TopicIdPartition, Followed] = {}
         """Partitions that back off."""
@@ -231,12 +236,22 @@ class LeaderFetcher:
 
     def _asked(self) -> list[Followed]:
         """The partitions that the next request has to name."""
+        self._look_at_starts()
         names = self.followed if self._session.epoch == 0 else self._changed
         return [
             self.followed[replica]
             for replica in names
             if replica in self.followed and replica not in self._waiting
         ]
+
+    def _look_at_starts(self) -> None:
+        """Have starts told that have come to their checkpoints."""
+        for replica in list(self._unstored):
+            followed = self.followed.get(replica)
+            if followed is None or followed.partition.log.is_start_stored:
+                del self._unstored[replica]
+                if followed is not None:
+                    self._changed[replica] = None
 
     async def _sync_before_promise(self, unsynced: list[Followed]) -> None:
         """Sync what the next request promises. Leave a partition out of the requests until its sync is done."""
@@ -357,8 +372,13 @@ class LeaderFetcher:
     def _take_partition(self, followed: Followed, answer: PartitionData, told: Told | None) -> int:
         """Append what the answer has for a partition. Returns the bytes appended."""
         partition = followed.partition
-        wanted = followed.wanted()
-        if told != wanted or partition.leader_epoch != followed.leader_epoch or partition.is_leader:
+        # A start that was stored meanwhile changes nothing about the answer.
+        if (
+            told is None
+            or told[:3] != followed.wanted()[:3]
+            or partition.leader_epoch != followed.leader_epoch
+            or partition.is_leader
+        ):
             # Asked in another state than the present one: the next round asks again.
             self._changed[followed.replica] = None
             return 0
@@ -390,6 +410,8 @@ class LeaderFetcher:
                         self._begin_anew(log, answer.log_start_offset)
                     log.append(records, Origin.REPLICA, followed.leader_epoch, self._clock.wall_ms())
                 partition.follow(answer.high_watermark, answer.log_start_offset)
+                if not log.is_start_stored:
+                    self._unstored[followed.replica] = None
             followed.failures = 0
             followed.lag = max(0, answer.high_watermark - log.log_end_offset)
             if self._throttle.is_set and self._throttle.applies_to(*followed.replica):

@@ -250,12 +250,18 @@ class Partition:
             self._tell_high_watermark()
 
     def delete_records(self, offset: int) -> None:
-        """Raise the log start offset; followers hear of it with their next fetches (KIP-107).
+        """Raise the log start offset; followers hear of it by the answers to their fetches, at once (KIP-107).
 
         Raises `KafkaError` OFFSET_OUT_OF_RANGE.
         """
         self.log.set_log_start_offset(offset)
         self._stir_followers(wakes=False)
+        self.call_followers_back(self.followers or ())
+
+    def start_stored(self) -> None:
+        """Take note that the log's start is in its checkpoint: who waits for a deletion looks again."""
+        for watcher in list(self._watchers or ()):
+            watcher()
 
     def set_config(self, config: LogConfig) -> None:
         """Take over the topic's new configuration. `min.insync.replicas` may open or close the gate."""
@@ -564,12 +570,19 @@ class Partition:
 
     @property
     def low_watermark(self) -> int:
-        """The lowest log start offset of the replicas that live: all of them have deleted what is below (KIP-107)."""
-        lowest = self.log.log_start_offset
+        """The lowest stored log start of the replicas that live: all of them have deleted what is below (KIP-107).
+
+        Eligible leader replicas count as well, since they may lead next (KIP-966).
+        """
+        lowest = self.log.stored_start_offset
         for replica in (self.followers or {}).values():
-            if replica.log_start_offset < lowest and self._cluster.is_alive(replica.broker_id):
+            if replica.log_start_offset < lowest and self._may_serve(replica.broker_id):
                 lowest = replica.log_start_offset
         return lowest
+
+    def _may_serve(self, broker_id: int) -> bool:
+        """True for a broker that lives, or that is elected when it comes back."""
+        return self._cluster.is_alive(broker_id) or (self.image is not None and broker_id in self.image.elr)
 
     # -- who waits ------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ transactional id stays in PrepareCommit or PrepareAbort. (In Kafka it does so in
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -330,6 +330,10 @@ class MarkerSender:
         elif not shard.is_stopped:
             at = self._broker.clock.monotonic() + RETRY_SECONDS
             self._broker.timers.at(at, partial(self._ends.add, partial(self._complete, ending)))
+
+    def endings(self) -> Iterator[_Ending]:
+        """The transactions whose markers are on their way, in the order in which they were decided."""
+        return iter(self._endings.values())
 
     def statistics(self) -> dict[str, int]:
         """Figures for metrics."""

@@ -8,6 +8,7 @@ import attrs
 
 from data_plane.log.directory.log_dir import LogDir, LogDirContext
 from data_plane.log.log_config import LogConfig
+from data_plane.log.partition_log import PartitionLog
 from metadata_quorum.config.typed_settings import settings_of
 from metadata_quorum.replica.meta_properties import NotALogDirectory, read_meta_properties
 from odradek.env.ports import Dir, DiskError, Env, Event, FileMissing, Log, TaskGroup
@@ -30,6 +31,7 @@ class Directories:
         log: Log,
         *,
         on_offline: Callable[[LogDir, str], None],
+        on_start_stored: Callable[[PartitionLog], None],
         config_for: Callable[[str], LogConfig],
     ) -> None:
         """`config_for` gives the configuration of a topic's logs, from `load` on."""
@@ -37,6 +39,7 @@ class Directories:
         self._env = env
         self._log = log
         self._on_offline = on_offline
+        self._on_start_stored = on_start_stored
         self._config_for = config_for
         self.log_dirs: list[LogDir] = []
         self.by_path: dict[str, LogDir] = {}
@@ -80,6 +83,7 @@ class Directories:
             random=env.random,
             log=self._log,
             on_offline=self._on_offline,
+            on_start_stored=self._on_start_stored,
             buggify=env.buggify,
         )
 

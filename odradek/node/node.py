@@ -18,6 +18,7 @@ from data_plane.disks.disk_watch import DiskWatch
 from data_plane.handlers.build import build_table
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.log.log_config import LogConfig
+from data_plane.log.partition_log import PartitionLog
 from data_plane.metadata_log import MetadataLog
 from metadata_quorum.config.log_levels import LogLevels
 from metadata_quorum.controller.controller import Controller
@@ -108,7 +109,12 @@ class Node:
         self._failed = env.event()
         self._failure = ""
         self._directories = Directories(
-            config, env, log, on_offline=self._directory_offline, config_for=self._log_config
+            config,
+            env,
+            log,
+            on_offline=self._directory_offline,
+            on_start_stored=self._start_stored,
+            config_for=self._log_config,
         )
         self._servers: list[Server] = []
         self._addresses: list[str] = []
@@ -354,6 +360,7 @@ class Node:
         broker.set_strays_aside()
         for log_dir in self._directories.log_dirs:
             self._tasks.start_soon(log_dir.run_background)
+            self._tasks.start_soon(log_dir.run_log_starts, self._env.event)
         broker.cleaner.run()
         self._tasks.start_soon(broker.timers.run)
         broker.troubles.heartbeat_now = self._tell_controller
@@ -548,6 +555,10 @@ class Node:
             self._fail(f"the metadata log directory {log_dir.path} is offline: {reason}")
         elif all(each.offline_reason is not None for each in directories.log_dirs):
             self._fail(f"all log directories are offline, the last one because of {reason}")
+
+    def _start_stored(self, log: PartitionLog) -> None:
+        if self._broker is not None:
+            self._broker.start_stored(log)
 
     def _tell_controller(self) -> None:
         if self._lifecycle is not None:

@@ -5,7 +5,9 @@
    that its core takes for flushed is there too. A Fetch may lie in a connection while a leader has the log cut. If it
    asks from beyond the log's end of now, it was decided before, and the platter must have held all of it then.
 3. A follower that fetches a partition from an offset has all below it in its page cache. It need not be on the platter,
-   but for what `flush.messages` asks for. The log start that it tells is the one that it has.
+   but for what `flush.messages` asks for. Below its log start it needs nothing: an empty log may begin within its only
+   segment, whose name says less. The log start that it tells is that of a restart: by its checkpoint, or by the name
+   of its first segment.
 
 Promises are looked at when their last byte is sent.
 """
@@ -23,7 +25,7 @@ from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
 from metadata_quorum.replica.wire_messages import METADATA_TOPIC, METADATA_TOPIC_ID
 from odradek.node.node import Node
 from sim.checks.served_records import is_replica
-from sim.checks.stored_logs import StoredLogs
+from sim.checks.stored_logs import StoredLogs, stored_start
 from sim.checks.watched import Hosted, Processes, partition_name
 from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation
@@ -155,7 +157,8 @@ class Promises:
             return
         self.fetches_seen += 1
         disk = self._processes.world.machine(member.name).disk
-        end_offset = self._cached.end_offset(disk, partition.log.directory.path)
+        path, start_offset = partition.log.directory.path, partition.log.log_start_offset
+        end_offset = max(self._cached.end_offset(disk, path), start_offset)
         if part.fetch_offset > end_offset:
             raise SafetyViolation(
                 f"{partition_name(partition)}: {member.name} promises all below {part.fetch_offset}, and its page cache "
@@ -163,8 +166,8 @@ class Promises:
             )
         unsynced_max = partition.log.config.flush_messages - 1
         if unsynced_max < part.fetch_offset:
-            end_offset = self._durable.end_offset(disk, partition.log.directory.path)
-            if part.fetch_offset - max(end_offset, partition.log.log_start_offset) > unsynced_max:
+            end_offset = max(self._durable.end_offset(disk, path), start_offset)
+            if part.fetch_offset - end_offset > unsynced_max:
                 raise SafetyViolation(
                     f"{partition_name(partition)}: {member.name} promises all below {part.fetch_offset} with "
                     f"flush.messages={unsynced_max + 1}, and its disk has it up to {end_offset}"
@@ -172,10 +175,15 @@ class Promises:
         self._check_start(member, partition, part.log_start_offset)
 
     def _check_start(self, member: Member, partition: Partition, log_start_offset: int) -> None:
-        if log_start_offset > partition.log.log_start_offset:
+        """The log begins there, and would after a restart."""
+        log = partition.log
+        disk = self._processes.world.machine(member.name).disk
+        found = self._cached.segments(disk, log.directory.path)
+        stored = max(stored_start(disk, log), found[0][0] if found else 0)
+        if log_start_offset > min(log.log_start_offset, stored):
             raise SafetyViolation(
-                f"{partition_name(partition)}: {member.name} says that it begins at {log_start_offset}, and begins at "
-                f"{partition.log.log_start_offset}"
+                f"{partition_name(partition)}: {member.name} says that it begins at {log_start_offset}. It begins at "
+                f"{log.log_start_offset}, and would begin at {stored} after a restart"
             )
 
 

@@ -3,8 +3,8 @@
 1. The latest offset lies at or above every high watermark that a leader had before the question was asked. So it never
    falls, and all that was acknowledged lies below it (KIP-207). Leaders of later epochs than the answer's do not count:
    until a leader hears of its successor, it answers by what it knows.
-2. The earliest offset lies at or above what DeleteRecords was said to have deleted before the question was asked. That
-   holds over restarts from the moment on at which all replicas have it in their checkpoints.
+2. The earliest offset lies at or above what DeleteRecords was said to have deleted before the question was asked, over
+   restarts and elections too. Leaders of earlier epochs than that answer's do not count.
 3. An offset by time is the first one of the final log with that timestamp or a later one. It is
    looked for at the end.
 
@@ -19,7 +19,6 @@ from typing import Any
 
 import attrs
 
-from data_plane.log.directory.checkpoints import LOG_START_FILE, decode_offsets
 from data_plane.log.partition_log import PartitionLog
 from odradek.node.node import Node
 from sim.checks.watched import Hosted, Processes, partition_name
@@ -27,12 +26,11 @@ from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation
 from sim.machine.disk_files import SimFile
 from sim.machine.members import Member
-from sim.machine.platter import Inode
 from wire.api_keys import ApiKey
 from wire.batches.batch_errors import CorruptBatch
 from wire.batches.batch_header import iter_batches
 from wire.batches.record_times import record_times
-from wire.topic_partition import TopicIdPartition, TopicPartition
+from wire.topic_partition import TopicIdPartition
 
 __all__ = ["AnswerByTime", "ServedOffsets", "Timestamps"]
 
@@ -41,8 +39,6 @@ CONSUMER = -1
 ANSWERS_MAX = 5_000
 RECORDS_MAX = 100_000
 BYTES_MAX = 64 << 20
-SETTLE_LOOKS = 20
-"""How many looks lie between two at the checkpoints, while deletions have not come to all of them."""
 
 Timestamps = Sequence[tuple[int, int]]
 """(offset, timestamp) of a log's records, in order."""
@@ -54,17 +50,15 @@ class _Floors:
 
     committed: dict[int, int] = attrs.Factory(dict)
     deleted: dict[int, int] = attrs.Factory(dict)
-    settled: int = 0
-    """Deleted for good: all replicas have it in their checkpoints."""
 
     def copy(self) -> _Floors:
-        return _Floors(dict(self.committed), dict(self.deleted), self.settled)
+        return _Floors(dict(self.committed), dict(self.deleted))
 
     def committed_at(self, epoch: int) -> int:
         return max((offset for each, offset in self.committed.items() if each <= epoch), default=0)
 
     def deleted_at(self, epoch: int) -> int:
-        return max(self.settled, self.deleted.get(epoch, 0))
+        return max((offset for each, offset in self.deleted.items() if each <= epoch), default=0)
 
 
 @attrs.frozen
@@ -116,9 +110,7 @@ class ServedOffsets:
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
         self._floors: dict[TopicIdPartition, _Floors] = {}
-        self._unsettled: dict[TopicIdPartition, int] = {}
         self._starts: dict[tuple[TopicIdPartition, int], int] = {}
-        self._looks = 0
         self.answers: list[AnswerByTime] = []
         """The first `ANSWERS_MAX` answers by time."""
         self.times_checked = 0
@@ -143,36 +135,10 @@ class ServedOffsets:
                         f"and begins at {log.log_start_offset} on {each.member.name}"
                     )
                 self._starts[term] = log.log_start_offset
-        self._looks += 1
-        if self._unsettled and self._looks % SETTLE_LOOKS == 0:
-            self._settle(hosted)
 
     def _commit(self, key: TopicIdPartition, epoch: int, high_watermark: int) -> None:
         committed = self._floors.setdefault(key, _Floors()).committed
         committed[epoch] = max(committed.get(epoch, 0), high_watermark)
-
-    def _settle(self, hosted: Sequence[Hosted]) -> None:
-        """Find the deletions that all replicas would know after a restart."""
-        known: dict[TopicIdPartition, list[int]] = {key: [] for key in self._unsettled}
-        replicas: dict[TopicIdPartition, int] = {}
-        checkpoints: dict[str, Mapping[TopicPartition, int]] = {}
-        for each in hosted:
-            if each.key not in known or each.partition.log.offline:
-                continue
-            log, image = each.partition.log, each.partition.image
-            directory = log.directory.path.rpartition("/")[0]
-            path = f"{each.member.name}{directory}"
-            if path not in checkpoints:
-                files = self._processes.world.machine(each.member.name).disk.on_platter(directory)
-                inode = files.get(LOG_START_FILE)
-                checkpoints[path] = decode_offsets(bytes(inode.data)) if isinstance(inode, Inode) else {}
-            stored = checkpoints[path].get(TopicPartition(log.topic, log.partition), 0)
-            known[each.key].append(max(stored, log.segments[0].base_offset))
-            if image is not None:
-                replicas[each.key] = max(replicas.get(each.key, 0), len(image.replicas))
-        for key, starts in known.items():
-            if len(starts) == replicas.get(key) and min(starts) >= self._unsettled[key]:
-                self._floors[key].settled = self._unsettled.pop(key)
 
     # --- messages
 
@@ -275,7 +241,6 @@ class ServedOffsets:
                 floors = self._floors.setdefault(key, _Floors())
                 epoch = partition.leader_epoch
                 floors.deleted[epoch] = max(floors.deleted.get(epoch, 0), part.low_watermark)
-                self._unsettled[key] = max(self._unsettled.get(key, 0), part.low_watermark)
 
     # --- at the end
 

@@ -10,11 +10,14 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from data_plane.log.directory.checkpoints import LOG_START_FILE, decode_offsets
+from data_plane.log.partition_log import PartitionLog
 from sim.machine.disk import SimDisk
 from sim.machine.platter import Folder, Inode
 from wire.batches.batch_header import CONTROL_MASK, HEADER, HEADER_SIZE, SIZE_PREFIX
+from wire.topic_partition import TopicPartition
 
-__all__ = ["StoredLogs", "is_segment"]
+__all__ = ["StoredLogs", "is_segment", "stored_start"]
 
 _SUFFIX = ".log"
 
@@ -22,6 +25,14 @@ _SUFFIX = ".log"
 def is_segment(name: str) -> bool:
     """Whether a file of a log's directory is a segment in use."""
     return name.endswith(_SUFFIX) and name[: -len(_SUFFIX)].isdigit()
+
+
+def stored_start(disk: SimDisk, log: PartitionLog) -> int:
+    """The start of a log by the checkpoint in the page cache; 0 where that does not name it."""
+    inode = disk.in_cache(log.directory.path.rpartition("/")[0]).get(LOG_START_FILE)
+    if not isinstance(inode, Inode):
+        return 0
+    return decode_offsets(bytes(inode.data)).get(TopicPartition(log.topic, log.partition), 0)
 
 
 @attrs.define(eq=False)

@@ -8,6 +8,7 @@ from sim.storm.breakage import BREAKAGES
 from sim.storm.disk_damage import DISK_TROUBLES
 from sim.storm.storm import Trouble
 from sim.storm.storm_plan import MORE_KINDS
+from sim.storm.transaction_troubles import TRANSACTION_TROUBLES
 from sim.storm.troubles import LATER_TROUBLES, TROUBLES
 from sim.storm.upgrade import rolling_upgrade
 from sim.storm.upkeep import UPKEEP
@@ -19,6 +20,7 @@ ALL_TROUBLES: Mapping[str, Trouble] = {
     "upgrade": rolling_upgrade,
     **UPKEEP,
     **LATER_TROUBLES,
+    **TRANSACTION_TROUBLES,
 }
 
 assert (*TROUBLES, *DISK_TROUBLES) == MORE_KINDS, "every seed draws its kinds in this order"

@@ -126,6 +126,11 @@ class Storm:
     def end(self) -> None:
         self._under_way -= 1
 
+    @property
+    def seconds_left(self) -> float:
+        """The time until the storm is over."""
+        return max(0.0, self._ends_at - self.world.now)
+
     async def calm(self, random: Random, seconds_max: float) -> bool:
         """Wait before the next trouble; whether there is time for one."""
         seconds = random.uniform(0.0, seconds_max) * self.plan.pace
@@ -149,16 +154,17 @@ class Storm:
             if how == "everybody":
                 await self._everybody(random)
             elif how in ("stop", "all"):
-                await self._process_dies(member, how, random)
+                await self.process_dies(member, how, random)
             elif self.plan.power:
                 await self._power_fails(member, how, random)
 
-    async def _process_dies(self, member: Member, how: str, random: Random) -> None:
+    async def process_dies(self, member: Member, how: str, random: Random, why: str = "") -> None:
+        """Kill a process (`all`) or `stop` it, if the model permits, and bring it back. `why` is for the trace."""
         if not member.is_up() or not self.may_die(member):
             return
         running = member.running
         assert running is not None
-        self.begin(f"{how} {member.name}")
+        self.begin(f"{how} {member.name} {why}".rstrip())
         # Who is asked to stop leaves the ISRs first, long before its process has ended (seed 368).
         self.note_death(member)
         if how == "stop" and member.serves():
@@ -303,26 +309,30 @@ class Storm:
 
     async def _links(self, random: Random) -> None:
         """Cut one node off, split the cluster, or cut one direction between two."""
-        world = self.world
         everybody = [member.name for member in self.cluster.members]
         while await self.calm(random, 10.0):
             shuffled = random.sample(everybody, len(everybody))
             how = random.choice(("isolate", "isolate", "split", "one way", "one way"))
             if how == "one way":
-                links = [tuple(random.sample([*everybody, *self.clients], 2))]
+                source, target = random.sample([*everybody, *self.clients], 2)
+                links = [(source, target)]
             else:
                 size = 1 if how == "isolate" else len(shuffled) // 2
                 inside = shuffled[:size]
                 outside = shuffled[size:] + [name for name in self.clients if random.random() < 0.5]
                 links = [(one, other) for one in inside for other in outside]
                 links += [(other, one) for one, other in links]
-            self.begin(f"links {how}")
-            for source, target in links:
-                world.cut(source, target)
-            await self.last(random)
-            for source, target in links:
-                world.fabric.heal(source, target)
-            self.end()
+            await self.cut(links, how, random)
+
+    async def cut(self, links: Sequence[tuple[str, str]], what: str, random: Random) -> None:
+        """Cut these links (source, target) for a while."""
+        self.begin(f"links {what}")
+        for source, target in links:
+            self.world.cut(source, target)
+        await self.last(random)
+        for source, target in links:
+            self.world.fabric.heal(source, target)
+        self.end()
 
     async def _slow(self, random: Random) -> None:
         """Let one link be slow for a while."""
@@ -339,13 +349,17 @@ class Storm:
         """Freeze a process, as SIGSTOP and long collections of garbage do."""
         while await self.calm(random, 10.0):
             member = random.choice(self.cluster.members)
-            if not member.is_up():
-                continue
-            self.begin(f"pause {member.name}")
-            self.world.pause(member.name)
-            await self.last(random)
-            self.world.resume(member.name)
-            self.end()
+            await self.freeze(member, random)
+
+    async def freeze(self, member: Member, random: Random, why: str = "") -> None:
+        """Freeze a process for a while, if it lives. `why` is for the trace."""
+        if not member.is_up():
+            return
+        self.begin(f"pause {member.name} {why}".rstrip())
+        self.world.pause(member.name)
+        await self.last(random)
+        self.world.resume(member.name)
+        self.end()
 
     async def _clocks(self, random: Random) -> None:
         """Set an operator's clock; nothing that matters may hang on it."""

@@ -9,6 +9,7 @@ import pytest
 
 from odradek.client.consumer.assignors import encode_assignment
 from odradek.client.consumer.consumer_types import (
+    ConsumerGroupMetadata,
     OffsetAndMetadata,
     OffsetsOutOfRange,
     TruncationDetected,
@@ -146,6 +147,31 @@ def test_a_member_that_was_thrown_out_has_lost_its_partitions(code: ErrorCode) -
     joins = [join.member_id for join in found.broker.asked(JoinGroupRequest)]
     forgets = code is ErrorCode.UNKNOWN_MEMBER_ID
     assert joins[2:] == (["", "member-2"] if forgets else ["member-1"])
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
+def test_a_member_that_was_thrown_out_commits_in_transactions_under_its_old_generation(
+    code: ErrorCode,
+) -> None:
+    """KIP-447: the coordinator refuses the offsets of what it has read; those of an outsider would be taken."""
+    found = member(3)
+    joined = found.machine.group_metadata()
+    assert (joined.generation_id, joined.member_id) == (1, "member-1")
+    found.broker.trouble[ApiKey.HEARTBEAT].append(int(code))
+    found.sleep(4)
+    assert found.machine.membership is not None
+    assert not found.machine.membership.is_member
+    assert found.machine.group_metadata() == joined
+    found.poll(1)
+    assert found.machine.group_metadata().generation_id == 2
+
+
+def test_a_consumer_without_a_subscription_commits_in_transactions_as_an_outsider() -> None:
+    """Partitions assigned by hand belong to no generation. So behind `unsubscribe` the old one is forgotten."""
+    found = member(3)
+    found.run(found.machine.leave("unsubscribed", timeout=1))
+    found.machine.assign_manually([T0])
+    assert found.machine.group_metadata() == ConsumerGroupMetadata("g")
 
 
 def test_a_sync_without_an_answer_costs_two_request_timeouts_not_a_rebalance() -> None:

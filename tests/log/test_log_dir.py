@@ -382,6 +382,44 @@ def test_checkpoints_are_written_when_due() -> None:
     assert [path for path in writes if HIGH_WATERMARK_FILE in path] == []
 
 
+def test_one_write_stores_all_log_starts_that_were_raised() -> None:
+    """Each log's start counts as stored behind the write, and is told; a disk that refuses is asked again."""
+    told: list[int] = []
+    node = Node()
+    node.disk.crash("all")
+    node.start(on_start_stored=lambda log: told.append(log.partition))
+    logs = [node.log("t", partition) for partition in range(5)]
+    for log in logs:
+        fill(log, 4)
+        log.set_log_start_offset(3)
+    assert [log.stored_start_offset for log in logs] == [0] * 5
+    node.disk.capacity_bytes = node.disk.used_bytes
+    assert not finish(node.log_dir.background.log_starts.store())
+    assert told == []
+    node.disk.capacity_bytes = None
+    writes: list[str] = []
+    node.disk.on_operation = lambda operation, path, *_: (
+        writes.append(path) if operation == "rename" else None
+    )
+    node.look(1_000)
+    assert told == [0, 1, 2, 3, 4]
+    assert [log.stored_start_offset for log in logs] == [3] * 5
+    assert writes == [f"{ROOT}/{LOG_START_FILE}.tmp"]
+
+
+def test_no_checkpoint_is_written_behind_the_end_of_a_directory() -> None:
+    """A worker that comes late leaves the files of a closed directory alone: the next process may have them."""
+    node = Node()
+    log = node.log()
+    fill(log, 4)
+    log.set_log_start_offset(3)
+    node.log_dir.close_clean(1)
+    before = node.disk.peek(ROOT)
+    assert offsets_in(node, LOG_START_FILE) == {("t", 0): 3}
+    assert not finish(node.log_dir.background.log_starts.store())
+    assert node.disk.peek(ROOT) == before
+
+
 def test_the_checkpoint_of_high_watermarks_is_replaced_without_a_sync() -> None:
     """A sync holds up all appends on the file system, and an older high watermark is safe after a power loss."""
     node = Node()

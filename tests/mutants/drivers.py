@@ -223,11 +223,20 @@ def _keyed(seed: int) -> RunOptions:
 
 def copy(seed: int) -> str:
     """Aimed: programs that copy in transactions, nodes that die, freeze and are cut off; nothing else happens."""
+    return _copy(seed, "deaths", "links", "pauses", "links")
+
+
+def endings(seed: int) -> str:
+    """Aimed: programs that copy in transactions, and faults aimed at these (`sim.storm.transaction_troubles`)."""
+    return _copy(seed, "coordinators", "markers", "links")
+
+
+def _copy(seed: int, *kinds: str) -> str:
     options = RunOptions.draw(seed, "lite", nodes=3, controllers=0, seconds=20.0)
     draws = Random(f"{seed}/copy?")
     drawn = {key: draws.choice(values) for key, values in TRANSACTION_SETTINGS.items()}
     shape = attrs.evolve(options.shape, settings={**options.shape.settings, **drawn}, log_dirs=1, older=0)
-    storm = attrs.evolve(options.storm, kinds=("deaths", "links", "pauses", "links"), power=False)
+    storm = attrs.evolve(options.storm, kinds=kinds, power=False)
     return _run_options(
         seed,
         attrs.evolve(
@@ -286,5 +295,6 @@ DRIVERS: Mapping[str, Driver] = {
     "order": order,
     "keyed": keyed,
     "copy": copy,
+    "endings": endings,
     "compacted_log": compacted_log,
 }

@@ -328,7 +328,13 @@ class ReplicatedTopic:
                 ),
             )
         log = structlog.get_logger().bind(node=node_id)
-        context = LogDirContext(clock=env.clock, workers=env.workers, random=env.random, log=log)
+        context = LogDirContext(
+            clock=env.clock,
+            workers=env.workers,
+            random=env.random,
+            log=log,
+            on_start_stored=lambda log: broker.start_stored(log),
+        )
         layers = BrokerConfigLayers(self.settings)
         log_dir = LogDir.open(root, context, config_for=lambda topic: broker.log_config(topic))
         settings = BrokerSettings(
@@ -347,6 +353,7 @@ class ReplicatedTopic:
         broker = Broker(settings, env, [log_dir], Channel(self, env), tasks, log)
         await log_dir.load()
         tasks.start_soon(log_dir.run_background)
+        tasks.start_soon(log_dir.run_log_starts, env.event)
         tasks.start_soon(broker.timers.run)
         services = ConnectionServices(
             table=build_table(broker),

@@ -27,6 +27,7 @@ from sim.options import RunOptions
 from sim.run import run
 from sim.scenarios.cluster_scenario import ClusterScenario
 from sim.storm.storm_plan import StormPlan
+from tests.log.support import new_disk, new_log
 from tests.mutants.patching import patched
 from wire.api_keys import ApiKey
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -99,6 +100,12 @@ PLANTED = {
         "return log.log_end_offset + 1, ",
         "promises all below .* page cache",
     ),
+    "follower's start": (
+        "data_plane.replication.fetcher:Followed.wanted",
+        "log.stored_start_offset",
+        "log.log_start_offset",
+        "says that it begins at .* after a restart",
+    ),
     "recovery point": (
         "data_plane.log.parts.durability:Durability.flush",
         "                segment.flush(file_name(following.base_offset, SNAPSHOT_SUFFIX))\n",
@@ -114,7 +121,7 @@ PLANTED = {
 }
 """By what they are about: function, old text, new text, and the complaint."""
 
-DELETING = {"deletion answered": ("churn",), "earliest": ("trim",)}
+DELETING = {"deletion answered": ("churn",), "earliest": ("trim",), "follower's start": ("trim",)}
 """The workloads that delete records, for what is about those."""
 
 
@@ -321,6 +328,38 @@ def test_a_fetch_from_before_a_cut_is_held_to_the_disk_of_that_time(
     else:
         promises.asked(exchange)
     assert promises.quorum_fetches_seen == 1
+
+
+@pytest.mark.parametrize(("fetch_offset", "is_told"), [(10, False), (11, True)])
+def test_an_emptied_log_promises_nothing_below_its_start(fetch_offset: int, is_told: bool) -> None:
+    """Its only segment may be named by a lower offset: the leader's batch reaches below the start (seed 400136)."""
+    disk = new_disk()
+    log = new_log(disk=disk)
+    log.truncate_fully_and_start_at(10)
+    log._truncation().reach_back(7)
+    partition = SimpleNamespace(log=log)
+    hosted = SimpleNamespace(partition=lambda topic, index: partition)
+    node = SimpleNamespace(broker=SimpleNamespace(hosted=hosted))
+    processes = SimpleNamespace(
+        world=SimpleNamespace(machine=lambda name: SimpleNamespace(disk=disk)),
+        at=lambda conn: (SimpleNamespace(name="node-2"), node),
+    )
+    promises = Promises(cast("Processes", processes))
+    part = FetchPartition(0, fetch_offset=fetch_offset, log_start_offset=7)
+    exchange = Exchange(
+        cast("SimConn", None),
+        ApiKey.FETCH,
+        12,
+        FetchRequest(replica_id=2, topics=[FetchTopic("t", partitions=[part])]),
+    )
+    if is_told:
+        with pytest.raises(
+            SafetyViolation, match="promises all below 11, and its page cache has it up to 10"
+        ):
+            promises.asked(exchange)
+    else:
+        promises.asked(exchange)
+    assert promises.fetches_seen == 1
 
 
 RECORDS = [(10, 100), (11, 110), (12, 105), (13, 130)]

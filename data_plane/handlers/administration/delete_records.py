@@ -20,10 +20,14 @@ HIGH_WATERMARK = -1
 NO_OFFSET = -1
 
 
-class DelayedDelete(Delayed):
-    """Deleted here, but not yet by all replicas that live."""
+OWN_DISK_SECONDS = 5.0
+"""The time that this broker's own checkpoint gets, even if the request has less: Kafka's broker needs none."""
 
-    __slots__ = ("broker", "delete_response", "pending", "timer")
+
+class DelayedDelete(Delayed):
+    """Deleted in memory, but not yet in the checkpoints of all replicas that live."""
+
+    __slots__ = ("broker", "delete_response", "is_late", "pending", "timer")
 
     def __init__(
         self,
@@ -36,6 +40,8 @@ class DelayedDelete(Delayed):
         self.broker = broker
         self.delete_response = response
         self.pending = pending
+        self.is_late = False
+        """True once the request's time is up: then followers are not waited for."""
         self.timer: Timer = broker.timers.at(broker.clock.monotonic() + timeout_ms / 1000, self._time_out)
         for partition, _, _ in pending:
             partition.waiting.watch(self.check)
@@ -49,6 +55,8 @@ class DelayedDelete(Delayed):
                 answer.error_code = self.broker.lost_partition_error(partition)
             elif partition.low_watermark >= offset:
                 answer.low_watermark = partition.low_watermark
+            elif self.is_late and partition.log.stored_start_offset >= offset:
+                _refuse(answer)
             else:
                 still_pending.append(waiting)
                 continue
@@ -59,9 +67,14 @@ class DelayedDelete(Delayed):
             self.complete(self.delete_response)
 
     def _time_out(self) -> None:
+        if not self.is_late:
+            self.is_late = True
+            clock = self.broker.clock
+            self.timer = self.broker.timers.at(clock.monotonic() + OWN_DISK_SECONDS, self._time_out)
+            self.check()
+            return
         for _, _, answer in self.pending:
-            answer.low_watermark = NO_OFFSET
-            answer.error_code = ErrorCode.REQUEST_TIMED_OUT
+            _refuse(answer)
         self._forget()
         if self.response is None:
             self.complete(self.delete_response)
@@ -76,11 +89,18 @@ class DelayedDelete(Delayed):
         self._forget()
 
 
-class DeleteRecordsHandler:
-    """API 21. What is below the new start is never served again; whole segments go with the next retention run.
+def _refuse(answer: DeleteRecordsPartitionResult) -> None:
+    answer.low_watermark = NO_OFFSET
+    answer.error_code = ErrorCode.REQUEST_TIMED_OUT
 
-    The low watermark is the lowest log start offset of the replicas that live. Followers hear of the new start with
-    their next fetch. The answer waits for them for `timeout_ms` at most.
+
+class DeleteRecordsHandler:
+    """API 21. Nobody serves again what is below the new start, after restarts either. Whole segments go with the next
+    retention run.
+
+    The low watermark is the lowest log start offset in a checkpoint, of the replicas that live. Followers hear of the
+    new start at once, and tell of it with the fetch after the next. The answer waits for them for `timeout_ms` at
+    most.
     """
 
     def __init__(self, broker: Broker) -> None:

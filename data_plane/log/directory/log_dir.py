@@ -39,6 +39,7 @@ from data_plane.log.directory.checkpoints import (
     take_clean_shutdown,
 )
 from data_plane.log.directory.log_dir_background import Background, UpkeepContext
+from data_plane.log.directory.log_starts import RisingStarts
 from data_plane.log.directory.watched_workers import WatchedWorkers
 from data_plane.log.loading import LoadingStopped, LoadOptions, open_partition_log, write_topic_id
 from data_plane.log.log_config import LogConfig
@@ -53,6 +54,7 @@ from odradek.env.ports import (
     DiskError,
     DiskFull,
     DiskRefused,
+    Event,
     ResourcesShort,
 )
 from wire.disk_troubles import Trouble
@@ -80,6 +82,8 @@ class LogDirContext(UpkeepContext):
 
     random: Random
     on_offline: Callable[[LogDir, str], None] = lambda log_dir, reason: None
+    on_start_stored: Callable[[PartitionLog], None] = lambda log: None
+    """Called on the loop when the log's start has come to its checkpoint."""
 
 
 class LogDir:
@@ -440,7 +444,13 @@ class LogDir:
         self.background.remove_files_at(directory, names, self._due_ms(config))
 
     def log_start_raised(self) -> None:
-        self.background.log_starts_moved = True
+        self.background.log_starts.want()
+
+    def start_stored(self, log: PartitionLog, offset: int) -> None:
+        """Note that a log's start has come to its checkpoint, unless the log is gone."""
+        if self.logs.get(TopicPartition(log.topic, log.partition)) is log:
+            log.store_start(offset)
+            self.context.on_start_stored(log)
 
     def cleaner_offset_moved(self, topic: str, partition: int, *, durably: bool) -> None:
         if not durably:
@@ -477,14 +487,19 @@ class LogDir:
             {**self._recovery_points, **{key: log.recovery_point for key, log in dict(self.logs).items()}}
         )
 
-    def log_starts(self) -> bytes:
-        """The log start offsets that the names of the segments do not tell (Kafka's rule)."""
-        starts = {
-            key: log.log_start_offset
-            for key, log in dict(self.logs).items()
-            if log.log_start_offset > log.segment_list.base_offset
-        }
-        return encode_offsets({**self._log_starts, **starts})
+    def log_starts(self, rising: RisingStarts | None = None) -> bytes:
+        """The log start offsets that the names of the segments do not tell (Kafka's rule).
+
+        `rising` gets the logs whose start is not stored, with the start that counts here.
+        """
+        starts = dict(self._log_starts)
+        for key, log in dict(self.logs).items():
+            start_offset = log.log_start_offset
+            if start_offset > log.segment_list.base_offset:
+                starts[key] = start_offset
+            if rising is not None and start_offset > log.stored_start_offset:
+                rising.append((log, start_offset))
+        return encode_offsets(starts)
 
     def first_dirty_offsets(self) -> bytes:
         """The offsets below which logs are clean, of those that have ever been cleaned."""
@@ -516,6 +531,10 @@ class LogDir:
     async def run_background(self) -> None:
         """Run flush, retention, checkpoints and removal of files, until cancelled or the directory is offline."""
         await self.background.run()
+
+    async def run_log_starts(self, new_event: Callable[[], Event]) -> None:
+        """Write the checkpoint of log starts whenever records were deleted, until cancelled or offline."""
+        await self.background.log_starts.run(new_event)
 
     def go_offline(self, reason: str) -> None:
         """Stop serving this directory's logs. Only the first reason counts."""
@@ -563,10 +582,11 @@ class LogDir:
             for log in list(self.logs.values()):
                 log.close()
             self.write_recovery_points()
-            self.directory.write_atomic(LOG_START_FILE, self.log_starts())
-            if self.background.cleaner_offsets_moved:
-                self.directory.write_atomic(CLEANER_FILE, self.first_dirty_offsets())
-            self.directory.write_atomic(HIGH_WATERMARK_FILE, self.high_watermark_offsets())
+            with self.small_files:
+                self.directory.write_atomic(LOG_START_FILE, self.log_starts())
+                if self.background.cleaner_offsets_moved:
+                    self.directory.write_atomic(CLEANER_FILE, self.first_dirty_offsets())
+                self.directory.write_atomic(HIGH_WATERMARK_FILE, self.high_watermark_offsets())
             self.directory.write_atomic(CLEAN_SHUTDOWN_FILE, encode_clean_shutdown(broker_epoch))
         except DiskError as error:
             self.offline_reason = str(error)

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 import attrs
 
-from data_plane.log.directory.checkpoints import CLEANER_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE
+from data_plane.log.directory.checkpoints import CLEANER_FILE, HIGH_WATERMARK_FILE
+from data_plane.log.directory.log_starts import LogStarts, RisingStarts
 from data_plane.log.directory.watched_workers import WatchedWorkers
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.segments.segment import remove_if_present, write_whole
@@ -89,7 +90,9 @@ class LookedAfter(Protocol):
 
     def high_watermark_offsets(self) -> bytes: ...
 
-    def log_starts(self) -> bytes: ...
+    def log_starts(self, rising: RisingStarts | None = None) -> bytes: ...
+
+    def start_stored(self, log: PartitionLog, offset: int) -> None: ...
 
     def first_dirty_offsets(self) -> bytes: ...
 
@@ -107,8 +110,7 @@ class Background:
         self._due: dict[str, int] = {}
         self.entry_is_dirty = False
         """True if directories have been renamed since the log directory was last synced."""
-        self.log_starts_moved = False
-        """True after records were deleted on request: the next look writes the checkpoint of log start offsets."""
+        self.log_starts = LogStarts(log_dir, self._write)
         self.cleaner_offsets_moved = False
         """True after a pass of the cleaner, or when a log that was cleaned is gone: the next look writes the checkpoint."""
         self.wants_descriptors = False
@@ -169,9 +171,8 @@ class Background:
         checkpoints_are_due = self._is_due("checkpoints", context.checkpoint_interval_ms, now_ms)
         if checkpoints_are_due:
             await self._write_recovery_points()
-        if checkpoints_are_due or self.log_starts_moved:
-            self.log_starts_moved = False
-            await self._write(LOG_START_FILE, self._log_dir.log_starts)
+        if checkpoints_are_due or self.log_starts.is_wanted:
+            await self.log_starts.store()
         if self.cleaner_offsets_moved:
             self.cleaner_offsets_moved = False
             await self._write(CLEANER_FILE, self._log_dir.first_dirty_offsets)
@@ -285,8 +286,10 @@ class Background:
         """Forget what was written last, because another writer replaces the checkpoints."""
         self._written = {}
 
-    async def _write(self, name: str, offsets: Callable[[], bytes], *, durable: bool = True) -> None:
-        """Replace a checkpoint, unless it says this already. A disk that refuses keeps the old one, which is safe.
+    async def _write(self, name: str, offsets: Callable[[], bytes], *, durable: bool = True) -> bool:
+        """Replace a checkpoint, unless it says this already. True if it does now.
+
+        A disk that refuses keeps the old one, which is safe.
 
         The writer reads the offsets itself, so that they are never those of a log that has been set aside since.
         What need not be durable is not synced: a sync commits the file system's journal, and while it does, the
@@ -294,16 +297,20 @@ class Background:
         may leave an old one, a part, or none.
         """
         try:
-            await self._log_dir.workers.run(self._replace, name, offsets, durable)
+            return await self._log_dir.workers.run(self._replace, name, offsets, durable)
         except DiskRefused as error:
             self._log_dir.disk_refused(error)
+            return False
 
-    def _replace(self, name: str, offsets: Callable[[], bytes], durable: bool) -> None:
+    def _replace(self, name: str, offsets: Callable[[], bytes], durable: bool) -> bool:
+        """False if the directory is not served any more: at its end it writes its checkpoints itself."""
         directory = self._log_dir.directory
         with self._log_dir.small_files:
+            if not self._log_dir.is_served:
+                return False
             data = offsets()
             if self._written.get(name) == data:
-                return
+                return True
             self._written.pop(name, None)
             if durable:
                 directory.write_atomic(name, data)
@@ -311,6 +318,7 @@ class Background:
                 write_whole(directory, f"{name}.tmp", data)
                 directory.rename(f"{name}.tmp", name)
             self._written[name] = data
+            return True
 
     async def _write_recovery_points(self) -> None:
         try:

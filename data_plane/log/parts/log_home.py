@@ -151,7 +151,7 @@ class LogHome:
             self.owner.log_rolled(self.topic, self.partition)
 
     def log_start_raised(self) -> None:
-        """Records were deleted: a restart should not bring them back."""
+        """Tell the owner of deleted records: a restart should not bring them back."""
         if self.owner is not None:
             self.owner.log_start_raised()
 

@@ -6,6 +6,8 @@
   follower hears, may be ahead of the end: the follower cuts it to what it has.
 * The log's end grows with appends, and falls with truncations.
 * The log's start grows up to the high watermark, and falls with truncations alone.
+* The stored start is the one that the next process would find: by the checkpoint, or by the first segment's name. It
+  follows the log's start. What a replica says to have deleted lies below its stored start.
 
 A broken rule raises `AssertionError`: what is read or acknowledged by wrong offsets is lost or made up.
 """
@@ -16,10 +18,10 @@ from __future__ import annotations
 class LogOffsets:
     """Start, high watermark and end. A log is its own `LogOffsets`: the hot paths read them without a step between."""
 
-    __slots__ = ("high_watermark", "log_end_offset", "log_start_offset")
+    __slots__ = ("high_watermark", "log_end_offset", "log_start_offset", "stored_start_offset")
 
     def __init__(self, offset: int) -> None:
-        self.log_start_offset = offset
+        self.log_start_offset = self.stored_start_offset = offset
         self.high_watermark = offset
         self.log_end_offset = offset
 
@@ -55,21 +57,32 @@ class LogOffsets:
             self.log_start_offset = offset
             self.check_order()
 
+    @property
+    def is_start_stored(self) -> bool:
+        """True if the next process would begin where the log begins now."""
+        return self.stored_start_offset >= self.log_start_offset
+
+    def store_start(self, offset: int) -> None:
+        """Note that the next process would begin at `offset`, or behind it. A lower offset changes nothing."""
+        self.stored_start_offset = min(max(self.stored_start_offset, offset), self.log_start_offset)
+
     def cut(self, offset: int) -> None:
         """Records from `offset` on are gone."""
         self.log_end_offset = offset
         self.high_watermark = min(self.high_watermark, offset)
         self.log_start_offset = min(self.log_start_offset, offset)
+        self.stored_start_offset = min(self.stored_start_offset, offset)
         self.check_order()
 
     def start_over(self, offset: int) -> None:
         """Set all offsets for an empty log that begins at `offset`."""
-        self.log_start_offset = self.high_watermark = self.log_end_offset = offset
+        self.log_start_offset = self.stored_start_offset = offset
+        self.high_watermark = self.log_end_offset = offset
 
     def settle(self, start_offset: int, high_watermark: int) -> None:
         """Set the offsets found at the start of the process. A high watermark beyond the known `log_end_offset` is
         lowered to it.
         """
-        self.log_start_offset = start_offset
+        self.log_start_offset = self.stored_start_offset = start_offset
         self.high_watermark = min(max(high_watermark, start_offset), self.log_end_offset)
         self.check_order()

@@ -547,13 +547,18 @@ class ConsumerMachine:
         return [found.partitions[index] for index in sorted(found.partitions)]
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """The member's place in the group; that of an outsider while it is no member."""
+        """The member's place in the group, as of its last join; that of an outsider before that, and without a
+        subscription.
+
+        A member that was thrown out keeps its old place until it has joined again, as in Kafka's client. An
+        outsider's offsets are never refused.
+        """
         if self.coordinator is None:
             raise ValueError("only a consumer with a group.id has a group")
         group_id, membership = self.coordinator.group_id, self.membership
-        if membership is None or not membership.is_member:
+        if membership is None or not self.subscription.grouped:
             return ConsumerGroupMetadata(group_id, group_instance_id=self.settings.group_instance_id)
-        member = membership.member
+        member = membership.known_as
         return ConsumerGroupMetadata(group_id, member.generation, member.member_id, member.group_instance_id)
 
     def statistics(self) -> dict[str, int | str]:

@@ -134,6 +134,9 @@ class GroupMembership:
         self.state = _IDLE
         self.member_id = ""
         self.generation = -1
+        self.known_as = Member(group_instance_id=settings.group_instance_id)
+        """This member as of its last join. It outlives the membership. What was read under it is committed under it,
+        so the coordinator refuses offsets of partitions that others have by now."""
         self.is_leader = False
         self.lost = False
         """The partitions were lost, not given up, and the listener has yet to be called."""
@@ -398,6 +401,7 @@ class GroupMembership:
         yield from self._check(code)
         self.member_id = response.member_id
         self.generation = response.generation_id
+        self.known_as = self.member
         self.assignor_name = response.protocol_name
         self.is_leader = response.leader == self.member_id
         return response
