@@ -57,6 +57,7 @@ from metadata_quorum.describe_configs import (
     ListConfigResourcesHandler,
 )
 from metadata_quorum.describe_scram_users import DescribeScramUsersHandler
+from metadata_quorum.describe_tokens import DescribeTokensHandler
 from metadata_quorum.features import KRAFT_VERSION
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.doors.acl_handler import DescribeAclsHandler
@@ -104,6 +105,9 @@ def build_table(
         **sasl_handlers(),
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: DescribeScramUsersHandler(
             lambda: broker.image, broker.long_work
+        ).handle,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN: DescribeTokensHandler(
+            lambda: broker.image, broker.long_work, broker.settings.token_secrets
         ).handle,
         **_group_handlers(broker),
         **_producer_handlers(broker),

@@ -277,6 +277,7 @@ class Node:
             described,
             features=config.release.features,
             kraft_version=lambda: metadata.quorum.kraft_version,
+            token_secrets=config.token_secrets,
         )
         services = self._connection_services(table, self._run_woken)
         for listener, listening in opened:
