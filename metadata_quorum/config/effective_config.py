@@ -14,7 +14,6 @@ from enum import IntEnum
 import attrs
 
 from metadata_quorum.config.config_defs import (
-    THROTTLE_DEFS,
     ConfigDef,
     ConfigError,
     ConfigValue,
@@ -22,6 +21,7 @@ from metadata_quorum.config.config_defs import (
     client_metrics_defs,
     group_defs,
     group_synonym,
+    running_def,
     topic_defs,
     topic_synonyms,
     topic_to_broker_synonym,
@@ -263,7 +263,7 @@ def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
     names = {name for _, layer in broker.layers() for name in layer if name not in broker_defs()}
     entries = []
     for name in sorted(names):
-        definition = THROTTLE_DEFS.get(name)
+        definition = running_def(name)
         unknown = definition is None
         synonyms = tuple(
             ConfigSynonym(name, None if unknown else layer[name], source)

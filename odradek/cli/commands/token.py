@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.connecting import changing, connected
+from odradek.cli.connecting import bootstrap_of, changing, connected, security_properties
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import YELLOW, paint, print_json, print_table, print_values
 from odradek.cli.parsing import Groups, add_command, add_connection_options
@@ -21,6 +21,13 @@ __all__ = ["register"]
 
 DRY_RUN = "nothing was changed: leave --dry-run out to do it"
 _SPAN_HELP = "90s, 15m, 2h, 7d"
+_SHARED_KEYS = (
+    "security.protocol",
+    "ssl.truststore.location",
+    "ssl.truststore.type",
+    "ssl.endpoint.identification.algorithm",
+)
+"""Keys of the administrator's file that the token's owner needs as well, and that hold no secret."""
 _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
@@ -110,7 +117,7 @@ def _create(args: argparse.Namespace) -> int:
         )
     secret = {} if args.to is not None else {"hmac": token.password}
     if args.to is not None:
-        _write_keys(args.to, args.mechanism, token)
+        _write_keys(args, token)
     if args.json:
         print_json({**_document(token), **secret, "executed": True})
         return 0
@@ -127,15 +134,23 @@ def _create(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write_keys(path: str, mechanism: str, token: DelegationToken) -> None:
+def _write_keys(args: argparse.Namespace, token: DelegationToken) -> None:
     """Write keys for --command-config; the file begins its life unreadable for others."""
-    jaas = f'{_MODULE} required username="{token.token_id}" password="{token.password}" tokenauth="true";'
+    known = {key: value for key, value in security_properties(args).items() if key in _SHARED_KEYS}
+    keys = {
+        "bootstrap.servers": bootstrap_of(args),
+        **known,
+        "sasl.mechanism": args.mechanism,
+        "sasl.jaas.config": f'{_MODULE} required username="{token.token_id}" password="{token.password}" tokenauth="true";',
+    }
     try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(f"sasl.mechanism={mechanism}\nsasl.jaas.config={jaas}\n")
+        with open(
+            os.open(args.to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+        ) as file:
+            file.writelines(f"{key}={value}\n" for key, value in keys.items())
     except OSError as error:
         raise CliError(
-            f"the token {token.token_id} was made, but {path} cannot be written ({error.strerror}): "
+            f"the token {token.token_id} was made, but {args.to} cannot be written ({error.strerror}): "
             f"`odradek token expire {token.token_id}` ends it"
         ) from None
 
