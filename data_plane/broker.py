@@ -76,7 +76,7 @@ class BrokerSettings:
     """How many logs of one disk the cleaner may clean at a time."""
     release: Release = THIS_RELEASE
     token_secrets: TokenSecrets | None = None
-    """The secrets of delegation tokens; None without `delegation.token.secret.key`."""
+    """The secrets of delegation tokens; None if `delegation.token.secret.key` is unset."""
 
 
 class Broker:

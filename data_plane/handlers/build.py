@@ -103,12 +103,7 @@ def build_table(
             authorizer, lambda: broker.image.access.acls, broker.long_work
         ).handle,
         **sasl_handlers(),
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: DescribeScramUsersHandler(
-            lambda: broker.image, broker.long_work
-        ).handle,
-        ApiKey.DESCRIBE_DELEGATION_TOKEN: DescribeTokensHandler(
-            lambda: broker.image, broker.long_work, broker.settings.token_secrets
-        ).handle,
+        **_user_handlers(broker),
         **_group_handlers(broker),
         **_producer_handlers(broker),
         **forwarded,
@@ -132,6 +127,17 @@ def build_table(
     if authorizer is not None:
         handlers = guarded(broker, authorizer, handlers)
     return ApiTable(handlers, advertised, served, versions.unsupported)
+
+
+def _user_handlers(broker: Broker) -> dict[int, Handler]:
+    return {
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: DescribeScramUsersHandler(
+            lambda: broker.image, broker.long_work
+        ).handle,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN: DescribeTokensHandler(
+            lambda: broker.image, broker.long_work, broker.settings.token_secrets
+        ).handle,
+    }
 
 
 def _group_handlers(broker: Broker) -> dict[int, Handler]:

@@ -33,4 +33,4 @@ class ControllerSettings:
     has_authorizer: bool = False
     """True if `authorizer.class.name` is set; only then ACLs can be created."""
     token_secrets: TokenSecrets | None = None
-    """None without `delegation.token.secret.key`: then there are no delegation tokens."""
+    """None if `delegation.token.secret.key` is unset: delegation tokens are refused then."""

@@ -16,7 +16,6 @@ import attrs
 from odradek.security.scram import ITERATIONS_MIN, ScramMechanism, ServerKeys, server_keys
 
 __all__ = [
-    "TOKEN_KEY",
     "Token",
     "TokenLogin",
     "TokenLogins",
@@ -26,7 +25,6 @@ __all__ = [
     "principal_of",
 ]
 
-TOKEN_KEY = "delegation.token.secret.key"
 LOGINS_MAX = 1000
 """The number of tokens whose keys are remembered: to make those of one takes milliseconds."""
 
@@ -70,7 +68,7 @@ class TokenSecrets:
 
     @classmethod
     def of_key(cls, key: str | None) -> TokenSecrets | None:
-        """None where the configuration has no key: there are no tokens then."""
+        """None for a configuration without a key, which turns tokens off."""
         return cls(key.encode()) if key else None
 
     def hmac(self, token_id: str) -> bytes:
@@ -93,7 +91,7 @@ class TokenLogins:
     """Logins by tokens on one node. It makes the keys of a token at its first login, which costs milliseconds."""
 
     def __init__(self, secrets: TokenSecrets, salt_secret: bytes) -> None:
-        """`salt_secret` is that of users who do not exist, so a salt does not tell whether there is a token."""
+        """`salt_secret` is that of unknown users, so salts tell nothing of which tokens there are."""
         self._secrets = secrets
         self._salt_secret = salt_secret
         self._keys: dict[tuple[str, str], ServerKeys] = {}

@@ -19,6 +19,7 @@ from odradek.security.doors.config_doors import (
     describe_configs_door,
 )
 from odradek.security.doors.door import PASSES, Admitted, Asked, Door, GuardedHandler, for_cluster
+from odradek.security.doors.token_doors import describe_tokens_door
 from odradek.security.doors.user_doors import refuse_describe_users
 from odradek.serving.contract import Handler
 from wire.api_keys import ApiKey
@@ -135,7 +136,7 @@ DOORS: Mapping[ApiKey, Door] = {
     ApiKey.ALTER_REPLICA_LOG_DIRS: for_cluster(_no_move, Operation.ALTER),
     ApiKey.SASL_AUTHENTICATE: PASSES,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: for_cluster(refuse_describe_users, Operation.DESCRIBE),
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: PASSES,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: describe_tokens_door,
     ApiKey.DESCRIBE_LOG_DIRS: for_cluster(
         lambda _: DescribeLogDirsResponse(0, _DENIED, []), Operation.DESCRIBE
     ),

@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from odradek.cli.commands.plans import add_plan_options, carry_out
+from odradek.cli.plans import add_plan_options, carry_out
 from odradek.cli.connecting import LOOK_SECONDS_MAX, changing, connected, present_quorum, say_if_past
 from odradek.cli.failure import CliError
 from odradek.cli.output import YELLOW, bytes_text, counted, paint, print_json, print_table

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from odradek.cli.commands.plans import topic_partitions
+from odradek.cli.plans import topic_partitions
 from odradek.cli.connecting import connected, connected_to_controller, present_quorum
 from odradek.cli.failure import CliError
 from odradek.cli.output import RED, YELLOW, paint, print_json

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.commands.elect import elect_preferred, elect_uncleanly
-from odradek.cli.commands.plans import add_plan_options, carry_out, topic_partitions
+from odradek.cli.plans import add_plan_options, carry_out, topic_partitions
 from odradek.cli.connecting import (
     LOOK_SECONDS_MAX,
     call_failure,

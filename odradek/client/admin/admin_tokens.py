@@ -1,7 +1,7 @@
 """Delegation tokens: making, renewing, ending, listing them (KIP-48, KIP-373). Operations, PURE.
 
-A token stands for its owner: a client logs in by SCRAM with the token's id and its HMAC. Whoever knows the HMAC has the
-owner's rights, so it does not show in what is printed of a token.
+A token stands for its owner: a client logs in by SCRAM with the token's id and its HMAC. With the HMAC goes all
+that the owner may do, so it does not show in what is printed of a token.
 """
 
 from __future__ import annotations

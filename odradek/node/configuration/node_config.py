@@ -42,7 +42,7 @@ from odradek.node.configuration.quorum_config import (
     parse_roles,
 )
 from odradek.security.acls.authorizer import AuthorizerSettings, parse_principals
-from odradek.security.tokens import TOKEN_KEY, TokenSecrets
+from odradek.security.tokens import TokenSecrets
 
 PLAINTEXT = "PLAINTEXT"
 EVERYWHERE = ("", "0.0.0.0", "::")
@@ -255,7 +255,7 @@ class NodeConfig:
     @property
     def token_secrets(self) -> TokenSecrets | None:
         """The secrets of delegation tokens; None where the file has no key for them."""
-        return TokenSecrets.of_key(self.get_str(TOKEN_KEY))
+        return TokenSecrets.of_key(self.get_str("delegation.token.secret.key"))
 
 
 def _check(explicit: dict[str, str]) -> NodeConfig:

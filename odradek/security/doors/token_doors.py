@@ -1,7 +1,8 @@
 """Who may ask about delegation tokens (KIP-48, KIP-373), for brokers and controllers. PURE.
 
-Nobody who is not authenticated may, and nobody who logged in by a token. A token for another owner needs CREATE_TOKENS on
-the resource USER of that name. Checks and answers are Kafka's.
+Clients who are authenticated may, but those who logged in by a token may not. A token for another owner needs CREATE_TOKENS on
+the resource USER of that name. Checks and answers are Kafka's. The doors let everything in: the handlers judge, which know
+how the client logged in.
 """
 
 from __future__ import annotations
@@ -10,13 +11,36 @@ from collections.abc import Callable
 from typing import Any
 
 from odradek.security.acls.rules import Operation, ResourceType
+from odradek.security.doors.door import Asked
 from odradek.security.tokens import principal_of
 from wire.errors import ErrorCode
 from wire.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
 from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
 from wire.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
 
-__all__ = ["create_refused", "owner_of", "refuse_token_request", "token_request_refused"]
+__all__ = [
+    "create_refused",
+    "create_token_door",
+    "describe_tokens_door",
+    "own_token_door",
+    "owner_of",
+    "refuse_token_request",
+    "token_request_refused",
+]
+
+
+def create_token_door(asked: Asked, request: Any) -> None:
+    """CREATE_TOKENS on the owner (a resource of the type USER), unless that is the client itself."""
+
+
+def own_token_door(asked: Asked, request: Any) -> None:
+    """Everybody who is the token's owner or one of its renewers; no right replaces that."""
+
+
+def describe_tokens_door(asked: Asked, request: Any) -> None:
+    """Everybody, for the tokens that are one's own or that one may renew; DESCRIBE on the token or DESCRIBE_TOKENS on its
+    owner for others."""
+
 
 NO_TIME = -1
 RENEWERS_MAX = 1_000
