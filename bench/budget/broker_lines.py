@@ -397,7 +397,11 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
         Costly("A secret is looked up; a plaintext client is refused before.", ("hmac",), {}),
     ),
     ApiKey.DESCRIBE_DELEGATION_TOKEN: (
-        Costly("Each owner is named; a plaintext client is refused before.", ("owners",), {"owners.principal_name": distinct}),
+        Costly(
+            "Each owner is named; a plaintext client is refused before.",
+            ("owners",),
+            {"owners.principal_name": distinct},
+        ),
     ),
     ApiKey.LIST_CONFIG_RESOURCES: (
         Costly("A type is named again and again.", ("resource_types",), {"resource_types": 2}),

@@ -51,6 +51,8 @@ SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
     "super.users": "User:nobody;User:admin",
+    # The records are old, and retention would take them away in the middle.
+    "log.retention.ms": "-1",
 }
 ANONYMOUS = "User:ANONYMOUS"
 ASKER = "asker"
