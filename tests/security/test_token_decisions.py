@@ -194,7 +194,7 @@ def test_a_login_is_the_owners_and_ends_with_the_token(session_ms: int, expected
 
 
 def test_who_does_not_log_in_by_token_is_not_let_in_by_one() -> None:
-    """Ids of tokens are no users, and users no tokens; a wrong secret and an expired token fail alike."""
+    """A token's id is no user. Whatever is wrong with a login by token, the refusal is the same."""
     decider = Decider(secrets_of())
     made = decider.ask(CreateDelegationTokenRequest())
     attempts = (
