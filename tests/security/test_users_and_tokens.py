@@ -235,6 +235,8 @@ def test_tokens_by_command(secured: SecuredNode, carol: Path, tmp_path: Path) ->
     assert run(carol, "token", "renew", token_id, "--for", "10m", "--json").json()["expires_at_ms"] < before
     assert "not allowed" in odradek("token", "list", "--command-config", keys).refusal()
     assert run(carol, "token", "expire", token_id).code == 0
+    others = run(carol, "token", "create", "--owner", "zoe", "--json").json()["token_id"]
+    assert "only the token's owner User:zoe" in run(carol, "token", "expire", others).refusal()
     assert "you can see no token" in run(carol, "token", "renew", token_id).refusal()
     refused = odradek("topic", "list", "--command-config", keys)
     assert "refuses the login" in refused.refusal()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import bootstrap_of, changing, connected, security_properties
@@ -197,13 +199,29 @@ def _found(client: Client, token_id: str) -> DelegationToken:
     raise CliError(f"you can see no token {token_id}: `odradek token list` shows which you can")
 
 
+@contextmanager
+def _by_renewer(token: DelegationToken) -> Iterator[None]:
+    """Say who may do it, where the client may not."""
+    from wire.errors import ErrorCode, KafkaError
+
+    try:
+        yield
+    except KafkaError as error:
+        if error.code is not ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH:
+            raise
+        renewers = f", or a renewer ({', '.join(token.renewers)})," if token.renewers else ""
+        raise CliError(
+            f"only the token's owner {token.owner}{renewers} may do that; no right replaces it"
+        ) from None
+
+
 def _renew(args: argparse.Namespace) -> int:
     with connected(args) as client:
         token = _found(client, args.token_id)
         if args.dry_run:
             _say_dry_run(args, _document(token))
             return 0
-        with changing():
+        with changing(), _by_renewer(token):
             until = client.admin.renew_delegation_token(token.hmac, period_ms=args.period or -1)
     return _say_until(args, token, until, "lives until")
 
@@ -214,7 +232,7 @@ def _expire(args: argparse.Namespace) -> int:
         if args.dry_run:
             _say_dry_run(args, _document(token))
             return 0
-        with changing():
+        with changing(), _by_renewer(token):
             until = client.admin.expire_delegation_token(
                 token.hmac, period_ms=-1 if args.period is None else args.period
             )
