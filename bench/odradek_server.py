@@ -44,13 +44,19 @@ def launch_odradek(
     server = spawn(
         "Odradek",
         [ODRADEK, "server", properties_path],
-        bootstrap=listeners.rpartition("//")[2],
+        bootstrap=_plaintext(listeners),
         log_path=properties_path.with_name("server.log"),
         cpus=cpus,
         environment=environment,
     )
     wait_until_serving(server, timeout_seconds)
     return server
+
+
+def _plaintext(listeners: str) -> str:
+    """The address of the listener PLAINTEXT, or else the last one: a start is waited for there."""
+    addresses = dict(each.split("://", 1) for each in listeners.split(","))
+    return addresses.get("PLAINTEXT", listeners.rpartition("//")[2])
 
 
 def start_odradek(

@@ -45,6 +45,7 @@ from metadata_quorum.features import THIS_RELEASE, Release
 from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.ports import ControllerPort
 from odradek.env.ports import DiskError, Env, Log, TaskGroup, Workers
+from odradek.security.tokens import TokenSecrets
 from odradek.serving.contract import Context
 from odradek.serving.timers import Timers
 from wire.errors import ErrorCode, KafkaError
@@ -74,6 +75,8 @@ class BrokerSettings:
     cleaner_threads_per_disk: int = 1
     """How many logs of one disk the cleaner may clean at a time."""
     release: Release = THIS_RELEASE
+    token_secrets: TokenSecrets | None = None
+    """The secrets of delegation tokens; None if `delegation.token.secret.key` is unset."""
 
 
 class Broker:

@@ -24,13 +24,16 @@ from typing import Any, Protocol
 from metadata_quorum.controller.doors import ControllerDoors
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, batch_too_large, names_more_than
 from metadata_quorum.controller.parts import LongRequest
+from metadata_quorum.controller.tokens import TokenRequest
 from metadata_quorum.envelope import NODE_ITSELF, Sender, open_response, seal_request, tells_of
 from metadata_quorum.replica.describe_quorum import refuse_description
 from metadata_quorum.replica.peers import Peer, PeerCall, PeerConnections
 from metadata_quorum.state_machine import Deferred
 from odradek.env.long_work import Share
 from odradek.env.ports import ConnectionLost, Env, Event, Log
+from odradek.security.acls.authorizer import Rights
 from odradek.security.doors.door import Admitted
+from odradek.security.doors.token_doors import token_request_refused
 from wire.api import api_versions, response_class
 from wire.api_keys import ApiKey
 from wire.codec import decode, encode
@@ -41,12 +44,14 @@ from wire.structure import Message
 __all__ = [
     "LONG_BYTES",
     "QUORUM_APIS",
+    "TOKEN_APIS",
     "ControllerChannel",
     "Quorum",
     "Service",
     "answer_in_turns",
     "answer_request",
     "let_in",
+    "let_token_request_in",
     "takes_long",
 ]
 
@@ -70,6 +75,10 @@ QUORUM_APIS = frozenset(
     }
 )
 """Requests that the quorum answers itself. The controller answers all others."""
+TOKEN_APIS = frozenset(
+    {ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN}
+)
+"""Requests whose decision depends on who asks."""
 SENT_PLAIN = frozenset(
     {
         ApiKey.ALTER_PARTITION,
@@ -139,9 +148,30 @@ def let_in(service: Service, sender: Sender, request: Message, version: int) -> 
     """The part of a client's request that this node's controller may decide, or the refusal of the whole.
 
     What a node asks its own controller needs no right."""
+    if request.API_KEY in TOKEN_APIS:
+        return let_token_request_in(service, sender, request, may_ask=not sender.by_token)
     if service.doors is None or sender is NODE_ITSELF:
         return Admitted(request, _as_it_is)
     return service.doors.admit(sender.principal, sender.client_address, request, version)
+
+
+def let_token_request_in(
+    service: Service, sender: Sender, request: Message, *, may_ask: bool
+) -> Admitted | Any:
+    """A request about tokens as the controller decides it, or its refusal. `may_ask` is false for a client that is not
+    authenticated, and for one that logged in by a token."""
+    doors, principal = service.doors, sender.principal
+    allows = (
+        _allows_all if doors is None else Rights(doors.authorizer, principal, sender.client_address).allows
+    )
+    refused = token_request_refused(request, principal, may_ask=may_ask, allows=allows)
+    if refused is not None:
+        return refused
+    return Admitted(TokenRequest(request, principal, service.env.clock.wall_ms()), _as_it_is)
+
+
+def _allows_all(*_: object) -> bool:
+    return True
 
 
 def _as_it_is(response: Any) -> Any:

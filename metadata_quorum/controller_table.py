@@ -17,15 +17,18 @@ from metadata_quorum.controller.doors import CONTROLLER_DOORS
 from metadata_quorum.controller_channel import (
     LONG_BYTES,
     QUORUM_APIS,
+    TOKEN_APIS,
     Service,
     answer_in_turns,
     answer_request,
     let_in,
+    let_token_request_in,
     takes_long,
 )
 from metadata_quorum.describe_configs import DescribeConfigsHandler
 from metadata_quorum.describe_scram_users import DescribeScramUsersHandler
-from metadata_quorum.envelope import Enclosed, open_request, seal_response
+from metadata_quorum.describe_tokens import DescribeTokensHandler
+from metadata_quorum.envelope import Enclosed, Sender, open_request, seal_response
 from metadata_quorum.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from metadata_quorum.image.config_layers import layers_for
 from metadata_quorum.image.metadata_image import MetadataImage
@@ -33,6 +36,7 @@ from odradek.env.long_work import LongWork, Share
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.doors.acl_handler import DescribeAclsHandler
 from odradek.security.doors.door import Admitted, GuardedHandler
+from odradek.security.tokens import TokenSecrets
 from odradek.serving.api_table import ApiTable
 from odradek.serving.api_versions import ApiVersionsHandler
 from odradek.serving.authorized_operations import (
@@ -65,18 +69,20 @@ def build_controller_table(
     *,
     features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
     kraft_version: Callable[[], int] = lambda: 0,
+    token_secrets: TokenSecrets | None = None,
 ) -> ApiTable:
     """The API table of a controller's listener.
 
     `decided` are the requests that the controller decides. `image` gives the newest committed image. `described` is
     the node whose configuration DescribeConfigs answers with. `features` are the levels that the node supports, and
-    `kraft_version` gives the quorum's.
+    `kraft_version` gives the quorum's. `token_secrets` are those of delegation tokens.
     """
     asks = AskHere(service).handle
     handlers: dict[int, Handler] = {int(key): asks for key in QUORUM_APIS}
     for request in decided:
         assert request.API_KEY is not None
         handlers[request.API_KEY] = asks
+    handlers |= dict.fromkeys(map(int, TOKEN_APIS), AskForTokens(service).handle)
     handlers[ApiKey.DESCRIBE_CLUSTER] = DescribeControllersHandler(service, image).handle
     if described is not None:
         handlers[ApiKey.DESCRIBE_CONFIGS] = DescribeConfigsHandler(described.node_id, described).handle
@@ -87,6 +93,9 @@ def build_controller_table(
     handlers |= sasl_handlers()
     handlers[ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS] = DescribeScramUsersHandler(
         image, service.env.long_work
+    ).handle
+    handlers[ApiKey.DESCRIBE_DELEGATION_TOKEN] = DescribeTokensHandler(
+        image, service.env.long_work, token_secrets
     ).handle
     served = {int(key): api_versions(key) for key in sorted((*handlers, ApiKey.API_VERSIONS))}
     versions = ApiVersionsHandler(served, features, image, lambda: {KRAFT_VERSION: kraft_version()})
@@ -145,6 +154,24 @@ class AskHere:
             )
         delayed = Delayed()
         answer_request(service, request, version, delayed.complete)
+        return delayed
+
+
+class AskForTokens:
+    """The requests that change delegation tokens (KIP-48), by clients who ask the controller themselves."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def handle(self, context: Context, request: Message) -> Result:
+        service = self._service
+        sender = Sender(context.principal, context.client_id or "", context.client_address)
+        admitted = let_token_request_in(service, sender, request, may_ask=context.may_ask_for_tokens)
+        if not isinstance(admitted, Admitted):
+            refused: Message = admitted
+            return refused
+        delayed = Delayed()
+        answer_request(service, admitted.request, context.api_version, delayed.complete)
         return delayed
 
 

@@ -34,6 +34,8 @@ class Sender:
     principal: str = "User:ANONYMOUS"
     client_id: str = ""
     client_address: str = ""
+    by_token: bool = False
+    """True if it logged in by a delegation token."""
 
 
 NODE_ITSELF = Sender()
@@ -60,7 +62,9 @@ def seal_request(request: Message, version: int, sender: Sender) -> EnvelopeRequ
     if request_header_version(api_key, version) == 2:
         w.append(0)
     encoder(type(request), version)(w, request, None)
-    return EnvelopeRequest(bytes(w), encode_principal(sender.principal), _packed(sender.client_address))
+    return EnvelopeRequest(
+        bytes(w), encode_principal(sender.principal, sender.by_token), _packed(sender.client_address)
+    )
 
 
 def _packed(address: str) -> bytes:
@@ -73,7 +77,7 @@ def _packed(address: str) -> bytes:
 def open_request(envelope: EnvelopeRequest) -> Enclosed:
     """Raises `KafkaError`: PRINCIPAL_DESERIALIZATION_FAILURE, UNSUPPORTED_VERSION or INVALID_REQUEST."""
     try:
-        principal = decode_principal(envelope.request_principal or b"")
+        principal, by_token = decode_principal(envelope.request_principal or b"")
     except RemoteProtocolError as error:
         raise KafkaError(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, str(error)) from error
     data = envelope.request_data
@@ -85,7 +89,9 @@ def open_request(envelope: EnvelopeRequest) -> Enclosed:
         request = decode_bounded(request_class(api_key), version, data, body)
     except (RemoteProtocolError, ValueError) as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
-    return Enclosed(api_key, version, correlation_id, Sender(principal, client_id, address), request)
+    return Enclosed(
+        api_key, version, correlation_id, Sender(principal, client_id, address, by_token), request
+    )
 
 
 def seal_response(enclosed: Enclosed, response: Message) -> EnvelopeResponse:

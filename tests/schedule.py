@@ -54,6 +54,7 @@ SECONDS = {
     "tests/cli/test_three_nodes.py": 26,
     "tests/cli/test_cli_end_to_end.py": 25,
     "tests/cli/test_dev.py": 25,
+    "tests/security/test_users_and_tokens.py": 22,
     "tests/node/test_bad_files.py": 20,
     "tests/node/test_away_at_the_start.py": 17,
     "tests/cluster/test_exactly_once.py": 215,

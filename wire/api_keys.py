@@ -43,6 +43,10 @@ class ApiKey(IntEnum):
     DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -132,6 +136,10 @@ APIS: dict[int, Api] = {
     35: Api("describe_log_dirs", 1, 5, False, 2, True, False, False, False),
     36: Api("sasl_authenticate", 0, 2, False, 2, True, True, False, False),
     37: Api("create_partitions", 0, 3, False, 2, True, True, False, True),
+    38: Api("create_delegation_token", 1, 3, False, 2, True, True, False, True),
+    39: Api("renew_delegation_token", 1, 2, False, 2, True, True, False, True),
+    40: Api("expire_delegation_token", 1, 2, False, 2, True, True, False, True),
+    41: Api("describe_delegation_token", 1, 3, False, 2, True, True, False, False),
     42: Api("delete_groups", 0, 2, False, 2, True, False, False, False),
     43: Api("elect_leaders", 0, 2, False, 2, True, True, False, True),
     44: Api("incremental_alter_configs", 0, 1, False, 1, True, True, False, True),

@@ -15,8 +15,8 @@ __all__ = ["decode_principal", "encode_principal"]
 _VERSION = Struct(">h")
 
 
-def encode_principal(principal: str) -> bytes:
-    """`User:name` as DefaultPrincipalData; without a colon the type is User."""
+def encode_principal(principal: str, by_token: bool = False) -> bytes:
+    """`User:name` as DefaultPrincipalData; without a colon the type is User. `by_token`: it logged in by a delegation token."""
     kind, colon, name = principal.partition(":")
     if not colon:
         kind, name = "User", principal
@@ -25,13 +25,14 @@ def encode_principal(principal: str) -> bytes:
         encoded = text.encode()
         write_uvarint(w, len(encoded) + 1)
         w += encoded
-    # Not authenticated by a delegation token; no tagged fields.
-    w += b"\x00\x00"
+    w.append(by_token)
+    # No tagged fields.
+    w.append(0)
     return bytes(w)
 
 
-def decode_principal(data: Buffer) -> str:
-    """`type:name`. Raises `MalformedMessage`."""
+def decode_principal(data: Buffer) -> tuple[str, bool]:
+    """`type:name`, and whether it logged in by a delegation token. Raises `MalformedMessage`."""
     if len(data) < _VERSION.size:
         raise MalformedMessage(f"a principal of {len(data)} bytes")
     (version,) = _VERSION.unpack_from(data)
@@ -49,4 +50,6 @@ def decode_principal(data: Buffer) -> str:
         except UnicodeDecodeError:
             raise MalformedMessage("a principal that is not UTF-8") from None
         position = end
-    return ":".join(texts)
+    if position >= len(data):
+        raise MalformedMessage("a principal that does not say whether it is of a token")
+    return ":".join(texts), bool(data[position])

@@ -383,6 +383,26 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (
         Costly("Each user is looked up and answered.", ("users",), {"users.name": distinct}),
     ),
+    ApiKey.CREATE_DELEGATION_TOKEN: (
+        Costly(
+            "Renewers would be kept by every node; a plaintext client is refused before.",
+            ("renewers",),
+            {"renewers.principal_type": "User", "renewers.principal_name": distinct},
+        ),
+    ),
+    ApiKey.RENEW_DELEGATION_TOKEN: (
+        Costly("A secret is looked up; a plaintext client is refused before.", ("hmac",), {}),
+    ),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: (
+        Costly("A secret is looked up; a plaintext client is refused before.", ("hmac",), {}),
+    ),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: (
+        Costly(
+            "Each owner is named; a plaintext client is refused before.",
+            ("owners",),
+            {"owners.principal_name": distinct},
+        ),
+    ),
     ApiKey.LIST_CONFIG_RESOURCES: (
         Costly("A type is named again and again.", ("resource_types",), {"resource_types": 2}),
     ),

@@ -57,6 +57,7 @@ from metadata_quorum.describe_configs import (
     ListConfigResourcesHandler,
 )
 from metadata_quorum.describe_scram_users import DescribeScramUsersHandler
+from metadata_quorum.describe_tokens import DescribeTokensHandler
 from metadata_quorum.features import KRAFT_VERSION
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.doors.acl_handler import DescribeAclsHandler
@@ -102,9 +103,7 @@ def build_table(
             authorizer, lambda: broker.image.access.acls, broker.long_work
         ).handle,
         **sasl_handlers(),
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: DescribeScramUsersHandler(
-            lambda: broker.image, broker.long_work
-        ).handle,
+        **_user_handlers(broker),
         **_group_handlers(broker),
         **_producer_handlers(broker),
         **forwarded,
@@ -128,6 +127,17 @@ def build_table(
     if authorizer is not None:
         handlers = guarded(broker, authorizer, handlers)
     return ApiTable(handlers, advertised, served, versions.unsupported)
+
+
+def _user_handlers(broker: Broker) -> dict[int, Handler]:
+    return {
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: DescribeScramUsersHandler(
+            lambda: broker.image, broker.long_work
+        ).handle,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN: DescribeTokensHandler(
+            lambda: broker.image, broker.long_work, broker.settings.token_secrets
+        ).handle,
+    }
 
 
 def _group_handlers(broker: Broker) -> dict[int, Handler]:

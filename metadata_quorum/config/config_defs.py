@@ -318,6 +318,15 @@ THROTTLE_DEFS: Mapping[str, ConfigDef] = {
     )
 }
 """Keys that brokers know while they run, and not in their files (KIP-73, KIP-113)."""
+DISCONNECT_PREFIX = "odradek.disconnect."
+"""Our own keys: a new value of `odradek.disconnect.PRINCIPAL` makes running brokers close that principal's connections."""
+
+
+def running_def(name: str) -> ConfigDef | None:
+    """The definition of a key that brokers know only while they run."""
+    if name.startswith(DISCONNECT_PREFIX):
+        return ConfigDef("broker", name, "string", None, "", "low", False, True)
+    return THROTTLE_DEFS.get(name)
 
 
 @attrs.frozen

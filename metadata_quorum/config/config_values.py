@@ -12,7 +12,6 @@ from collections.abc import Mapping
 
 from metadata_quorum.config.client_metrics_configs import validate_client_metrics
 from metadata_quorum.config.config_defs import (
-    THROTTLE_DEFS,
     ConfigDef,
     ConfigError,
     InvalidConfiguration,
@@ -20,6 +19,7 @@ from metadata_quorum.config.config_defs import (
     broker_defs,
     client_metrics_defs,
     group_defs,
+    running_def,
     topic_defs,
     topic_synonyms,
 )
@@ -89,7 +89,7 @@ def _check_metrics_value(key: str, text: str) -> None:
 
 def broker_def(key: str) -> ConfigDef | None:
     """The definition of a key that a broker knows, in its file or while it runs."""
-    return broker_defs().get(key, THROTTLE_DEFS.get(key))
+    return broker_defs().get(key) or running_def(key)
 
 
 def listener_of(key: str) -> str:

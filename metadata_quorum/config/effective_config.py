@@ -14,7 +14,6 @@ from enum import IntEnum
 import attrs
 
 from metadata_quorum.config.config_defs import (
-    THROTTLE_DEFS,
     ConfigDef,
     ConfigError,
     ConfigValue,
@@ -22,13 +21,16 @@ from metadata_quorum.config.config_defs import (
     client_metrics_defs,
     group_defs,
     group_synonym,
+    running_def,
     topic_defs,
     topic_synonyms,
     topic_to_broker_synonym,
 )
-from metadata_quorum.config.config_values import as_topic_text, broker_def
+from metadata_quorum.config.config_values import as_topic_text, broker_def, listener_of
 
 MIN_ISR = "min.insync.replicas"
+SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+"""Names that may stand before a listener's key, in small letters."""
 
 
 class ConfigSource(IntEnum):
@@ -263,17 +265,30 @@ def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
     names = {name for _, layer in broker.layers() for name in layer if name not in broker_defs()}
     entries = []
     for name in sorted(names):
-        definition = THROTTLE_DEFS.get(name)
-        unknown = definition is None
+        running = running_def(name)
+        definition = running or _listener_def(name)
+        is_hidden = definition is None or definition.sensitive
         synonyms = tuple(
-            ConfigSynonym(name, None if unknown else layer[name], source)
+            ConfigSynonym(name, None if is_hidden else layer[name], source)
             for source, layer in broker.layers()
             if name in layer
         )
         kind = 0 if definition is None else CONFIG_TYPES[definition.type]
         strongest = synonyms[0]
-        entries.append(ConfigEntry(name, strongest.value, strongest.source, unknown, unknown, kind, synonyms))
+        is_fixed = running is None
+        entries.append(
+            ConfigEntry(name, strongest.value, strongest.source, is_hidden, is_fixed, kind, synonyms)
+        )
     return entries
+
+
+def _listener_def(name: str) -> ConfigDef | None:
+    """The definition of a key of one listener, or of one mechanism of it; None for others."""
+    key = name.removeprefix(listener_of(name))
+    if key == name:
+        return None
+    mechanism, _, rest = key.partition(".")
+    return broker_defs().get(rest if mechanism.upper() in SASL_MECHANISMS else key)
 
 
 def describe_group_config(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:

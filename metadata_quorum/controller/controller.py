@@ -28,6 +28,13 @@ from metadata_quorum.controller.partitions.elect_leaders import BalanceLeaders, 
 from metadata_quorum.controller.parts import PART_WEIGHT_MAX, LongRequest, Trial, long_request
 from metadata_quorum.controller.refusals import refusal
 from metadata_quorum.controller.scram_users import alter_user_scram_credentials
+from metadata_quorum.controller.tokens import (
+    EXPIRED_PER_TURN_MAX,
+    ExpireTokens,
+    TokenRequest,
+    decide_token_request,
+    expire_tokens,
+)
 from metadata_quorum.image.image_builder import ImageBuilder, Interned
 from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.state_machine import Decision, DecisionContext
@@ -72,7 +79,8 @@ class PeriodicTask:
     `has_more(response)`: each answer is committed before the next question."""
 
     name: str
-    request: Any
+    request_at: Callable[[int], Any]
+    """Makes the question of the time, in milliseconds since 1970."""
     period_ms: int
     has_more: Callable[[Any], bool]
 
@@ -156,19 +164,26 @@ def periodic_tasks(settings: ControllerSettings) -> tuple[PeriodicTask, ...]:
     tasks = [
         PeriodicTask(
             "leaderless partitions",
-            ElectLeaderless(),
+            lambda _: ElectLeaderless(),
             settings.unclean_leader_election_interval_ms,
             _turn_was_full,
         ),
     ]
     if settings.auto_leader_rebalance_enable:
         period_ms = settings.leader_imbalance_check_interval_ms
-        tasks.append(PeriodicTask("leader balance", BalanceLeaders(), period_ms, _turn_was_full))
+        tasks.append(PeriodicTask("leader balance", lambda _: BalanceLeaders(), period_ms, _turn_was_full))
+    if settings.token_secrets is not None:
+        period_ms = settings.token_expiry_check_interval_ms
+        tasks.append(PeriodicTask("expired tokens", ExpireTokens, period_ms, _turn_expired_many))
     return tuple(tasks)
 
 
 def _turn_was_full(elected: int | None) -> bool:
     return elected is not None and elected >= ELECTIONS_PER_TURN_MAX
+
+
+def _turn_expired_many(expired: int | None) -> bool:
+    return expired is not None and expired >= EXPIRED_PER_TURN_MAX
 
 
 _OF_NODES: Mapping[type, _Decide] = {
@@ -195,6 +210,7 @@ _OF_CLIENTS: Mapping[type, _Decide] = {
     CreateAclsRequest: acls.create_acls,
     DeleteAclsRequest: acls.delete_acls,
     AlterUserScramCredentialsRequest: alter_user_scram_credentials,
+    TokenRequest: decide_token_request,
 }
 """Requests of clients, forwarded by the broker that they asked."""
 
@@ -202,4 +218,5 @@ _OF_TIMERS: Mapping[type, _Decide] = {
     FenceExpiredBrokers: brokers.fence_expired,
     BalanceLeaders: elections.balance_leaders,
     ElectLeaderless: elections.elect_leaderless,
+    ExpireTokens: expire_tokens,
 }

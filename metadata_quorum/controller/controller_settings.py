@@ -8,6 +8,7 @@ import attrs
 
 from metadata_quorum.config.typed_settings import seconds_as_milliseconds, setting
 from metadata_quorum.features import THIS_RELEASE, Release
+from odradek.security.tokens import TokenSecrets
 
 
 @attrs.frozen
@@ -23,8 +24,13 @@ class ControllerSettings:
         "leader.imbalance.check.interval.seconds", seconds_as_milliseconds
     )
     unclean_leader_election_interval_ms: int = setting("unclean.leader.election.interval.ms")
+    token_max_lifetime_ms: int = setting("delegation.token.max.lifetime.ms")
+    token_expiry_ms: int = setting("delegation.token.expiry.time.ms")
+    token_expiry_check_interval_ms: int = setting("delegation.token.expiry.check.interval.ms")
     remote_storage_enable: bool = setting("remote.log.storage.system.enable")
     static_config: Mapping[str, str] = attrs.field(factory=dict)
     release: Release = THIS_RELEASE
     has_authorizer: bool = False
     """True if `authorizer.class.name` is set; only then ACLs can be created."""
+    token_secrets: TokenSecrets | None = None
+    """None if `delegation.token.secret.key` is unset: delegation tokens are refused then."""

@@ -27,6 +27,7 @@ from odradek.security.doors.door import (
     operations_of,
     split,
 )
+from odradek.security.doors.token_doors import create_token_door, describe_tokens_door, own_token_door
 from odradek.security.doors.user_doors import refuse_describe_users
 from wire.api import response_class
 from wire.api_keys import ApiKey
@@ -208,6 +209,10 @@ CONTROLLER_DOORS: Mapping[ApiKey, Door] = {
     ApiKey.SASL_AUTHENTICATE: PASSES,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: for_cluster(refuse_describe_users, Operation.DESCRIBE),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: for_cluster(_refuse, Operation.ALTER),
+    ApiKey.CREATE_DELEGATION_TOKEN: create_token_door,
+    ApiKey.RENEW_DELEGATION_TOKEN: own_token_door,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: own_token_door,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: describe_tokens_door,
     ApiKey.CREATE_TOPICS: create_topics_door,
     ApiKey.DELETE_TOPICS: delete_topics_door,
     ApiKey.CREATE_PARTITIONS: create_partitions_door,
@@ -229,7 +234,8 @@ CONTROLLER_DOORS: Mapping[ApiKey, Door] = {
     ApiKey.ADD_RAFT_VOTER: for_cluster(_only_error(ApiKey.ADD_RAFT_VOTER), Operation.ALTER),
     ApiKey.REMOVE_RAFT_VOTER: for_cluster(_only_error(ApiKey.REMOVE_RAFT_VOTER), Operation.ALTER),
 }
-"""Doors by API, for a controller's listener and for what brokers pass on. DescribeAcls judges by itself."""
+"""Doors by API, for a controller's listener and for what brokers pass on. DescribeAcls and the requests about delegation
+tokens judge by themselves."""
 
 
 class ControllerDoors:

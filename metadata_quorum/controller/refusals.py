@@ -10,6 +10,8 @@ from metadata_quorum.controller.partitions import create_partitions as partition
 from metadata_quorum.controller.partitions import elect_leaders as elections
 from metadata_quorum.controller.partitions import reassignment
 from metadata_quorum.controller.scram_users import refuse_alter_users
+from metadata_quorum.controller.tokens import TokenRequest
+from odradek.security.doors.token_doors import refuse_token_request
 from wire.errors import ErrorCode
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from wire.messages.alter_configs import AlterConfigsRequest
@@ -24,13 +26,16 @@ from wire.messages.controller_registration import (
     ControllerRegistrationResponse,
 )
 from wire.messages.create_acls import CreateAclsRequest
+from wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from wire.messages.create_partitions import CreatePartitionsRequest
 from wire.messages.create_topics import CreateTopicsRequest
 from wire.messages.delete_acls import DeleteAclsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest
 from wire.messages.elect_leaders import ElectLeadersRequest
+from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 from wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 from wire.structure import Message
@@ -46,6 +51,11 @@ _REFUSALS: dict[type, Callable[[Any, ErrorCode, str], Message]] = {
     AlterPartitionReassignmentsRequest: reassignment.refuse_alter,
     ListPartitionReassignmentsRequest: reassignment.refuse_list,
     AlterUserScramCredentialsRequest: refuse_alter_users,
+    **dict.fromkeys(
+        (CreateDelegationTokenRequest, RenewDelegationTokenRequest, ExpireDelegationTokenRequest),
+        lambda request, code, _: refuse_token_request(request, code),
+    ),
+    TokenRequest: lambda asked, code, _: refuse_token_request(asked.message, code, asked.requester),
     ElectLeadersRequest: elections.refuse_elect_leaders,
     UnregisterBrokerRequest: lambda _, code, text: UnregisterBrokerResponse(0, code, text),
     ControllerRegistrationRequest: lambda _, code, text: ControllerRegistrationResponse(0, code, text),

@@ -31,6 +31,8 @@ GROUPS = (
     "txn",
     "config",
     "acl",
+    "user",
+    "token",
     "cluster",
     "broker",
     "partition",

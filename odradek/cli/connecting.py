@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LOOK_SECONDS_MAX",
     "PAST",
+    "bootstrap_of",
     "call_failure",
     "changing",
     "connected",

@@ -26,6 +26,7 @@ USERS = ("admin", "client")
 MECHANISM = "SCRAM-SHA-512"
 _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+_TOKEN_SECRET = "token.secret"
 _YEARS = 10
 
 
@@ -43,6 +44,7 @@ class DevSecurity:
     def make(self, bootstrap: str) -> None:
         """Write whatever is missing. `bootstrap` is the address of the first node."""
         if self.exists:
+            self._make_token_secret()
             return
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _make_certificates(self._write)
@@ -50,8 +52,14 @@ class DevSecurity:
             password = secrets.token_urlsafe(18)
             self._write(f"{user}.password", password.encode())
             self._write_client_keys(user, password, bootstrap)
+        self._make_token_secret()
         # The last file: a directory that has it is complete.
         self._write("scram.secret", secrets.token_urlsafe(32).encode())
+
+    def _make_token_secret(self) -> None:
+        """Write the key of delegation tokens, which a directory of an earlier version lacks."""
+        if not (self.directory / _TOKEN_SECRET).exists():
+            self._write(_TOKEN_SECRET, secrets.token_urlsafe(32).encode())
 
     def first_users(self) -> list[str]:
         """The users as `storage format --add-scram` takes them."""
@@ -71,6 +79,7 @@ class DevSecurity:
             "authorizer.class.name": _AUTHORIZER,
             "super.users": f"User:{USERS[0]};User:CN={NODE_NAME}",
             "odradek.scram.secret": (self.directory / "scram.secret").read_text(),
+            "delegation.token.secret.key": (self.directory / _TOKEN_SECRET).read_text(),
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self.directory / "node.pem"),
             "ssl.truststore.type": "PEM",

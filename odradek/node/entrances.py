@@ -15,8 +15,9 @@ from odradek.node.connections.entrance import Encryption, Entrance, NotAuthentic
 from odradek.node.directories import NodeCannotStart
 from odradek.security.dialing import SecuredEnv, SecuredNetwork
 from odradek.security.sasl_server import Login, SaslSettings
-from odradek.security.scram import MECHANISMS, ServerKeys
+from odradek.security.scram import MECHANISMS, ScramMechanism, ServerKeys
 from odradek.security.tls_conn import Handshakes, TlsConn, shake_hands
+from odradek.security.tokens import TokenLogin, TokenLogins
 from odradek.serving.api_table import ApiTable
 
 __all__ = ["Entrances"]
@@ -45,6 +46,8 @@ class Entrances:
         self._log = log
         self._image = image
         self._salt_secret = self._secret_for_salts()
+        secrets = config.token_secrets
+        self._tokens = None if secrets is None else TokenLogins(secrets, self._salt_secret)
 
     async def open(self, tasks: TaskGroup) -> None:
         """Read keys and certificates, and watch their files from now on. Raises `NodeCannotStart`."""
@@ -106,13 +109,19 @@ class Entrances:
             security.mechanisms, security.plain_users, security.session_ms_max, self._salt_secret
         )
         now = self._env.clock.monotonic
-        return lambda: Login(settings, self._keys_of, self._nonce, now)
+        return lambda: Login(settings, self._keys_of, self._nonce, now, self._token_of)
 
     def _keys_of(self, user: str, mechanism: int) -> ServerKeys | None:
         known = self._image().access.scram_credentials.get((user, mechanism))
         if known is None:
             return None
         return ServerKeys(known.salt, known.stored_key, known.server_key, known.iterations)
+
+    def _token_of(self, token_id: str, mechanism: ScramMechanism) -> TokenLogin | None:
+        if self._tokens is None:
+            return None
+        token = self._image().access.delegation_tokens.get(token_id)
+        return self._tokens.login(token_id, token, mechanism, self._env.clock.wall_ms())
 
     def _nonce(self) -> str:
         """Random text, of the system's own randomness where the node is real."""

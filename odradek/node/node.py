@@ -34,6 +34,7 @@ from odradek.env.ports import DiskError, Env, Log, TaskGroup
 from odradek.env.ports import Listener as OpenListener
 from odradek.env.tls_ports import OpenTls
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
+from odradek.node.configuration.disconnects import Disconnects
 from odradek.node.configuration.dynamic_config import DynamicConfig
 from odradek.node.configuration.node_config import ListenerConfig, NodeConfig
 from odradek.node.configuration.part_settings import (
@@ -283,6 +284,7 @@ class Node:
             described,
             features=config.release.features,
             kraft_version=lambda: metadata.quorum.kraft_version,
+            token_secrets=config.token_secrets,
         )
         services = self._connection_services(table, self._run_woken)
         for listener, listening in opened:
@@ -374,6 +376,7 @@ class Node:
         )
         self._tasks.start_soon(watch.run)
         servers = self._open_client_listeners(broker)
+        Disconnects(broker, servers)
         self._open_metrics(metadata)
         lifecycle = self._lifecycle = self._make_lifecycle(broker)
         self._tasks.start_soon(self._run_lifecycle, lifecycle)

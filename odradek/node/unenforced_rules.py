@@ -51,7 +51,11 @@ class UnenforcedRules:
         access = image.access
         if self._config.authorizer is None and access.acls:
             return True
-        return bool(access.client_quotas or access.delegation_tokens)
+        return bool(access.client_quotas or self._useless_tokens(image))
+
+    def _useless_tokens(self, image: MetadataImage) -> int:
+        """The number of tokens that let nobody in, because this node has no key for them."""
+        return len(image.access.delegation_tokens) if self._config.token_secrets is None else 0
 
     def _tell(self, image: MetadataImage) -> None:
         access = image.access
@@ -61,5 +65,5 @@ class UnenforcedRules:
             "rules.not_enforced",
             acls=acls,
             quotas=len(access.client_quotas),
-            delegation_tokens=len(access.delegation_tokens),
+            delegation_tokens=self._useless_tokens(image),
         )

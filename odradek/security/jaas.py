@@ -39,6 +39,11 @@ class JaasLine:
         return self.options.get("password")
 
     @property
+    def is_of_token(self) -> bool:
+        """True if the user is a delegation token (`tokenauth="true"`)."""
+        return self.options.get("tokenauth", "").lower() == "true"
+
+    @property
     def users(self) -> Mapping[str, str]:
         """Passwords by user (`user_NAME="PASSWORD"`)."""
         return {

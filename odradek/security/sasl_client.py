@@ -24,6 +24,8 @@ class Credentials:
     mechanism: str
     username: str
     password: str = attrs.field(repr=False)
+    by_token: bool = False
+    """True if the user is the id of a delegation token, and the password its HMAC in base64 (KIP-48)."""
 
 
 class SaslClient:
@@ -36,7 +38,13 @@ class SaslClient:
         self._scram = (
             None
             if mechanism is None
-            else ScramClient(mechanism, credentials.username, credentials.password, nonce())
+            else ScramClient(
+                mechanism,
+                credentials.username,
+                credentials.password,
+                nonce(),
+                by_token=credentials.by_token,
+            )
         )
         self._has_proved = False
 

@@ -17,7 +17,8 @@ from enum import Enum
 
 import attrs
 
-from odradek.security.scram import MECHANISMS, ScramError, ScramServer, ServerKeys
+from odradek.security.scram import MECHANISMS, ScramError, ScramMechanism, ScramServer, ServerKeys
+from odradek.security.tokens import TokenLogin
 from wire.errors import ErrorCode
 from wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -71,18 +72,25 @@ class Login:
         keys_of: Callable[[str, int], ServerKeys | None],
         nonce: Callable[[], str],
         now: Callable[[], float],
+        token_of: Callable[[str, ScramMechanism], TokenLogin | None] = lambda *_: None,
     ) -> None:
-        """`keys_of` gives a user's SCRAM keys for a mechanism's number; `nonce` random text; `now` seconds."""
+        """`keys_of` gives a user's SCRAM keys for a mechanism's number; `nonce` random text; `now` seconds; `token_of`
+        the delegation token of an id (KIP-48)."""
         self._settings = settings
         self._keys_of = keys_of
         self._nonce = nonce
         self._now = now
+        self._token_of = token_of
+        self._token: TokenLogin | None = None
+        self._lifetime_ms = 0
         self._scram: ScramServer | None = None
         self._renewed_at = float("-inf")
         self.state = LoginState.VERSIONS
         self.mechanism = ""
         self.principal = ""
         """`User:NAME` once the client is known."""
+        self.by_token = False
+        """True if it logged in by a delegation token, whose owner is the principal."""
         self.expires_at = float("inf")
         """The time at which the login must have been renewed."""
         self.failure = ""
@@ -131,15 +139,25 @@ class Login:
             self._fail(f"a login by {self.mechanism} is to be renewed by {request.mechanism}")
             return SaslHandshakeResponse(ErrorCode.UNSUPPORTED_SASL_MECHANISM, names)
         self.mechanism = request.mechanism
-        self._scram = None
+        self._scram = self._token = None
         mechanism = MECHANISMS.get(self.mechanism)
         if mechanism is not None:
-            number = mechanism.number
-            self._scram = ScramServer(
-                mechanism, lambda user: self._keys_of(user, number), self._settings.salt_secret, self._nonce()
-            )
+            self._scram = self._scram_server(mechanism)
         self.state = LoginState.BARE_TOKEN if version == 0 else LoginState.TOKEN
         return SaslHandshakeResponse(ErrorCode.NONE, names)
+
+    def _scram_server(self, mechanism: ScramMechanism) -> ScramServer:
+        def token_keys_of(token_id: str) -> ServerKeys | None:
+            token = self._token = self._token_of(token_id, mechanism)
+            return None if token is None else token.keys
+
+        return ScramServer(
+            mechanism,
+            lambda user: self._keys_of(user, mechanism.number),
+            self._settings.salt_secret,
+            self._nonce(),
+            token_keys_of,
+        )
 
     def authenticate(self, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
         """The answer to a token; look at `state` afterwards."""
@@ -151,8 +169,9 @@ class Login:
             answer = self.take_token(request.auth_bytes)
         except LoginRefused as refused:
             return SaslAuthenticateResponse(ErrorCode.SASL_AUTHENTICATION_FAILED, refused.answer)
-        lifetime = self._settings.session_ms_max.get(self.mechanism, 0) if self._is_done else 0
-        return SaslAuthenticateResponse(ErrorCode.NONE, None, answer, lifetime)
+        return SaslAuthenticateResponse(
+            ErrorCode.NONE, None, answer, self._lifetime_ms if self._is_done else 0
+        )
 
     @property
     def _is_done(self) -> bool:
@@ -169,7 +188,8 @@ class Login:
             self._fail(str(refused))
             raise
         if done:
-            self._succeed(f"User:{user}")
+            shown = self._token
+            self._succeed(f"User:{user}" if shown is None else shown.owner, shown)
         return answer
 
     def _step_scram(self, scram: ScramServer, token: bytes) -> tuple[str, bytes, bool]:
@@ -215,7 +235,7 @@ class Login:
         kind = "re-authentication" if self.principal else "authentication"
         return f"Authentication failed during {kind} due to invalid credentials with SASL mechanism {self.mechanism}"
 
-    def _succeed(self, principal: str) -> None:
+    def _succeed(self, principal: str, token: TokenLogin | None) -> None:
         if self.principal and principal != self.principal:
             self._fail("another principal asks for the renewal")
             raise LoginRefused(
@@ -225,8 +245,12 @@ class Login:
         self.principal = principal
         self.state = LoginState.DONE
         lifetime_ms = self._settings.session_ms_max.get(self.mechanism, 0)
+        self.by_token = token is not None
+        if token is not None:
+            lifetime_ms = min(lifetime_ms, token.left_ms) if lifetime_ms > 0 else token.left_ms
+        self._lifetime_ms = lifetime_ms
         self.expires_at = self._now() + lifetime_ms / 1000 if lifetime_ms > 0 else float("inf")
-        self._scram = None
+        self._scram = self._token = None
 
     def _fail(self, reason: str) -> None:
         self.state = LoginState.FAILED

@@ -47,6 +47,7 @@ _CLIENT_FIRST = re.compile(
 )
 _SERVER_FIRST = re.compile(rf"r=({_PRINTABLE}),s=([A-Za-z0-9+/=]+),i=([0-9]{{1,9}}){_EXTENSIONS}\Z")
 _CLIENT_FINAL = re.compile(rf"(c=([A-Za-z0-9+/=]*),r=({_PRINTABLE}){_EXTENSIONS}),p=([A-Za-z0-9+/=]+)\Z")
+_TOKEN_LOGIN = re.compile(r",tokenauth=[Tt][Rr][Uu][Ee](?:,|\Z)")
 _SERVER_FINAL = re.compile(rf"(?:e=([^\x00,]+)|v=([A-Za-z0-9+/=]+)){_EXTENSIONS}\Z")
 
 
@@ -116,10 +117,13 @@ class ScramServer:
         keys_of: Callable[[str], ServerKeys | None],
         salt_secret: bytes,
         nonce: str,
+        token_keys_of: Callable[[str], ServerKeys | None] = lambda _: None,
     ) -> None:
-        """`keys_of` gives the keys of a user. `nonce` is random text without commas."""
+        """`keys_of` gives the keys of a user, `token_keys_of` those of a delegation token. `nonce` is random text
+        without commas."""
         self._mechanism = mechanism
         self._keys_of = keys_of
+        self._token_keys_of = token_keys_of
         self._salt_secret = salt_secret
         self._own_nonce = nonce
         self._first = ""
@@ -131,6 +135,8 @@ class ScramServer:
         self.user = ""
         """The user that asks, once the first message was read."""
         self.authorization_id = ""
+        self.by_token = False
+        """True if `user` is the id of a delegation token (KIP-48)."""
         self.is_done = False
 
     def answer(self, message: bytes) -> bytes:
@@ -144,18 +150,22 @@ class ScramServer:
         match = _CLIENT_FIRST.match(text)
         if match is None:
             raise ScramError("the first message is malformed")
-        self._header, authorization_id, self._first, name, nonce, _ = match.groups()
+        self._header, authorization_id, self._first, name, nonce, extensions = match.groups()
         if len(nonce) > NONCE_MAX:
             raise ScramError("the nonce is too long")
         self.user = _unescape(name)
         self.authorization_id = _unescape(authorization_id or "")
-        known, unknown = self._keys_of(self.user), self._keys_of_nobody()
+        self.by_token = _TOKEN_LOGIN.search(extensions) is not None
+        known, unknown = self._known_keys(), self._keys_of_nobody()
         self._is_known = known is not None
         keys = self._keys = unknown if known is None else known
         self._nonce = nonce + self._own_nonce
         salt = base64.b64encode(keys.salt).decode()
         self._server_first = f"r={self._nonce},s={salt},i={keys.iterations}"
         return self._server_first.encode()
+
+    def _known_keys(self) -> ServerKeys | None:
+        return (self._token_keys_of if self.by_token else self._keys_of)(self.user)
 
     def _keys_of_nobody(self) -> ServerKeys:
         """The keys of a user who does not exist: the same at every broker, and at each attempt."""
@@ -183,7 +193,8 @@ class ScramServer:
             mechanism.digest(_xor(proof[: len(signature)].ljust(len(signature), b"\0"), signature)),
             keys.stored_key,
         )
-        if not (is_right and self._is_known):
+        # Whoever was removed, or has another password since the first message, is not let in.
+        if not (is_right and self._is_known and self._known_keys() == keys):
             raise ScramError("invalid credentials")
         return b"v=" + base64.b64encode(mechanism.hmac(keys.server_key, signed))
 
@@ -191,11 +202,14 @@ class ScramServer:
 class ScramClient:
     """The client's end of one exchange: `first`, then `final`, then `check`."""
 
-    def __init__(self, mechanism: ScramMechanism, user: str, password: str, nonce: str) -> None:
+    def __init__(
+        self, mechanism: ScramMechanism, user: str, password: str, nonce: str, *, by_token: bool = False
+    ) -> None:
+        """`by_token`: the user is the id of a delegation token, the password its HMAC in base64."""
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce
-        self._first = f"n={_escape(user)},r={nonce}"
+        self._first = f"n={_escape(user)},r={nonce}{',tokenauth=true' if by_token else ''}"
         self._signature = b""
 
     def first(self) -> bytes:

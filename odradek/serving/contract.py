@@ -26,6 +26,9 @@ import attrs
 
 from wire.structure import Message
 
+ANONYMOUS = "User:ANONYMOUS"
+"""The principal of those who have not shown who they are."""
+
 
 class Login(Protocol):
     """The SASL login of a connection, as far as requests can renew it (KIP-368)."""
@@ -33,6 +36,10 @@ class Login(Protocol):
     @property
     def expires(self) -> bool:
         """True if it lasts only so long."""
+
+    @property
+    def by_token(self) -> bool:
+        """True if the client has shown a delegation token."""
 
     @property
     def is_refused(self) -> bool:
@@ -148,7 +155,7 @@ class Context:
     def __init__(self, listener: str, client_address: str) -> None:
         self.listener = listener
         self.client_address = client_address
-        self.principal = "User:ANONYMOUS"
+        self.principal = ANONYMOUS
         self.rights: Any = None
         """The client's `Rights`, which remember decisions; None without an authorizer."""
         self.login: Login | None = None
@@ -179,6 +186,13 @@ class Context:
             )
         connection.appended = self.number
         return connection
+
+    @property
+    def may_ask_for_tokens(self) -> bool:
+        """True if the client is authenticated, and not by a delegation token (KIP-48)."""
+        if self.login is not None:
+            return not self.login.by_token
+        return self.principal != ANONYMOUS
 
     def authorize(self, operation: int, resource_type: int, resource: str) -> bool:
         """True if the principal may do this, by Kafka's numbers; always true without an authorizer."""

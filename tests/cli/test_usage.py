@@ -40,6 +40,9 @@ LEAVES = [
     *(("quorum", each) for each in ("status", "add", "remove")),
     ("disk", "list"),
     ("log", "dump"),
+    *(("acl", each) for each in ("list", "add", "remove", "check")),
+    *(("user", each) for each in ("list", "add", "password", "remove")),
+    *(("token", each) for each in ("create", "list", "renew", "expire")),
 ]
 
 
@@ -58,7 +61,20 @@ def test_the_commands_are_those_of_this_version() -> None:
     offered = [line.split()[0] for line in text.splitlines() if line.startswith("    ") and line[4] != " "]
     assert offered == [
         *("dev", "server", "storage", "topic", "produce", "consume"),
-        *("group", "txn", "config", "acl", "cluster", "broker", "partition", "quorum", "disk", "log"),
+        *(
+            "group",
+            "txn",
+            "config",
+            "acl",
+            "user",
+            "token",
+            "cluster",
+            "broker",
+            "partition",
+            "quorum",
+            "disk",
+            "log",
+        ),
     ]
 
 

@@ -413,7 +413,8 @@ def test_an_answer_of_a_former_controller_becomes_the_envelopes_error() -> None:
 def test_principals_are_written_as_kafka_does() -> None:
     """DefaultPrincipalData version 0: a version, two compact strings, a flag, no tagged fields."""
     assert encode_principal("User:anna") == b"\x00\x00\x05User\x05anna\x00\x00"
-    assert decode_principal(encode_principal("User:a:b")) == "User:a:b"
+    assert decode_principal(encode_principal("User:a:b")) == ("User:a:b", False)
+    assert decode_principal(encode_principal("User:a", by_token=True)) == ("User:a", True)
     for broken in (b"", b"\x00\x01", b"\x00\x00\x09User", b"\x00\x00\x00\x00", b"\x00\x00\x02\xff\x01\x00"):
         with pytest.raises(MalformedMessage):
             decode_principal(broken)

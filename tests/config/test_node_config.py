@@ -259,7 +259,6 @@ BAD: list[tuple[dict[str, str | None], str]] = [
         {"authorizer_class_name": "x.Y"},
         "Invalid value x.Y for configuration authorizer.class.name: this node has no Java",
     ),
-    ({"delegation_token_secret_key": "hush"}, "Invalid value [hidden] for configuration"),
     ({"remote_log_storage_system_enable": "true"}, "not supported by this version: must be false"),
 ]
 

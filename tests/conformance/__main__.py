@@ -17,7 +17,7 @@ from tests.conformance import document
 from tests.conformance.comparison import differences, load, save
 from tests.conformance.corpus import APIS, CORPUS, cases_of, hold
 from tests.conformance.seals import seal
-from tests.conformance.servers import SETTINGS
+from tests.conformance.servers import SETTINGS, Place
 from tests.conformance.talk import wait_until_ready
 
 
@@ -54,7 +54,8 @@ def main(arguments: list[str]) -> int:
     match arguments:
         case ["record"]:
             try:
-                with kafka_server(settings=SETTINGS) as server:
+                place = Place.of(SETTINGS)
+                with kafka_server(port=place.port, settings=place.settings) as server:
                     record(server.bootstrap, [])
             except KafkaUnavailable as reason:
                 print(f"Apache Kafka is unavailable: {reason}", file=sys.stderr)

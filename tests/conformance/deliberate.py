@@ -28,6 +28,13 @@ class Deliberate:
 
 DELIBERATE = (
     Deliberate(
+        "CreateDelegationToken",
+        r"^create_delegation_token for others: \[8\]",
+        "answers an owner without a type with UNKNOWN_SERVER_ERROR",
+        "a token for an owner whose type is empty, as if the type were an empty text",
+        "In Kafka it is an exception on the way.",
+    ),
+    Deliberate(
         "IncrementalAlterConfigs",
         r"^incremental_alter_configs of .*: (an unknown|a negative) operation: .*(Kafka -1, here 42|Kafka null, here)",
         "answers an operation that it does not know with UNKNOWN_SERVER_ERROR, except for a broker",
@@ -336,8 +343,15 @@ NOT_SEEN = {
     ),
     "Security": (
         Remark(
-            "Client quotas and delegation tokens",
+            "Client quotas",
             "in a metadata log that Kafka wrote are kept, in memory and in snapshots, and not enforced.",
+        ),
+        Remark(
+            "A delegation token",
+            "is known to the controller as soon as it is made; in Kafka a renewal may not find it for a moment. It may have "
+            "1,000 renewers, with 65,536 characters in all; above that POLICY_VIOLATION. A controller answers "
+            "DescribeDelegationToken, which Kafka's advertises and fails at. A token that has expired is refused at "
+            "the login; Kafka answers the login well, and closes the connection at its first request.",
         ),
         Remark(
             "ACLs without an authorizer",
@@ -372,11 +386,6 @@ NOT_SERVED = (
         (52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82),
         "the quorum, registration, replication's decisions",
         "for the controllers' listener, as in Kafka",
-    ),
-    NotServed(
-        (29, 30, 31, 38, 39, 40, 41),
-        "ACLs, delegation tokens",
-        "come with authorization",
     ),
     NotServed((48, 49), "client quotas", "to come"),
     NotServed(

@@ -18,6 +18,7 @@ from typing import Any
 
 import attrs
 
+from tests.conformance.servers import find_login_listener, log_in
 from tests.node.raw_client import RawClient, frame
 from wire.api import ApiKey
 from wire.batches.batch_header import HEADER_SIZE, parse_header
@@ -42,6 +43,9 @@ COORDINATORS_ASKED = 40
 _UNTOLD = frozenset(("throttle_time_ms", "finalized_features_epoch"))
 _ORDERED = frozenset(("synonyms", "replica_nodes", "isr_nodes"))
 _PRESENT = frozenset(("timestamp", "log_append_time_ms", "last_timestamp", "transaction_start_time_ms"))
+_TOKEN_TIMES = frozenset(
+    f"{time}_timestamp{unit}" for time in ("issue", "expiry", "max") for unit in ("", "_ms")
+)
 _AMOUNTS = frozenset(("total_bytes", "usable_bytes"))
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
@@ -64,10 +68,19 @@ def case(name: str) -> Callable[[Case], Case]:
 class Line:
     """One connection of a conversation. Several requests may be on their way; answers come in their order."""
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: Talk, user: str | None = None) -> None:
+        """With a `user` it logs in."""
         self._talk = talk
-        self._client = RawClient(talk.bootstrap, ANSWER_SECONDS_MAX)
+        self._user = user
+        self._client = self._connected()
         self._sent: deque[tuple[int, int]] = deque()
+
+    def _connected(self) -> RawClient:
+        if self._user is None:
+            return RawClient(self._talk.bootstrap, ANSWER_SECONDS_MAX)
+        client = RawClient(self._talk.login_listener, ANSWER_SECONDS_MAX)
+        log_in(client, self._user)
+        return client
 
     def send(self, message: Any, version: int) -> None:
         """Send a request; its answer is fetched by `answer` or `silent_answer`."""
@@ -109,11 +122,22 @@ class Line:
         self.send(message, version)
         return self.answer(note)
 
+    def ask_until(self, message: Any, version: int, reached: Callable[[Any], bool]) -> Any:
+        """Ask again and again until the answer is the awaited one, and keep that one."""
+        for _ in range(2_000):
+            self.send(message, version)
+            response = self.silent_answer()
+            if reached(response):
+                self._talk.keep(response, version)
+                return response
+            time.sleep(0.005)
+        raise TimeoutError(f"the awaited answer did not come; the last one was {response}")
+
     def reconnect(self) -> None:
         """A new connection; what was sent on the old one is forgotten."""
         self.close()
         self._sent.clear()
-        self._client = RawClient(self._talk.bootstrap, ANSWER_SECONDS_MAX)
+        self._client = self._connected()
 
     def close(self) -> None:
         self._client.__exit__()
@@ -131,12 +155,21 @@ class Talk:
         """The APIs and versions of the requests sent."""
         self._names: dict[object, str] = {ZERO_UUID: "none", bytes(range(16)): "nobody's"}
         self._lines: list[Line] = []
+        self._login_listener = ""
         self._first = self.line()
 
-    def line(self) -> Line:
-        """Another connection, closed with the conversation."""
-        self._lines.append(Line(self))
+    def line(self, user: str | None = None) -> Line:
+        """Another connection, closed with the conversation; with a `user` it logs in."""
+        self._lines.append(Line(self, user))
         return self._lines[-1]
+
+    @property
+    def login_listener(self) -> str:
+        """The address at which users log in."""
+        if not self._login_listener:
+            with RawClient(self.bootstrap, ANSWER_SECONDS_MAX) as client:
+                self._login_listener = find_login_listener(client)
+        return self._login_listener
 
     def close(self) -> None:
         for line in self._lines:
@@ -206,13 +239,7 @@ class Talk:
 
     def ask_until(self, message: Any, version: int, reached: Callable[[Any], bool]) -> Any:
         """Ask again and again until the answer is the awaited one, and keep that one."""
-        for _ in range(2_000):
-            response = self.ask_silently(message, version)
-            if reached(response):
-                self.keep(response, version)
-                return response
-            time.sleep(0.005)
-        raise TimeoutError(f"the awaited answer did not come; the last one was {response}")
+        return self._first.ask_until(message, version, reached)
 
     def without_answer(self, message: Any, version: int) -> None:
         """Send a request that gets no answer (acks=0); what is kept is whether the connection lives on."""
@@ -264,6 +291,13 @@ class Talk:
             if name not in _ORDERED:
                 items.sort(key=repr)
             return items
+        if name == "token_id" and value:
+            return self._names.setdefault(("token", value), f"token {len(self._names)}")
+        if name == "hmac" and value:
+            return f"{len(value)} secret bytes"
+        if name in _TOKEN_TIMES and value > 0:
+            hours = round((value - time.time() * 1000) / 3_600_000)
+            return f"in {hours} hours" if hours else "NOW"
         if name == "log_dir":
             return "DIRECTORY"
         if isinstance(value, str):

@@ -15,14 +15,16 @@ from tests.conformance.corpus import APIS, CORPUS, cases_of, key_of
 from tests.conformance.deliberate import DELIBERATE
 from tests.conformance.partner import Partner, partner_of
 from tests.conformance.seals import HERE, SHARED, seal_of, seals
-from tests.conformance.servers import SETTINGS
+from tests.conformance.servers import SETTINGS, Place
 from wire.api import PRODUCE_ADVERTISED_MIN, ApiKey
 
 
 @pytest.fixture(scope="module")
 def fresh_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partner]:
     """A node of our own, with nothing on it."""
-    server = start_odradek(tmp_path_factory.mktemp("conformance"), settings=SETTINGS)
+    place = Place.of(SETTINGS)
+    directory = tmp_path_factory.mktemp("conformance")
+    server = start_odradek(directory, port=place.port, settings=place.settings)
     try:
         yield partner_of(server)
         assert server.is_running(), f"the node ended during the corpus:\n{server.log_tail()}"

@@ -17,6 +17,7 @@ from bench.odradek_server import ODRADEK, launch_odradek
 from bench.processes import ServerProcess, combined_node_properties, free_ports
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+TOKEN_KEY = "a secret of all nodes"
 SCRAM_USERS = {"alice": "alice-secret", "bob": "bob-secret"}
 
 
@@ -91,6 +92,7 @@ def properties(directory: Path, ports: list[int]) -> dict[str, str]:
         "listener.name.renewing.connections.max.reauth.ms": "2000",
         "connection.failed.authentication.delay.ms": "10",
         "odradek.scram.secret": "a secret of all brokers",
+        "delegation.token.secret.key": TOKEN_KEY,
         "inter.broker.listener.name": "PLAINTEXT",
     }
 

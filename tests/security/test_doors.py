@@ -18,6 +18,7 @@ from tests.conformance.acls.asking import SETTINGS, all_cases, answers_of
 from tests.conformance.acls.questions import QUESTIONS, api_of
 from tests.conformance.acls.recording import SEAL, compare, load, seal
 from tests.conformance.servers import SETTINGS as BASE
+from tests.conformance.servers import Place
 from tests.node.raw_client import RawClient
 from tests.security.table import PATH, render, rights
 from wire.api_keys import ApiKey
@@ -132,7 +133,8 @@ def test_a_parked_answer_is_judged_again() -> None:
 @pytest.fixture(scope="module")
 def judging_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A node with an authorizer and no rules yet."""
-    server = start_odradek(tmp_path_factory.mktemp("acls"), settings={**BASE, **SETTINGS})
+    place = Place.of({**BASE, **SETTINGS})
+    server = start_odradek(tmp_path_factory.mktemp("acls"), port=place.port, settings=place.settings)
     try:
         yield server.bootstrap
         assert server.is_running(), server.log_tail()

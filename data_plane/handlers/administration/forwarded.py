@@ -17,12 +17,15 @@ from data_plane.handlers.administration.topic_requests import (
     sender_of,
 )
 from metadata_quorum.controller.refusals import refusal
+from metadata_quorum.controller_channel import TOKEN_APIS
 from odradek.security.acls.acl_requests import AclFilter, has_unknown
+from odradek.security.doors.token_doors import refuse_token_request, token_request_refused
 from odradek.serving.contract import Context, Handler, Result, Suspend
 from wire.api_keys import ApiKey
 from wire.errors import ErrorCode, KafkaError, RemoteProtocolError
 from wire.messages.add_raft_voter import AddRaftVoterResponse
 from wire.messages.create_acls import CreateAclsRequest
+from wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from wire.messages.delete_acls import DeleteAclsRequest
 from wire.messages.describe_quorum import DescribeQuorumResponse
 from wire.messages.remove_raft_voter import RemoveRaftVoterResponse
@@ -68,6 +71,27 @@ class ForwardingHandler:
         return Suspend(ask, is_long=_means_all(request) or names_many(request))
 
 
+class TokenForwardingHandler(ForwardingHandler):
+    """CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken (APIs 38 to 40). As in Kafka the broker judges
+    who may ask, and the controller judges again."""
+
+    def handle(self, context: Context, request: Any) -> Result:
+        principal = context.principal
+        refused = token_request_refused(
+            request, principal, may_ask=context.may_ask_for_tokens, allows=context.authorize
+        )
+        if (
+            refused is None
+            and isinstance(request, CreateDelegationTokenRequest)
+            and any(each.principal_type != "User" for each in request.renewers)
+        ):
+            refused = refuse_token_request(request, ErrorCode.INVALID_PRINCIPAL_TYPE, principal)
+        if refused is not None:
+            answer: Result = refused
+            return answer
+        return super().handle(context, request)
+
+
 class AclForwardingHandler(ForwardingHandler):
     """CreateAcls and DeleteAcls (APIs 30, 31). As in Kafka, numbers that mean nothing close the connection."""
 
@@ -107,8 +131,10 @@ def forwarding_handlers(broker: Broker) -> dict[int, Handler]:
     }
     decided = ForwardingHandler(broker, refusal).handle
     acls = AclForwardingHandler(broker, refusal).handle
+    tokens = TokenForwardingHandler(broker, refusal).handle
     return (
         handlers
+        | {int(key): tokens for key in TOKEN_APIS}
         | {int(key): decided for key in _OF_THE_CONTROLLER}
         | dict.fromkeys((int(ApiKey.CREATE_ACLS), int(ApiKey.DELETE_ACLS)), acls)
     )

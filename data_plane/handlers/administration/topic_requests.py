@@ -71,7 +71,8 @@ async def refuse_in_turn(
 
 def sender_of(context: Context) -> Sender:
     """The client, as the controller is told of it. Call this while the request is dispatched."""
-    return Sender(context.principal, context.client_id or "", context.client_address)
+    by_token = context.login is not None and context.login.by_token
+    return Sender(context.principal, context.client_id or "", context.client_address, by_token)
 
 
 async def ask_controller(broker: Broker, sender: Sender, request: Any, timeout_ms: int, version: int) -> Any:

@@ -19,6 +19,7 @@ from odradek.security.doors.config_doors import (
     describe_configs_door,
 )
 from odradek.security.doors.door import PASSES, Admitted, Asked, Door, GuardedHandler, for_cluster
+from odradek.security.doors.token_doors import describe_tokens_door
 from odradek.security.doors.user_doors import refuse_describe_users
 from odradek.serving.contract import Handler
 from wire.api_keys import ApiKey
@@ -48,6 +49,9 @@ AT_CONTROLLER = frozenset(
         ApiKey.CREATE_ACLS,
         ApiKey.DELETE_ACLS,
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
         ApiKey.CREATE_PARTITIONS,
         ApiKey.ELECT_LEADERS,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
@@ -132,6 +136,7 @@ DOORS: Mapping[ApiKey, Door] = {
     ApiKey.ALTER_REPLICA_LOG_DIRS: for_cluster(_no_move, Operation.ALTER),
     ApiKey.SASL_AUTHENTICATE: PASSES,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: for_cluster(refuse_describe_users, Operation.DESCRIBE),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: describe_tokens_door,
     ApiKey.DESCRIBE_LOG_DIRS: for_cluster(
         lambda _: DescribeLogDirsResponse(0, _DENIED, []), Operation.DESCRIBE
     ),
@@ -147,7 +152,8 @@ DOORS: Mapping[ApiKey, Door] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: topics.describe_topic_partitions_door,
     **dict.fromkeys(AT_CONTROLLER, PASSES),
 }
-"""Doors by API; that of Metadata depends on the broker (`broker_doors`). DescribeAcls judges by itself."""
+"""Doors by API; that of Metadata depends on the broker (`broker_doors`). DescribeAcls and the requests about delegation
+tokens judge by themselves."""
 
 _AGAIN: Mapping[ApiKey, Callable[[Asked, Any], Any]] = {ApiKey.PRODUCE: producing.produce_again}
 """Requests that wait and are judged again. A Fetch reads anew, and so judges anew."""

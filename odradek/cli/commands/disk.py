@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.commands.clean_status import cleaning_document, uncleanable_texts
+from odradek.cli.clean_status import cleaning_document, uncleanable_texts
 from odradek.cli.connecting import call_failure, connected
 from odradek.cli.log_dirs import add_broker_option, ask_log_dirs, look_seconds
 from odradek.cli.output import RED, bytes_text, paint, print_json, print_table

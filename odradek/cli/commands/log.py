@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.commands.clean_status import register_clean_status
+from odradek.cli.clean_status import register_clean_status
 from odradek.cli.coordinator_records import decoded_record
 from odradek.cli.failure import CliError
 from odradek.cli.output import bytes_field, print_json

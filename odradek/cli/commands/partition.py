@@ -6,7 +6,6 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.commands.elect import elect_preferred, elect_uncleanly
-from odradek.cli.commands.plans import add_plan_options, carry_out, topic_partitions
 from odradek.cli.connecting import (
     LOOK_SECONDS_MAX,
     call_failure,
@@ -26,6 +25,7 @@ from odradek.cli.output import (
     print_table,
 )
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+from odradek.cli.plans import add_plan_options, carry_out, topic_partitions
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey

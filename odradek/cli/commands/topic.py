@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.commands.clean_status import uncleanable_text
+from odradek.cli.clean_status import uncleanable_text
 from odradek.cli.connecting import call_failure, changing, connected, kafka_failure
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.log_dirs import look_seconds

@@ -91,6 +91,13 @@ if TYPE_CHECKING:
         update_features,
     )
     from odradek.client.admin.admin_replicas import ReplicaLog, describe_replica_logs
+    from odradek.client.admin.admin_tokens import (
+        DelegationToken,
+        create_delegation_token,
+        describe_delegation_tokens,
+        expire_delegation_token,
+        renew_delegation_token,
+    )
     from odradek.client.admin.admin_topics import (
         ClusterDescription,
         CreatedTopic,
@@ -112,6 +119,12 @@ if TYPE_CHECKING:
         describe_transactions,
         fence_producer,
         list_transactions,
+    )
+    from odradek.client.admin.admin_users import (
+        ScramDeletion,
+        ScramUpsertion,
+        alter_user_scram_credentials,
+        describe_user_scram_credentials,
     )
     from odradek.client.admin.moves.moving import (
         ClusterSurvey,
@@ -140,6 +153,7 @@ __all__ = [
     "ConfigSynonym",
     "ConfigType",
     "CreatedTopic",
+    "DelegationToken",
     "DeletedRecords",
     "ElectionType",
     "FencedProducer",
@@ -168,6 +182,8 @@ __all__ = [
     "ResetTarget",
     "ResetTo",
     "ResourceType",
+    "ScramDeletion",
+    "ScramUpsertion",
     "TransactionDescription",
     "TransactionListing",
     "abort_transaction",
@@ -175,7 +191,9 @@ __all__ = [
     "alter_group_offsets",
     "alter_partition_reassignments",
     "alter_replica_log_dirs",
+    "alter_user_scram_credentials",
     "create_acls",
+    "create_delegation_token",
     "create_partitions",
     "create_topics",
     "delete_acls",
@@ -187,6 +205,7 @@ __all__ = [
     "describe_cluster",
     "describe_configs",
     "describe_controllers",
+    "describe_delegation_tokens",
     "describe_group_lag",
     "describe_groups",
     "describe_lag",
@@ -197,8 +216,10 @@ __all__ = [
     "describe_topic_partitions",
     "describe_topics",
     "describe_transactions",
+    "describe_user_scram_credentials",
     "elect_leaders",
     "elect_preferred",
+    "expire_delegation_token",
     "fence_producer",
     "find_hanging_transactions",
     "incremental_alter_configs",
@@ -211,6 +232,7 @@ __all__ = [
     "offset_spans",
     "plan_offset_reset",
     "remove_raft_voter",
+    "renew_delegation_token",
     "survey_cluster",
     "throttle_moves",
     "unregister_broker",
@@ -230,8 +252,10 @@ _HOMES = {
         "admin_partitions": "ElectionType Reassignment alter_partition_reassignments elect_leaders list_partition_reassignments",
         "admin_quorum": "QuorumDescription QuorumReplica add_raft_voter describe_controllers describe_quorum remove_raft_voter unregister_broker update_features",
         "admin_replicas": "ReplicaLog describe_replica_logs",
+        "admin_tokens": "DelegationToken create_delegation_token describe_delegation_tokens expire_delegation_token renew_delegation_token",
         "admin_topics": "ClusterDescription CreatedTopic NewPartitions NewTopic create_partitions create_topics delete_topics describe_cluster describe_topic_partitions describe_topics",
         "admin_transactions": "TIMELESS_MS FencedProducer TransactionDescription TransactionListing abort_transaction describe_transactions fence_producer list_transactions",
+        "admin_users": "ScramDeletion ScramUpsertion alter_user_scram_credentials describe_user_scram_credentials",
         "moves.moving": "ClusterSurvey MoveProgress elect_preferred move_partitions survey_cluster throttle_moves unthrottle",
     }.items()
     for name in names.split()

@@ -113,6 +113,14 @@ class BlockingAdminMethods:
     create_acls = _blocking(lambda: admin.create_acls)
     delete_acls = _blocking(lambda: admin.delete_acls)
 
+    # Users and delegation tokens
+    describe_user_scram_credentials = _blocking(lambda: admin.describe_user_scram_credentials)
+    alter_user_scram_credentials = _blocking(lambda: admin.alter_user_scram_credentials)
+    create_delegation_token = _blocking(lambda: admin.create_delegation_token)
+    renew_delegation_token = _blocking(lambda: admin.renew_delegation_token)
+    expire_delegation_token = _blocking(lambda: admin.expire_delegation_token)
+    describe_delegation_tokens = _blocking(lambda: admin.describe_delegation_tokens)
+
     # Groups and their offsets
     list_groups = _blocking(lambda: admin.list_groups)
     describe_groups = _blocking(lambda: admin.describe_groups)
@@ -182,6 +190,14 @@ class AsyncAdminMethods:
     describe_acls = _async(lambda: admin.describe_acls)
     create_acls = _async(lambda: admin.create_acls)
     delete_acls = _async(lambda: admin.delete_acls)
+
+    # Users and delegation tokens
+    describe_user_scram_credentials = _async(lambda: admin.describe_user_scram_credentials)
+    alter_user_scram_credentials = _async(lambda: admin.alter_user_scram_credentials)
+    create_delegation_token = _async(lambda: admin.create_delegation_token)
+    renew_delegation_token = _async(lambda: admin.renew_delegation_token)
+    expire_delegation_token = _async(lambda: admin.expire_delegation_token)
+    describe_delegation_tokens = _async(lambda: admin.describe_delegation_tokens)
 
     # Groups and their offsets
     list_groups = _async(lambda: admin.list_groups)

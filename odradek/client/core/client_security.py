@@ -58,4 +58,6 @@ def _credentials(mechanism: str, jaas: str | None) -> Credentials:
         raise ValueError(f"sasl.jaas.config: {error}") from None
     if line.username is None or line.password is None:
         raise ValueError("sasl.jaas.config must have username and password")
-    return Credentials(mechanism, line.username, line.password)
+    if line.is_of_token and mechanism not in MECHANISMS:
+        raise ValueError(f"a delegation token logs in by one of {', '.join(MECHANISMS)}, not by {mechanism}")
+    return Credentials(mechanism, line.username, line.password, line.is_of_token)

@@ -11,10 +11,7 @@ from collections.abc import Iterable, Mapping
 __all__ = ["KEYS_WITHOUT_EFFECT", "warning_about"]
 
 _BY_REASON: Mapping[str, tuple[str, ...]] = {
-    "GSSAPI, OAUTHBEARER and delegation tokens are missing": (
-        "delegation.token.expiry.check.interval.ms",
-        "delegation.token.expiry.time.ms",
-        "delegation.token.max.lifetime.ms",
+    "GSSAPI and OAUTHBEARER are missing": (
         "sasl.kerberos.kinit.cmd",
         "sasl.kerberos.min.time.before.relogin",
         "sasl.kerberos.principal.to.local.rules",

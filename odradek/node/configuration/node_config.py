@@ -42,6 +42,7 @@ from odradek.node.configuration.quorum_config import (
     parse_roles,
 )
 from odradek.security.acls.authorizer import AuthorizerSettings, parse_principals
+from odradek.security.tokens import TokenSecrets
 
 PLAINTEXT = "PLAINTEXT"
 EVERYWHERE = ("", "0.0.0.0", "::")
@@ -107,7 +108,6 @@ _NOT_SUPPORTED = (
     "client.quota.callback.class",
     "config.providers",
     "early.start.listeners",
-    "delegation.token.secret.key",
 )
 """Keys for features that are missing here; they are refused, because the operator would rely on them."""
 
@@ -249,7 +249,13 @@ class NodeConfig:
             static_config=self.explicit,
             release=self.release,
             has_authorizer=self.authorizer is not None,
+            token_secrets=self.token_secrets,
         )
+
+    @property
+    def token_secrets(self) -> TokenSecrets | None:
+        """The secrets of delegation tokens; None where the file has no key for them."""
+        return TokenSecrets.of_key(self.get_str("delegation.token.secret.key"))
 
 
 def _check(explicit: dict[str, str]) -> NodeConfig:

@@ -46,6 +46,7 @@ def broker_settings(config: NodeConfig, cluster_id: str) -> BrokerSettings:
         ),
         config_layers=layers,
         release=config.release,
+        token_secrets=config.token_secrets,
         cleaner_threads_per_disk=config.get_int(CLEANER_THREADS_PER_DISK),
     )
 

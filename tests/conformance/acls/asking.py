@@ -2,7 +2,8 @@
 
 Who asks is told apart by address alone: a client binds its socket to an address of 127.0.0.0/8, and rules name hosts. The
 address 127.0.0.1, from which the server's own nodes ask as well, may do everything. Each case has an address of its own.
-So one CreateAcls before the first case makes all rules, on Apache Kafka as on our node. Both servers run with
+So one CreateAcls before the first case makes all rules, on Apache Kafka as on our node. Only questions about tokens are
+asked by a user, who logs in from the case's address. Both servers run with
 `allow.everyone.if.no.acl.found`: the first CreateAcls needs no right, and after it every resource has a rule.
 """
 
@@ -18,11 +19,17 @@ import attrs
 
 from odradek.security.acls.rules import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from tests.conformance.acls.questions import QUESTIONS, Names, Question, Right
+from tests.conformance.servers import find_login_listener, log_in
 from tests.conformance.talk import Line, Talk, wait_until_ready
 from tests.node.raw_client import RawClient
 from wire.messages.create_acls import AclCreation, CreateAclsRequest
+from wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.describe_acls import DescribeAclsRequest
+from wire.messages.describe_delegation_token import (
+    DescribeDelegationTokenOwner,
+    DescribeDelegationTokenRequest,
+)
 from wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
@@ -35,6 +42,7 @@ from wire.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 from wire.structure import ZERO_UUID
 
 __all__ = ["SETTINGS", "Case", "all_cases", "answers_of"]
@@ -42,9 +50,13 @@ __all__ = ["SETTINGS", "Case", "all_cases", "answers_of"]
 SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
-    "super.users": "User:nobody",
+    "super.users": "User:nobody;User:admin",
+    # The records are old, and retention would take them away in the middle.
+    "log.retention.ms": "-1",
 }
 ANONYMOUS = "User:ANONYMOUS"
+ASKER = "asker"
+"""The user who asks where the question is none of the anonymous."""
 ANSWER_SECONDS_MAX = 20.0
 _NEEDS = re.compile(r"Request .* needs (\w+) permission\.", re.DOTALL)
 """Kafka shows the whole request and the broker's listener in this text; here it is the text of the error code."""
@@ -123,7 +135,28 @@ class _Stage:
         self.tag = tag
         self.admin = _Client(bootstrap, "127.0.0.1")
         self.ids: dict[str, bytes] = {}
+        self.logins = find_login_listener(self.admin)
+        self.owner = f"User:owner-{tag}"
+        self.token, self.hmac = self._make_token()
         self.controller = self._controller()
+
+    def _make_token(self) -> tuple[str, bytes]:
+        """Id and secret of a token of the owner, once the broker and the controller know it."""
+        kind, _, name = self.owner.partition(":")
+        described = DescribeDelegationTokenRequest([DescribeDelegationTokenOwner(kind, name)])
+        with _Client(self.logins, "127.0.0.1") as client:
+            log_in(client, "admin")
+            renewers = [CreatableRenewers("User", "admin")]
+            made = client.request(CreateDelegationTokenRequest(kind, name, renewers, -1), 3)
+            assert not made.error_code, made
+            for _ in range(1_000):
+                told = client.request(described, 3).tokens
+                # Only what a renewal changes is sure to be known to the controller.
+                renewed = client.request(RenewDelegationTokenRequest(made.hmac, -1), 2)
+                if told and not renewed.error_code:
+                    return str(made.token_id), bytes(made.hmac)
+                time.sleep(0.01)
+        raise TimeoutError("the token does not come")
 
     def _controller(self) -> str:
         part = DescribeQuorumRequestPartitionData(0)
@@ -147,6 +180,9 @@ class _Stage:
             self.name("absent", case),
             f"group-{self.tag}",
             f"id-{self.tag}",
+            self.owner,
+            self.token,
+            self.hmac,
         )
 
     def set(self, cases: list[Case]) -> None:
@@ -186,11 +222,11 @@ class _Stage:
 
     def _create_rules(self, cases: list[Case]) -> None:
         """Raises `ValueError` for a server that has rules already: hosts would have rights of another run."""
-        everything = DescribeAclsRequest(1, None, 1, ANONYMOUS, None, 1, 1)
+        everything = DescribeAclsRequest(1, None, 1, None, None, 1, 1)
         if self.admin.request(everything, 3).resources:
             raise ValueError(f"{self.bootstrap} has rules already: start a server of its own for this")
         rules = [
-            _rule(kind, name, PatternType.LITERAL, "127.0.0.1", Operation.ALL, Permission.ALLOW)
+            _rule(kind, name, PatternType.LITERAL, "127.0.0.1", Operation.ALL, Permission.ALLOW, ANONYMOUS)
             for kind, name in (
                 *((kind, "*") for kind in ResourceType if kind not in (0, 1, ResourceType.CLUSTER)),
                 (ResourceType.CLUSTER, CLUSTER_NAME),
@@ -201,7 +237,8 @@ class _Stage:
         created = self.admin.request(CreateAclsRequest(rules), 3)
         assert not any(each.error_code for each in created.results), created.results
         told = {
-            (r.resource_type, r.resource_name, r.resource_pattern_type, r.host, r.operation) for r in rules
+            (r.resource_type, r.resource_name, r.resource_pattern_type, r.principal, r.host, r.operation)
+            for r in rules
         }
         for _ in range(1_000):
             found = sum(len(each.acls) for each in self.admin.request(everything, 3).resources)
@@ -221,15 +258,20 @@ class _Stage:
                     name, pattern = name[:4], PatternType.PREFIXED
                 elif each.on != "cluster" and case.pattern != "literal":
                     name = "*" if case.pattern == "any" else f"wrong-{name}"
-                rules.append(_rule(kind, name, pattern, case.host, each.operation, permission))
+                principal = f"User:{ASKER}" if case.question.logs_in else ANONYMOUS
+                rules.append(_rule(kind, name, pattern, case.host, each.operation, permission, principal))
         return rules
 
     def ask(self, case: Case) -> Any:
         """The answer, made comparable."""
         question, told = case.question, _Told(self.bootstrap, self.tag)
         address = self.controller if question.on_controller else self.bootstrap
+        if question.logs_in:
+            address = self.logins
         told.give_name(self.bootstrap, "SERVER")
         with _Client(address, case.host) as client:
+            if question.logs_in:
+                log_in(client, ASKER)
             try:
                 response = client.request(question.build(self.names(case)), question.version)
             except ConnectionError:
@@ -238,8 +280,10 @@ class _Stage:
         return _plain(shown, str(case.number), address.rpartition(":")[2])
 
 
-def _rule(kind: int, name: str, pattern: int, host: str, operation: int, permission: int) -> AclCreation:
-    return AclCreation(kind, name, pattern, ANONYMOUS, host, operation, permission)
+def _rule(
+    kind: int, name: str, pattern: int, host: str, operation: int, permission: int, principal: str
+) -> AclCreation:
+    return AclCreation(kind, name, pattern, principal, host, operation, permission)
 
 
 def _plain(value: Any, number: str, port: str) -> Any:

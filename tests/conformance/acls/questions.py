@@ -45,6 +45,7 @@ from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from wire.messages.broker_registration import BrokerRegistrationRequest
 from wire.messages.controller_registration import ControllerRegistrationRequest
 from wire.messages.create_acls import AclCreation, CreateAclsRequest
+from wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
@@ -53,6 +54,10 @@ from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRe
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from wire.messages.describe_acls import DescribeAclsRequest
 from wire.messages.describe_cluster import DescribeClusterRequest
+from wire.messages.describe_delegation_token import (
+    DescribeDelegationTokenOwner,
+    DescribeDelegationTokenRequest,
+)
 from wire.messages.describe_groups import DescribeGroupsRequest
 from wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
@@ -61,6 +66,7 @@ from wire.messages.describe_topic_partitions import TopicRequest as PagedTopic
 from wire.messages.describe_transactions import DescribeTransactionsRequest
 from wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from wire.messages.end_txn import EndTxnRequest
+from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.heartbeat import HeartbeatRequest
 from wire.messages.init_producer_id import InitProducerIdRequest
@@ -70,6 +76,7 @@ from wire.messages.list_config_resources import ListConfigResourcesRequest
 from wire.messages.list_groups import ListGroupsRequest
 from wire.messages.list_transactions import ListTransactionsRequest
 from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+from wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 from wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from wire.messages.sasl_handshake import SaslHandshakeRequest
 from wire.messages.sync_group import SyncGroupRequest
@@ -94,6 +101,10 @@ class Names:
     absent: str
     group: str
     transactional_id: str
+    owner: str
+    """Owns the token `token`, as does `User:another`."""
+    token: str
+    hmac: bytes
 
 
 @attrs.frozen
@@ -109,6 +120,8 @@ class Right:
             "group": ResourceType.GROUP,
             "transactional_id": ResourceType.TRANSACTIONAL_ID,
             "cluster": ResourceType.CLUSTER,
+            "owner": ResourceType.USER,
+            "token": ResourceType.DELEGATION_TOKEN,
         }
         return kinds.get(self.on, ResourceType.TOPIC)
 
@@ -125,6 +138,8 @@ class Question:
     """True if a case needs a topic of its own."""
     on_controller: bool = False
     """True if the controller's listener is asked."""
+    logs_in: bool = False
+    """True if the asker logs in: tokens are not for the anonymous."""
 
 
 def _rights(*pairs: str) -> tuple[Right, ...]:
@@ -145,11 +160,12 @@ def ask(
     *rights: str,
     changes: bool = False,
     on_controller: bool = False,
+    logs_in: bool = False,
 ) -> None:
     """Enter a question, once for each version."""
     for version in versions:
         QUESTIONS.append(
-            Question(f"{name} v{version}", version, build, _rights(*rights), changes, on_controller)
+            Question(f"{name} v{version}", version, build, _rights(*rights), changes, on_controller, logs_in)
         )
 
 
@@ -458,6 +474,48 @@ ask(
 )
 ask("sasl_handshake", (0, 1), lambda n: SaslHandshakeRequest("PLAIN"), "DESCRIBE cluster")
 ask("sasl_authenticate", (0, 2), lambda n: SaslAuthenticateRequest(b"token"), "DESCRIBE cluster")
+
+
+_TOKENS = ("CREATE_TOKENS owner", "DESCRIBE_TOKENS owner", "DESCRIBE token")
+
+
+def _for_owner(n: Names) -> Any:
+    kind, _, name = n.owner.partition(":")
+    return CreateDelegationTokenRequest(kind, name, [CreatableRenewers("User", "nobody")], -1)
+
+
+ask(
+    "describe_delegation_token",
+    (1, 3),
+    lambda n: DescribeDelegationTokenRequest([DescribeDelegationTokenOwner(*n.owner.split(":"))]),
+    *_TOKENS,
+    logs_in=True,
+)
+ask(
+    "describe_delegation_token of all",
+    (3,),
+    lambda n: DescribeDelegationTokenRequest(None),
+    *_TOKENS,
+    logs_in=True,
+)
+ask("renew_delegation_token", (2,), lambda n: RenewDelegationTokenRequest(n.hmac, -1), *_TOKENS, logs_in=True)
+ask(
+    "expire_delegation_token",
+    (2,),
+    lambda n: ExpireDelegationTokenRequest(n.hmac, -1),
+    *_TOKENS,
+    logs_in=True,
+)
+ask("create_delegation_token", (3,), _for_owner, *_TOKENS, logs_in=True)
+ask(
+    "create_delegation_token for oneself",
+    (1, 3),
+    lambda n: CreateDelegationTokenRequest("", "", [], -1),
+    "CREATE_TOKENS owner",
+    logs_in=True,
+)
+ask("create_delegation_token of the anonymous", (3,), _for_owner, "CREATE_TOKENS owner")
+ask("create_delegation_token at the controller", (3,), _for_owner, "CREATE_TOKENS owner", on_controller=True)
 
 
 _EVERYBODY = ("User:nobody", "*", 3, 3)

@@ -1,0 +1,190 @@
+"""Delegation tokens (KIP-48): the controller makes, renews and ends them. PURE.
+
+The log keeps a token without its secret, which follows from the token's id and a key that all nodes have
+(`odradek/security/tokens.py`). The decision depends on who asks, so the request comes with its requester. Kafka's
+checks, in its order; the doors have judged rights before.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeAlias
+
+import attrs
+
+from metadata_quorum.controller.decision_basis import DecisionBasis, TokenIds
+from metadata_quorum.image.access_image import DelegationToken
+from metadata_quorum.image.metadata_image import MetadataImage
+from metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.security.doors.token_doors import create_refused, owner_of
+from odradek.security.tokens import TokenSecrets, is_expired, may_renew, principal_of
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
+from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
+from wire.messages.metadata_records import DelegationTokenRecord, RemoveDelegationTokenRecord
+from wire.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+from wire.structure import Message
+
+__all__ = ["ExpireTokens", "TokenRequest", "decide_token_request", "expire_tokens"]
+
+EXPIRED_PER_TURN_MAX = 1_000
+"""The most tokens that a turn of the timer removes, so that requests come in between."""
+Asked: TypeAlias = CreateDelegationTokenRequest | RenewDelegationTokenRequest | ExpireDelegationTokenRequest
+
+
+@attrs.frozen
+class TokenRequest:
+    """A request about tokens, with what its decision needs besides: who asks, and the time in milliseconds since 1970."""
+
+    message: Any
+    requester: str
+    wall_ms: int
+
+    VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 3)
+
+    @property
+    def API_KEY(self) -> int:  # noqa: N802  # stands for the message's own
+        key: int = self.message.API_KEY
+        return key
+
+
+@attrs.frozen
+class ExpireTokens:
+    """The controller's question to itself: which tokens have expired? The response is their number."""
+
+    wall_ms: int
+
+
+def decide_token_request(
+    image: MetadataImage, request: TokenRequest, context: DecisionContext, basis: DecisionBasis
+) -> Decision:
+    """Decide one of the three requests that change tokens."""
+    message: Asked = request.message
+    secrets = basis.settings.token_secrets
+    if isinstance(message, CreateDelegationTokenRequest):
+        return _create(message, request, context, basis)
+    response = (
+        RenewDelegationTokenResponse()
+        if isinstance(message, RenewDelegationTokenRequest)
+        else ExpireDelegationTokenResponse()
+    )
+    records: list[Message] = []
+    try:
+        if secrets is None:
+            raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
+        token_id, token = _found(image, message.hmac, secrets, basis.token_ids)
+        if isinstance(message, RenewDelegationTokenRequest):
+            expires_at = _renewed(token, message, request, basis)
+        else:
+            expires_at = _expiring(token, message, request)
+        if isinstance(message, ExpireDelegationTokenRequest) and message.expiry_time_period_ms < 0:
+            basis.token_ids.forget(bytes(message.hmac))
+            records.append(RemoveDelegationTokenRecord(token_id))
+        else:
+            records.append(_record(token_id, attrs.evolve(token, expiration_timestamp=expires_at)))
+        response.expiry_timestamp_ms = expires_at
+    except KafkaError as error:
+        response.error_code = error.code
+    return Decision(records, response)
+
+
+def expire_tokens(
+    image: MetadataImage, request: ExpireTokens, context: DecisionContext, basis: DecisionBasis
+) -> Decision:
+    """Remove tokens whose time is over."""
+    tokens = image.access.delegation_tokens
+    gone = [token_id for token_id in tokens if is_expired(tokens[token_id], request.wall_ms)]
+    gone = sorted(gone)[:EXPIRED_PER_TURN_MAX]
+    secrets = basis.settings.token_secrets
+    if secrets is not None:
+        for token_id in gone:
+            basis.token_ids.forget(secrets.hmac(token_id))
+    return Decision([RemoveDelegationTokenRecord(each) for each in gone], len(gone))
+
+
+def _create(
+    message: CreateDelegationTokenRequest,
+    request: TokenRequest,
+    context: DecisionContext,
+    basis: DecisionBasis,
+) -> Decision:
+    settings, requester, now = basis.settings, request.requester, request.wall_ms
+    owner = owner_of(message, requester)
+    secrets = settings.token_secrets
+    refusal = None
+    if any(each.principal_type != "User" for each in message.renewers):
+        refusal = ErrorCode.INVALID_PRINCIPAL_TYPE
+    elif secrets is None:
+        refusal = ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
+    if refusal is not None or secrets is None:
+        return Decision((), create_refused(message, requester, refusal or ErrorCode.NONE, no_time=0))
+    lifetime_ms = settings.token_max_lifetime_ms
+    if message.max_lifetime_ms > 0:
+        lifetime_ms = min(lifetime_ms, message.max_lifetime_ms)
+    token_id = base64.urlsafe_b64encode(context.new_uuid()).decode().rstrip("=")
+    max_timestamp = now + lifetime_ms
+    token = DelegationToken(
+        owner,
+        requester,
+        tuple(principal_of(each.principal_type, each.principal_name) for each in message.renewers),
+        now,
+        max_timestamp,
+        min(max_timestamp, now + settings.token_expiry_ms),
+    )
+    secret = secrets.hmac(token_id)
+    basis.token_ids.add(secret, token_id)
+    response: CreateDelegationTokenResponse = create_refused(message, requester, ErrorCode.NONE)
+    response.issue_timestamp_ms = now
+    response.expiry_timestamp_ms = token.expiration_timestamp
+    response.max_timestamp_ms = max_timestamp
+    response.token_id = token_id
+    response.hmac = secret
+    return Decision([_record(token_id, token)], response)
+
+
+def _found(
+    image: MetadataImage, secret: bytes, secrets: TokenSecrets, token_ids: TokenIds
+) -> tuple[str, DelegationToken]:
+    tokens: Mapping[str, DelegationToken] = image.access.delegation_tokens
+    token_id = token_ids.find(bytes(secret), tokens, secrets)
+    if token_id is None:
+        raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
+    return token_id, tokens[token_id]
+
+
+def _renewed(
+    token: DelegationToken, message: RenewDelegationTokenRequest, request: TokenRequest, basis: DecisionBasis
+) -> int:
+    """The time until which a token is renewed. Raises `KafkaError`."""
+    if is_expired(token, request.wall_ms):
+        raise KafkaError(ErrorCode.DELEGATION_TOKEN_EXPIRED)
+    if not may_renew(token, request.requester):
+        raise KafkaError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
+    period_ms = basis.settings.token_expiry_ms
+    if message.renew_period_ms > 0:
+        period_ms = min(period_ms, message.renew_period_ms)
+    return min(token.max_timestamp, request.wall_ms + period_ms)
+
+
+def _expiring(token: DelegationToken, message: ExpireDelegationTokenRequest, request: TokenRequest) -> int:
+    """The time at which a token is to end. Raises `KafkaError`."""
+    if not may_renew(token, request.requester):
+        raise KafkaError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
+    if message.expiry_time_period_ms < 0:
+        return request.wall_ms
+    if is_expired(token, request.wall_ms):
+        raise KafkaError(ErrorCode.DELEGATION_TOKEN_EXPIRED)
+    return min(token.max_timestamp, request.wall_ms + message.expiry_time_period_ms)
+
+
+def _record(token_id: str, token: DelegationToken) -> DelegationTokenRecord:
+    return DelegationTokenRecord(
+        token.owner,
+        token.requester,
+        list(token.renewers),
+        token.issue_timestamp,
+        token.max_timestamp,
+        token.expiration_timestamp,
+        token_id,
+    )

@@ -1,0 +1,247 @@
+"""`odradek token create|list|renew|expire`: delegation tokens, which stand for their owners (KIP-48)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from odradek.cli.connecting import bootstrap_of, changing, connected, security_properties
+from odradek.cli.failure import USAGE, CliError
+from odradek.cli.output import YELLOW, paint, print_json, print_table, print_values
+from odradek.cli.parsing import Groups, add_command, add_connection_options
+from odradek.cli.times import moment_text, span
+
+if TYPE_CHECKING:
+    from odradek.client.admin import DelegationToken
+    from odradek.client.shells.blocking import Client
+
+__all__ = ["register"]
+
+DRY_RUN = "nothing was changed: leave --dry-run out to do it"
+_SPAN_HELP = "90s, 15m, 2h, 7d"
+_SHARED_KEYS = (
+    "security.protocol",
+    "ssl.truststore.location",
+    "ssl.truststore.type",
+    "ssl.endpoint.identification.algorithm",
+)
+"""Keys of the administrator's file that the token's owner needs as well, and that hold no secret."""
+_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+def register(groups: Groups) -> None:
+    """Add the group of commands."""
+    commands = groups.add_parser("token", help="make, list, renew, end delegation tokens").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    create = add_command(commands, "create", _create, "make a token, which logs in as its owner")
+    create.add_argument("--owner", metavar="USER", help="who the token stands for (default: yourself)")
+    create.add_argument(
+        "--renewer",
+        action="append",
+        default=[],
+        metavar="USER",
+        help="who else may renew it (repeat for more)",
+    )
+    create.add_argument(
+        "--max-lifetime",
+        metavar="SPAN",
+        type=span,
+        help=f"no renewal lasts beyond it: {_SPAN_HELP} (default: the cluster's)",
+    )
+    create.add_argument(
+        "--to",
+        metavar="FILE",
+        help="write client keys with the token to a new file that only you can read, and do not print its secret",
+    )
+    create.add_argument(
+        "--mechanism", metavar="NAME", default="SCRAM-SHA-512", help="the mechanism in --to's file"
+    )
+    create.add_argument("--dry-run", action="store_true", help="only say what would be made")
+    add_connection_options(create)
+    listing = add_command(commands, "list", _list, "list the tokens that you may see")
+    listing.add_argument(
+        "--owner", action="append", metavar="USER", help="only those of this owner (repeat for more)"
+    )
+    add_connection_options(listing)
+    renew = add_command(commands, "renew", _renew, "let a token live longer")
+    renew.add_argument("token_id", metavar="ID")
+    renew.add_argument(
+        "--for", dest="period", metavar="SPAN", type=span, help=f"how long from now: {_SPAN_HELP}"
+    )
+    renew.add_argument("--dry-run", action="store_true", help="only show the token")
+    add_connection_options(renew)
+    expire = add_command(commands, "expire", _expire, "end a token now, or soon")
+    expire.add_argument("token_id", metavar="ID")
+    expire.add_argument(
+        "--in", dest="period", metavar="SPAN", type=span, help=f"end it only then: {_SPAN_HELP}"
+    )
+    expire.add_argument("--dry-run", action="store_true", help="only show the token")
+    add_connection_options(expire)
+
+
+def _principal(text: str) -> str:
+    return text if ":" in text else f"User:{text}"
+
+
+def _document(token: DelegationToken) -> dict[str, Any]:
+    """A token without its secret."""
+    return {
+        "token_id": token.token_id,
+        "owner": token.owner,
+        "requester": token.requester,
+        "renewers": list(token.renewers),
+        "issued_at_ms": token.issued_at_ms,
+        "expires_at_ms": token.expires_at_ms,
+        "max_at_ms": token.max_at_ms,
+    }
+
+
+def _create(args: argparse.Namespace) -> int:
+    from odradek.security.scram import MECHANISMS
+
+    if args.mechanism not in MECHANISMS:
+        raise CliError(f"--mechanism {args.mechanism}: expected one of {', '.join(MECHANISMS)}", USAGE)
+    if args.to is not None and os.path.exists(args.to):
+        raise CliError(f"{args.to} is there already: name a new file", USAGE)
+    owner = None if args.owner is None else _principal(args.owner)
+    renewers = [_principal(each) for each in args.renewer]
+    if args.dry_run:
+        _say_dry_run(args, {"owner": owner, "renewers": renewers, "max_lifetime_ms": args.max_lifetime})
+        return 0
+    with connected(args) as client, changing():
+        token = client.admin.create_delegation_token(
+            owner=owner, renewers=renewers, max_lifetime_ms=args.max_lifetime or -1
+        )
+    secret = {} if args.to is not None else {"hmac": token.password}
+    if args.to is not None:
+        _write_keys(args, token)
+    if args.json:
+        print_json({**_document(token), **secret, "executed": True})
+        return 0
+    print_values(
+        [
+            ("token", token.token_id),
+            ("owner", token.owner),
+            ("expires", moment_text(token.expires_at_ms)),
+            ("no renewal beyond", moment_text(token.max_at_ms)),
+            *(("hmac, its password", each) for each in secret.values()),
+            *(() if args.to is None else (("client keys", args.to),)),
+        ]
+    )
+    return 0
+
+
+def _write_keys(args: argparse.Namespace, token: DelegationToken) -> None:
+    """Write keys for --command-config; the file begins its life unreadable for others."""
+    known = {key: value for key, value in security_properties(args).items() if key in _SHARED_KEYS}
+    keys = {
+        "bootstrap.servers": bootstrap_of(args),
+        **known,
+        "sasl.mechanism": args.mechanism,
+        "sasl.jaas.config": f'{_MODULE} required username="{token.token_id}" password="{token.password}" tokenauth="true";',
+    }
+    try:
+        with open(
+            os.open(args.to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+        ) as file:
+            file.writelines(f"{key}={value}\n" for key, value in keys.items())
+    except OSError as error:
+        raise CliError(
+            f"the token {token.token_id} was made, but {args.to} cannot be written ({error.strerror}): "
+            f"`odradek token expire {token.token_id}` ends it"
+        ) from None
+
+
+def _say_dry_run(args: argparse.Namespace, document: dict[str, Any]) -> None:
+    if args.json:
+        print_json({**document, "executed": False})
+        return
+    print_values([(key.replace("_", " "), value) for key, value in document.items() if value])
+    print(paint(YELLOW, DRY_RUN))
+
+
+def _list(args: argparse.Namespace) -> int:
+    owners = None if not args.owner else [_principal(each) for each in args.owner]
+    with connected(args) as client:
+        tokens = client.admin.describe_delegation_tokens(owners)
+    if args.json:
+        print_json({"tokens": [_document(each) for each in tokens]})
+        return 0
+    _show(tokens)
+    return 0
+
+
+def _show(tokens: list[DelegationToken]) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    rows = [
+        (
+            each.token_id,
+            each.owner,
+            each.requester,
+            ",".join(each.renewers) or "-",
+            "expired" if each.expires_at_ms < now_ms else moment_text(each.expires_at_ms),
+            moment_text(each.max_at_ms),
+        )
+        for each in tokens
+    ]
+    print_table(("TOKEN", "OWNER", "REQUESTER", "RENEWERS", "EXPIRES", "NO RENEWAL BEYOND"), rows)
+
+
+def _found(client: Client, token_id: str) -> DelegationToken:
+    for token in client.admin.describe_delegation_tokens():
+        if token.token_id == token_id:
+            return token
+    raise CliError(f"you can see no token {token_id}: `odradek token list` shows which you can")
+
+
+@contextmanager
+def _by_renewer(token: DelegationToken) -> Iterator[None]:
+    """Say who may do it, where the client may not."""
+    from wire.errors import ErrorCode, KafkaError
+
+    try:
+        yield
+    except KafkaError as error:
+        if error.code is not ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH:
+            raise
+        renewers = f", or a renewer ({', '.join(token.renewers)})," if token.renewers else ""
+        raise CliError(
+            f"only the token's owner {token.owner}{renewers} may do that; no right replaces it"
+        ) from None
+
+
+def _renew(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        token = _found(client, args.token_id)
+        if args.dry_run:
+            _say_dry_run(args, _document(token))
+            return 0
+        with changing(), _by_renewer(token):
+            until = client.admin.renew_delegation_token(token.hmac, period_ms=args.period or -1)
+    return _say_until(args, token, until, "lives until")
+
+
+def _expire(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        token = _found(client, args.token_id)
+        if args.dry_run:
+            _say_dry_run(args, _document(token))
+            return 0
+        with changing(), _by_renewer(token):
+            until = client.admin.expire_delegation_token(
+                token.hmac, period_ms=-1 if args.period is None else args.period
+            )
+    return _say_until(args, token, until, "ended at" if args.period is None else "ends at")
+
+
+def _say_until(args: argparse.Namespace, token: DelegationToken, until_ms: int, verb: str) -> int:
+    if args.json:
+        print_json({**_document(token), "expires_at_ms": until_ms, "executed": True})
+    else:
+        print(f"token {token.token_id} of {token.owner} {verb} {moment_text(until_ms)}")
+    return 0

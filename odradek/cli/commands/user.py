@@ -1,0 +1,243 @@
+"""`odradek user list|add|password|remove`: users who log in by SCRAM (KIP-554)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from odradek.cli.connecting import changing, connected
+from odradek.cli.failure import CliError
+from odradek.cli.output import YELLOW, counted, paint, print_json, print_table
+from odradek.cli.parsing import Groups, add_command, add_connection_options
+from odradek.cli.scram_users import DEFAULT_ITERATIONS, read_password
+
+if TYPE_CHECKING:
+    from odradek.client.admin import ScramDeletion, ScramUpsertion
+    from odradek.client.shells.blocking import Client
+
+__all__ = ["register"]
+
+_Row: TypeAlias = tuple[str, str, int]
+"""A user, a mechanism, the iterations."""
+DEFAULT_MECHANISM = "SCRAM-SHA-512"
+DRY_RUN = "nothing was changed: leave --dry-run out to do it"
+_SALT_BYTES = 16
+
+
+def register(groups: Groups) -> None:
+    """Add the group of commands."""
+    commands = groups.add_parser("user", help="list, add, remove users, change passwords").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    listing = add_command(commands, "list", _list, "list users and their mechanisms")
+    listing.add_argument("users", nargs="*", metavar="USER", help="only these")
+    add_connection_options(listing)
+    add = add_command(commands, "add", _add, "add a user, or a mechanism for one")
+    add.add_argument("user", metavar="USER")
+    _add_password_options(add, f"by which the user logs in (repeat for more; default: {DEFAULT_MECHANISM})")
+    password = add_command(commands, "password", _password, "change the password of a user")
+    password.add_argument("user", metavar="USER")
+    _add_disconnect(password)
+    _add_password_options(
+        password, "whose password changes (repeat for more; default: all that the user has)"
+    )
+    remove = add_command(commands, "remove", _remove, "remove users, or a mechanism of theirs")
+    remove.add_argument("users", nargs="+", metavar="USER")
+    _add_mechanism(remove, "that goes (repeat for more; default: all that the user has)")
+    _add_disconnect(remove)
+    remove.add_argument("--dry-run", action="store_true", help="only show what would go")
+    add_connection_options(remove)
+
+
+def _add_password_options(parser: argparse.ArgumentParser, mechanism: str) -> None:
+    parser.add_argument(
+        "--password-file",
+        metavar="FILE",
+        help="a file with the password, - for the first line of standard input (default: you are asked for it)",
+    )
+    _add_mechanism(parser, mechanism)
+    parser.add_argument(
+        "--iterations",
+        metavar="N",
+        type=_iterations,
+        default=DEFAULT_ITERATIONS,
+        help=f"what a guess at the password costs, 4096 to 16384 (default: {DEFAULT_ITERATIONS})",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be written")
+    add_connection_options(parser)
+
+
+def _add_mechanism(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument(
+        "--mechanism",
+        action="append",
+        metavar="NAME",
+        type=_mechanism,
+        help=f"SCRAM-SHA-256 or SCRAM-SHA-512, {text}",
+    )
+
+
+def _add_disconnect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--disconnect",
+        action="store_true",
+        help="end live connections too, on all brokers (otherwise they stay until they authenticate again)",
+    )
+
+
+def _mechanism(text: str) -> str:
+    from odradek.security.scram import MECHANISMS
+
+    if text.upper() not in MECHANISMS:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(MECHANISMS)}")
+    return text.upper()
+
+
+def _iterations(text: str) -> int:
+    from odradek.security.scram import ITERATIONS_MAX, ITERATIONS_MIN
+
+    if not text.isdecimal() or not ITERATIONS_MIN <= int(text) <= ITERATIONS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from {ITERATIONS_MIN} to {ITERATIONS_MAX}")
+    return int(text)
+
+
+def _known(client: Client, users: list[str] | None) -> dict[str, Mapping[str, int]]:
+    """Iterations by mechanism of each user; a user who does not exist has no mechanism. Raises `KafkaError`."""
+    from wire.errors import ErrorCode, KafkaError
+
+    found: dict[str, Mapping[str, int]] = {}
+    for user, told in client.admin.describe_user_scram_credentials(users).items():
+        if isinstance(told, KafkaError):
+            if told.code is not ErrorCode.RESOURCE_NOT_FOUND:
+                raise told
+            told = {}
+        found[user] = told
+    return found
+
+
+def _rows(known: Mapping[str, Mapping[str, int]]) -> list[_Row]:
+    return [
+        (user, mechanism, iterations)
+        for user in sorted(known)
+        for mechanism, iterations in sorted(known[user].items())
+    ]
+
+
+def _show(args: argparse.Namespace, rows: list[_Row], **more: Any) -> None:
+    if args.json:
+        names = ("user", "mechanism", "iterations")
+        print_json({"users": [dict(zip(names, row, strict=True)) for row in rows], **more})
+    else:
+        print_table(("USER", "MECHANISM", "ITERATIONS"), rows)
+
+
+def _list(args: argparse.Namespace) -> int:
+    wanted = list(dict.fromkeys(args.users)) or None
+    with connected(args) as client:
+        known = _known(client, wanted)
+    missing = [user for user, mechanisms in known.items() if not mechanisms]
+    _show(args, _rows(known))
+    if missing:
+        raise CliError(f"there is no user {', '.join(missing)}")
+    return 0
+
+
+def _add(args: argparse.Namespace) -> int:
+    mechanisms = list(dict.fromkeys(args.mechanism or [DEFAULT_MECHANISM]))
+    with connected(args) as client:
+        has = _known(client, [args.user]).get(args.user, {})
+        taken = [each for each in mechanisms if each in has]
+        if taken:
+            raise CliError(
+                f"{args.user} has {', '.join(taken)} already: `odradek user password {args.user}` changes the password"
+            )
+        rows = _set_password(args, client, mechanisms)
+    _finish(args, rows, [])
+    return 0
+
+
+def _password(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        has = _known(client, [args.user]).get(args.user, {})
+        if not has:
+            raise CliError(f"there is no user {args.user}: `odradek user add {args.user}` adds one")
+        mechanisms = list(dict.fromkeys(args.mechanism or has))
+        missing = [each for each in mechanisms if each not in has]
+        if missing:
+            raise CliError(
+                f"{args.user} has no {', '.join(missing)}: `odradek user add {args.user} --mechanism {missing[0]}` adds it"
+            )
+        rows = _set_password(args, client, mechanisms)
+        brokers = _disconnected(args, client, [args.user])
+    _finish(args, rows, brokers, "changed")
+    return 0
+
+
+def _set_password(args: argparse.Namespace, client: Client, mechanisms: list[str]) -> list[_Row]:
+    """The credentials that are written, or would be."""
+    from odradek.client.admin import ScramUpsertion
+
+    if not args.dry_run:
+        password = read_password(args.password_file)
+        changes = [
+            ScramUpsertion.of_password(
+                args.user, each, password, salt=os.urandom(_SALT_BYTES), iterations=args.iterations
+            )
+            for each in mechanisms
+        ]
+        _alter(client, changes)
+    return [(args.user, each, args.iterations) for each in mechanisms]
+
+
+def _alter(client: Client, changes: Iterable[ScramDeletion | ScramUpsertion]) -> None:
+    """One request for each change, since a request may change a user once. Raises `CliError`."""
+    with changing():
+        for change in changes:
+            error = client.admin.alter_user_scram_credentials([change])[change.user]
+            if error is not None:
+                raise error
+
+
+def _remove(args: argparse.Namespace) -> int:
+    from odradek.client.admin import ScramDeletion
+
+    users = list(dict.fromkeys(args.users))
+    with connected(args) as client:
+        known = _known(client, users)
+        missing = [user for user in users if not known.get(user)]
+        if missing:
+            raise CliError(f"there is no user {', '.join(missing)}: nothing was changed")
+        gone = [row for row in _rows(known) if args.mechanism is None or row[1] in args.mechanism]
+        if not gone:
+            raise CliError(f"no user named has {', '.join(args.mechanism)}: nothing was changed")
+        if not args.dry_run:
+            _alter(client, [ScramDeletion(user, mechanism) for user, mechanism, _ in gone])
+        brokers = _disconnected(args, client, sorted({user for user, _, _ in gone}))
+    _finish(args, gone, brokers, "removed")
+    return 0
+
+
+def _disconnected(args: argparse.Namespace, client: Client, users: list[str]) -> list[int]:
+    """The brokers that have closed the users' connections, if that is wanted. Raises `CliError`."""
+    if not args.disconnect or args.dry_run:
+        return []
+    from odradek.cli.disconnecting import disconnect
+
+    with changing():
+        return disconnect(client, [f"User:{user}" for user in users], args.timeout)
+
+
+def _finish(args: argparse.Namespace, rows: list[_Row], brokers: list[int], done: str = "") -> None:
+    """Show what was done, and what it means for those who are connected."""
+    if args.json:
+        _show(args, rows, executed=not args.dry_run, disconnected_by_brokers=brokers)
+        return
+    _show(args, rows)
+    if args.dry_run:
+        print(paint(YELLOW, DRY_RUN))
+    elif brokers:
+        print(f"{done}; live connections were closed by {counted(len(brokers), 'broker')}")
+    elif done:
+        print(f"{done}; live connections stay until they authenticate again (--disconnect ends them at once)")

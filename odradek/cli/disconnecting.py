@@ -1,0 +1,54 @@
+"""Ends the live connections of principals: brokers are told by a dynamic value, and are asked whether they have seen it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from odradek.cli.failure import CliError
+
+if TYPE_CHECKING:
+    from odradek.client.shells.blocking import Client
+
+__all__ = ["disconnect"]
+
+CONFIRMED_SECONDS_MAX = 10.0
+LOOK_SECONDS = 0.05
+
+
+def disconnect(client: Client, principals: Iterable[str], timeout_seconds: float) -> list[int]:
+    """Make all brokers close the connections of `principals`; the ids of those that have done so.
+
+    A broker closes them in the step in which it takes over the value. So one that shows the value has closed them.
+    Raises `CliError` for brokers that do not show it in time.
+    """
+    from metadata_quorum.config.config_defs import DISCONNECT_PREFIX
+    from odradek.client.admin import AlterConfig, ConfigResource, ResourceType
+
+    value = str(time.time_ns() // 1_000_000)
+    keys = [f"{DISCONNECT_PREFIX}{each}" for each in principals]
+    changes = {ConfigResource(ResourceType.BROKER, ""): [AlterConfig(key, value) for key in keys]}
+    for _, error in client.admin.incremental_alter_configs(changes):
+        if error is not None:
+            raise error
+    brokers = [each.node_id for each in client.admin.describe_cluster().brokers]
+    silent = [ConfigResource(ResourceType.BROKER, str(each)) for each in brokers]
+    deadline = time.monotonic() + min(timeout_seconds, CONFIRMED_SECONDS_MAX)
+    while silent:
+        described = client.admin.describe_configs(silent, keys)
+        silent = [
+            each.resource
+            for each in described
+            if each.error is not None
+            or {entry.name for entry in each.entries if entry.value == value} < set(keys)
+        ]
+        if silent and time.monotonic() >= deadline:
+            names = ", ".join(each.name for each in silent)
+            raise CliError(
+                f"the change is made, but brokers {names} did not confirm in time that they closed the connections: one "
+                "that is behind closes them when it has caught up, and one of Apache Kafka closes none"
+            )
+        if silent:
+            time.sleep(LOOK_SECONDS)
+    return brokers

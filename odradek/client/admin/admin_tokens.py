@@ -1,0 +1,152 @@
+"""Delegation tokens: making, renewing, ending, listing them (KIP-48, KIP-373). Operations, PURE.
+
+A token stands for its owner: a client logs in by SCRAM with the token's id and its HMAC. With the HMAC goes all
+that the owner may do, so it does not show in what is printed of a token.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from odradek.client.core.operation import Operation
+from odradek.client.core.requests import request
+from odradek.client.core.scatter import deadline_of, item_error, reachable
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+
+__all__ = [
+    "DelegationToken",
+    "create_delegation_token",
+    "describe_delegation_tokens",
+    "expire_delegation_token",
+    "renew_delegation_token",
+]
+SERVERS_CHOICE = -1
+
+
+@attrs.frozen
+class DelegationToken:
+    """A token and its secret. Principals are `User:NAME`, times are in milliseconds since 1970."""
+
+    token_id: str
+    owner: str
+    requester: str
+    """The principal that asked for it; empty if an old broker does not say."""
+    renewers: tuple[str, ...]
+    issued_at_ms: int
+    expires_at_ms: int
+    """The time at which it ends unless it is renewed."""
+    max_at_ms: int
+    """The time beyond which nobody can renew it."""
+    hmac: bytes = attrs.field(repr=False)
+
+    @property
+    def password(self) -> str:
+        """The password of a login by this token, whose user is `token_id`."""
+        return base64.b64encode(self.hmac).decode()
+
+
+def create_delegation_token(
+    core: ClientCore,
+    *,
+    owner: str | None = None,
+    renewers: Sequence[str] = (),
+    max_lifetime_ms: int = SERVERS_CHOICE,
+    timeout: float | None = None,
+) -> Operation[DelegationToken]:
+    """Make a token for the client's own principal, or for `owner`; all principals are `User:NAME`.
+
+    With -1 it lives as long as the cluster allows. Brokers know it a moment later. Raises `KafkaError`, `ClientError`.
+    """
+    from wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
+
+    kind, name = ("", "") if owner is None else _parts(owner)
+    message = CreateDelegationTokenRequest(
+        kind, name, [CreatableRenewers(*_parts(each)) for each in renewers], max_lifetime_ms
+    )
+    response = yield from _asked(core, message, timeout)
+    return DelegationToken(
+        response.token_id,
+        _principal(response.principal_type, response.principal_name),
+        _principal(response.token_requester_principal_type, response.token_requester_principal_name),
+        tuple(renewers),
+        response.issue_timestamp_ms,
+        response.expiry_timestamp_ms,
+        response.max_timestamp_ms,
+        response.hmac,
+    )
+
+
+def renew_delegation_token(
+    core: ClientCore, hmac: bytes, *, period_ms: int = SERVERS_CHOICE, timeout: float | None = None
+) -> Operation[int]:
+    """Let a token live for so long from now (-1: the cluster's period); the time at which it ends then.
+
+    Raises `KafkaError`, `ClientError`.
+    """
+    from wire.messages.renew_delegation_token import RenewDelegationTokenRequest
+
+    response = yield from _asked(core, RenewDelegationTokenRequest(hmac, period_ms), timeout)
+    return int(response.expiry_timestamp_ms)
+
+
+def expire_delegation_token(
+    core: ClientCore, hmac: bytes, *, period_ms: int = SERVERS_CHOICE, timeout: float | None = None
+) -> Operation[int]:
+    """Let a token end so long from now (-1: now); the time at which it ends. Raises `KafkaError`, `ClientError`."""
+    from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
+
+    response = yield from _asked(core, ExpireDelegationTokenRequest(hmac, period_ms), timeout)
+    return int(response.expiry_timestamp_ms)
+
+
+def describe_delegation_tokens(
+    core: ClientCore, owners: Sequence[str] | None = None, *, timeout: float | None = None
+) -> Operation[list[DelegationToken]]:
+    """The tokens of these owners, or of all with None, as far as the client may see them. They are in order of their
+    ids. Raises `KafkaError`, `ClientError`."""
+    from wire.messages.describe_delegation_token import (
+        DescribeDelegationTokenOwner,
+        DescribeDelegationTokenRequest,
+    )
+
+    named = None if owners is None else [DescribeDelegationTokenOwner(*_parts(each)) for each in owners]
+    response = yield from _asked(core, DescribeDelegationTokenRequest(named), timeout)
+    found = [
+        DelegationToken(
+            each.token_id,
+            _principal(each.principal_type, each.principal_name),
+            _principal(each.token_requester_principal_type, each.token_requester_principal_name),
+            tuple(_principal(one.principal_type, one.principal_name) for one in each.renewers),
+            each.issue_timestamp,
+            each.expiry_timestamp,
+            each.max_timestamp,
+            each.hmac,
+        )
+        for each in response.tokens
+    ]
+    return sorted(found, key=lambda token: token.token_id)
+
+
+def _asked(core: ClientCore, message: Any, timeout: float | None) -> Operation[Any]:
+    deadline = deadline_of(core, timeout)
+    yield from reachable(core, deadline)
+    response = yield from request(core, message, timeout=deadline - core.now)
+    error = item_error(response.error_code, None, "the delegation token")
+    if error is not None:
+        raise error
+    return response
+
+
+def _parts(principal: str) -> tuple[str, str]:
+    kind, colon, name = principal.partition(":")
+    return (kind, name) if colon else ("User", principal)
+
+
+def _principal(kind: str, name: str) -> str:
+    return f"{kind}:{name}" if kind or name else ""

@@ -1,0 +1,124 @@
+"""Users of SCRAM: which there are, making and removing their credentials (KIP-554). Operations, PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from odradek.client.core.operation import Operation
+from odradek.client.core.requests import request
+from odradek.client.core.scatter import deadline_of, item_error, reachable
+from odradek.security.scram import MECHANISMS, mechanism_of_number
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+
+__all__ = [
+    "ScramDeletion",
+    "ScramUpsertion",
+    "alter_user_scram_credentials",
+    "describe_user_scram_credentials",
+]
+
+
+@attrs.frozen
+class ScramUpsertion:
+    """A credential that is made, or takes the place of one. It has the salted password, never the password."""
+
+    user: str
+    mechanism: str
+    iterations: int
+    salt: bytes = attrs.field(repr=False)
+    salted_password: bytes = attrs.field(repr=False)
+
+    @classmethod
+    def of_password(
+        cls, user: str, mechanism: str, password: str, *, salt: bytes, iterations: int = 4096
+    ) -> ScramUpsertion:
+        """`salt` is 16 random bytes or more, new for each password. Takes milliseconds. Raises `ValueError` for a
+        mechanism that is unknown."""
+        known = MECHANISMS.get(mechanism)
+        if known is None:
+            raise ValueError(f"mechanism {mechanism!r}: expected one of {', '.join(MECHANISMS)}")
+        return cls(user, mechanism, iterations, salt, known.salted_password(password, salt, iterations))
+
+
+@attrs.frozen
+class ScramDeletion:
+    """A credential that goes."""
+
+    user: str
+    mechanism: str
+
+
+def describe_user_scram_credentials(
+    core: ClientCore, users: Sequence[str] | None = None, *, timeout: float | None = None
+) -> Operation[dict[str, Mapping[str, int] | KafkaError]]:
+    """For each user, or for all with None, the iterations by mechanism, or an error.
+
+    The broker that is asked answers by what it knows. Raises `KafkaError` and `ClientError`.
+    """
+    from wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+
+    deadline = deadline_of(core, timeout)
+    yield from reachable(core, deadline)
+    named = None if users is None else [UserName(each) for each in users]
+    message = DescribeUserScramCredentialsRequest(named)
+    response = yield from request(core, message, timeout=deadline - core.now)
+    error = item_error(response.error_code, response.error_message, "users")
+    if error is not None:
+        raise error
+    found: dict[str, Mapping[str, int] | KafkaError] = {}
+    for each in response.results:
+        found[each.user] = item_error(each.error_code, each.error_message, each.user) or {
+            mechanism.name: info.iterations
+            for info in each.credential_infos
+            if (mechanism := mechanism_of_number(info.mechanism)) is not None
+        }
+    return found
+
+
+def alter_user_scram_credentials(
+    core: ClientCore, changes: Sequence[ScramDeletion | ScramUpsertion], *, timeout: float | None = None
+) -> Operation[dict[str, KafkaError | None]]:
+    """Change credentials; the error of each user, or None. A request may change one credential of a user.
+
+    Raises `ClientError`.
+    """
+    from wire.messages.alter_user_scram_credentials import (
+        AlterUserScramCredentialsRequest,
+        ScramCredentialDeletion,
+        ScramCredentialUpsertion,
+    )
+
+    deadline = deadline_of(core, timeout)
+    yield from reachable(core, deadline)
+    message = AlterUserScramCredentialsRequest(
+        [
+            ScramCredentialDeletion(each.user, _number(each.mechanism))
+            for each in changes
+            if isinstance(each, ScramDeletion)
+        ],
+        [
+            ScramCredentialUpsertion(
+                each.user, _number(each.mechanism), each.iterations, each.salt, each.salted_password
+            )
+            for each in changes
+            if isinstance(each, ScramUpsertion)
+        ],
+    )
+    response = yield from request(core, message, timeout=deadline - core.now)
+    errors = {
+        each.user: item_error(each.error_code, each.error_message, each.user) for each in response.results
+    }
+    silent = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer leaves this user out")
+    return {each.user: errors.get(each.user, silent) for each in changes}
+
+
+def _number(mechanism: str) -> int:
+    """Kafka's number of a mechanism; 0, which servers refuse, for an unknown one."""
+    known = MECHANISMS.get(mechanism)
+    return 0 if known is None else known.number

@@ -1,0 +1,97 @@
+"""Who may ask about delegation tokens (KIP-48, KIP-373), for brokers and controllers. PURE.
+
+Clients who are authenticated may, but those who logged in by a token may not. A token for another owner needs CREATE_TOKENS on
+the resource USER of that name. Checks and answers are Kafka's. The doors let everything in: the handlers judge, which know
+how the client logged in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from odradek.security.acls.rules import Operation, ResourceType
+from odradek.security.doors.door import Asked
+from odradek.security.tokens import principal_of
+from wire.errors import ErrorCode
+from wire.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
+from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
+from wire.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+
+__all__ = [
+    "create_refused",
+    "create_token_door",
+    "describe_tokens_door",
+    "own_token_door",
+    "owner_of",
+    "refuse_token_request",
+    "token_request_refused",
+]
+
+
+def create_token_door(asked: Asked, request: Any) -> None:
+    """CREATE_TOKENS on the owner (a resource of the type USER), unless that is the client itself."""
+
+
+def own_token_door(asked: Asked, request: Any) -> None:
+    """Everybody who is the token's owner or one of its renewers; no right replaces that."""
+
+
+def describe_tokens_door(asked: Asked, request: Any) -> None:
+    """Everybody, for the tokens that are one's own or that one may renew; DESCRIBE on the token or DESCRIBE_TOKENS on its
+    owner for others."""
+
+
+NO_TIME = -1
+RENEWERS_MAX = 1_000
+RENEWER_CHARACTERS_MAX = 65_536
+"""A token with more renewers is refused, for each node keeps them all."""
+Allows = Callable[[Operation, ResourceType, str], bool]
+
+
+def owner_of(request: CreateDelegationTokenRequest, requester: str) -> str:
+    """The principal that a token is asked for."""
+    if not request.owner_principal_name:
+        return requester
+    return principal_of(request.owner_principal_type, request.owner_principal_name)
+
+
+def create_refused(
+    request: CreateDelegationTokenRequest, requester: str, code: ErrorCode, no_time: int = NO_TIME
+) -> CreateDelegationTokenResponse:
+    """The answer without a token."""
+    kind, _, name = owner_of(request, requester).partition(":")
+    requester_kind, _, requester_name = requester.partition(":")
+    return CreateDelegationTokenResponse(
+        code, kind, name, requester_kind, requester_name, no_time, no_time, no_time
+    )
+
+
+def refuse_token_request(request: Any, code: ErrorCode, requester: str = "User:ANONYMOUS") -> Any:
+    """The refusal of one of the requests that change tokens."""
+    if isinstance(request, CreateDelegationTokenRequest):
+        return create_refused(request, requester, code)
+    if isinstance(request, RenewDelegationTokenRequest):
+        return RenewDelegationTokenResponse(code, NO_TIME)
+    assert isinstance(request, ExpireDelegationTokenRequest)
+    return ExpireDelegationTokenResponse(code, NO_TIME)
+
+
+def token_request_refused(request: Any, requester: str, *, may_ask: bool, allows: Allows) -> Any | None:
+    """The answer to a request that changes tokens and is refused; None: it goes on.
+
+    `may_ask` is true if the client is authenticated, and by no token; `allows` asks the authorizer.
+    """
+    if not may_ask:
+        return refuse_token_request(request, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, requester)
+    if not isinstance(request, CreateDelegationTokenRequest):
+        return None
+    owner, code = owner_of(request, requester), None
+    renewers = request.renewers
+    if owner != requester and not allows(Operation.CREATE_TOKENS, ResourceType.USER, owner):
+        code = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+    elif len(renewers) > RENEWERS_MAX or (
+        sum(len(each.principal_type) + len(each.principal_name) for each in renewers) > RENEWER_CHARACTERS_MAX
+    ):
+        code = ErrorCode.POLICY_VIOLATION
+    return None if code is None else create_refused(request, requester, code)

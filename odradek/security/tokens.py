@@ -1,0 +1,120 @@
+"""Delegation tokens (KIP-48): their secrets, what they let in, and who may see them. PURE.
+
+A token has an id, which is no secret, and an HMAC of it, which is. The key of the HMAC is `delegation.token.secret.key`, the
+same on all nodes and never in the log. So every node that has the key finds the secret of a token by its id. A client
+logs in by SCRAM with the id as user and the HMAC, in base64, as password.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from typing import Protocol
+
+import attrs
+
+from odradek.security.scram import ITERATIONS_MIN, ScramMechanism, ServerKeys, server_keys
+
+__all__ = [
+    "Token",
+    "TokenLogin",
+    "TokenLogins",
+    "TokenSecrets",
+    "is_expired",
+    "may_renew",
+    "principal_of",
+]
+
+LOGINS_MAX = 1000
+"""The number of tokens whose keys are remembered: to make those of one takes milliseconds."""
+
+
+class Token(Protocol):
+    """The part of a token, as the metadata log has it, that is looked at here. Times in milliseconds since 1970."""
+
+    @property
+    def owner(self) -> str: ...
+
+    @property
+    def renewers(self) -> tuple[str, ...]: ...
+
+    @property
+    def max_timestamp(self) -> int: ...
+
+    @property
+    def expiration_timestamp(self) -> int: ...
+
+
+def principal_of(kind: str | None, name: str | None) -> str:
+    """A principal as text, of the two parts that requests have."""
+    return f"{kind or ''}:{name or ''}"
+
+
+def may_renew(token: Token, principal: str) -> bool:
+    """True if the principal is the owner or a renewer, who may also see the token and end it."""
+    return principal == token.owner or principal in token.renewers
+
+
+def is_expired(token: Token, now_ms: int) -> bool:
+    """True if a token is of no use any more."""
+    return token.max_timestamp < now_ms or token.expiration_timestamp < now_ms
+
+
+@attrs.frozen
+class TokenSecrets:
+    """The secrets of all tokens, by the key that the nodes share."""
+
+    _key: bytes = attrs.field(repr=False)
+
+    @classmethod
+    def of_key(cls, key: str | None) -> TokenSecrets | None:
+        """None for a configuration without a key, which turns tokens off."""
+        return cls(key.encode()) if key else None
+
+    def hmac(self, token_id: str) -> bytes:
+        """The HMAC-SHA-512 of a token's id: 64 bytes. Costs a microsecond or two."""
+        return hmac.digest(self._key, token_id.encode(), "sha512")
+
+
+@attrs.frozen
+class TokenLogin:
+    """The facts about a token that a login by it needs."""
+
+    keys: ServerKeys
+    owner: str
+    """The principal that the client becomes."""
+    left_ms: int
+    """The time until the token expires: at least a millisecond."""
+
+
+class TokenLogins:
+    """Logins by tokens on one node. It makes the keys of a token at its first login, which costs milliseconds."""
+
+    def __init__(self, secrets: TokenSecrets, salt_secret: bytes) -> None:
+        """`salt_secret` is that of unknown users, so salts tell nothing of which tokens there are."""
+        self._secrets = secrets
+        self._salt_secret = salt_secret
+        self._keys: dict[tuple[str, str], ServerKeys] = {}
+
+    def login(
+        self, token_id: str, token: Token | None, mechanism: ScramMechanism, now_ms: int
+    ) -> TokenLogin | None:
+        """The login by a token; None for one that is unknown or has expired."""
+        if token is None or is_expired(token, now_ms):
+            return None
+        left_ms = min(token.expiration_timestamp, token.max_timestamp) - now_ms
+        return TokenLogin(self._keys_of(token_id, mechanism), token.owner, max(1, left_ms))
+
+    def _keys_of(self, token_id: str, mechanism: ScramMechanism) -> ServerKeys:
+        named = (token_id, mechanism.name)
+        keys = self._keys.pop(named, None)
+        if keys is None:
+            password = base64.b64encode(self._secrets.hmac(token_id)).decode()
+            salt = hmac.digest(self._salt_secret, f"{mechanism.name} {token_id}".encode(), "sha256")[:16]
+            salted = mechanism.salted_password(password, salt, ITERATIONS_MIN)
+            keys = server_keys(mechanism, salted, salt, ITERATIONS_MIN)
+        # The one that was asked for last stands last; the first one is forgotten first.
+        self._keys[named] = keys
+        if len(self._keys) > LOGINS_MAX:
+            del self._keys[next(iter(self._keys))]
+        return keys
