@@ -87,6 +87,10 @@ class Login:
         """The time at which the login must have been renewed."""
         self.failure = ""
         """Why it failed, for the node's log."""
+        self.claimed = ""
+        """The name that the client gave, proven or not."""
+        self.on_end: Callable[[Login], None] | None = None
+        """Hears of each renewal that has succeeded or failed."""
 
     @property
     def expires(self) -> bool:
@@ -175,7 +179,9 @@ class Login:
     def _step_scram(self, scram: ScramServer, token: bytes) -> tuple[str, bytes, bool]:
         try:
             answer = scram.answer(token)
+            self.claimed = scram.user
         except ScramError as error:
+            self.claimed = scram.user
             raise LoginRefused(self._generic(), f"{self.mechanism}: {error}") from error
         if scram.authorization_id and scram.authorization_id != scram.user:
             raise LoginRefused(
@@ -193,6 +199,7 @@ class Login:
         if len(parts) != 3:
             raise LoginRefused(self._generic(), f"PLAIN: {len(parts)} parts where there should be 3")
         authorization_id, user, password = parts
+        self.claimed = user
         if not user:
             raise LoginRefused("Authentication failed: username not specified", "PLAIN: no user")
         if not password:
@@ -227,10 +234,14 @@ class Login:
         lifetime_ms = self._settings.session_ms_max.get(self.mechanism, 0)
         self.expires_at = self._now() + lifetime_ms / 1000 if lifetime_ms > 0 else float("inf")
         self._scram = None
+        if self.on_end is not None:
+            self.on_end(self)
 
     def _fail(self, reason: str) -> None:
         self.state = LoginState.FAILED
         self.failure = reason
+        if self.on_end is not None:
+            self.on_end(self)
 
 
 def _digest(text: str) -> bytes:

@@ -141,7 +141,9 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
     disk = FullDisk(env.open_dir(str(tmp_path), create=True))
     audit = AuditLog(env, notes, disk, AuditSettings())  # type: ignore[arg-type]
     audit.note("denied", principal="User:alice")
-    audit.missing += audit._write(audit._take())
+    taken = audit._take()
+    assert not audit._write(taken)
+    audit._lose(taken)
     assert notes.events == ["audit.not_written"]
     disk.has_room = True
     audit.note("denied", principal="User:bob")
