@@ -6,7 +6,8 @@ from typing import Any, Final
 
 __all__ = ["HIDDEN", "is_secret_key", "shown"]
 
-HIDDEN: Final = "(hidden)"
+HIDDEN: Final = "[hidden]"
+"""Kafka's own word for a password."""
 SECRET_FIELDS = frozenset({"auth_bytes", "hmac", "salt", "salted_password", "server_key", "stored_key"})
 """Fields that hold a secret in every message that has them. From a stored key and its salt, passwords can be guessed."""
 _SECRET_KEYS = (

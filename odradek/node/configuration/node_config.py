@@ -131,11 +131,11 @@ class ListenerConfig:
 class NodeConfig:
     """The values that a node needs from the start; `get` has all others."""
 
-    explicit: Mapping[str, str]
-    """The keys and values of the file, as text."""
+    explicit: Mapping[str, str] = attrs.field(repr=False)
+    """The keys and values of the file, as text. They have secrets among them."""
     warnings: tuple[str, ...]
     """One line for each key that is unknown or has no effect."""
-    values: Mapping[str, ConfigValue]
+    values: Mapping[str, ConfigValue] = attrs.field(repr=False)
     """Every known key, parsed; defaults filled in."""
     node_id: int
     process_roles: tuple[str, ...]
