@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import gc
-import json
+import io
 import os
 import subprocess
 import traceback
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,15 @@ from cryptography.hazmat.primitives.serialization import (
 
 from bench.odradek_server import ODRADEK, launch_odradek
 from bench.processes import ServerProcess, free_ports
-from metadata_quorum.config.config_defs import broker_defs
+from metadata_quorum.config.config_defs import ConfigError, broker_defs
+from odradek.cli.__main__ import main
 from odradek.client.core.client_keys import AdminSettings
 from odradek.env.real import RealEnv
+from odradek.env.real_tls import open_tls
+from odradek.env.tls_ports import TlsRefused
 from odradek.node.configuration.node_config import OWN_DEFS, NodeConfig
 from odradek.node.node import HostProcess, Node
+from odradek.node.secret_files import open_secrets
 from tests.node.raw_client import RawClient
 from tests.security.secured_node import PLAIN_MODULE
 from wire.messages.incremental_alter_configs import (
@@ -71,7 +76,7 @@ def node_properties(directory: Path, ports: list[int]) -> dict[str, str]:
         "advertised.listeners": listeners,
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "CLIENTS",
-        "listener.security.protocol.map": "CLIENTS:SASL_SSL,CONTROLLER:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "listener.security.protocol.map": "CLIENTS:SASL_SSL,CONTROLLER:SASL_SSL,PLAINTEXT:PLAINTEXT",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "sasl.mechanism.controller.protocol": "PLAIN",
@@ -104,10 +109,16 @@ def write(path: Path, keys: dict[str, str], mode: int = 0o600) -> Path:
 
 
 def odradek(*arguments: object) -> str:
-    """Both outputs of the command, whatever its status."""
-    done = subprocess.run(
-        [ODRADEK, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
-    )
+    """Both outputs of the command, in this process, whatever its status."""
+    shown = io.StringIO()
+    with redirect_stdout(shown), redirect_stderr(shown):
+        main([*map(str, arguments)])
+    return shown.getvalue()
+
+
+def serve(path: Path) -> str:
+    """Both outputs of a node that cannot start."""
+    done = subprocess.run([ODRADEK, "server", path], capture_output=True, text=True, check=False, timeout=60)
     return done.stdout + done.stderr
 
 
@@ -261,7 +272,8 @@ def test_configurations_show_no_secret(planted: Planted) -> None:
 
 def test_events_and_dumps_show_no_secret(planted: Planted) -> None:
     """The metadata log has users' keys and passwords of configurations; what tells of its records hides them."""
-    at = ("--bootstrap-server", planted.plaintext)
+    path = write(planted.directory / "node.properties", client_keys(planted, "PLAIN", "node", NODE))
+    at = ("--bootstrap-server", planted.clients, "--command-config", path)
     odradek("config", "set", "broker", 1, f"ssl.keystore.password={DYNAMIC}", *at)
     for words in ((), ("--json",)):
         shown = odradek("cluster", "events", "--all", *words, *at)
@@ -332,20 +344,38 @@ BROKEN = {
     "an unknown key": ("some.password", lambda value: WRONG),
     "a broken port": ("odradek.metrics.listener", lambda value: "nowhere"),
 }
+HARMLESS = ("a password of no store",)
+"""They have no effect, and nobody says so."""
 
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_broken_configuration_shows_no_secret(planted: Planted, tmp_path: Path, what: str) -> None:
-    """The start is refused, or goes on to the port that is in use; its texts name keys and no values."""
+    """The start is refused, by texts that name keys and no values; some keys only give a warning."""
     key, change = BROKEN[what]
     keys = {**planted.keys, "log.dirs": str(tmp_path / "data")}
     keys[key] = change(keys.get(key, ""))
     path = write(tmp_path / "server.properties", keys)
-    shown = odradek("storage", "format", path)
-    if (tmp_path / "data").exists():
-        shown += odradek("server", path)
-    assert "odradek:" in shown, shown
+    try:
+        config = NodeConfig.load(str(path))
+        shown = "\n".join(config.warnings)
+        for security in config.security.values():
+            if security.tls is not None:
+                open_tls(security.tls)
+    except (ConfigError, TlsRefused) as error:
+        shown = "".join(traceback.format_exception(error))
+    assert shown or what in HARMLESS, what
     planted.check(shown, what)
+
+
+def test_the_end_of_a_start_shows_no_secret(planted: Planted, tmp_path: Path) -> None:
+    """The process as a whole: a configuration that is refused, and a port that is in use."""
+    keys = {**planted.keys, "log.dirs": str(tmp_path / "data")}
+    path = write(tmp_path / "server.properties", keys)
+    odradek("storage", "format", path)
+    for change in ({"ssl.key.password": WRONG}, {"some.password": WRONG}):
+        shown = serve(write(path, keys | change))
+        assert "odradek:" in shown
+        planted.check(shown, "a start")
 
 
 def test_broken_client_keys_show_no_secret(planted: Planted, tmp_path: Path) -> None:
@@ -420,14 +450,17 @@ def test_a_secret_that_everybody_may_read_is_told(planted: Planted, tmp_path: Pa
     keys |= {"ssl.keystore.location": str(private)}
     del keys["ssl.keystore.key"], keys["ssl.keystore.certificate.chain"]
     path = write(tmp_path / "server.properties", keys, 0o640)
-    odradek("storage", "format", path)
-    lines = [line for line in odradek("server", path).splitlines() if "secret.readable_by_everybody" in line]
-    assert [f"path={private}" in line for line in lines] == [True]
-    assert f'remedy="chmod o= {private}"' in lines[0]
+    config = NodeConfig.load(str(path))
+    assert open_secrets(str(path), config) == [(str(private), "a private key")]
     path.chmod(0o644)
-    lines = [line for line in odradek("server", path).splitlines() if "secret.readable_by_everybody" in line]
+    (of_config, of_key) = open_secrets(str(path), config)
+    assert of_config[0] == str(path)
+    assert "odradek.scram.secret" in of_config[1]
+    odradek("storage", "format", path)
+    lines = [line for line in serve(path).splitlines() if "secret.readable_by_everybody" in line]
     assert len(lines) == 2
-    assert "odradek.scram.secret" in lines[0]
+    assert f'remedy="chmod o= {private}"' in lines[1]
+    assert of_key == (str(private), "a private key")
     password = tmp_path / "password"
     password.write_text(ALICE)
     password.chmod(0o644)
@@ -435,4 +468,4 @@ def test_a_secret_that_everybody_may_read_is_told(planted: Planted, tmp_path: Pa
         "storage", "format", path, "--add-scram", f"SCRAM-SHA-256=[name=a,passwordfile={password}]"
     )
     assert f"everybody may read {password}" in shown
-    assert json.dumps(ALICE) not in shown
+    planted.check(shown, "storage format")
