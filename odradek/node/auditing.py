@@ -45,5 +45,5 @@ class Auditing:
             await self._env.workers.run(self._audit_log.close)
 
     def statistics(self) -> dict[str, int]:
-        """Lines that wait, and lines that were never written; nothing where the audit log is off."""
+        """Lines that wait, and lines that are lost; empty where the audit log is off."""
         return {} if self._audit_log is None else self._audit_log.statistics()

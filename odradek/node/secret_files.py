@@ -35,7 +35,7 @@ def _secret_files(config_path: str, config: NodeConfig) -> Iterator[tuple[str, s
 
 
 def readable_by_everybody(files: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Those of the files that everybody may read, each once. A file that is not there is none of them."""
+    """Those of the files that everybody may read, each once. Missing files are passed over."""
     for path, holds in dict(files).items():
         try:
             mode = os.stat(path).st_mode

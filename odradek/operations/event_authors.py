@@ -2,7 +2,7 @@
 
 Kafka's records do not say who asked for them. The active controller's audit log does, with the epoch and the offsets of
 the records. Only one controller writes records in an epoch. So a line is about a record of the log exactly if both
-numbers fit, even where the line was written before the records were committed.
+numbers fit. That holds also for a line whose records were uncommitted when it was written.
 """
 
 from __future__ import annotations

@@ -188,19 +188,22 @@ def test_a_denial_names_the_right_and_the_rule(audited: AuditedNode) -> None:
 
 
 def test_lists_deny_nothing(audited: AuditedNode) -> None:
-    """What is left out of a list was not refused (Kafka asks without logIfDenied); nor is a right that another replaces."""
+    """Kafka asks without logIfDenied what to list, and so do we; the same holds for a right that another one replaces."""
     client = alice(audited.sasl)
     client.list_topics(timeout=10)
     client.list_consumer_groups().result()
     for api in ("ListGroups", "ApiVersions"):
         assert not [line for line in audited.lines() if line.get("api") == api]
     named = {line["resource"] for line in audited.lines() if line.get("api") == "Metadata"}
-    assert named <= {"private", "mine"}
+    assert named <= {"private", "mine", "hidden"}
 
 
 def test_metrics_count_logins_and_denials(audited: AuditedNode) -> None:
     """By listener and mechanism, by API."""
-    alice(audited.sasl).list_topics(timeout=10)
+    client = alice(audited.sasl)
+    client.list_topics("hidden", timeout=10)
+    with pytest.raises(KafkaException):
+        alice(audited.sasl, "a-wrong-password-7391").list_topics(timeout=2)
     page = audited.metrics()
     assert 'odradek_logins_total{listener="SASL",mechanism="SCRAM-SHA-256"}' in page
     assert 'odradek_logins_failed_total{listener="SASL",mechanism="SCRAM-SHA-256"}' in page

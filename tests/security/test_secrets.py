@@ -29,6 +29,7 @@ from bench.odradek_server import ODRADEK, launch_odradek
 from bench.processes import ServerProcess, free_ports
 from metadata_quorum.config.config_defs import ConfigError, broker_defs
 from odradek.cli.__main__ import main
+from odradek.cli.dev_security import DevSecurity
 from odradek.client.core.client_keys import AdminSettings
 from odradek.env.real import RealEnv
 from odradek.env.real_tls import open_tls
@@ -345,7 +346,7 @@ BROKEN = {
     "a broken port": ("odradek.metrics.listener", lambda value: "nowhere"),
 }
 HARMLESS = ("a password of no store",)
-"""They have no effect, and nobody says so."""
+"""They have no effect, silently."""
 
 
 @pytest.mark.parametrize("what", BROKEN)
@@ -469,3 +470,14 @@ def test_a_secret_that_everybody_may_read_is_told(planted: Planted, tmp_path: Pa
     )
     assert f"everybody may read {password}" in shown
     planted.check(shown, "storage format")
+
+
+def test_what_dev_writes_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """`odradek dev --secure`: keys, passwords and client files have the mode 0600, also where a file was there before."""
+    old = tmp_path / "client.properties"
+    old.write_text("")
+    old.chmod(0o644)
+    DevSecurity(tmp_path).make("127.0.0.1:9092")
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 7
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}

@@ -25,7 +25,7 @@ AUDIT_DEFS: dict[str, ConfigDef] = {
     )
 }
 SUBDIRECTORY = "audit"
-"""The name below the metadata log's directory. No partition can have it: it has no number."""
+"""The name below the metadata log's directory. Names of partitions end with a number."""
 
 
 @attrs.frozen

@@ -33,7 +33,7 @@ class AuditedLogins:
         )
 
     def failed(self, context: Context, reason: str, tls_subject: str | None) -> None:
-        """A connection ends without a login. No mechanism: it was not chosen, or the TLS handshake failed."""
+        """A connection ends without a login. Before the client has chosen a mechanism, the line has none."""
         if self._auditor is not None:
             login = context.login
             claimed, mechanism = None, TLS

@@ -46,7 +46,7 @@ _ASKED: Mapping[LoginState, tuple[int, ...]] = {
 
 
 class NotAuthenticated(Exception):
-    """The client is not let in; the text, without secrets, is for the node's log. `tls_subject` is the name in its
+    """The client is not let in. The text is for logs, so it has no secrets. `tls_subject` is the name in its
     certificate."""
 
     def __init__(self, reason: str, *, tls_subject: str | None = None) -> None:

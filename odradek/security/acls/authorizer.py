@@ -13,8 +13,8 @@ One `Authorizer` per node holds the ACLs of the newest image. A question goes th
 `Rights` belong to one connection: they remember up to `REMEMBERED_MAX` decisions, until `generation` grows with the next
 change of an ACL. So the hot path costs one lookup in a dict.
 
-A refusal is put down for the audit log, until `take_denials`. A question that refuses nothing (which topics to list, one
-right in place of another) asks `would_allow`, as Kafka's brokers ask without `logIfDenied`.
+A refusal is put down for the audit log, until `take_denials`. Other questions use `would_allow`, as
+Kafka's brokers ask without `logIfDenied`: which topics to list, or whether one right stands for another.
 """
 
 from __future__ import annotations

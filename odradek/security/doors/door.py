@@ -83,7 +83,7 @@ class Asked:
         return self.rights.allows(operation, ResourceType.TOPIC, name)
 
     def would(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """True if the client may do this; nothing is refused where it may not."""
+        """True if the client may do this. For questions that refuse nothing."""
         return self.rights.would_allow(operation, resource_type, name)
 
     def may_group(self, operation: Operation, name: str) -> bool:
