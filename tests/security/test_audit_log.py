@@ -12,7 +12,7 @@ import trio
 
 from odradek.env.ports import Dir, DiskFull, File
 from odradek.env.real import RealEnv
-from odradek.security.audit.audit_log import LINES_MAX, AuditLog, AuditSettings
+from odradek.security.audit.audit_log import LINES_MAX, LINES_PER_SOURCE_MAX, AuditLog, AuditSettings
 
 
 class Notes:
@@ -152,3 +152,47 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
         ("denied", "User:bob"),
         ("lines.missing", None),
     ]
+
+
+def test_one_source_does_not_push_others_out(tmp_path: Path) -> None:
+    """A client that tries thousands of names gets some lines, and a count of the rest; others get theirs."""
+    audit, _ = audit_log(tmp_path)
+    for number in range(5000):
+        audit.note("denied", source="10.0.0.1", address="10.0.0.1", resource=f"t{number}")
+    audit.note("denied", source="10.0.0.2", address="10.0.0.2", resource="t")
+    audit.note("login.failed", source="10.0.0.1", address="10.0.0.1", claimed="x", count=3)
+    audit.close()
+    found = lines([tmp_path / "audit.log"])
+    assert len(found) == LINES_PER_SOURCE_MAX + 3
+    (rest,) = (each for each in found if each.get("further"))
+    assert (rest["event"], rest["address"], rest["count"]) == (
+        "denied",
+        "10.0.0.1",
+        5000 - LINES_PER_SOURCE_MAX,
+    )
+    assert found[-1]["count"] == 3
+
+
+def test_half_a_line_of_a_killed_process_spoils_no_other(tmp_path: Path) -> None:
+    """A process that dies within a write leaves half a line, and the next one begins behind it."""
+    (tmp_path / "audit.log").write_bytes(b'{"event": "denied", "princ')
+    audit, _ = audit_log(tmp_path)
+    audit.note("denied", principal="User:bob")
+    audit.close()
+    half, whole = (tmp_path / "audit.log").read_bytes().splitlines()
+    assert half == b'{"event": "denied", "princ'
+    assert json.loads(whole)["principal"] == "User:bob"
+
+
+def test_lines_that_are_lost_twice_count_once(tmp_path: Path) -> None:
+    """The line that tells of missing ones may be lost itself; the next one tells of all, and the metric counts each once."""
+    env, notes = RealEnv(), Notes()
+    disk = FullDisk(env.open_dir(str(tmp_path), create=True))
+    audit = AuditLog(env, notes, disk, AuditSettings())  # type: ignore[arg-type]
+    for number in range(3):
+        audit.note("denied", principal=f"User:{number}", count=2)
+        audit.close()
+    assert audit.statistics() == {"lines_waiting": 0, "lines_missing": 6}
+    disk.has_room = True
+    audit.close()
+    assert lines([tmp_path / "audit.log"])[-1]["count"] == 6
