@@ -35,13 +35,13 @@ class Auditing:
         audit_log = self._audit_log = AuditLog(
             self._env, self._log, directory, AuditSettings(config.bytes_max, config.files_max)
         )
-        self.auditor.note = audit_log.note
+        self.auditor.lines = audit_log
         tasks.start_soon(audit_log.run, name="audit log")
 
     async def close(self) -> None:
         """Write what still waits."""
         if self._audit_log is not None:
-            self.auditor.note = None
+            self.auditor.lines = None
             await self._env.workers.run(self._audit_log.close)
 
     def statistics(self) -> dict[str, int]:

@@ -10,6 +10,7 @@ from data_plane.handlers.doors.topic_doors import metadata_door
 from metadata_quorum.controller.doors import CONTROLLER_DOORS, ControllerDoors
 from odradek.security.acls.authorizer import DENIALS_MAX, Authorizer, AuthorizerSettings, Denial, Rights
 from odradek.security.acls.rules import CLUSTER_NAME, Acl, Operation, ResourceType
+from odradek.security.audit.audit_log import PreparedLine
 from odradek.security.audit.auditor import Auditor
 from odradek.security.doors.door import Admitted, Asked, GuardedHandler
 from odradek.serving.contract import Context
@@ -147,13 +148,31 @@ def test_one_request_tells_so_much() -> None:
     assert (len(heard.denials), heard.further) == (DENIALS_MAX, 500 - DENIALS_MAX)
 
 
+class KeptLines:
+    """An audit log in a list."""
+
+    def __init__(self, lines: list[dict[str, Any]]) -> None:
+        self._lines = lines
+
+    def prepare(self, event: str, /, **fields: str | int | bool | None) -> PreparedLine:
+        return event, tuple(fields.items())
+
+    def put(self, key: PreparedLine, source: str | None = None, count: int = 1) -> None:
+        assert (key[0], source, count) == ("denied", HOST, 1)
+        self._lines.append(dict(key[1]))
+
+    def note(
+        self, event: str, /, source: str | None = None, count: int = 1, **fields: str | int | bool | None
+    ) -> None:
+        raise AssertionError("no request here has further refusals")
+
+
 def test_the_line_says_why() -> None:
     """The rule that denies, no rule, or rules that are not read yet."""
     denies = Acl(ResourceType.TOPIC, "orders-", 4, ALICE, "10.0.0.1", Operation.ALL, 2)
     authorizer, _ = judged(denies)
     auditor, lines = Auditor(1), list[dict[str, Any]]()
-    auditor.note = lambda event, /, source=None, count=1, **fields: lines.append(fields)
-    authorizer.auditor = auditor
+    auditor.lines = KeptLines(lines)
     for authority in (authorizer, Authorizer(AuthorizerSettings())):
         authority.auditor = auditor
         rights = Rights(authority, ALICE, HOST, listener="SASL")
@@ -170,3 +189,9 @@ def test_the_line_says_why() -> None:
         (None, "the rules are not read yet"),
     ]
     assert auditor.denials == {"Fetch": 6}
+    authorizer.auditor = auditor
+    authorizer.apply({}, [bytes(16)])
+    rights = Rights(authorizer, ALICE, HOST, listener="SASL")
+    assert not rights.allows(Operation.READ, ResourceType.TOPIC, "orders-1")
+    rights.tell_denials(ApiKey.FETCH)
+    assert lines[-1]["reason"] == "no rule"

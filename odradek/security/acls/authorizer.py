@@ -267,6 +267,11 @@ class Rights:
         if denials and self._authorizer.auditor is not None:
             self._authorizer.auditor.denied(self, api_key, tuple(denials), further)
 
+    @property
+    def generation(self) -> int:
+        """The number of the rules that decide now."""
+        return self._authorizer.generation
+
     def why(self, denial: Denial) -> Judgement:
         """The judgement behind a refusal."""
         return self._authorizer.why(self.principal, self.host, denial)

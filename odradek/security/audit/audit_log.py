@@ -19,13 +19,13 @@ import json
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import TypeAlias
 
 import attrs
 
 from odradek.env.ports import Dir, DiskError, Env, File, FileMissing, Log
 
-__all__ = ["AuditLog", "AuditSettings"]
+__all__ = ["AuditLog", "AuditSettings", "PreparedLine"]
 
 NAME = "audit.log"
 MISSING = "lines.missing"
@@ -35,6 +35,10 @@ LINES_PER_SOURCE_MAX = 100
 TEXT_CHARACTERS_MAX = 1_000
 """Longer texts are cut: names come from strangers."""
 WRITE_SECONDS = 0.2
+
+
+PreparedLine: TypeAlias = tuple[str, tuple[tuple[str, str | int | bool | None], ...]]
+"""Event and fields."""
 
 
 @attrs.frozen
@@ -51,7 +55,7 @@ class AuditSettings:
 class _Line:
     time_ms: int
     event: str
-    fields: tuple[tuple[str, Any], ...]
+    fields: tuple[tuple[str, str | int | bool | None], ...]
     count: int = 1
 
     def encoded(self) -> bytes:
@@ -70,7 +74,7 @@ class AuditLog:
         self._log = log
         self._directory = directory
         self._settings = settings
-        self._waiting: dict[object, _Line] = {}
+        self._waiting: dict[PreparedLine, _Line] = {}
         self._of_source: Counter[tuple[str, str]] = Counter()
         self._wanted = env.event()
         self._file: File | None = None
@@ -86,12 +90,19 @@ class AuditLog:
 
         `source` is who may not fill the log with lines of this event; `count` is how many alike the line stands for.
         """
-        kept = tuple((name, _cut(value)) for name, value in fields.items())
-        key = (event, kept)
+        self.put(self.prepare(event, **fields), source, count)
+
+    def prepare(self, event: str, /, **fields: str | int | bool | None) -> PreparedLine:
+        """A line that may be put into the log many times."""
+        return event, tuple((name, _cut(value)) for name, value in fields.items())
+
+    def put(self, key: PreparedLine, source: str | None = None, count: int = 1) -> None:
+        """Put a prepared line into the log, as `note` does."""
         line = self._waiting.get(key)
         if line is not None:
             line.count += count
             return
+        event, kept = key
         if source is not None:
             self._of_source[event, source] += 1
             if self._of_source[event, source] > LINES_PER_SOURCE_MAX:
@@ -192,7 +203,7 @@ class AuditLog:
         return self._file
 
 
-def _cut(value: Any) -> Any:
+def _cut(value: str | int | bool | None) -> str | int | bool | None:
     if isinstance(value, str) and len(value) > TEXT_CHARACTERS_MAX:
         return value[:TEXT_CHARACTERS_MAX] + "..."
     return value

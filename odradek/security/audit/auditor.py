@@ -8,28 +8,39 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from typing import Protocol
 
 from odradek.security.acls.authorizer import Denial, Judgement, Reason, Rights
 from odradek.security.acls.rules import Operation, ResourceType
+from odradek.security.audit.audit_log import PreparedLine
 from wire.api import api_name
 
-__all__ = ["TLS", "Auditor", "Note"]
+__all__ = ["TLS", "Auditor", "Lines"]
 
 TLS = "TLS"
 """The mechanism of a login that is a handshake, with or without a certificate of the client's."""
+PREPARED_MAX = 1_000
+"""Lines about refusals that are kept for their next time."""
 NAME_CHARACTERS_MAX = 256
 """Longer names are cut: nobody has proven to be the one that a failed login names."""
 DENIED, LOGGED_IN, LOGIN_FAILED, CHANGED = "denied", "login", "login.failed", "metadata.changed"
 COMMITTED, UNKNOWN = "committed", "unknown"
 
 
-class Note(Protocol):
-    """`AuditLog.note`."""
+_api_name = cache(api_name)
 
-    def __call__(
+
+class Lines(Protocol):
+    """The part of `AuditLog` that is used here."""
+
+    def note(
         self, event: str, /, source: str | None = None, count: int = 1, **fields: str | int | bool | None
     ) -> None: ...
+
+    def prepare(self, event: str, /, **fields: str | int | bool | None) -> PreparedLine: ...
+
+    def put(self, key: PreparedLine, source: str | None = None, count: int = 1) -> None: ...
 
 
 class Auditor:
@@ -37,8 +48,11 @@ class Auditor:
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
-        self.note: Note | None = None
+        self.lines: Lines | None = None
         """Set where the audit log is on."""
+        self._prepared: dict[tuple[str, str, str, str, Denial], PreparedLine] = {}
+        """Lines about refusals that hold for the rules as they were in `_generation`: most come again."""
+        self._generation = -1
         self.denials: Counter[str] = Counter()
         """Refused operations on resources, by API."""
         self.logins: Counter[tuple[str, str, bool]] = Counter()
@@ -46,26 +60,23 @@ class Auditor:
 
     def denied(self, rights: Rights, api_key: int, denials: Sequence[Denial], further: int) -> None:
         """A request of this API met these refusals, and `further` ones without names."""
-        api = api_name(api_key)
+        api = _api_name(api_key)
         self.denials[api] += len(denials) + further
-        note = self.note
-        if note is None:
+        lines = self.lines
+        if lines is None:
             return
+        prepared = self._prepared
+        if self._generation != rights.generation or len(prepared) >= PREPARED_MAX:
+            self._generation = rights.generation
+            prepared.clear()
         for denial in denials:
-            note(
-                DENIED,
-                source=rights.host,
-                principal=rights.principal,
-                address=rights.host,
-                listener=rights.listener or None,
-                api=api,
-                operation=_name(Operation, denial.operation),
-                resource_type=_name(ResourceType, denial.resource_type),
-                resource=denial.name,
-                reason=_reason(rights.why(denial)),
-            )
+            key = (rights.principal, rights.host, rights.listener, api, denial)
+            line = prepared.get(key)
+            if line is None:
+                line = prepared[key] = self._denial(lines, rights, api, denial)
+            lines.put(line, rights.host)
         if further:
-            note(
+            lines.note(
                 DENIED,
                 source=rights.host,
                 count=further,
@@ -75,6 +86,19 @@ class Auditor:
                 api=api,
                 reason="further resources of a request",
             )
+
+    def _denial(self, lines: Lines, rights: Rights, api: str, denial: Denial) -> PreparedLine:
+        return lines.prepare(
+            DENIED,
+            principal=rights.principal,
+            address=rights.host,
+            listener=rights.listener or None,
+            api=api,
+            operation=_name(Operation, denial.operation),
+            resource_type=_name(ResourceType, denial.resource_type),
+            resource=denial.name,
+            reason=_reason(rights.why(denial)),
+        )
 
     def logged_in(
         self,
@@ -88,8 +112,8 @@ class Auditor:
     ) -> None:
         """A client has shown who it is."""
         self.logins[listener, mechanism, True] += 1
-        if self.note is not None:
-            self.note(
+        if self.lines is not None:
+            self.lines.note(
                 LOGGED_IN,
                 principal=principal,
                 address=address,
@@ -112,8 +136,8 @@ class Auditor:
     ) -> None:
         """A client was not let in. `claimed` is the name that it gave, `reason` a text without secrets."""
         self.logins[listener, mechanism or "", False] += 1
-        if self.note is not None:
-            self.note(
+        if self.lines is not None:
+            self.lines.note(
                 LOGIN_FAILED,
                 source=address,
                 claimed=claimed if claimed is None else claimed[:NAME_CHARACTERS_MAX],
@@ -139,8 +163,8 @@ class Auditor:
     ) -> None:
         """The active controller has written these records of the metadata log, as somebody asked. No principal: this
         node itself. Not committed: the lead was lost meanwhile, and offset and epoch say whether the log has them."""
-        if self.note is not None:
-            self.note(
+        if self.lines is not None:
+            self.lines.note(
                 CHANGED,
                 principal=f"node {self._node_id}" if principal is None else principal,
                 address=address,
