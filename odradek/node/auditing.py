@@ -42,7 +42,7 @@ class Auditing:
         """Write what still waits."""
         if self._audit_log is not None:
             self.auditor.lines = None
-            await self._env.workers.run(self._audit_log.close)
+            await self._audit_log.stop()
 
     def statistics(self) -> dict[str, int]:
         """Lines that wait, and lines that are lost; empty where the audit log is off."""

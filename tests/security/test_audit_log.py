@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 
 from odradek.env.ports import Dir, DiskFull, File
 from odradek.env.real import RealEnv
@@ -196,3 +197,17 @@ def test_lines_that_are_lost_twice_count_once(tmp_path: Path) -> None:
     disk.has_room = True
     audit.close()
     assert lines([tmp_path / "audit.log"])[-1]["count"] == 6
+
+
+@pytest.mark.trio
+async def test_a_stop_writes_the_rest(tmp_path: Path) -> None:
+    """A line that was put down just before the stop is in the file, and the task ends."""
+    audit, _ = audit_log(tmp_path)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(audit.run)
+            audit.note("login", principal="User:first")
+            await trio.lowlevel.checkpoint()
+            audit.note("login", principal="User:last")
+            await audit.stop()
+    assert [each["principal"] for each in lines([tmp_path / "audit.log"])] == ["User:first", "User:last"]

@@ -35,6 +35,7 @@ LINES_PER_SOURCE_MAX = 100
 TEXT_CHARACTERS_MAX = 1_000
 """Longer texts are cut: names come from strangers."""
 WRITE_SECONDS = 0.2
+STOP_SECONDS_MAX = 5.0
 
 
 PreparedLine: TypeAlias = tuple[str, tuple[tuple[str, str | int | bool | None], ...]]
@@ -77,6 +78,8 @@ class AuditLog:
         self._waiting: dict[PreparedLine, _Line] = {}
         self._of_source: Counter[tuple[str, str]] = Counter()
         self._wanted = env.event()
+        self._stopping = env.event()
+        self._stopped = env.event()
         self._file: File | None = None
         self.missing = 0
         """Lines that were never written since the last one that was."""
@@ -129,18 +132,29 @@ class AuditLog:
             self.missing_total += 0 if line.event == MISSING else line.count
 
     async def run(self) -> None:
-        """Write what waits, again and again; it never returns. `close` writes the rest."""
+        """Write what waits, again and again, until `stop`."""
         clock = self._env.clock
-        while True:
+        while not self._stopping.is_set():
             await self._wanted.wait()
             self._wanted = self._env.event()
             taken = self._take()
             if not await self._env.workers.run(self._write, taken):
                 self._lose(taken)
-            await clock.sleep_until(clock.monotonic() + WRITE_SECONDS)
+            with clock.timeout_at(clock.monotonic() + WRITE_SECONDS):
+                await self._stopping.wait()
+        self._stopped.set()
+
+    async def stop(self) -> None:
+        """Write the rest, and close the file. A disk that hangs is not waited for."""
+        clock = self._env.clock
+        self._stopping.set()
+        self._wanted.set()
+        with clock.timeout_at(clock.monotonic() + STOP_SECONDS_MAX):
+            await self._stopped.wait()
+            await self._env.workers.run(self.close)
 
     def close(self) -> None:
-        """Write what still waits, and close the file. It blocks."""
+        """Write what still waits, and close the file. It blocks, and nobody else may write."""
         taken = self._take()
         if not self._write(taken):
             self._lose(taken)
