@@ -342,10 +342,10 @@ SECURED = {
     ("keys", "directory"),
     [
         ({}, None),
-        ({"odradek.audit.enabled": "true"}, "/d/audit"),
-        ({"authorizer.class.name": AUTHORIZERS[0]}, "/d/audit"),
+        ({"odradek.audit.enabled": "true"}, "/d"),
+        ({"authorizer.class.name": AUTHORIZERS[0]}, "/d"),
         ({"authorizer.class.name": AUTHORIZERS[0], "odradek.audit.enabled": "false"}, None),
-        ({"authorizer.class.name": AUTHORIZERS[0], "metadata.log.dir": "/m/"}, "/m/audit"),
+        ({"authorizer.class.name": AUTHORIZERS[0], "metadata.log.dir": "/m"}, "/m"),
         ({"odradek.audit.enabled": "true", "odradek.audit.directory": "/var/log/o"}, "/var/log/o"),
         ({**SECURED, "listener.security.protocol.map": "PLAINTEXT:SSL,CONTROLLER:PLAINTEXT"}, None),
         (
@@ -354,11 +354,11 @@ SECURED = {
                 "listener.security.protocol.map": "PLAINTEXT:SSL,CONTROLLER:PLAINTEXT",
                 "ssl.client.auth": "requested",
             },
-            "/d/audit",
+            "/d",
         ),
         (
             {"listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT", **SECURED},
-            "/d/audit",
+            "/d",
         ),
     ],
 )

@@ -36,7 +36,7 @@ class AuditedNode:
 
     def lines(self) -> list[dict[str, Any]]:
         """All lines so far."""
-        path = self.directory / "data" / "audit" / "audit.log"
+        path = self.directory / "data" / "audit.log"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def wait_line(self, is_wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def test_events_tell_who_asked(audited: AuditedNode) -> None:
     client = alice(audited.sasl, **{"client.id": "laptop"})
     client.create_topics([NewTopic("alices", 2)])["alices"].result()
     audited.wait_line(lambda line: line["event"] == "metadata.changed" and line["principal"] == "User:alice")
-    audit = ("--audit", audited.directory / "data" / "audit", "--bootstrap-server", audited.plaintext)
+    audit = ("--audit", audited.directory / "data", "--bootstrap-server", audited.plaintext)
     done = odradek("cluster", "events", "--by", "alice", "--all", "--json", *audit)
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
@@ -250,7 +250,7 @@ def test_events_tell_who_asked(audited: AuditedNode) -> None:
 
 def test_events_say_what_nobody_can_know(audited: AuditedNode, tmp_path: Path) -> None:
     """An audit log that lacks lines, or that of another controller, is no proof of anything: the command says so."""
-    lines = (audited.directory / "data" / "audit" / "audit.log").read_text().splitlines()
+    lines = (audited.directory / "data" / "audit.log").read_text().splitlines()
     later = [line for line in lines if '"Activate"' not in line]
     (tmp_path / "audit.log").write_text("\n".join([*later, '{"event": "metadata.changed", "epo']) + "\n")
     done = odradek(

@@ -108,9 +108,7 @@ def test_quorum_replication_and_forwarding(tmp_path: Path, protocol: str) -> Non
 
 def _check_audit(directory: Path, node: str) -> None:
     """The controller's audit log has the client of an Envelope, and the nodes where they ask for themselves (KIP-590)."""
-    lines = [
-        json.loads(line) for line in (directory / "data-0" / "audit" / "audit.log").read_text().splitlines()
-    ]
+    lines = [json.loads(line) for line in (directory / "data-0" / "audit.log").read_text().splitlines()]
     asked = {
         (line["api"], line["principal"].partition(",")[0], line["client_id"])
         for line in lines

@@ -286,6 +286,7 @@ def test_events_and_dumps_show_no_secret(planted: Planted) -> None:
             shown = odradek("log", "dump", path, "--records", *words)
             assert "UserScramCredential" in shown
             planted.check(shown, "log dump")
+    assert "audit.log is not a file of a partition" in odradek("log", "dump", metadata.parent / "audit.log")
 
 
 def test_logs_metrics_audit_and_processes_show_no_secret(planted: Planted) -> None:

@@ -169,7 +169,7 @@ def _authors(args: argparse.Namespace) -> EventAuthors | None:
         if args.by:
             raise CliError(
                 "--by needs --audit: the records do not say who asked for them, but the audit log of the controller does "
-                "(odradek.audit.directory; METADATA_LOG_DIR/audit where it is not set)"
+                "(audit.log in its metadata log's directory, or in odradek.audit.directory)"
             )
         return None
     if args.follow:

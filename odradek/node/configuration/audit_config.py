@@ -24,8 +24,6 @@ AUDIT_DEFS: dict[str, ConfigDef] = {
         (FILES, "int", "10", "[2,...,1000]"),
     )
 }
-SUBDIRECTORY = "audit"
-"""The name below the metadata log's directory. Names of partitions end with a number."""
 
 
 @attrs.frozen
@@ -54,8 +52,8 @@ def audit_config(
     bytes_max, files_max = values[BYTES], values[FILES]
     assert isinstance(bytes_max, int), f"{BYTES} is a number"
     assert isinstance(files_max, int), f"{FILES} is a number"
-    directory = str(values[DIRECTORY] or "") or f"{metadata_log_dir.rstrip('/')}/{SUBDIRECTORY}"
-    return AuditConfig(directory, bytes_max, files_max)
+    # Files there and no directory: Apache Kafka refuses log directories with directories of others.
+    return AuditConfig(str(values[DIRECTORY] or "") or metadata_log_dir, bytes_max, files_max)
 
 
 def _knows_clients(security: ListenerSecurity) -> bool:
