@@ -168,7 +168,7 @@ class KeptLines:
 
 
 def test_the_line_says_why() -> None:
-    """The rule that denies, no rule, or rules that are not read yet."""
+    """A line names the rule that denies, or says that there is none, or that rules are still to be read."""
     denies = Acl(ResourceType.TOPIC, "orders-", 4, ALICE, "10.0.0.1", Operation.ALL, 2)
     authorizer, _ = judged(denies)
     auditor, lines = Auditor(1), list[dict[str, Any]]()
