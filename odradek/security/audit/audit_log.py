@@ -36,6 +36,8 @@ TEXT_CHARACTERS_MAX = 1_000
 """Longer texts are cut: names come from strangers."""
 WRITE_SECONDS = 0.2
 STOP_SECONDS_MAX = 5.0
+TELL_SECONDS = 10.0
+"""Time between two lines of the node's log about the same trouble."""
 
 
 PreparedLine: TypeAlias = tuple[str, tuple[tuple[str, str | int | bool | None], ...]]
@@ -80,6 +82,7 @@ class AuditLog:
         self._wanted = env.event()
         self._stopping = env.event()
         self._stopped = env.event()
+        self._tell_at = float("-inf")
         self._file: File | None = None
         self.missing = 0
         """Lines that were never written since the last one that was."""
@@ -190,7 +193,10 @@ class AuditLog:
                 file = self._rotate(file)
             self._append(file, data)
         except DiskError as error:
-            self._log.error("audit.not_written", directory=self._directory.path, reason=str(error))
+            now = self._env.clock.monotonic()
+            if now >= self._tell_at:
+                self._tell_at = now + TELL_SECONDS
+                self._log.error("audit.not_written", directory=self._directory.path, reason=str(error))
             return False
         return True
 
