@@ -1,4 +1,4 @@
-"""What an authorizer costs each request: the door of Produce and Fetch, a remembered decision, and a new one.
+"""What an authorizer costs each request: the door of Produce and Fetch, a remembered decision, a new one, a refusal.
 
     python -m bench.authorizer [--acls 10000]
 
@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from data_plane.handlers.doors.producing_doors import fetch_door, produce_door
+from odradek.env.real import RealEnv
+from odradek.node.logging import make_logger
 from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings, Rights
 from odradek.security.acls.rules import Acl, Operation, Permission, ResourceType
+from odradek.security.audit.audit_log import AuditLog, AuditSettings
+from odradek.security.audit.auditor import Auditor
 from odradek.security.doors.door import GuardedHandler
 from odradek.serving.contract import Context
+from wire.api_keys import ApiKey
 from wire.messages.fetch import FetchRequest, ReplicaState
 from wire.messages.produce import ProduceRequest, TopicProduceData
 
@@ -81,7 +87,24 @@ def measure(acls: int) -> dict[str, float]:
     figures["a new decision"] = nanoseconds(
         lambda: authorizer.judge(ANONYMOUS, HOST, int(Operation.READ), int(ResourceType.TOPIC), "topic-0")
     )
+    figures["a refusal, put down"] = _refusal(authorizer)
     return figures
+
+
+def _refusal(authorizer: Authorizer) -> float:
+    """A remembered refusal, with its line in the audit log: no task writes it, so equal ones only count."""
+    auditor = Auditor(1)
+    authorizer.auditor = auditor
+    with tempfile.TemporaryDirectory() as name:
+        env = RealEnv()
+        auditor.lines = AuditLog(env, make_logger(env.clock), env.open_dir(name), AuditSettings())
+        rights = Rights(authorizer, "User:nobody", HOST, listener="SASL")
+
+        def refuse() -> None:
+            rights.allows(int(Operation.READ), int(ResourceType.TOPIC), "topic-0")
+            rights.tell_denials(ApiKey.FETCH)
+
+        return nanoseconds(refuse)
 
 
 def main() -> int:

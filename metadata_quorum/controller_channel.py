@@ -53,6 +53,7 @@ __all__ = [
     "let_in",
     "let_token_request_in",
     "takes_long",
+    "tell_denials",
 ]
 
 RETRY_SECONDS_MIN = 0.02
@@ -79,6 +80,8 @@ TOKEN_APIS = frozenset(
     {ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN}
 )
 """Requests whose decision depends on who asks."""
+VOTER_CHANGES = frozenset({ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER, ApiKey.UPDATE_RAFT_VOTER})
+"""Those of them that change the metadata log's set of voters."""
 SENT_PLAIN = frozenset(
     {
         ApiKey.ALTER_PARTITION,
@@ -131,17 +134,32 @@ class Service(Protocol):
     @property
     def doors(self) -> ControllerDoors | None: ...
 
-    def submit(self, request: Any, api_version: int | None = None) -> Deferred: ...
+    def submit(
+        self, request: Any, api_version: int | None = None, sender: Sender = NODE_ITSELF
+    ) -> Deferred: ...
+
+    def change_voters(
+        self, request: Message, version: int, respond: Callable[[Message], None], sender: Sender
+    ) -> None: ...
 
     def long_request(self, request: Any) -> LongRequest | None: ...
 
 
-def answer_request(service: Service, request: Message, version: int, respond: Callable[[Any], None]) -> None:
-    """Let this node's quorum or controller answer; `respond` is called once, maybe before this returns."""
-    if request.API_KEY in QUORUM_APIS:
+def answer_request(
+    service: Service,
+    request: Message,
+    version: int,
+    respond: Callable[[Any], None],
+    sender: Sender = NODE_ITSELF,
+) -> None:
+    """Let this node's quorum or controller answer; `respond` is called once, maybe before this returns. `sender` is for
+    the audit log."""
+    if request.API_KEY in VOTER_CHANGES:
+        service.change_voters(request, version, respond, sender)
+    elif request.API_KEY in QUORUM_APIS:
         service.quorum.receive(request, version, respond)
     else:
-        service.submit(request, version).on_release(respond)
+        service.submit(request, version, sender).on_release(respond)
 
 
 def let_in(service: Service, sender: Sender, request: Message, version: int) -> Admitted | Any:
@@ -174,6 +192,12 @@ def _allows_all(*_: object) -> bool:
     return True
 
 
+def tell_denials(service: Service) -> None:
+    """Give to the audit log what `let_in` has refused."""
+    if service.doors is not None:
+        service.doors.tell_denials()
+
+
 def _as_it_is(response: Any) -> Any:
     return response
 
@@ -188,13 +212,15 @@ def _describes_too_much(request: Message) -> bool:
     return isinstance(request, DescribeQuorumRequest) and _is_long(request)
 
 
-async def answer_in_turns(service: Service, share: Share, request: Message, version: int) -> Any:
+async def answer_in_turns(
+    service: Service, share: Share, request: Message, version: int, sender: Sender = NODE_ITSELF
+) -> Any:
     """The answer of this node's quorum or controller, which takes turns with others where it takes long."""
     if _describes_too_much(request):
         return await share.in_worker(refuse_description, request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     long = service.long_request(request)
     if long is not None:
-        return await _answer_in_parts(service, share, long, version)
+        return await _answer_in_parts(service, share, long, version, sender)
     answered = service.env.event()
     answers: list[Any] = []
 
@@ -202,7 +228,7 @@ async def answer_in_turns(service: Service, share: Share, request: Message, vers
         answers.append(response)
         answered.set()
 
-    answer_request(service, request, version, respond)
+    answer_request(service, request, version, respond, sender)
     await answered.wait()
     return answers[0]
 
@@ -216,23 +242,27 @@ def _through_codec(message: Message, version: int) -> Message:
     return decode(type(message), version, encode(message, version))
 
 
-async def _answer_in_parts(service: Service, share: Share, long: LongRequest, version: int) -> Any:
+async def _answer_in_parts(
+    service: Service, share: Share, long: LongRequest, version: int, sender: Sender
+) -> Any:
     """The joined answer of all parts, when everything is committed that they tell."""
     try:
         parts = await share.in_worker(long.split)
         if parts.trials:
-            counts = await _submit_all(service, share, parts.trials, version)
+            counts = await _submit_all(service, share, parts.trials, version, sender)
             if sum(count or 0 for count in counts) > RECORDS_PER_REQUEST_MAX:
                 raise batch_too_large()
     except KafkaError as error:
         return await share.in_worker(long.refuse, error)
-    responses = await _submit_all(service, share, parts.requests, version)
+    responses = await _submit_all(service, share, parts.requests, version, sender)
     return await share.in_worker(parts.join, responses)
 
 
-async def _submit_all(service: Service, share: Share, requests: Sequence[Any], version: int) -> list[Any]:
+async def _submit_all(
+    service: Service, share: Share, requests: Sequence[Any], version: int, sender: Sender
+) -> list[Any]:
     """The responses, when all of them are released; each request is decided in a turn of its own."""
-    deferred = [await share.on_loop(service.submit, request, version) for request in requests]
+    deferred = [await share.on_loop(service.submit, request, version, sender) for request in requests]
     for each in deferred:
         await _wait_released(service, each)
     return [each.response for each in deferred]
@@ -318,6 +348,7 @@ class ControllerChannel:
     async def _ask_here(self, message: Any, deadline: float, version: int, sender: Sender) -> Any:
         """Ask the controller of this node. The message is copied, so neither side can change the other's."""
         admitted = await self._piece(_is_long(message), let_in, self._service, sender, message, version)
+        tell_denials(self._service)
         if not isinstance(admitted, Admitted):
             return admitted
         message = admitted.request
@@ -328,7 +359,7 @@ class ControllerChannel:
                 copied = await share.in_worker(_through_codec, message, version)
             else:
                 copied = copy.deepcopy(message)
-            response = await answer_in_turns(self._service, share, copied, version)
+            response = await answer_in_turns(self._service, share, copied, version, sender)
         if response is None:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
         if not isinstance(response, response_class(message.API_KEY)):

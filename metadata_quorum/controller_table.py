@@ -24,6 +24,7 @@ from metadata_quorum.controller_channel import (
     let_in,
     let_token_request_in,
     takes_long,
+    tell_denials,
 )
 from metadata_quorum.describe_configs import DescribeConfigsHandler
 from metadata_quorum.describe_scram_users import DescribeScramUsersHandler
@@ -113,7 +114,7 @@ def _guarded(
 ) -> dict[int, Handler]:
     return {
         key: GuardedHandler(
-            handle, CONTROLLER_DOORS[ApiKey(key)], authorizer, image, long_work=long_work
+            handle, CONTROLLER_DOORS[ApiKey(key)], authorizer, image, long_work=long_work, api_key=key
         ).handle
         for key, handle in handlers.items()
     }
@@ -147,13 +148,14 @@ class AskHere:
 
     def handle(self, context: Context, request: Message) -> Result:
         service, version = self._service, context.api_version
+        sender = Sender(context.principal, context.client_id or "", context.client_address)
         if takes_long(service, request):
             return Suspend(
-                lambda: answer_in_turns(service, service.env.long_work.begin(), request, version),
+                lambda: answer_in_turns(service, service.env.long_work.begin(), request, version, sender),
                 is_long=True,
             )
         delayed = Delayed()
-        answer_request(service, request, version, delayed.complete)
+        answer_request(service, request, version, delayed.complete, sender)
         return delayed
 
 
@@ -171,7 +173,7 @@ class AskForTokens:
             refused: Message = admitted
             return refused
         delayed = Delayed()
-        answer_request(service, admitted.request, context.api_version, delayed.complete)
+        answer_request(service, admitted.request, context.api_version, delayed.complete, sender)
         return delayed
 
 
@@ -192,6 +194,7 @@ class EnvelopeHandler:
             return enclosed
         service = self._service
         admitted = let_in(service, enclosed.sender, enclosed.request, enclosed.api_version)
+        tell_denials(service)
         if not isinstance(admitted, Admitted):
             return _sealed(enclosed, admitted)
         if takes_long(service, admitted.request):
@@ -201,7 +204,7 @@ class EnvelopeHandler:
         def respond(response: Any) -> None:
             delayed.complete(_sealed(enclosed, admitted.merge(response)))
 
-        answer_request(service, admitted.request, enclosed.api_version, respond)
+        answer_request(service, admitted.request, enclosed.api_version, respond, enclosed.sender)
         return delayed
 
     def _opened(self, envelope: EnvelopeRequest) -> Enclosed | EnvelopeResponse:
@@ -222,6 +225,7 @@ class EnvelopeHandler:
         admitted = await share.in_worker(
             let_in, self._service, enclosed.sender, enclosed.request, enclosed.api_version
         )
+        tell_denials(self._service)
         if not isinstance(admitted, Admitted):
             return await share.in_worker(_sealed, enclosed, admitted)
         return await self._answer_in_turns(share, enclosed, admitted)
@@ -229,7 +233,9 @@ class EnvelopeHandler:
     async def _answer_in_turns(
         self, share: Share, enclosed: Enclosed, admitted: Admitted
     ) -> EnvelopeResponse:
-        response = await answer_in_turns(self._service, share, admitted.request, enclosed.api_version)
+        response = await answer_in_turns(
+            self._service, share, admitted.request, enclosed.api_version, enclosed.sender
+        )
         return await share.in_worker(_sealed, enclosed, admitted.merge(response))
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import attrs
 
+from metadata_quorum.controller.audited_changes import tell_change
 from metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
 from metadata_quorum.controller.controller import (
     Activate,
@@ -32,6 +33,7 @@ from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.decision_figures import DecisionFigures
 from metadata_quorum.controller.doors import ControllerDoors
 from metadata_quorum.controller.parts import PART_WEIGHT_MAX, LongRequest
+from metadata_quorum.envelope import NODE_ITSELF, Sender
 from metadata_quorum.features import THIS_RELEASE, Release, unsupported_feature
 from metadata_quorum.image.metadata_image import InvalidMetadata, MetadataDelta, MetadataImage
 from metadata_quorum.image.unreadable_configs import MetadataErrors
@@ -44,6 +46,7 @@ from metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter
 from metadata_quorum.replica.storage_format import bootstrap_records
 from metadata_quorum.state_machine import Deferred, ReplicatedStateMachine
 from odradek.env.ports import DiskRefused, Env, Log, TaskGroup
+from odradek.security.audit.auditor import Auditor
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import AbortTransactionRecord, FeatureLevelRecord
 from wire.structure import Message
@@ -115,6 +118,8 @@ class MetadataService:
         self.decided = DecisionFigures()
         self.doors: ControllerDoors | None = None
         """The judges of what clients ask the controller; None without an authorizer."""
+        self.auditor: Auditor | None = None
+        """The one who hears whose request has written which records; None without an audit log."""
         self._is_active = False
         self._is_stopping = False
         self._followed = env.event()
@@ -209,8 +214,9 @@ class MetadataService:
         """Tell `observer` of every image committed from now on, in order."""
         self._publisher.subscribe(observer)
 
-    def submit(self, request: Any, api_version: int | None = None) -> Deferred:
-        """Decide a request with the present time. The answer is NOT_CONTROLLER unless this node is active."""
+    def submit(self, request: Any, api_version: int | None = None, sender: Sender = NODE_ITSELF) -> Deferred:
+        """Decide a request with the present time. The answer is NOT_CONTROLLER unless this node is active. `sender` is
+        for the audit log."""
         if self._machine is None or not self._is_active:
             deferred = Deferred(request, self._controller.refuse(request, ErrorCode.NOT_CONTROLLER), 0)
             deferred.release()
@@ -222,7 +228,49 @@ class MetadataService:
         figures.decision_seconds += clock.monotonic() - began_at
         if self.quorum.decisions.log_end_offset > end_offset:
             deferred.on_release(lambda _: self._note_commit(machine, clock.monotonic() - began_at))
+            if self.auditor is not None:
+                self._audit(self.auditor, deferred, request, sender, end_offset, machine)
         return deferred
+
+    def _audit(
+        self,
+        auditor: Auditor,
+        deferred: Deferred,
+        request: Any,
+        sender: Sender,
+        first_offset: int,
+        machine: _Machine,
+    ) -> None:
+        """Tell the audit log who has made these records, once they are committed or the lead is lost."""
+        decisions = self.quorum.decisions
+        last_offset, epoch = decisions.log_end_offset - 1, decisions.epoch
+        deferred.on_release(
+            lambda _: tell_change(
+                auditor,
+                sender,
+                request,
+                epoch,
+                (first_offset, last_offset),
+                is_committed=self._machine is machine,
+            )
+        )
+
+    def change_voters(
+        self, request: Message, version: int, respond: Callable[[Message], None], sender: Sender
+    ) -> None:
+        """Let the quorum change its voters (KIP-853). `sender` is for the audit log."""
+        quorum, auditor = self.quorum, self.auditor
+        before = quorum.voters_written
+
+        def answer(response: Any) -> None:
+            written = quorum.voters_written
+            if auditor is not None and written is not None and written != before:
+                offset, epoch = written
+                is_committed = quorum.decisions.high_watermark > offset and not response.error_code
+                tell_change(auditor, sender, request, epoch, (offset, offset), is_committed=is_committed)
+            respond(response)
+
+        quorum.receive(request, version, answer)
 
     def long_request(self, request: Any) -> LongRequest | None:
         """The request as a long one, if it has to be submitted in parts."""
@@ -334,9 +382,11 @@ class MetadataService:
         )
         self._published_bytes = quorum.decisions.written_bytes
         machine.subscribe(self._publish_decided)
-        machine.submit(Activate(settings.bootstrap), self._now_ms()).on_release(
-            lambda _: self._activated(machine)
-        )
+        first_offset, activate = quorum.decisions.log_end_offset, Activate(settings.bootstrap)
+        activation = machine.submit(activate, self._now_ms())
+        activation.on_release(lambda _: self._activated(machine))
+        if self.auditor is not None and quorum.decisions.log_end_offset > first_offset:
+            self._audit(self.auditor, activation, activate, NODE_ITSELF, first_offset, machine)
 
     def _publish_decided(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Publish a state of this node's machine that is now committed."""

@@ -56,6 +56,8 @@ SECONDS = {
     "tests/cli/test_dev.py": 25,
     "tests/security/test_users_and_tokens.py": 22,
     "tests/node/test_bad_files.py": 20,
+    "tests/security/test_secrets.py": 14,
+    "tests/security/test_audit_of_node.py": 13,
     "tests/node/test_away_at_the_start.py": 17,
     "tests/cluster/test_exactly_once.py": 215,
     "tests/cluster/test_deaths_in_a_transaction.py": 73,

@@ -41,6 +41,7 @@ SHELL = {
     "odradek/node/garbage.py": "the process' collector of garbage",
     "odradek/node/main.py": "a node as a process: signals, exit status",
     "odradek/node/run_node.py": "opens the nursery of a node",
+    "odradek/node/secret_files.py": "who may read the files that have a node's secrets",
     "odradek/node/signals.py": "a thread that waits for signals, and may end the process",
     "odradek/operations/event_reader.py": "follows the metadata log with the blocking client, for a command",
     "odradek/trio.py": "opens the nurseries of the clients of trio programs",

@@ -19,6 +19,7 @@ __all__ = [
     "Api",
     "ApiKey",
     "advertised_versions",
+    "api_name",
     "api_versions",
     "request_class",
     "request_header_version",
@@ -39,6 +40,11 @@ def _api(key: int) -> Api:
         return APIS[key]
     except KeyError:
         raise LocalProtocolError(f"there is no API {key}") from None
+
+
+def api_name(key: int) -> str:
+    """Kafka's way to write it: `OffsetForLeaderEpoch`."""
+    return "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
 
 
 def api_versions(key: int, *, unstable: bool = False) -> tuple[int, int]:

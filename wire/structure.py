@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+from wire.secret_fields import shown
+
 Records: TypeAlias = bytes | bytearray | memoryview
 """The bytes of record batches. A decoder gives a `memoryview` into its buffer. An encoder also takes any sized object
 as a *spill* (see `wire.codec`), which callers pass through a `cast`.
@@ -76,7 +78,8 @@ class Structure:
     __hash__ = None  # type: ignore[assignment]  # the interpreter's own way to say "not hashable"
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._names())
+        """All fields; secrets are hidden, since values show in tracebacks and logs."""
+        values = ", ".join(f"{name}={shown(self, name)!r}" for name in self._names())
         return f"{type(self).__name__}({values})"
 
     @classmethod

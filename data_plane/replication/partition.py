@@ -260,7 +260,7 @@ class Partition:
 
     def start_stored(self) -> None:
         """Take note that the log's start is in its checkpoint: who waits for a deletion looks again."""
-        for watcher in list(self._watchers or ()):
+        for watcher in list(self.waiting.watchers or ()):
             watcher()
 
     def set_config(self, config: LogConfig) -> None:

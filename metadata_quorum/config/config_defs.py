@@ -17,6 +17,8 @@ from typing import TypeAlias
 
 import attrs
 
+from wire.secret_fields import HIDDEN, is_secret_key
+
 ConfigValue: TypeAlias = bool | int | float | str | list[str] | None
 
 REQUIRED = "(required)"
@@ -34,6 +36,8 @@ class ConfigError(Exception):
     """A configuration that is refused; one line that names key, value and what is allowed."""
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
+        if value and is_secret_key(key):
+            value = HIDDEN
         super().__init__(f"Invalid value {_java_text(value)} for configuration {key}: {allowed}")
         self.key = key
         self.value = value

@@ -6,7 +6,7 @@ ways lead through `ControllerDoors.admit` with the client's own principal and ad
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -73,7 +73,7 @@ def _only_error(api_key: ApiKey) -> Callable[[Any], Message]:
 def create_topics_door(asked: Asked, request: CreateTopicsRequest) -> Admitted:
     """CREATE on the cluster or the topic; what a topic was created with is told to who may DESCRIBE_CONFIGS."""
     counts = Counter(each.name for each in request.topics)
-    may_all = asked.may_cluster(Operation.CREATE)
+    may_all = asked.would(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def passes(topic: Any) -> bool:
         # The decision refuses names that stand twice, and the name that nobody may use.
@@ -87,7 +87,9 @@ def create_topics_door(asked: Asked, request: CreateTopicsRequest) -> Admitted:
 
     def merge(response: CreateTopicsResponse) -> CreateTopicsResponse:
         for each in response.topics:
-            if not each.error_code and not asked.may(Operation.DESCRIBE_CONFIGS, each.name):
+            if not each.error_code and not asked.would(
+                Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, each.name
+            ):
                 each.topic_config_error_code = _TOPIC_DENIED
                 each.num_partitions = each.replication_factor = -1
                 each.configs = []
@@ -131,7 +133,7 @@ def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted |
             if name is None or (topic.name is not None and topic.topic_id != ZERO_UUID):
                 allowed.append(topic)
             elif topic.name is None and not asked.may(Operation.DELETE, name):
-                shown = name if asked.may(Operation.DESCRIBE, name) else None
+                shown = name if asked.would(Operation.DESCRIBE, ResourceType.TOPIC, name) else None
                 told.append(DeletableTopicResult(shown, topic.topic_id, _TOPIC_DENIED, _TOPIC_DENIED.message))
             elif topic.name is not None and not _may_ask_deletion(asked, name):
                 told.append(DeletableTopicResult(name, ZERO_UUID, _TOPIC_DENIED, _TOPIC_DENIED.message))
@@ -244,16 +246,25 @@ class ControllerDoors:
     def __init__(self, authorizer: Authorizer, topics: Callable[[], Topics]) -> None:
         self.authorizer = authorizer
         self.topics = topics
+        self._judged: deque[tuple[Rights, int]] = deque()
 
     def admit(self, principal: str, host: str, request: Message, version: int) -> Admitted | Message:
-        """The part of a client's request that is decided, or the refusal of the whole."""
+        """The part of a client's request that is decided, or the refusal of the whole. May run in a worker; the caller
+        calls `tell_denials` on the loop afterwards."""
         assert request.API_KEY is not None
         asked = Asked(Rights(self.authorizer, principal, host), version, self.topics())
         admitted = CONTROLLER_DOORS[ApiKey(request.API_KEY)](asked, request)
+        self._judged.append((asked.rights, request.API_KEY))
         if admitted is None:
             return Admitted(request, _as_it_is)
         result: Admitted | Message = admitted
         return result
+
+    def tell_denials(self) -> None:
+        """Give the refusals to the audit log."""
+        while self._judged:
+            rights, api_key = self._judged.popleft()
+            rights.tell_denials(api_key)
 
 
 def _as_it_is(response: Any) -> Any:

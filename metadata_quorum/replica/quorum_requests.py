@@ -77,6 +77,8 @@ class QuorumRequests:
         self._count = 0
         self._changes: list[tuple[int, Message, Respond]] = []
         """Changes of the voters that are not committed yet: offset, request, and the callback for the answer."""
+        self.voters_written: tuple[int, int] | None = None
+        """Offset and epoch of the last set of voters that this node has appended."""
         self._is_asking_voter = False
         """True while a future voter is being asked for the versions that it supports."""
         self._advanced = driver.env.event()
@@ -341,6 +343,7 @@ class QuorumRequests:
         driver = self._driver
         driver.logger.info("quorum.voters", voters=str([str(each.key) for each in voters.voters]))
         offset = self._decisions.append_control([voters.to_record()], voters)
+        self.voters_written = offset, self._decisions.epoch
         if isinstance(request, AddRaftVoterRequest) and not request.ack_when_committed:
             respond(self._voter_answer(request, ErrorCode.NONE))
         else:

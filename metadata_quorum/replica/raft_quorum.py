@@ -484,6 +484,11 @@ class RaftQuorum:
 
     # -- being asked --------------------------------------------------------------------------------------------------
 
+    @property
+    def voters_written(self) -> tuple[int, int] | None:
+        """Offset and epoch of the last set of voters that this node has appended as the leader."""
+        return self._requests.voters_written
+
     def receive(self, request: Message, version: int, respond: Callable[[Message], None]) -> None:
         """Take a request of the quorum's own kind (`QUORUM_APIS`). `respond` is called once, now or later."""
         self._requests.receive(request, version, respond)

@@ -1,4 +1,7 @@
-"""The records of coordinators' topics as plain values: what `odradek log dump` shows instead of their bytes."""
+"""Records of coordinators' topics and of the metadata log as plain values, which `odradek log dump` shows instead of bytes.
+
+Secrets in the metadata log (users' keys, passwords in configurations) stay hidden, as Kafka's own tools hide them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["TRANSACTION_STATES", "decoded_record"]
 
 _LOGS: dict[str, CoordinatorLog] = {"__consumer_offsets": "group", "__transaction_state": "transaction"}
+METADATA = "__cluster_metadata"
 TRANSACTION_STATES = (
     "Empty",
     "Ongoing",
@@ -28,6 +32,9 @@ def decoded_record(topic: str, key: bytes | None, value: bytes | None) -> dict[s
 
     Records of other topics have none of them. A record of another writer has `undecodable`, the reason.
     """
+    if topic == METADATA:
+        # Control records have a key, and no secrets.
+        return {} if value is None or key is not None else _metadata_record(value)
     log = _LOGS.get(topic)
     if log is None or key is None:
         return {}
@@ -51,12 +58,31 @@ def decoded_record(topic: str, key: bytes | None, value: bytes | None) -> dict[s
     }
 
 
+def _metadata_record(value: bytes) -> dict[str, Any]:
+    """A record of the metadata log. Its bytes are not shown beside it, for they have the secrets."""
+    from wire.errors import MalformedMessage
+    from wire.metadata_frames import UnknownRecord, decode_metadata_record
+
+    try:
+        message = decode_metadata_record(value)
+    except (MalformedMessage, UnknownRecord) as error:
+        return {"undecodable": str(error), "value": None}
+    return {
+        "record": type(message).__name__.removesuffix("Record"),
+        "decoded_key": None,
+        "decoded_value": _plain(message),
+        "value": None,
+    }
+
+
 def _plain(value: Any) -> Any:
-    """A message's fields by their names; bytes in hexadecimal digits."""
+    """A message's fields by their names; bytes in hexadecimal digits, secrets hidden."""
     import attrs
 
+    from wire.secret_fields import shown
+
     if attrs.has(type(value)):
-        return {field.name: _plain(getattr(value, field.name)) for field in attrs.fields(type(value))}
+        return {field.name: _plain(shown(value, field.name)) for field in attrs.fields(type(value))}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     if isinstance(value, bytes | bytearray | memoryview):

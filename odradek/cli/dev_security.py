@@ -108,6 +108,8 @@ def _write_secret(path: Path, data: bytes) -> None:
     """Write a file that only its owner may read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
+        # A file that was there keeps its mode when it is written anew.
+        os.fchmod(descriptor, 0o600)
         file.write(data)
 
 

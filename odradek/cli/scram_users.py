@@ -6,6 +6,7 @@ import base64
 import binascii
 import getpass
 import re
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,6 +100,10 @@ def read_password(path: str | None) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise CliError(f"cannot read a password from {path}: {error}") from error
         password = text.rstrip("\r\n")
+        if path != "-" and Path(path).stat().st_mode & stat.S_IROTH:
+            print(
+                f"odradek: everybody may read {path}, which has a password: chmod o= {path}", file=sys.stderr
+            )
     elif not sys.stdin.isatty():
         raise CliError(
             "nobody is there to type a password: --password-file FILE has it, or - for standard input", USAGE

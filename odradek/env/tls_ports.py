@@ -33,11 +33,11 @@ class TlsSettings:
     keystore_password: str | None = attrs.field(default=None, repr=False)
     key_password: str | None = attrs.field(default=None, repr=False)
     keystore_key: str | None = attrs.field(default=None, repr=False)
-    keystore_chain: str | None = None
+    keystore_chain: str | None = attrs.field(default=None, repr=False)
     truststore_type: str = "PEM"
     truststore_location: str | None = None
     truststore_password: str | None = attrs.field(default=None, repr=False)
-    truststore_certificates: str | None = None
+    truststore_certificates: str | None = attrs.field(default=None, repr=False)
     client_auth: str = "none"
     """What a server asks of clients: `none`, `requested` or `required`."""
     protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")

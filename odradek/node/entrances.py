@@ -13,6 +13,7 @@ from odradek.node.configuration.listener_security import ListenerSecurity
 from odradek.node.configuration.node_config import SCRAM_SECRET, NodeConfig
 from odradek.node.connections.entrance import Encryption, Entrance, NotAuthenticated
 from odradek.node.directories import NodeCannotStart
+from odradek.security.audit.auditor import Auditor
 from odradek.security.dialing import SecuredEnv, SecuredNetwork
 from odradek.security.sasl_server import Login, SaslSettings
 from odradek.security.scram import MECHANISMS, ScramMechanism, ServerKeys
@@ -36,8 +37,10 @@ class Entrances:
         log: Log,
         image: Callable[[], MetadataImage],
         open_tls: OpenTls | None,
+        auditor: Auditor,
     ) -> None:
         """`image` gives the newest image, which has the users of SCRAM."""
+        self._auditor = auditor
         self._open_tls = open_tls
         self._tls: dict[str, Tls] = {}
         self._handshakes = Handshakes(env.new_workers(1))
@@ -98,6 +101,7 @@ class Entrances:
             refusal_delay_seconds=config.get_int("connection.failed.authentication.delay.ms") / 1000,
             tls=self._encryption(security),
             new_login=self._logins(security) if security.has_sasl else None,
+            auditor=self._auditor,
         )
 
     def _encryption(self, security: ListenerSecurity) -> Encryption | None:
@@ -146,7 +150,7 @@ class ServerEncryption:
         self._handshakes = handshakes
         self._clock = clock
 
-    async def handshake(self, conn: Conn) -> tuple[Conn, str | None]:
+    async def handshake(self, conn: Conn) -> tuple[Conn, str | None, str | None]:
         session = self._tls.server_session()
         try:
             await shake_hands(conn, session, self._handshakes, begins=False)
@@ -155,5 +159,7 @@ class ServerEncryption:
             raise NotAuthenticated(f"TLS: {error}") from error
         principal = None if name is None else self._rules.principal(name)
         if name is not None and principal is None:
-            raise NotAuthenticated("no rule of ssl.principal.mapping.rules matches the certificate's name")
-        return TlsConn(conn, session, self._clock), principal
+            raise NotAuthenticated(
+                "no rule of ssl.principal.mapping.rules matches the certificate's name", tls_subject=name
+            )
+        return TlsConn(conn, session, self._clock), principal, name

@@ -25,6 +25,7 @@ from odradek.node.garbage import Collections
 from odradek.node.logging import make_logger
 from odradek.node.node import HostProcess, Node, NodeCannotStart, NodeFailed
 from odradek.node.run_node import run_node
+from odradek.node.secret_files import open_secrets
 from odradek.node.signals import StopSignals
 
 SWITCH_SECONDS = 0.0005
@@ -66,7 +67,7 @@ def serve(config_path: str, *, started: Callable[[Mapping[str, Any]], None] | No
     signals = StopSignals(config.node_id)
     status = 0
     try:
-        trio.run(_serve, config, started, signals, descriptors_max)
+        trio.run(_serve, config_path, config, started, signals, descriptors_max)
     except* STOPPING_ERRORS as group:
         for reason in _leaves(group):
             print(f"odradek: node {config.node_id} stops: {_with_remedy(reason)}", file=sys.stderr)
@@ -87,6 +88,7 @@ def _with_remedy(reason: BaseException) -> str:
 
 
 async def _serve(
+    config_path: str,
     config: NodeConfig,
     started: Callable[[Mapping[str, Any]], None] | None,
     signals: StopSignals,
@@ -97,6 +99,8 @@ async def _serve(
     log = make_logger(env.clock, levels=levels, node=config.node_id)
     for warning in config.warnings:
         log.warning("config.warning", message=warning)
+    for path, holds in open_secrets(config_path, config):
+        log.warning("secret.readable_by_everybody", path=path, holds=holds, remedy=f"chmod o= {path}")
     stop = env.event()
 
     collections = Collections()

@@ -33,6 +33,7 @@ from metadata_quorum.service import MetadataService
 from odradek.env.ports import DiskError, Env, Log, TaskGroup
 from odradek.env.ports import Listener as OpenListener
 from odradek.env.tls_ports import OpenTls
+from odradek.node.auditing import Auditing
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
 from odradek.node.configuration.disconnects import Disconnects
 from odradek.node.configuration.dynamic_config import DynamicConfig
@@ -130,7 +131,12 @@ class Node:
         self._metrics: MetricsServer | None = None
         self._authorizer = None if config.authorizer is None else Authorizer(config.authorizer)
         self._limits = ConnectionLimits(room=client_room(process.descriptors_max))
-        self._entrances = Entrances(config, env, log, self._newest_image, process.open_tls)
+        self._auditing = Auditing(config, env, log)
+        if self._authorizer is not None:
+            self._authorizer.auditor = self._auditing.auditor
+        self._entrances = Entrances(
+            config, env, log, self._newest_image, process.open_tls, self._auditing.auditor
+        )
         self._created_at = env.clock.monotonic()
         self._listening: list[OpenListener] = []
         self._is_starting = True
@@ -145,6 +151,7 @@ class Node:
         started_at = clock.monotonic()
         self._tasks.start_soon(self._watch_failure)
         self._directories.open()
+        self._auditing.open(self._tasks)
         await self._entrances.open(self._tasks)
         metadata = await self._join_quorum()
         await self._catch_up(metadata)
@@ -231,6 +238,7 @@ class Node:
         )
         if self._authorizer is not None:
             metadata.doors = ControllerDoors(self._authorizer, lambda: metadata.committed_image)
+        metadata.auditor = self._auditing.auditor
         peers = self._peers = PeerConnections(
             env, self._tasks, client_id=f"node-{config.node_id}", log=self._log, addresses=addresses
         )
@@ -514,6 +522,7 @@ class Node:
             controller=metadata,
             channel=self._channel,
             lateness=LoopLateness(),
+            auditing=self._auditing,
         )
         metrics = self._metrics = MetricsServer(
             listener,
@@ -603,6 +612,7 @@ class Node:
         if self._metadata_log is not None:
             await self._close_metadata_log(self._metadata_log)
         await self._directories.close(-1 if lifecycle is None else lifecycle.broker_epoch)
+        await self._auditing.close()
         self._log.info("node.stopped", stop_ms=round((clock.monotonic() - began_at) * 1000))
 
     async def _close_metadata_log(self, log: MetadataLog) -> None:

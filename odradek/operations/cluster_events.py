@@ -16,8 +16,10 @@ from typing import Any
 
 import attrs
 
+from odradek.operations.access_events import AccessNarrator
 from wire.disk_troubles import TROUBLED_LOG_DIRS
 from wire.messages import control_records, metadata_records
+from wire.secret_fields import shown
 from wire.structure import Message
 
 __all__ = ["Event", "Narrator"]
@@ -38,6 +40,10 @@ class Event:
     kind: str
     subject: str
     text: str
+    epoch: int = -1
+    """The epoch of the controller that wrote the record."""
+    by_quorum: bool = False
+    """True for elections and the first set of voters, which nobody asks for."""
 
     def __str__(self) -> str:
         return f"{self.subject} {self.text}"
@@ -73,11 +79,13 @@ class Narrator:
     """The metadata log as sentences: call `load` for the records of a snapshot, then `tell` for the batches behind
     it.
 
-    `named` collects the names of all topics in the log, also of those that were deleted later.
+    `named` collects the names of all topics in the log, also of those that were deleted later. `controllers` collects the
+    leader of each epoch.
     """
 
-    def __init__(self, named: set[str] | None = None) -> None:
+    def __init__(self, named: set[str] | None = None, controllers: dict[int, int] | None = None) -> None:
         self._named: set[str] = set() if named is None else named
+        self._controllers_of: dict[int, int] = {} if controllers is None else controllers
         self._brokers: dict[int, _Broker] = {}
         self._topics: dict[bytes, _Topic] = {}
         self._voters: tuple[int, ...] = ()
@@ -103,6 +111,7 @@ class Narrator:
             metadata_records.FeatureLevelRecord: self._feature_changed,
             metadata_records.RegisterControllerRecord: self._controller_registered,
             control_records.VotersRecord: self._voters_changed,
+            **AccessNarrator().tellers,
         }
 
     def load(self, records: Iterable[Message | None]) -> None:
@@ -123,16 +132,21 @@ class Narrator:
                 name = "?" if topic is None else topic.name
                 first, count, _ = created.get(name, (offset + place, 0, 0))
                 created[name] = (first, count + 1, len(record.replicas))
+            # The first set of voters is written by the first leader, as the log was formatted.
+            by_quorum = isinstance(record, control_records.LeaderChangeMessage) or (
+                isinstance(record, control_records.VotersRecord) and not self._voters
+            )
             for kind, subject, text in self._told(record, time_ms, epoch):
-                events.append(Event(offset + place, time_ms, kind, subject, text))
+                events.append(Event(offset + place, time_ms, kind, subject, text, epoch, by_quorum))
         for name, (first, count, replicas) in created.items():
             what = f"has {_counted(count, 'new partition')} with {_counted(replicas, 'replica')}"
-            events.append(Event(first, time_ms, "partitions", f"topic {name}", what))
+            events.append(Event(first, time_ms, "partitions", f"topic {name}", what, epoch))
         # What happened to brokers stands behind what follows from it: people want it before.
         return sorted(events, key=lambda event: (event.kind != "broker", event.offset))
 
     def _told(self, record: Message | None, time_ms: int, epoch: int) -> Iterator[tuple[str, str, str]]:
         if isinstance(record, control_records.LeaderChangeMessage):
+            self._controllers_of[epoch] = record.leader_id
             yield from self._quorum_led(record, time_ms, epoch)
         elif record is not None and (teller := self._tellers.get(type(record))) is not None:
             yield from teller(record, time_ms)
@@ -183,7 +197,7 @@ class Narrator:
         if record.value is None:
             text = f"has the default of {record.name} again"
         else:
-            text = f"has {record.name}={record.value}"
+            text = f"has {record.name}={shown(record, 'value')}"
         yield "config", subject, text
 
     # -- brokers --------------------------------------------------------------------------------------------------

@@ -48,7 +48,9 @@ class EventReader:
         """The end of the last snapshot that stood in for the log; 0 while the log was there from its beginning."""
         self.topics: set[str] = set()
         """All topics that the log has named."""
-        self._narrator = Narrator(self.topics)
+        self.controllers: dict[int, int] = {}
+        """The controllers that led, by the epochs that the log has told of."""
+        self._narrator = Narrator(self.topics, self.controllers)
 
     def read_to(self, end: int) -> Iterator[Event]:
         """The events before the offset `end`. Raises as `read` does."""
@@ -81,7 +83,7 @@ class EventReader:
         patience = wait_ms / 1000 + _ANSWER_SECONDS_MAX
         read = controller.run(read_metadata(controller.core, self._offset, wait_ms=wait_ms, timeout=patience))
         if read.snapshot is not None:
-            self._narrator = Narrator(self.topics)
+            self._narrator = Narrator(self.topics, self.controllers)
             for batch in controller.run(read_metadata_snapshot(controller.core, read.snapshot, epoch)):
                 self._narrator.load(batch.records)
             self._offset = self.begins_at = read.snapshot.end_offset

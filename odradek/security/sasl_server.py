@@ -95,6 +95,10 @@ class Login:
         """The time at which the login must have been renewed."""
         self.failure = ""
         """Why it failed, for the node's log."""
+        self.claimed = ""
+        """The name that the client gave, proven or not."""
+        self.on_end: Callable[[Login], None] | None = None
+        """Hears of each renewal that has succeeded or failed."""
 
     @property
     def expires(self) -> bool:
@@ -195,7 +199,9 @@ class Login:
     def _step_scram(self, scram: ScramServer, token: bytes) -> tuple[str, bytes, bool]:
         try:
             answer = scram.answer(token)
+            self.claimed = scram.user
         except ScramError as error:
+            self.claimed = scram.user
             raise LoginRefused(self._generic(), f"{self.mechanism}: {error}") from error
         if scram.authorization_id and scram.authorization_id != scram.user:
             raise LoginRefused(
@@ -213,6 +219,7 @@ class Login:
         if len(parts) != 3:
             raise LoginRefused(self._generic(), f"PLAIN: {len(parts)} parts where there should be 3")
         authorization_id, user, password = parts
+        self.claimed = user
         if not user:
             raise LoginRefused("Authentication failed: username not specified", "PLAIN: no user")
         if not password:
@@ -251,10 +258,14 @@ class Login:
         self._lifetime_ms = lifetime_ms
         self.expires_at = self._now() + lifetime_ms / 1000 if lifetime_ms > 0 else float("inf")
         self._scram = self._token = None
+        if self.on_end is not None:
+            self.on_end(self)
 
     def _fail(self, reason: str) -> None:
         self.state = LoginState.FAILED
         self.failure = reason
+        if self.on_end is not None:
+            self.on_end(self)
 
 
 def _digest(text: str) -> bytes:

@@ -109,7 +109,7 @@ class Topics:
 
     spark: SparkSession
     format: str
-    options: Mapping[str, str]
+    options: Mapping[str, str] = attrs.field(repr=False)
 
     @property
     def bootstrap(self) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from odradek.operations.cluster_events import Narrator
+import json
+
+from odradek.operations.cluster_events import Event, Narrator
+from odradek.operations.event_authors import EventAuthors
 from wire.messages.control_records import (
     LeaderChangeMessage,
     LeaderChangeMessageVoter,
@@ -10,16 +13,24 @@ from wire.messages.control_records import (
     VotersRecordVoter,
 )
 from wire.messages.metadata_records import (
+    AccessControlEntryRecord,
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
     ConfigRecord,
+    DelegationTokenRecord,
+    EntityData,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
 from wire.structure import Message
 
@@ -209,3 +220,99 @@ def test_a_disk_in_trouble_is_a_reason() -> None:
     assert all("of 1 /data is full" in line for line in told[1:])
     (line,) = log.tell(ConfigRecord(4, "1", "odradek.troubled.log.dirs", None))
     assert line.endswith("broker 1 says that its disks are well again")
+
+
+def test_users_and_rights_come_and_go() -> None:
+    """Users, rules, tokens and quotas in plain words; a user's keys are no part of any sentence."""
+    log = Log()
+    assert log.tell(UserScramCredentialRecord("alice", 2, b"salt", b"stored", b"server", 4096)) == [
+        "user alice has a password for SCRAM-SHA-512"
+    ]
+    assert log.tell(RemoveUserScramCredentialRecord("alice", 2)) == [
+        "user alice has no password for SCRAM-SHA-512 any longer"
+    ]
+    ids = [bytes([number]) * 16 for number in range(4)]
+    rules = (
+        AccessControlEntryRecord(ids[0], 2, "t", 3, "User:a", "*", 4, 3),
+        AccessControlEntryRecord(ids[1], 3, "g-", 4, "User:a", "10.0.0.1", 3, 2),
+        AccessControlEntryRecord(ids[2], 4, "kafka-cluster", 3, "User:b", "*", 2, 3),
+        AccessControlEntryRecord(ids[3], 5, "*", 3, "User:b", "*", 77, 3),
+    )
+    assert log.tell(*rules) == [
+        "principal User:a now may WRITE on topic t",
+        "principal User:a now may not READ on every group whose name begins with g-, from 10.0.0.1",
+        "principal User:b now may ALL on the cluster",
+        "principal User:b now may Operation 77 on every transactional id",
+    ]
+    assert log.tell(RemoveAccessControlEntryRecord(ids[1]), RemoveAccessControlEntryRecord(bytes(16))) == [
+        "principal User:a has lost the rule: may not READ on every group whose name begins with g-, from 10.0.0.1",
+        "principal User:a has lost the rule: may WRITE on topic t",
+    ]
+    token = DelegationTokenRecord(owner="User:a", requester="User:b", token_id="T")
+    assert log.tell(token, RemoveDelegationTokenRecord("T")) == [
+        "delegation token T of User:a is valid",
+        "delegation token T is gone",
+    ]
+    quota = ClientQuotaRecord(
+        [EntityData("user", "a"), EntityData("client-id", None)], "producer_byte_rate", 1e6
+    )
+    assert log.tell(quota) == ["user a, client-id (default) has producer_byte_rate=1e+06"]
+
+
+def test_a_secret_of_a_configuration_is_hidden() -> None:
+    """Kafka keeps passwords of dynamic configurations as they are in its log (KIP-226)."""
+    log = Log()
+    assert log.tell(ConfigRecord(4, "1", "listener.name.x.ssl.keystore.password", "open sesame")) == [
+        "broker 1 has listener.name.x.ssl.keystore.password=[hidden]"
+    ]
+
+
+def change(epoch: int, first: int, last: int, principal: str = "User:a") -> bytes:
+    """A line of an audit log."""
+    fields = {"principal": principal, "address": "10.0.0.1", "client_id": "c", "api": "CreateTopics"}
+    offsets = {"epoch": epoch, "first_offset": first, "last_offset": last}
+    return json.dumps({"event": "metadata.changed", **fields, **offsets}).encode()
+
+
+def event(epoch: int, offset: int, *, by_quorum: bool = False) -> Event:
+    """An event of a record there."""
+    return Event(offset, 0, "topic", "topic t", "was created", epoch, by_quorum)
+
+
+def test_an_author_is_found_by_epoch_and_offset() -> None:
+    """The same offset in another epoch is another record: that of a controller which lost its lead."""
+    authors = EventAuthors()
+    authors.read(
+        [change(3, 10, 12), b'{"event": "denied"}', change(4, 11, 11, "User:b"), change(3, 5, 5, "User:c")]
+    )
+    found = [authors.author(event(*place)) for place in ((3, 10), (3, 12), (3, 5), (4, 11))]
+    assert [each and each.principal for each in found] == ["User:a", "User:a", "User:c", "User:b"]
+    assert [authors.author(event(*place)) for place in ((3, 13), (3, 6), (3, 4), (4, 10), (5, 10))] == [
+        None
+    ] * 5
+    assert str(found[0]) == "User:a at 10.0.0.1, CreateTopics"
+
+
+def test_gaps_say_whose_file_is_missing() -> None:
+    """Elections have no author. Otherwise: another controller's file, or lines that are gone."""
+    authors = EventAuthors()
+    authors.read([change(3, 10, 12), b'{"event": "lines.missing", "count": 4}', b'"metadata.changed" {'])
+    told = authors.gaps(
+        [event(2, 1), event(2, 2), event(3, 9, by_quorum=True), event(3, 11), event(3, 13), event(6, 20)],
+        {2: 7, 3: 1},
+    )
+    assert told == [
+        "2 events in epoch 2 (no line of controller 7 is in the files given)",
+        "1 event in epoch 3 (lines of controller 1 up to offset 13 were rotated away or never written)",
+        "1 event in epoch 6 (no line of another controller is in the files given)",
+    ]
+    assert (authors.missing, authors.unreadable) == (4, 1)
+
+
+def test_the_first_voters_have_no_author() -> None:
+    """The first leader writes the voters that the log was formatted with."""
+    narrator = Narrator()
+    voters = VotersRecord(voters=[VotersRecordVoter(1)])
+    (first,) = narrator.tell(0, 1, 0, [voters])
+    (second,) = narrator.tell(1, 1, 0, [voters])
+    assert (first.by_quorum, second.by_quorum) == (True, False)

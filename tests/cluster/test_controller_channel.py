@@ -96,7 +96,7 @@ class Service:
     def long_request(self, request: Any) -> LongRequest | None:
         return long_request(MetadataImage(), request, ControllerSettings())
 
-    def submit(self, request: Any, api_version: int | None = None) -> Deferred:
+    def submit(self, request: Any, api_version: int | None = None, sender: Any = None) -> Deferred:
         self.asked.append(request)
         if self.on_asked is not None:
             self.on_asked(request)

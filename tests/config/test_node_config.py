@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from metadata_quorum.config.config_defs import ConfigError
 from metadata_quorum.replica.storage_format import VoterEndpoint
-from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.configuration.node_config import AUTHORIZERS, NodeConfig
 from odradek.node.configuration.properties import MalformedProperties, parse_properties
 from odradek.node.configuration.quorum_config import StaticVoter
 
@@ -323,3 +323,52 @@ def test_any_text_is_properties_or_malformed(text: str) -> None:
         values = {"refused": str(error)}
         assert "\\u" in text
     assert all(isinstance(key, str) and isinstance(value, str) for key, value in values.items())
+
+
+PLAIN_USERS = (
+    'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_a="b";'
+)
+SECURED = {
+    "ssl.keystore.location": "/k.pem",
+    "ssl.keystore.type": "PEM",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.plaintext.plain.sasl.jaas.config": PLAIN_USERS,
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "directory"),
+    [
+        ({}, None),
+        ({"odradek.audit.enabled": "true"}, "/d"),
+        ({"authorizer.class.name": AUTHORIZERS[0]}, "/d"),
+        ({"authorizer.class.name": AUTHORIZERS[0], "odradek.audit.enabled": "false"}, None),
+        ({"authorizer.class.name": AUTHORIZERS[0], "metadata.log.dir": "/m"}, "/m"),
+        ({"odradek.audit.enabled": "true", "odradek.audit.directory": "/var/log/o"}, "/var/log/o"),
+        ({**SECURED, "listener.security.protocol.map": "PLAINTEXT:SSL,CONTROLLER:PLAINTEXT"}, None),
+        (
+            {
+                **SECURED,
+                "listener.security.protocol.map": "PLAINTEXT:SSL,CONTROLLER:PLAINTEXT",
+                "ssl.client.auth": "requested",
+            },
+            "/d",
+        ),
+        (
+            {"listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT", **SECURED},
+            "/d",
+        ),
+    ],
+)
+def test_where_the_audit_log_is(keys: dict[str, str], directory: str | None) -> None:
+    """By default it is on where clients are known (SASL, certificates of clients) or judged (an authorizer)."""
+    found = config(**{"log.dirs": "/d", **keys}).audit
+    assert (None if found is None else found.directory) == directory
+
+
+@pytest.mark.parametrize("text", ["1", "1001", "some"])
+def test_too_few_or_many_audit_files_are_refused(text: str) -> None:
+    """At least the newest file and the one before."""
+    with pytest.raises(ConfigError, match=r"odradek\.audit\.files"):
+        config(**{"odradek.audit.files": text})

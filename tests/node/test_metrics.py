@@ -46,6 +46,9 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 NOT_ON_THIS_PAGE = {
     "odradek_quorum_voter_silent_seconds": ["voter"],
     "odradek_errors_total": ["api", "error"],
+    "odradek_logins_total": ["listener", "mechanism"],
+    "odradek_logins_failed_total": ["listener", "mechanism"],
+    "odradek_denials_total": ["api"],
     "odradek_follower_lag_max_records": ["leader"],
     "odradek_replication_in_bytes_total": ["leader"],
     "odradek_transaction_age_seconds": ["partition"],

@@ -355,8 +355,8 @@ def test_a_leader_that_is_lost_halfway_says_so_for_all_that_is_not_committed() -
         decided: list[Any] = []
         submit = leader.service.submit
 
-        def submit_and_cut(request: Any, version: int | None = None) -> Any:
-            decided.append(submit(request, version))
+        def submit_and_cut(request: Any, *asked: Any) -> Any:
+            decided.append(submit(request, *asked))
             if len(decided) == 2:
                 for each in {1, 2, 3} - {leader.node_id}:
                     world.partition(host_of(leader.node_id), host_of(each))

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 
 from odradek.env.ports import Dir, DiskFull, File
 from odradek.env.real import RealEnv
-from odradek.security.audit.audit_log import LINES_MAX, AuditLog, AuditSettings
+from odradek.security.audit.audit_log import LINES_MAX, LINES_PER_SOURCE_MAX, AuditLog, AuditSettings
 
 
 class Notes:
@@ -141,7 +142,9 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
     disk = FullDisk(env.open_dir(str(tmp_path), create=True))
     audit = AuditLog(env, notes, disk, AuditSettings())  # type: ignore[arg-type]
     audit.note("denied", principal="User:alice")
-    audit.missing += audit._write(audit._take())
+    taken = audit._take()
+    assert not audit._write(taken)
+    audit._lose(taken)
     assert notes.events == ["audit.not_written"]
     disk.has_room = True
     audit.note("denied", principal="User:bob")
@@ -150,3 +153,61 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
         ("denied", "User:bob"),
         ("lines.missing", None),
     ]
+
+
+def test_one_source_does_not_push_others_out(tmp_path: Path) -> None:
+    """A client that tries thousands of names gets some lines, and a count of the rest; others get theirs."""
+    audit, _ = audit_log(tmp_path)
+    for number in range(5000):
+        audit.note("denied", source="10.0.0.1", address="10.0.0.1", resource=f"t{number}")
+    audit.note("denied", source="10.0.0.2", address="10.0.0.2", resource="t")
+    audit.note("login.failed", source="10.0.0.1", address="10.0.0.1", claimed="x", count=3)
+    audit.close()
+    found = lines([tmp_path / "audit.log"])
+    assert len(found) == LINES_PER_SOURCE_MAX + 3
+    (rest,) = (each for each in found if each.get("further"))
+    assert (rest["event"], rest["address"], rest["count"]) == (
+        "denied",
+        "10.0.0.1",
+        5000 - LINES_PER_SOURCE_MAX,
+    )
+    assert found[-1]["count"] == 3
+
+
+def test_half_a_line_of_a_killed_process_spoils_no_other(tmp_path: Path) -> None:
+    """A process that dies within a write leaves half a line, and the next one begins behind it."""
+    (tmp_path / "audit.log").write_bytes(b'{"event": "denied", "princ')
+    audit, _ = audit_log(tmp_path)
+    audit.note("denied", principal="User:bob")
+    audit.close()
+    half, whole = (tmp_path / "audit.log").read_bytes().splitlines()
+    assert half == b'{"event": "denied", "princ'
+    assert json.loads(whole)["principal"] == "User:bob"
+
+
+def test_lines_that_are_lost_twice_count_once(tmp_path: Path) -> None:
+    """The line that tells of missing ones may be lost itself; the next one tells of all, and the metric counts each once."""
+    env, notes = RealEnv(), Notes()
+    disk = FullDisk(env.open_dir(str(tmp_path), create=True))
+    audit = AuditLog(env, notes, disk, AuditSettings())  # type: ignore[arg-type]
+    for number in range(3):
+        audit.note("denied", principal=f"User:{number}", count=2)
+        audit.close()
+    assert audit.statistics() == {"lines_waiting": 0, "lines_missing": 6}
+    disk.has_room = True
+    audit.close()
+    assert lines([tmp_path / "audit.log"])[-1]["count"] == 6
+
+
+@pytest.mark.trio
+async def test_a_stop_writes_the_rest(tmp_path: Path) -> None:
+    """A line that was put down just before the stop is in the file, and the task ends."""
+    audit, _ = audit_log(tmp_path)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(audit.run)
+            audit.note("login", principal="User:first")
+            await trio.lowlevel.checkpoint()
+            audit.note("login", principal="User:last")
+            await audit.stop()
+    assert [each["principal"] for each in lines([tmp_path / "audit.log"])] == ["User:first", "User:last"]

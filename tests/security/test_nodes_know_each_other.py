@@ -103,3 +103,23 @@ def test_quorum_replication_and_forwarding(tmp_path: Path, protocol: str) -> Non
     finally:
         for server in servers:
             server.stop()
+    _check_audit(tmp_path, "User:CN=node" if protocol == "SSL" else "User:node")
+
+
+def _check_audit(directory: Path, node: str) -> None:
+    """The controller's audit log has the client of an Envelope, and the nodes where they ask for themselves (KIP-590)."""
+    lines = [json.loads(line) for line in (directory / "data-0" / "audit.log").read_text().splitlines()]
+    asked = {
+        (line["api"], line["principal"].partition(",")[0], line["client_id"])
+        for line in lines
+        if line["event"] == "metadata.changed"
+    }
+    assert ("CreateTopics", "User:ANONYMOUS", "rdkafka") in asked
+    assert ("BrokerRegistration", node, "node-2") in asked
+    assert ("BrokerRegistration", "node 1", None) in asked
+    logins = {
+        (line["listener"], line["principal"].partition(",")[0]) for line in lines if line["event"] == "login"
+    }
+    assert logins == {("CONTROLLER", node), ("BROKERS", node)}
+    failed = [line["listener"] for line in lines if line["event"] == "login.failed"]
+    assert sorted(failed) == ["BROKERS", "CONTROLLER"]

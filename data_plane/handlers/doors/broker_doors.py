@@ -176,6 +176,7 @@ def guarded(broker: Broker, authorizer: Authorizer, handlers: Mapping[int, Handl
             _AGAIN.get(ApiKey(key)),
             long_work=broker.long_work,
             after_work=broker.run_woken,
+            api_key=key,
         ).handle
         for key, handle in handlers.items()
     }

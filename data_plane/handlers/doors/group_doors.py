@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from odradek.security.acls.rules import Operation, ResourceType
+from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
 from odradek.security.doors.door import Admitted, Asked, Door, operations_of, split
 from wire.errors import ErrorCode
 from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -140,7 +140,7 @@ def offset_fetch_door(asked: Asked, request: OffsetFetchRequest) -> Admitted | O
     def merge(response: OffsetFetchResponse) -> OffsetFetchResponse:
         for group, (_, hidden), answer in zip(allowed, parted, response.groups, strict=True):
             if group.topics is None:
-                answer.topics = [each for each in answer.topics if _may_describe(asked, each, by_id)]
+                answer.topics = [each for each in answer.topics if _is_shown(asked, each, by_id)]
             elif not answer.error_code:
                 answer.topics = [*answer.topics, *hidden]
         denied = [OffsetFetchResponseGroup(each.group_id, [], _GROUP_DENIED) for each in refused]
@@ -153,6 +153,12 @@ def offset_fetch_door(asked: Asked, request: OffsetFetchRequest) -> Admitted | O
 def _may_describe(asked: Asked, topic: Any, by_id: bool) -> bool:
     name = asked.name_of(topic.topic_id) if by_id else topic.name
     return name is None or asked.may(Operation.DESCRIBE, name)
+
+
+def _is_shown(asked: Asked, topic: Any, by_id: bool) -> bool:
+    """True if a topic belongs in an answer about all topics."""
+    name = asked.name_of(topic.topic_id) if by_id else topic.name
+    return name is None or asked.would(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
 
 def _topics_of(
@@ -185,7 +191,11 @@ def _one_group(asked: Asked, request: OffsetFetchRequest) -> Admitted | OffsetFe
     if request.topics is None:
 
         def hide(response: OffsetFetchResponse) -> OffsetFetchResponse:
-            response.topics = [each for each in response.topics if asked.may(Operation.DESCRIBE, each.name)]
+            response.topics = [
+                each
+                for each in response.topics
+                if asked.would(Operation.DESCRIBE, ResourceType.TOPIC, each.name)
+            ]
             return response
 
         return Admitted(request, hide)
@@ -227,12 +237,14 @@ def describe_groups_door(asked: Asked, request: DescribeGroupsRequest) -> Admitt
 
 def list_groups_door(asked: Asked, request: ListGroupsRequest) -> Admitted | None:
     """All groups for those who may DESCRIBE the cluster; others see the groups that they may DESCRIBE."""
-    if asked.may_cluster(Operation.DESCRIBE):
+    if asked.would(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
         return None
 
     def hide(response: ListGroupsResponse) -> ListGroupsResponse:
         response.groups = [
-            each for each in response.groups if asked.may_group(Operation.DESCRIBE, each.group_id)
+            each
+            for each in response.groups
+            if asked.would(Operation.DESCRIBE, ResourceType.GROUP, each.group_id)
         ]
         return response
 

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from metadata_quorum.topic_names import INTERNAL_TOPICS
-from odradek.security.acls.rules import Operation, ResourceType
+from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
 from odradek.security.doors.door import Admitted, Asked, Door, operations_of, split
 from odradek.serving.authorized_operations import NOT_REQUESTED
 from wire.errors import ErrorCode
@@ -122,7 +122,8 @@ _describe_epochs = by_topic(Operation.DESCRIBE, _no_epochs, lambda topic: topic.
 
 def offset_for_leader_epoch_door(asked: Asked, request: OffsetForLeaderEpochRequest) -> Any:
     """CLUSTER_ACTION for brokers, or DESCRIBE on each topic."""
-    return None if asked.may_cluster(Operation.CLUSTER_ACTION) else _describe_epochs(asked, request)
+    acts = asked.would(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+    return None if acts else _describe_epochs(asked, request)
 
 
 def metadata_door(creates_topics: Callable[[], bool]) -> Door:
@@ -141,7 +142,11 @@ def metadata_door(creates_topics: Callable[[], bool]) -> Door:
         if request.topics is None or (asked.version == 0 and not request.topics):
 
             def hide(response: MetadataResponse) -> MetadataResponse:
-                response.topics = [t for t in response.topics if asked.may(Operation.DESCRIBE, t.name or "")]
+                response.topics = [
+                    topic
+                    for topic in response.topics
+                    if asked.would(Operation.DESCRIBE, ResourceType.TOPIC, topic.name or "")
+                ]
                 return with_operations(response)
 
             return Admitted(request, hide)
@@ -178,7 +183,8 @@ def _metadata_refusal(
     assert name is not None
     if asked.may(Operation.DESCRIBE, name):
         is_missing = creates and name not in asked.topics.topics
-        if not is_missing or asked.may_cluster(Operation.CREATE) or asked.may(Operation.CREATE, name):
+        may_all = is_missing and asked.would(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
+        if not is_missing or may_all or asked.may(Operation.CREATE, name):
             return None
     return MetadataResponseTopic(_DENIED, name, ZERO_UUID, name in INTERNAL_TOPICS, [], NOT_REQUESTED)
 
@@ -196,9 +202,9 @@ def _tell_operations(asked: Asked, request: MetadataRequest, response: MetadataR
 
 def cluster_operations(asked: Asked) -> int:
     """The operations on the cluster that are told; 0 unless the client may DESCRIBE it."""
-    if not asked.may_cluster(Operation.DESCRIBE):
+    if not asked.would(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
         return 0
-    return operations_of(asked.rights, ResourceType.CLUSTER, "kafka-cluster")
+    return operations_of(asked.rights, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def describe_topic_partitions_door(asked: Asked, request: DescribeTopicPartitionsRequest) -> Admitted:
@@ -214,7 +220,11 @@ def describe_topic_partitions_door(asked: Asked, request: DescribeTopicPartition
             for each in {each.name: each for each in denied}.values()
         ]
     else:
-        names = [name for name in sorted(asked.topics.topics) if asked.may(Operation.DESCRIBE, name)]
+        names = [
+            name
+            for name in sorted(asked.topics.topics)
+            if asked.would(Operation.DESCRIBE, ResourceType.TOPIC, name)
+        ]
         topics = [NamedTopic(name) for name in names]
     names_none = not topics
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from metadata_quorum.topic_names import INTERNAL_TOPICS
-from odradek.security.acls.rules import Operation, ResourceType
+from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
 from odradek.security.doors.door import Admitted, Asked, split
 from wire.errors import ErrorCode
 from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -65,9 +65,9 @@ def init_producer_id_door(asked: Asked, request: InitProducerIdRequest) -> InitP
             request.enable2_pc and not asked.may_transact(Operation.TWO_PHASE_COMMIT, named)
         ):
             code = _ID_DENIED
-    elif not asked.may_cluster(Operation.IDEMPOTENT_WRITE) and not asked.rights.allows_any(
-        Operation.WRITE, ResourceType.TOPIC
-    ):
+    elif not asked.would(
+        Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME
+    ) and not asked.rights.allows_any(Operation.WRITE, ResourceType.TOPIC):
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return InitProducerIdResponse(0, code, -1, -1) if code else None
 
@@ -162,7 +162,9 @@ def _no_commit(topic: TxnOffsetCommitRequestTopic, code: ErrorCode) -> TxnOffset
 
 def write_txn_markers_door(asked: Asked, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse | None:
     """ALTER or CLUSTER_ACTION on the cluster (KIP-664)."""
-    if asked.may_cluster(Operation.ALTER) or asked.may_cluster(Operation.CLUSTER_ACTION):
+    if asked.would(Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME) or asked.may_cluster(
+        Operation.CLUSTER_ACTION
+    ):
         return None
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return WriteTxnMarkersResponse(
@@ -190,7 +192,11 @@ def describe_transactions_door(asked: Asked, request: DescribeTransactionsReques
 
     def merge(response: DescribeTransactionsResponse) -> DescribeTransactionsResponse:
         for each in response.transaction_states:
-            each.topics = [topic for topic in each.topics if asked.may(Operation.DESCRIBE, topic.topic)]
+            each.topics = [
+                topic
+                for topic in each.topics
+                if asked.would(Operation.DESCRIBE, ResourceType.TOPIC, topic.topic)
+            ]
         denied = [TransactionState(_ID_DENIED, name) for name in refused]
         response.transaction_states = [*response.transaction_states, *denied]
         return response
@@ -205,7 +211,7 @@ def list_transactions_door(asked: Asked, request: ListTransactionsRequest) -> Ad
         response.transaction_states = [
             each
             for each in response.transaction_states
-            if asked.may_transact(Operation.DESCRIBE, each.transactional_id)
+            if asked.would(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id)
         ]
         return response
 

@@ -30,6 +30,7 @@ from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
 from odradek.serving.contract import Context, PinsFiles
 from odradek.serving.shared_parts import shared
 from odradek.serving.slices import Work
+from wire.api_keys import ApiKey
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import (
     AbortedTransaction,
@@ -208,6 +209,8 @@ class FetchJob:
             if answer.error_code or answer.diverging_epoch is not _NOT_DIVERGING:
                 attempt.must_answer = True
             attempt.answers.append((fetched, answer))
+        if attempt.must_answer and self.rights is not None:
+            self.rights.tell_denials(ApiKey.FETCH)
 
     def _may_read(self, fetched: FetchedPartition) -> bool:
         """True if the client may read the topic now; a follower may, as long as it acts for the cluster."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odradek.cli.connecting import connected, connected_to_controller, present_quorum
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from odradek.client.admin.admin_quorum import QuorumDescription
     from odradek.client.shells.blocking import Client
     from odradek.operations.cluster_events import Event
+    from odradek.operations.event_authors import Author, EventAuthors
 
 __all__ = ["register_events"]
 
@@ -70,18 +72,33 @@ def register_events(commands: Groups) -> None:
         metavar="ID",
         help="only events of this broker (repeat for more)",
     )
+    events.add_argument(
+        "--audit",
+        type=Path,
+        action="append",
+        metavar="FILE|DIR",
+        help="the audit log of a controller (repeat for each controller): tell who asked for each change",
+    )
+    events.add_argument(
+        "--by",
+        action="append",
+        metavar="USER",
+        help="only changes that this user asked for, by the audit logs (repeat for more)",
+    )
     add_connection_options(events)
 
 
 def _events(args: argparse.Namespace) -> int:
     from odradek.operations.event_reader import EventReader
 
+    authors = _authors(args)
     with connected(args) as client:
         reader = EventReader(
             client, partial(_connected_to_leader, args, client), timeout_seconds=args.timeout
         )
         end = present_quorum(args, client).high_watermark
-        backlog = list(_wanted(args, reader.read_to(end)))
+        everything = list(_wanted(args, reader.read_to(end)))
+        backlog = everything if authors is None else list(_asked_by(args, authors, everything))
         if not args.follow:
             _named_once(args, client, reader.topics)
         if args.since is not None:
@@ -97,11 +114,15 @@ def _events(args: argparse.Namespace) -> int:
                 f"odradek: history begins at offset {reader.begins_at}: a snapshot holds only the results of earlier events",
                 file=sys.stderr,
             )
-        _print(args, told)
+        _print(args, told, authors)
+        if authors is not None:
+            begin = told[0].offset if told and len(told) < len(backlog) else 0
+            shown = [event for event in everything if event.offset >= begin]
+            _tell_gaps(authors, shown, reader.controllers)
         if args.follow:
             sys.stdout.flush()
             for news in reader.read(_POLL_MS):
-                _print(args, list(_wanted(args, news)))
+                _print(args, list(_wanted(args, news)), None)
                 sys.stdout.flush()
     return 0
 
@@ -142,32 +163,85 @@ def _wanted(args: argparse.Namespace, events: Iterable[Event]) -> Iterator[Event
             yield event
 
 
-def _print(args: argparse.Namespace, events: list[Event]) -> None:
+def _authors(args: argparse.Namespace) -> EventAuthors | None:
+    """The changes in the audit logs that were given. Raises `CliError`."""
+    if not args.audit:
+        if args.by:
+            raise CliError(
+                "--by needs --audit: the records do not say who asked for them, but the audit log of the controller does "
+                "(audit.log in its metadata log's directory, or in odradek.audit.directory)"
+            )
+        return None
+    if args.follow:
+        raise CliError("audit logs are read once: leave out --follow")
+    from odradek.operations.event_authors import EventAuthors
+
+    authors = EventAuthors()
+    for path in args.audit:
+        files = sorted(path.glob("audit.log*")) if path.is_dir() else [path]
+        if not files:
+            raise CliError(f"{path} holds no audit log (no audit.log)")
+        for file in files:
+            try:
+                with file.open("rb") as lines:
+                    authors.read(lines)
+            except OSError as error:
+                raise CliError(f"cannot read {file}: {error.strerror}") from error
+    return authors
+
+
+def _asked_by(args: argparse.Namespace, authors: EventAuthors, events: Iterable[Event]) -> Iterator[Event]:
+    wanted = {name if ":" in name or name.startswith("node ") else f"User:{name}" for name in args.by or ()}
+    for event in events:
+        author = authors.author(event)
+        if not wanted or (author is not None and author.principal in wanted):
+            yield event
+
+
+def _tell_gaps(authors: EventAuthors, events: list[Event], controllers: Mapping[int, int]) -> None:
+    """Say what the audit logs do not tell."""
+    gaps = authors.gaps(events, controllers)
+    if gaps:
+        print(f"odradek: nobody is known for {'; '.join(gaps)}", file=sys.stderr)
+    if authors.missing:
+        print(
+            f"odradek: the audit logs say that {authors.missing} of their lines are missing", file=sys.stderr
+        )
+    if authors.unreadable:
+        print(f"odradek: {authors.unreadable} lines of the audit logs are damaged", file=sys.stderr)
+
+
+def _print(args: argparse.Namespace, events: list[Event], authors: EventAuthors | None) -> None:
     if args.json:
         for event in events:
-            print_json(
-                {
-                    "offset": event.offset,
-                    "time_ms": event.time_ms,
-                    "kind": event.kind,
-                    "subject": event.subject,
-                    "text": event.text,
-                }
-            )
+            document: dict[str, object] = {
+                "offset": event.offset,
+                "time_ms": event.time_ms,
+                "kind": event.kind,
+                "subject": event.subject,
+                "text": event.text,
+            }
+            if authors is not None:
+                author = authors.author(event)
+                for name in ("principal", "address", "client_id", "api"):
+                    document[name] = None if author is None else getattr(author, name)
+            print_json(document)
         return
-    for same in _sentences(events):
+    for same in _sentences(events, authors):
         first = same[0]
         subject, told = _together(same, first.text)
         line = f"{subject} {told}"
         line = paint(_COLOURS[first.kind], line) if first.kind in _COLOURS else line
-        print(f"{_clock(first.time_ms)}  {line}")
+        author = None if authors is None else authors.author(first)
+        print(f"{_clock(first.time_ms)}  {line}" + ("" if author is None else f" [{author}]"))
 
 
-def _sentences(events: Iterable[Event]) -> list[list[Event]]:
+def _sentences(events: Iterable[Event], authors: EventAuthors | None = None) -> list[list[Event]]:
     """A broker's death is one sentence, not one for each of the partitions that it led."""
-    groups: dict[tuple[int, str, str], list[Event]] = {}
+    groups: dict[tuple[int, str, str, Author | None], list[Event]] = {}
     for event in events:
-        groups.setdefault((event.time_ms, event.kind, event.text), []).append(event)
+        author = None if authors is None else authors.author(event)
+        groups.setdefault((event.time_ms, event.kind, event.text, author), []).append(event)
     return list(groups.values())
 
 

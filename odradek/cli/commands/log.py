@@ -41,7 +41,8 @@ def register(groups: Groups) -> None:
     dump.add_argument(
         "--records",
         action="store_true",
-        help="print the records of each batch too; those of __transaction_state and __consumer_offsets are decoded",
+        help="print the records of each batch too; those of __transaction_state, __consumer_offsets and "
+        "__cluster_metadata are decoded, without secrets",
     )
     dump.add_argument(
         "--verify",
@@ -80,11 +81,17 @@ def _dump(args: argparse.Namespace) -> int:
 def _file_name(path: Path) -> str:
     if not path.exists():
         raise CliError(f"{path} does not exist")
-    if path.suffix not in _SUFFIXES and path.name != _EPOCHS:
+    if not _is_of_partition(path.name):
         raise CliError(
-            f"{path} is not a file of a partition (these are named {', '.join(f'*{s}' for s in _SUFFIXES)})"
+            f"{path} is not a file of a partition (these are named {', '.join(f'OFFSET{s}' for s in _SUFFIXES)})"
         )
     return path.name
+
+
+def _is_of_partition(name: str) -> bool:
+    """True for a name that begins with an offset. The audit log's, in the directory above, does not."""
+    stem, dot, suffix = name.partition(".")
+    return name == _EPOCHS or (stem.isdecimal() and dot + suffix in _SUFFIXES)
 
 
 def _items(directory: Dir, name: str | None, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -94,7 +101,11 @@ def _items(directory: Dir, name: str | None, args: argparse.Namespace) -> Iterat
     if name is not None:
         yield from dump_segment(directory, name, verify=args.verify, with_records=args.records)
         return
-    segments = [found for found in sorted(os.listdir(directory.path)) if found.endswith(_SEGMENT)]
+    segments = [
+        found
+        for found in sorted(os.listdir(directory.path))
+        if found.endswith(_SEGMENT) and _is_of_partition(found)
+    ]
     if not segments:
         raise CliError(f"{directory.path} is not a partition's directory (it holds no *{_SEGMENT} file)")
     if args.verify:

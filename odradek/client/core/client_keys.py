@@ -30,6 +30,7 @@ from odradek.client.core.client_config import ClientConfig
 from odradek.client.core.client_security import PROTOCOLS, ClientSecurity, client_security
 from odradek.client.core.retry import RetryPolicy
 from odradek.env.tls_ports import TlsSettings
+from wire.secret_fields import HIDDEN, is_secret_key
 
 __all__ = [
     "NEUTRAL_ONLY",
@@ -292,7 +293,7 @@ class CommonSettings:
             try:
                 values[field.name] = field.metadata["parse"](value)
             except ValueError as error:
-                shown = repr(value) if field.repr else "[hidden]"
+                shown = repr(value) if field.repr else HIDDEN
                 raise ValueError(f"{key}={shown}: {error}") from None
         if "bootstrap_servers" not in values:
             raise ValueError("bootstrap.servers is missing (expected HOST:PORT,HOST:PORT)")
@@ -508,7 +509,8 @@ def _check_other(key: str, value: Any, fields: Mapping[str, Any]) -> None:
     if neutral is not None:
         text = "" if value is None or value == [] else str(value).lower()
         if text not in neutral:
-            raise ValueError(f"{key}={value!r} is not supported")
+            shown = HIDDEN if is_secret_key(key) else repr(value)
+            raise ValueError(f"{key}={shown} is not supported")
         return
     near = difflib.get_close_matches(key, [*fields, *NEUTRAL_ONLY, *sorted(WITHOUT_EFFECT)], 3, 0.7)
     hint = f" (did you mean {' or '.join(near)}?)" if near else ""

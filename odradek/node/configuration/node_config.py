@@ -25,6 +25,7 @@ from metadata_quorum.config.typed_settings import settings_of
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.features import THIS_RELEASE, Release
 from metadata_quorum.replica.storage_format import VoterEndpoint
+from odradek.node.configuration.audit_config import AUDIT_DEFS, AuditConfig, audit_config
 from odradek.node.configuration.keys_without_effect import warning_about
 from odradek.node.configuration.listener_security import (
     LISTENER_PREFIX,
@@ -75,7 +76,7 @@ OWN_DEFS: dict[str, ConfigDef] = {
         (TRANSACTIONAL_IDS, "int", "100000", "[1,...]"),
         (SCRAM_SECRET, "password", "", ""),
     )
-}
+} | AUDIT_DEFS
 """Keys that Kafka does not have. Only the properties file has them; DescribeConfigs leaves them out."""
 
 FORMER_DEFS: dict[str, ConfigDef] = {
@@ -130,11 +131,11 @@ class ListenerConfig:
 class NodeConfig:
     """The values that a node needs from the start; `get` has all others."""
 
-    explicit: Mapping[str, str]
-    """The keys and values of the file, as text."""
+    explicit: Mapping[str, str] = attrs.field(repr=False)
+    """The keys and values of the file, as text. They have secrets among them."""
     warnings: tuple[str, ...]
     """One line for each key that is unknown or has no effect."""
-    values: Mapping[str, ConfigValue]
+    values: Mapping[str, ConfigValue] = attrs.field(repr=False)
     """Every known key, parsed; defaults filled in."""
     node_id: int
     process_roles: tuple[str, ...]
@@ -162,6 +163,8 @@ class NodeConfig:
     """True if the operator knows that the ACLs in the metadata log are not enforced."""
     authorizer: AuthorizerSettings | None = None
     """The authorizer's settings; None where everybody may do everything."""
+    audit: AuditConfig | None = None
+    """The audit log's settings; None where it is off."""
     release: Release = THIS_RELEASE
     """The versions and feature levels that this node speaks. They come from the code, not from a file."""
 
@@ -285,7 +288,8 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
     _check_relations(values)
     _refuse_unsupported(explicit, values)
     log_dirs = _log_dirs(values)
-    metadata_dir = values["metadata.log.dir"]
+    metadata_dir = str(values["metadata.log.dir"] or log_dirs[0])
+    authorizer = _authorizer(values)
     return NodeConfig(
         explicit=explicit,
         warnings=tuple(warnings),
@@ -297,7 +301,7 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
         controller_listener_names=controller_names,
         inter_broker_listener_name=inter_broker,
         log_dirs=log_dirs,
-        metadata_log_dir=metadata_dir if isinstance(metadata_dir, str) else log_dirs[0],
+        metadata_log_dir=metadata_dir,
         voter=_voter(values, listeners, controller_names, static_voters, node_id),
         static_voters=static_voters,
         bootstrap_servers=bootstrap_servers,
@@ -306,7 +310,8 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
         disk_full_seconds=_seconds(values, DISK_FULL),
         security=security,
         start_without_acls=values[START_WITHOUT_ACLS] is True,
-        authorizer=_authorizer(values),
+        authorizer=authorizer,
+        audit=audit_config(values, security, metadata_dir, has_authorizer=authorizer is not None),
     )
 
 

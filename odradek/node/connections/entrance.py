@@ -17,13 +17,15 @@ from typing import Any, Protocol
 import attrs
 
 from odradek.env.ports import Clock, Conn, ConnectionLost
+from odradek.node.connections.audited_logins import AuditedLogins
+from odradek.security.audit.auditor import Auditor
 from odradek.security.sasl_server import Login, LoginRefused, LoginState
 from odradek.serving.api_table import ApiTable
 from odradek.serving.contract import Context
 from wire.api import ApiKey
 from wire.api_keys import APIS
 from wire.codec import ELEMENTS_AT_ONCE
-from wire.errors import RemoteProtocolError
+from wire.errors import ProtocolError, RemoteProtocolError
 from wire.framing.frames import skip_tags
 
 __all__ = ["ENTER_SECONDS_MAX", "HALF_OPEN_MAX", "Entered", "Entrance", "NotAuthenticated"]
@@ -44,7 +46,12 @@ _ASKED: Mapping[LoginState, tuple[int, ...]] = {
 
 
 class NotAuthenticated(Exception):
-    """The client is not let in; the text is for the node's log."""
+    """The client is not let in. The text is for logs, so it has no secrets. `tls_subject` is the name in its
+    certificate."""
+
+    def __init__(self, reason: str, *, tls_subject: str | None = None) -> None:
+        super().__init__(reason)
+        self.tls_subject = tls_subject
 
 
 @attrs.frozen
@@ -58,8 +65,8 @@ class Entered:
 class Encryption(Protocol):
     """The TLS half of an entrance: a handshake, and the name in the client's certificate."""
 
-    async def handshake(self, conn: Conn) -> tuple[Conn, str | None]:
-        """The encrypted connection, and the principal of the client's certificate if it has one.
+    async def handshake(self, conn: Conn) -> tuple[Conn, str | None, str | None]:
+        """The encrypted connection; principal and name of the client's certificate if it has one.
 
         Raises `ConnectionLost`, `NotAuthenticated`.
         """
@@ -78,8 +85,11 @@ class Entrance:
         refusal_delay_seconds: float,
         tls: Encryption | None = None,
         new_login: Callable[[], Login] | None = None,
+        auditor: Auditor | None = None,
     ) -> None:
-        """`new_login` begins a login by SASL. A refusal is answered after `refusal_delay_seconds`."""
+        """`new_login` begins a login by SASL. A refusal is answered after `refusal_delay_seconds`. `auditor` hears of
+        each login."""
+        self._logins = AuditedLogins(listener, auditor)
         self._listener = listener
         self._clock = clock
         self._table = table
@@ -101,13 +111,17 @@ class Entrance:
         self._make_room()
         host = conn.peer_host
         self._half_open.setdefault(host, {})[conn] = None
+        context = Context(self._listener, host)
         entered: Entered | None = None
         try:
             with self._clock.timeout_at(self._clock.monotonic() + ENTER_SECONDS_MAX):
-                entered = await self._enter(conn)
+                entered = await self._enter(conn, context)
             if entered is None:
                 raise NotAuthenticated(f"not authenticated within {ENTER_SECONDS_MAX:g} s")
             return entered
+        except (NotAuthenticated, ProtocolError) as error:
+            self._logins.failed(context, str(error), getattr(error, "tls_subject", None))
+            raise
         finally:
             self.failed += entered is None
             of_host = self._half_open[host]
@@ -121,10 +135,10 @@ class Entrance:
             most = max(self._half_open.values(), key=len)
             next(iter(most)).close()
 
-    async def _enter(self, conn: Conn) -> Entered:
-        context = Context(self._listener, conn.peer_host)
+    async def _enter(self, conn: Conn, context: Context) -> Entered:
+        subject: str | None = None
         if self._tls is not None:
-            conn, principal = await self._tls.handshake(conn)
+            conn, principal, subject = await self._tls.handshake(conn)
             if principal is not None and self._new_login is None:
                 context.principal = principal
         if self._new_login is not None:
@@ -132,6 +146,7 @@ class Entrance:
             context.login = login
             await self._log_in(conn, context, login)
             context.principal = login.principal
+        self._logins.succeeded(context, subject)
         return Entered(conn, context)
 
     async def _log_in(self, conn: Conn, context: Context, login: Login) -> None:

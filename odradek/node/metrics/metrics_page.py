@@ -14,14 +14,16 @@ import attrs
 
 from data_plane.broker import Broker
 from odradek.env.ports import Env
+from odradek.node.auditing import Auditing
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
 from odradek.node.metrics.controller_metrics import controller_metrics
 from odradek.node.metrics.metrics_text import MetricsText
 from odradek.node.metrics.replication_metrics import replication_metrics
+from odradek.node.metrics.security_metrics import security_metrics
 from odradek.node.metrics.transaction_metrics import transaction_metrics
 from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS, ApiEntry
-from wire.api import ApiKey
+from wire.api import api_name
 from wire.disk_troubles import Trouble
 from wire.errors import ErrorCode
 
@@ -56,6 +58,8 @@ class MetricsSources:
     channel: Any
     """The channel, whose `statistics()` has the figures of requests to the active controller."""
     lateness: LoopLateness
+    auditing: Auditing
+    """Logins and refusals, counted whether or not there is an audit log."""
 
 
 def metrics_page(sources: MetricsSources) -> bytes:
@@ -65,6 +69,7 @@ def metrics_page(sources: MetricsSources) -> bytes:
     tables = dict.fromkeys(services.table for services in sources.services)
     _requests(page, [entry for table in tables for entry in table.entries()])
     _connections(page, sources.services, sources.servers)
+    security_metrics(page, sources.auditing)
     if sources.broker is not None:
         _partitions(page, sources.broker)
         replication_metrics(page, sources.broker)
@@ -144,11 +149,6 @@ def _requests(page: MetricsText, entries: list[ApiEntry]) -> None:
         counts = [sum(bucket) for bucket in zip(*(entry.latencies for entry in group), strict=True)]
         seconds = sum(entry.latency_seconds for entry in group)
         page.distribution(LATENCY_BOUNDS_SECONDS, counts, seconds, api=name)
-
-
-def api_name(api_key: int) -> str:
-    """Kafka's way to write it: `OffsetForLeaderEpoch`."""
-    return "".join(word.capitalize() for word in ApiKey(api_key).name.split("_"))
 
 
 def _error_name(code: int) -> str:

@@ -12,13 +12,16 @@ One `Authorizer` per node holds the ACLs of the newest image. A question goes th
 
 `Rights` belong to one connection: they remember up to `REMEMBERED_MAX` decisions, until `generation` grows with the next
 change of an ACL. So the hot path costs one lookup in a dict.
+
+A refusal is put down for the audit log, until `take_denials`. Other questions use `would_allow`, as
+Kafka's brokers ask without `logIfDenied`: which topics to list, or whether one right stands for another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import attrs
 
@@ -29,6 +32,8 @@ __all__ = [
     "REMEMBERED_MAX",
     "Authorizer",
     "AuthorizerSettings",
+    "Denial",
+    "DenialObserver",
     "Judgement",
     "Reason",
     "Rights",
@@ -36,6 +41,8 @@ __all__ = [
 ]
 
 REMEMBERED_MAX = 1_000
+DENIALS_MAX = 20
+"""Refusals of one request that are put down each; further ones are only counted."""
 _Question: TypeAlias = tuple[int, int, str | None]
 
 
@@ -88,6 +95,8 @@ class Authorizer:
     def __init__(self, settings: AuthorizerSettings) -> None:
         self.settings = settings
         self.generation = 0
+        self.auditor: DenialObserver | None = None
+        """The one who hears of refusals (`odradek.security.audit.auditor`)."""
         self._index: AclIndex | None = None
         self._judged = 0
         self._denied = 0
@@ -113,6 +122,13 @@ class Authorizer:
         judgement = self._judge(principal, host, operation, resource_type, name)
         self._denied += not judgement.is_allowed
         return judgement
+
+    def why(self, principal: str, host: str, denial: Denial) -> Judgement:
+        """The judgement behind a refusal, which is not counted again."""
+        judgement = self._judge(
+            principal, host, denial.operation, denial.resource_type, denial.name or PROBE_NAME
+        )
+        return judgement if denial.name is not None else attrs.evolve(judgement, rule=None)
 
     def _judge(self, principal: str, host: str, operation: int, resource_type: int, name: str) -> Judgement:
         if principal in self.settings.super_users:
@@ -145,16 +161,49 @@ class Authorizer:
         }
 
 
+class Denial(NamedTuple):
+    """A refusal: the operation and the type of the resource by Kafka's numbers. No name stands for any resource."""
+
+    operation: int
+    resource_type: int
+    name: str | None
+
+
+class DenialObserver(Protocol):
+    """The one who hears of refusals."""
+
+    def denied(self, rights: Rights, api_key: int, denials: Sequence[Denial], further: int) -> None:
+        """A request of this API met these refusals, and `further` ones that nobody put down."""
+
+
 class Rights:
     """The decisions about one client that its connection remembers."""
 
-    __slots__ = ("_authorizer", "_generation", "_known", "_remembered_max", "host", "principal")
+    __slots__ = (
+        "_authorizer",
+        "_denials",
+        "_further",
+        "_generation",
+        "_known",
+        "_remembered_max",
+        "host",
+        "listener",
+        "principal",
+    )
 
     def __init__(
-        self, authorizer: Authorizer, principal: str, host: str, remembered_max: int = REMEMBERED_MAX
+        self,
+        authorizer: Authorizer,
+        principal: str,
+        host: str,
+        remembered_max: int = REMEMBERED_MAX,
+        listener: str = "",
     ) -> None:
         self.principal = principal
         self.host = host
+        self.listener = listener
+        self._denials: dict[Denial, None] | None = None
+        self._further = 0
         self._authorizer = authorizer
         self._generation = authorizer.generation
         self._known: dict[_Question, bool] = {}
@@ -168,7 +217,17 @@ class Rights:
         return self._known
 
     def allows(self, operation: int, resource_type: int, name: str) -> bool:
-        """True if the client may do this to the resource."""
+        """True if the client may do this to the resource. A refusal is put down."""
+        if self._generation == self._authorizer.generation and self._known.get(
+            (operation, resource_type, name)
+        ):
+            return True
+        return self.would_allow(operation, resource_type, name) or self._put_down(
+            operation, resource_type, name
+        )
+
+    def would_allow(self, operation: int, resource_type: int, name: str) -> bool:
+        """True if the client may do this to the resource, for a caller that refuses nothing."""
         if self._generation == self._authorizer.generation:
             known = self._known.get((operation, resource_type, name))
             if known is not None:
@@ -179,19 +238,47 @@ class Rights:
         )
 
     def allows_any(self, operation: int, resource_type: int) -> bool:
-        """True if the client may do this to some resource of the type."""
+        """True if the client may do this to some resource of the type. A refusal is put down."""
+        known: bool | None = None
         if self._generation == self._authorizer.generation:
             known = self._known.get((operation, resource_type, None))
-            if known is not None:
-                return known
-        return self._remember(
-            (operation, resource_type, None),
-            self._authorizer.judge_any(self.principal, self.host, operation, resource_type).is_allowed,
-        )
+        if known is None:
+            known = self._remember(
+                (operation, resource_type, None),
+                self._authorizer.judge_any(self.principal, self.host, operation, resource_type).is_allowed,
+            )
+        return known or self._put_down(operation, resource_type, None)
+
+    def _put_down(self, operation: int, resource_type: int, name: str | None) -> bool:
+        """False, as the refusal that it is."""
+        if self._authorizer.auditor is not None:
+            if self._denials is None:
+                self._denials = {}
+            if len(self._denials) < DENIALS_MAX:
+                self._denials[Denial(operation, resource_type, name)] = None
+            else:
+                self._further += 1
+        return False
+
+    def tell_denials(self, api_key: int) -> None:
+        """Give the refusals of a request to the audit log. On the loop alone."""
+        denials, self._denials = self._denials, None
+        further, self._further = self._further, 0
+        if denials and self._authorizer.auditor is not None:
+            self._authorizer.auditor.denied(self, api_key, tuple(denials), further)
+
+    @property
+    def generation(self) -> int:
+        """The number of the rules that decide now."""
+        return self._authorizer.generation
+
+    def why(self, denial: Denial) -> Judgement:
+        """The judgement behind a refusal."""
+        return self._authorizer.why(self.principal, self.host, denial)
 
     def for_many(self) -> Rights:
         """A copy that remembers everything, for one request that names more than a connection remembers."""
-        return Rights(self._authorizer, self.principal, self.host, 1_000_000)
+        return Rights(self._authorizer, self.principal, self.host, 1_000_000, self.listener)
 
     def _remember(self, question: _Question, is_allowed: bool) -> bool:
         if self._generation != self._authorizer.generation:

@@ -11,6 +11,7 @@ from odradek.security.acls.rules import Acl, Operation
 from odradek.security.doors.door import may_on_cluster, rights_of
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
+from wire.api_keys import ApiKey
 from wire.errors import ErrorCode, RemoteProtocolError
 from wire.messages.describe_acls import (
     AclDescription,
@@ -44,7 +45,9 @@ class DescribeAclsHandler:
         authorizer = self._authorizer
         if authorizer is None:
             return DescribeAclsResponse(0, ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
-        if not may_on_cluster(rights_of(context, authorizer), Operation.DESCRIBE):
+        rights = rights_of(context, authorizer)
+        if not may_on_cluster(rights, Operation.DESCRIBE):
+            rights.tell_denials(ApiKey.DESCRIBE_ACLS)
             code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             return DescribeAclsResponse(0, code, code.message)
         return in_slices(self._long_work, _described(self._acls(), asked))

@@ -11,6 +11,9 @@ has the handlers themselves, so that nothing is paid. A door looks at a request 
 
 **A parked request is judged again.** If an ACL has changed between the door and the answer, `again` looks at the answer
 before it is sent.
+
+**A refusal is told to the audit log** when the door has spoken. Questions that refuse nothing are put with `would`: by
+`merge`, which hides or tells, and where one right stands for another.
 """
 
 from __future__ import annotations
@@ -79,6 +82,10 @@ class Asked:
         """True if the client may do this to a topic."""
         return self.rights.allows(operation, ResourceType.TOPIC, name)
 
+    def would(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """True if the client may do this. For questions that refuse nothing."""
+        return self.rights.would_allow(operation, resource_type, name)
+
     def may_group(self, operation: Operation, name: str) -> bool:
         """True if the client may do this to a group."""
         return self.rights.allows(operation, ResourceType.GROUP, name)
@@ -120,10 +127,10 @@ def for_cluster(refuse: Callable[[Any], Any], *operations: Operation) -> Door:
     """A door for those who may do one of `operations` to the cluster; `refuse` makes the answer for others."""
 
     def door(asked: Asked, request: Any) -> Any:
-        rights = asked.rights
         for operation in operations:
-            if rights.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME):
+            if asked.would(operation, ResourceType.CLUSTER, CLUSTER_NAME):
                 return None
+        asked.may_cluster(operations[0])
         return refuse(request)
 
     door.__doc__ = f"{' or '.join(each.name for each in operations)} on the cluster."
@@ -132,21 +139,34 @@ def for_cluster(refuse: Callable[[Any], Any], *operations: Operation) -> Door:
 
 def operations_of(rights: Rights, resource_type: ResourceType, name: str) -> int:
     """The operations that the client may do to a resource, as bits (KIP-430)."""
-    return sum(1 << code for code in SUPPORTED[resource_type] if rights.allows(code, resource_type, name))
+    return sum(
+        1 << code for code in SUPPORTED[resource_type] if rights.would_allow(code, resource_type, name)
+    )
 
 
 def rights_of(context: Context, authorizer: Authorizer) -> Rights:
     """The rights of a connection's client. A change of the principal begins them anew."""
     rights: Rights | None = context.rights
     if rights is None or rights.principal != context.principal:
-        rights = context.rights = Rights(authorizer, context.principal, context.client_address)
+        rights = context.rights = Rights(
+            authorizer, context.principal, context.client_address, listener=context.listener
+        )
     return rights
 
 
 class GuardedHandler:
     """A handler behind its door."""
 
-    __slots__ = ("_after_work", "_again", "_authorizer", "_door", "_handle", "_long_work", "_topics")
+    __slots__ = (
+        "_after_work",
+        "_again",
+        "_api_key",
+        "_authorizer",
+        "_door",
+        "_handle",
+        "_long_work",
+        "_topics",
+    )
 
     def __init__(
         self,
@@ -158,8 +178,10 @@ class GuardedHandler:
         *,
         long_work: LongWork | None = None,
         after_work: Callable[[], None] | None = None,
+        api_key: int = -1,
     ) -> None:
-        """`long_work` judges requests of thousands of elements beside the loop; `after_work` wakes whom they woke."""
+        """`long_work` judges requests of thousands of elements beside the loop; `after_work` wakes whom they woke.
+        `api_key` is for the audit log."""
         self._handle = handle
         self._door = door
         self._authorizer = authorizer
@@ -167,6 +189,7 @@ class GuardedHandler:
         self._again = again
         self._long_work = long_work
         self._after_work = after_work
+        self._api_key = api_key
 
     def handle(self, context: Context, request: Any) -> Result:
         """Handle what the door lets in."""
@@ -185,6 +208,7 @@ class GuardedHandler:
             if self._again is None or not isinstance(result, Delayed | Suspend):
                 return result
             return revised(result, self._judge_again(asked, None))
+        rights.tell_denials(self._api_key)
         if not isinstance(admitted, Admitted):
             refusal: Result = admitted
             return refusal
@@ -197,6 +221,7 @@ class GuardedHandler:
         """Judge in the worker, with a memory of the request's own, then handle in a turn of long work."""
         many = Asked(asked.rights.for_many(), asked.version, asked.topics)
         admitted = await share.in_worker(self._door, many, request)
+        many.rights.tell_denials(self._api_key)
         if admitted is not None and not isinstance(admitted, Admitted):
             return admitted
         merge: Callable[[Any], Any] | None = None if admitted is None else admitted.merge
@@ -223,6 +248,7 @@ class GuardedHandler:
                 and authorizer.generation != generation
             ):
                 response = again(Asked(asked.rights, asked.version, self._topics()), response)
+                asked.rights.tell_denials(self._api_key)
             return response if merge is None else merge(response)
 
         return judge

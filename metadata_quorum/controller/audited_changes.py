@@ -1,0 +1,39 @@
+"""The audit log's line about records of the metadata log: who asked for them, and where they stand. PURE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metadata_quorum.envelope import NODE_ITSELF, Sender
+from odradek.security.audit.auditor import Auditor
+from wire.api import api_name
+from wire.structure import Message
+
+__all__ = ["tell_change"]
+
+
+def tell_change(
+    auditor: Auditor,
+    sender: Sender,
+    request: Any,
+    epoch: int,
+    offsets: tuple[int, int],
+    *,
+    is_committed: bool,
+) -> None:
+    """Tell the auditor of the records from the first to the last of `offsets`, which `request` has made.
+
+    Requests of this node to itself have the names of their classes: `FenceExpiredBrokers`.
+    """
+    is_own = sender is NODE_ITSELF
+    key = request.API_KEY if isinstance(request, Message) else None
+    auditor.changed(
+        None if is_own else sender.principal,
+        None if is_own else sender.client_address,
+        None if is_own else sender.client_id,
+        type(request).__name__ if key is None else api_name(key),
+        epoch=epoch,
+        first_offset=offsets[0],
+        last_offset=offsets[1],
+        is_committed=is_committed,
+    )

@@ -1,0 +1,60 @@
+"""The keys of the audit log, which are our own. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from metadata_quorum.config.config_defs import ConfigDef, ConfigValue
+from odradek.node.configuration.listener_security import ListenerSecurity
+
+__all__ = ["AUDIT_DEFS", "AuditConfig", "audit_config"]
+
+ENABLED = "odradek.audit.enabled"
+DIRECTORY = "odradek.audit.directory"
+BYTES = "odradek.audit.file.bytes"
+FILES = "odradek.audit.files"
+AUDIT_DEFS: dict[str, ConfigDef] = {
+    name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
+    for name, kind, default, valid in (
+        (ENABLED, "boolean", None, ""),
+        (DIRECTORY, "string", "", ""),
+        (BYTES, "int", str(64 << 20), "[4096,...]"),
+        (FILES, "int", "10", "[2,...,1000]"),
+    )
+}
+
+
+@attrs.frozen
+class AuditConfig:
+    """Where the audit log is, and how large it may get."""
+
+    directory: str
+    bytes_max: int
+    files_max: int
+
+
+def audit_config(
+    values: Mapping[str, ConfigValue],
+    security: Mapping[str, ListenerSecurity],
+    metadata_log_dir: str,
+    *,
+    has_authorizer: bool,
+) -> AuditConfig | None:
+    """The audit log's settings, None where it is off. By default it is on where clients are known or judged: with an
+    authorizer, or a listener with SASL or certificates of clients."""
+    enabled = values[ENABLED]
+    if enabled is None:
+        enabled = has_authorizer or any(_knows_clients(each) for each in security.values())
+    if not enabled:
+        return None
+    bytes_max, files_max = values[BYTES], values[FILES]
+    assert isinstance(bytes_max, int), f"{BYTES} is a number"
+    assert isinstance(files_max, int), f"{FILES} is a number"
+    # Files there and no directory: Apache Kafka refuses log directories with directories of others.
+    return AuditConfig(str(values[DIRECTORY] or "") or metadata_log_dir, bytes_max, files_max)
+
+
+def _knows_clients(security: ListenerSecurity) -> bool:
+    return security.has_sasl or (security.tls is not None and security.tls.client_auth != "none")

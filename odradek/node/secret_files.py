@@ -1,0 +1,46 @@
+"""Files with secrets that everybody on the machine may read: a node warns of them when it starts (SHELL: it looks at files).
+
+A file that the group may read is no fault: services often have a group of their own, and a configuration that root owns.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+
+from odradek.node.configuration.node_config import NodeConfig
+from wire.secret_fields import is_secret_key
+
+__all__ = ["open_secrets", "readable_by_everybody"]
+
+PRIVATE_KEY_FILE = "private.key.file"
+
+
+def open_secrets(config_path: str, config: NodeConfig) -> list[tuple[str, str]]:
+    """The files that everybody may read, and what secret each of them holds."""
+    return list(readable_by_everybody(_secret_files(config_path, config)))
+
+
+def _secret_files(config_path: str, config: NodeConfig) -> Iterator[tuple[str, str]]:
+    secrets = sorted(key for key, value in config.explicit.items() if value and is_secret_key(key))
+    if secrets:
+        yield config_path, ", ".join(secrets)
+    for security in config.security.values():
+        if security.tls is not None and security.tls.keystore_location:
+            yield security.tls.keystore_location, "a private key"
+    for key, value in config.explicit.items():
+        if key.endswith(PRIVATE_KEY_FILE) and value:
+            yield value, "a private key"
+
+
+def readable_by_everybody(files: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Those of the files that everybody may read, each once. Missing files are passed over."""
+    for path, holds in dict(files).items():
+        try:
+            mode = os.stat(path).st_mode
+        except OSError:
+            # Who needs it says what is wrong with it.
+            continue
+        if stat.S_ISREG(mode) and mode & stat.S_IROTH:
+            yield path, holds

@@ -1,0 +1,105 @@
+"""Who asked for the changes in the metadata log, by the lines of controllers' audit logs. Operations, PURE.
+
+Kafka's records do not say who asked for them. The active controller's audit log does, with the epoch and the offsets of
+the records. Only one controller writes records in an epoch. So a line is about a record of the log exactly if both
+numbers fit. That holds also for a line whose records were uncommitted when it was written.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from odradek.operations.cluster_events import Event
+
+__all__ = ["Author", "EventAuthors"]
+
+_CHANGED, _MISSING = "metadata.changed", "lines.missing"
+_MARKS = (b'"metadata.changed"', b'"lines.missing"')
+
+
+@attrs.frozen
+class Author:
+    """The one whose request has made a record. A principal `node N` is that controller itself."""
+
+    principal: str
+    address: str | None
+    client_id: str | None
+    api: str
+
+    def __str__(self) -> str:
+        place = f" at {self.address}" if self.address else ""
+        return f"{self.principal}{place}, {self.api}"
+
+
+@attrs.define
+class _Epoch:
+    first_offsets: list[int] = attrs.field(factory=list)
+    changes: list[tuple[int, int, Author]] = attrs.field(factory=list)
+
+
+class EventAuthors:
+    """The changes that audit logs tell of. `read` the lines of all files, then ask."""
+
+    def __init__(self) -> None:
+        self._epochs: dict[int, _Epoch] = {}
+        self.missing = 0
+        """Lines that the audit logs could not write, as they say themselves."""
+        self.unreadable = 0
+        """Lines that are cut off, or none of an audit log."""
+
+    def read(self, lines: Iterable[bytes]) -> None:
+        """Take in the lines of one file."""
+        for line in lines:
+            if any(mark in line for mark in _MARKS):
+                try:
+                    self._take_line(json.loads(line))
+                except (ValueError, KeyError, TypeError, RecursionError):
+                    self.unreadable += 1
+
+    def _take_line(self, line: Mapping[str, Any]) -> None:
+        if line["event"] == _MISSING:
+            self.missing += int(line["count"])
+        elif line["event"] == _CHANGED:
+            author = Author(str(line["principal"]), line["address"], line["client_id"], str(line["api"]))
+            change = int(line["first_offset"]), int(line["last_offset"]), author
+            self._epochs.setdefault(int(line["epoch"]), _Epoch()).changes.append(change)
+
+    def author(self, event: Event) -> Author | None:
+        """The one who asked for the change, None where no line tells."""
+        epoch = self._epochs.get(event.epoch)
+        if epoch is None:
+            return None
+        if len(epoch.first_offsets) != len(epoch.changes):
+            epoch.changes.sort(key=lambda change: change[:2])
+            epoch.first_offsets = [change[0] for change in epoch.changes]
+        place = bisect_right(epoch.first_offsets, event.offset) - 1
+        if place < 0 or epoch.changes[place][1] < event.offset:
+            return None
+        return epoch.changes[place][2]
+
+    def gaps(self, events: Iterable[Event], controllers: Mapping[int, int]) -> list[str]:
+        """One phrase for each epoch with events whose author is not known. `controllers` led in the epochs.
+
+        Elections are left out: nobody asks for them.
+        """
+        unknown = [event for event in events if not event.by_quorum and self.author(event) is None]
+        counts = Counter(event.epoch for event in unknown)
+        phrases = []
+        for epoch, count in sorted(counts.items()):
+            node = controllers.get(epoch)
+            who = "another controller" if node is None else f"controller {node}"
+            of = f"{count} event{'s' if count > 1 else ''} in epoch {epoch}"
+            if epoch not in self._epochs:
+                phrases.append(f"{of} (no line of {who} is in the files given)")
+            else:
+                last = max(event.offset for event in unknown if event.epoch == epoch)
+                phrases.append(
+                    f"{of} (lines of {who} up to offset {last} were rotated away or never written)"
+                )
+        return phrases

@@ -1,0 +1,193 @@
+"""What a node's parts tell of logins, refusals and changes: counted for the metrics, and put into the audit log. PURE.
+
+One `Auditor` per node, on the loop alone. Where the audit log is off, it only counts. Each method makes lines of one kind,
+and docs/security.md explains their fields. No secret is ever an argument here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from typing import Protocol
+
+from odradek.security.acls.authorizer import Denial, Judgement, Reason, Rights
+from odradek.security.acls.rules import Operation, ResourceType
+from odradek.security.audit.audit_log import PreparedLine
+from wire.api import api_name
+
+__all__ = ["TLS", "Auditor", "Lines"]
+
+TLS = "TLS"
+"""The mechanism of a login that is a handshake, with or without a certificate of the client's."""
+PREPARED_MAX = 1_000
+"""Lines about refusals that are kept for their next time."""
+NAME_CHARACTERS_MAX = 256
+"""Longer names are cut: nobody has proven to be the one that a failed login names."""
+DENIED, LOGGED_IN, LOGIN_FAILED, CHANGED = "denied", "login", "login.failed", "metadata.changed"
+COMMITTED, UNKNOWN = "committed", "unknown"
+
+
+_api_name = cache(api_name)
+
+
+class Lines(Protocol):
+    """The part of `AuditLog` that is used here."""
+
+    def note(
+        self, event: str, /, source: str | None = None, count: int = 1, **fields: str | int | bool | None
+    ) -> None: ...
+
+    def prepare(self, event: str, /, **fields: str | int | bool | None) -> PreparedLine: ...
+
+    def put(self, key: PreparedLine, source: str | None = None, count: int = 1) -> None: ...
+
+
+class Auditor:
+    """Counts what happened, and puts it into the audit log if there is one."""
+
+    def __init__(self, node_id: int) -> None:
+        self._node_id = node_id
+        self.lines: Lines | None = None
+        """Set where the audit log is on."""
+        self._prepared: dict[tuple[str, str, str, str, Denial], PreparedLine] = {}
+        """Lines about refusals that hold for the rules as they were in `_generation`: most come again."""
+        self._generation = -1
+        self.denials: Counter[str] = Counter()
+        """Refused operations on resources, by API."""
+        self.logins: Counter[tuple[str, str, bool]] = Counter()
+        """Logins by listener, mechanism (empty: none was chosen) and success."""
+
+    def denied(self, rights: Rights, api_key: int, denials: Sequence[Denial], further: int) -> None:
+        """A request of this API met these refusals, and `further` ones without names."""
+        api = _api_name(api_key)
+        self.denials[api] += len(denials) + further
+        lines = self.lines
+        if lines is None:
+            return
+        prepared = self._prepared
+        if self._generation != rights.generation or len(prepared) >= PREPARED_MAX:
+            self._generation = rights.generation
+            prepared.clear()
+        for denial in denials:
+            key = (rights.principal, rights.host, rights.listener, api, denial)
+            line = prepared.get(key)
+            if line is None:
+                line = prepared[key] = self._denial(lines, rights, api, denial)
+            lines.put(line, rights.host)
+        if further:
+            lines.note(
+                DENIED,
+                source=rights.host,
+                count=further,
+                principal=rights.principal,
+                address=rights.host,
+                listener=rights.listener or None,
+                api=api,
+                reason="further resources of a request",
+            )
+
+    def _denial(self, lines: Lines, rights: Rights, api: str, denial: Denial) -> PreparedLine:
+        return lines.prepare(
+            DENIED,
+            principal=rights.principal,
+            address=rights.host,
+            listener=rights.listener or None,
+            api=api,
+            operation=_name(Operation, denial.operation),
+            resource_type=_name(ResourceType, denial.resource_type),
+            resource=denial.name,
+            reason=_reason(rights.why(denial)),
+        )
+
+    def logged_in(
+        self,
+        listener: str,
+        address: str,
+        principal: str,
+        mechanism: str,
+        *,
+        tls_subject: str | None = None,
+        is_renewal: bool = False,
+    ) -> None:
+        """A client has shown who it is."""
+        self.logins[listener, mechanism, True] += 1
+        if self.lines is not None:
+            self.lines.note(
+                LOGGED_IN,
+                principal=principal,
+                address=address,
+                listener=listener,
+                mechanism=mechanism,
+                tls_subject=tls_subject,
+                renewal=is_renewal,
+            )
+
+    def login_failed(
+        self,
+        listener: str,
+        address: str,
+        claimed: str | None,
+        mechanism: str | None,
+        reason: str,
+        *,
+        tls_subject: str | None = None,
+        is_renewal: bool = False,
+    ) -> None:
+        """A client was not let in. `claimed` is the name that it gave, `reason` a text without secrets."""
+        self.logins[listener, mechanism or "", False] += 1
+        if self.lines is not None:
+            self.lines.note(
+                LOGIN_FAILED,
+                source=address,
+                claimed=claimed if claimed is None else claimed[:NAME_CHARACTERS_MAX],
+                address=address,
+                listener=listener,
+                mechanism=mechanism,
+                tls_subject=tls_subject,
+                renewal=is_renewal,
+                reason=reason,
+            )
+
+    def changed(
+        self,
+        principal: str | None,
+        address: str | None,
+        client_id: str | None,
+        api: str,
+        *,
+        epoch: int,
+        first_offset: int,
+        last_offset: int,
+        is_committed: bool,
+    ) -> None:
+        """The active controller has written these records of the metadata log, as somebody asked. No principal: this
+        node itself. Not committed: the lead was lost meanwhile, and offset and epoch say whether the log has them."""
+        if self.lines is not None:
+            self.lines.note(
+                CHANGED,
+                principal=f"node {self._node_id}" if principal is None else principal,
+                address=address,
+                client_id=client_id,
+                api=api,
+                epoch=epoch,
+                first_offset=first_offset,
+                last_offset=last_offset,
+                outcome=COMMITTED if is_committed else UNKNOWN,
+            )
+
+
+def _reason(judgement: Judgement) -> str:
+    if judgement.is_allowed:
+        # A rule has changed between the refusal and this line.
+        return "a rule that has changed since"
+    if judgement.reason is Reason.RULE and judgement.rule is not None:
+        return f"rule: {judgement.rule}"
+    return judgement.reason.value
+
+
+def _name(kind: type[Operation | ResourceType], number: int) -> str:
+    try:
+        return kind(number).name
+    except ValueError:
+        return str(number)

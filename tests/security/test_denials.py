@@ -1,0 +1,197 @@
+"""Refusals for the audit log: each one that a door makes, and none that only chooses what to show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from data_plane.handlers.doors.broker_doors import DOORS
+from data_plane.handlers.doors.topic_doors import metadata_door
+from metadata_quorum.controller.doors import CONTROLLER_DOORS, ControllerDoors
+from odradek.security.acls.authorizer import DENIALS_MAX, Authorizer, AuthorizerSettings, Denial, Rights
+from odradek.security.acls.rules import CLUSTER_NAME, Acl, Operation, ResourceType
+from odradek.security.audit.audit_log import PreparedLine
+from odradek.security.audit.auditor import Auditor
+from odradek.security.doors.door import Admitted, Asked, GuardedHandler
+from odradek.serving.contract import Context
+from wire.api_keys import ApiKey
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.init_producer_id import InitProducerIdRequest
+from wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestTopic
+
+HOST, ALICE = "10.0.0.1", "User:alice"
+
+
+class Topics:
+    """A cluster without topics."""
+
+    topics: ClassVar[dict[str, Any]] = {}
+    topics_by_id: ClassVar[dict[bytes, Any]] = {}
+
+
+class Heard:
+    """Keeps what an authorizer tells."""
+
+    def __init__(self) -> None:
+        self.denials: list[tuple[int, str, str | None]] = []
+        self.further = 0
+
+    def denied(self, rights: Rights, api_key: int, denials: Sequence[Denial], further: int) -> None:
+        self.further += further
+        self.denials += [(api_key, Operation(each.operation).name, each.name) for each in denials]
+
+
+def judged(*acls: Acl, settings: AuthorizerSettings | None = None) -> tuple[Authorizer, Heard]:
+    """An authorizer with these rules, and who hears of its refusals."""
+    made, heard = Authorizer(settings or AuthorizerSettings()), Heard()
+    made.apply({bytes([number]) * 16: acl for number, acl in enumerate(acls)}, ())
+    made.auditor = heard
+    return made, heard
+
+
+def may(kind: ResourceType, name: str, operation: Operation) -> Acl:
+    """A rule that allows."""
+    return Acl(kind, name, 3, ALICE, "*", operation, 3)
+
+
+def ask(authorizer: Authorizer, api: ApiKey, request: Any, answer: Any = None, *, version: int = 0) -> Any:
+    """Ask through a broker's door."""
+    door = metadata_door(lambda: True) if api == ApiKey.METADATA else DOORS[api]
+    handler = GuardedHandler(lambda context, request: answer, door, authorizer, Topics, api_key=api)
+    context = Context("SASL", HOST)
+    context.principal, context.api_version = ALICE, version
+    return handler.handle(context, request)
+
+
+def test_each_refused_resource_is_told_once() -> None:
+    """A door may look at a topic several times; the refusal is one."""
+    authorizer, heard = judged(may(ResourceType.GROUP, "g", Operation.READ))
+    topics = [OffsetCommitRequestTopic(name=name) for name in ("a", "b", "a")]
+    ask(authorizer, ApiKey.OFFSET_COMMIT, OffsetCommitRequest(group_id="g", topics=topics), OffsetAnswer())
+    assert heard.denials == [(ApiKey.OFFSET_COMMIT, "READ", "a"), (ApiKey.OFFSET_COMMIT, "READ", "b")]
+
+
+class OffsetAnswer:
+    """An answer that refusals are added to."""
+
+    topics: Any = ()
+
+
+def test_a_remembered_refusal_is_told_again() -> None:
+    """The decision is remembered, and each request that meets it is a refusal of its own."""
+    authorizer, heard = judged()
+    handler = GuardedHandler(
+        lambda context, request: None, DOORS[ApiKey.OFFSET_COMMIT], authorizer, Topics, api_key=8
+    )
+    context = Context("SASL", HOST)
+    for _ in range(3):
+        handler.handle(context, OffsetCommitRequest(group_id="g"))
+    assert heard.denials == [(ApiKey.OFFSET_COMMIT, "READ", "g")] * 3
+    assert authorizer.statistics()["judged"] == 1
+
+
+def test_lists_and_alternatives_tell_nothing() -> None:
+    """Hidden topics and groups, and a right that another one replaces, are no refusals."""
+    authorizer, heard = judged(may(ResourceType.TOPIC, "t", Operation.WRITE))
+    hidden = MetadataResponse(topics=[MetadataResponseTopic(0, "secret")])
+    shown = ask(authorizer, ApiKey.METADATA, MetadataRequest(None), hidden, version=9)
+    assert shown.topics == []
+    groups = ask(
+        authorizer, ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse(groups=[ListedGroup("g")])
+    )
+    assert groups.groups == []
+    assert ask(authorizer, ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest(None, 1), "made") == "made"
+    assert heard.denials == []
+    named = MetadataRequest([MetadataRequestTopic(name="secret")])
+    ask(authorizer, ApiKey.METADATA, named, MetadataResponse(topics=[]), version=9)
+    assert heard.denials == [(ApiKey.METADATA, "DESCRIBE", "secret")]
+
+
+def test_what_passes_all_doors_leaves_nothing_behind() -> None:
+    """A refusal that stayed would be told with the next request. One right of several is asked of the cluster."""
+    authorizer, heard = judged(may(ResourceType.CLUSTER, CLUSTER_NAME, Operation.CLUSTER_ACTION))
+    for api, request in ((ApiKey.WRITE_TXN_MARKERS, None), (ApiKey.ADD_PARTITIONS_TO_TXN, None)):
+        asked = Asked(Rights(authorizer, ALICE, HOST), 5, Topics())
+        assert DOORS[api](asked, request) is None
+        asked.rights.tell_denials(api)
+    for api in CONTROLLER_DOORS:
+        if CONTROLLER_DOORS[api].__doc__ == "CLUSTER_ACTION on the cluster.":
+            asked = Asked(Rights(authorizer, ALICE, HOST), 0, Topics())
+            assert CONTROLLER_DOORS[api](asked, None) is None
+            asked.rights.tell_denials(api)
+    assert heard.denials == []
+
+
+def test_the_controller_tells_the_client_of_an_envelope() -> None:
+    """The doors of the controller tell when they are asked to, since they may judge in a worker."""
+    authorizer, heard = judged()
+    doors = ControllerDoors(authorizer, Topics)
+    admitted = doors.admit(ALICE, HOST, CreateTopicsRequest([CreatableTopic("t", 1, 1)]), 7)
+    assert isinstance(admitted, Admitted)
+    assert heard.denials == []
+    doors.tell_denials()
+    assert heard.denials == [(ApiKey.CREATE_TOPICS, "CREATE", "t")]
+
+
+def test_one_request_tells_so_much() -> None:
+    """A request may name thousands of resources: some are told, the others counted."""
+    authorizer, heard = judged(may(ResourceType.GROUP, "g", Operation.READ))
+    topics = [OffsetCommitRequestTopic(name=f"t{number}") for number in range(500)]
+    ask(authorizer, ApiKey.OFFSET_COMMIT, OffsetCommitRequest(group_id="g", topics=topics), OffsetAnswer())
+    assert (len(heard.denials), heard.further) == (DENIALS_MAX, 500 - DENIALS_MAX)
+
+
+class KeptLines:
+    """An audit log in a list."""
+
+    def __init__(self, lines: list[dict[str, Any]]) -> None:
+        self._lines = lines
+
+    def prepare(self, event: str, /, **fields: str | int | bool | None) -> PreparedLine:
+        return event, tuple(fields.items())
+
+    def put(self, key: PreparedLine, source: str | None = None, count: int = 1) -> None:
+        assert (key[0], source, count) == ("denied", HOST, 1)
+        self._lines.append(dict(key[1]))
+
+    def note(
+        self, event: str, /, source: str | None = None, count: int = 1, **fields: str | int | bool | None
+    ) -> None:
+        raise AssertionError("no request here has further refusals")
+
+
+def test_the_line_says_why() -> None:
+    """A line names the rule that denies, or says that there is none, or that rules are still to be read."""
+    denies = Acl(ResourceType.TOPIC, "orders-", 4, ALICE, "10.0.0.1", Operation.ALL, 2)
+    authorizer, _ = judged(denies)
+    auditor, lines = Auditor(1), list[dict[str, Any]]()
+    auditor.lines = KeptLines(lines)
+    for authority in (authorizer, Authorizer(AuthorizerSettings())):
+        authority.auditor = auditor
+        rights = Rights(authority, ALICE, HOST, listener="SASL")
+        for name in ("orders-1", "other"):
+            assert not rights.allows(Operation.READ, ResourceType.TOPIC, name)
+        assert not rights.allows_any(Operation.WRITE, ResourceType.TOPIC)
+        rights.tell_denials(ApiKey.FETCH)
+    assert [(line["resource"], line["reason"]) for line in lines] == [
+        ("orders-1", "rule: DENY User:alice from host 10.0.0.1: ALL on prefixed TOPIC 'orders-'"),
+        ("other", "no rule"),
+        (None, "no rule"),
+        ("orders-1", "the rules are not read yet"),
+        ("other", "the rules are not read yet"),
+        (None, "the rules are not read yet"),
+    ]
+    assert auditor.denials == {"Fetch": 6}
+    authorizer.auditor = auditor
+    authorizer.apply({}, [bytes(16)])
+    rights = Rights(authorizer, ALICE, HOST, listener="SASL")
+    assert not rights.allows(Operation.READ, ResourceType.TOPIC, "orders-1")
+    rights.tell_denials(ApiKey.FETCH)
+    assert lines[-1]["reason"] == "no rule"
