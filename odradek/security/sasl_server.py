@@ -14,6 +14,7 @@ import hashlib
 import hmac
 from collections.abc import Callable, Mapping
 from enum import Enum
+from typing import Protocol
 
 import attrs
 
@@ -22,9 +23,19 @@ from wire.errors import ErrorCode
 from wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
-__all__ = ["PLAIN", "Login", "LoginRefused", "LoginState", "SaslSettings"]
+__all__ = [
+    "OAUTHBEARER",
+    "PLAIN",
+    "Login",
+    "LoginRefused",
+    "LoginState",
+    "SaslSettings",
+    "TokenLogin",
+    "TokenLoginFailed",
+]
 
 PLAIN = "PLAIN"
+OAUTHBEARER = "OAUTHBEARER"
 RENEWAL_SECONDS_MIN = 1.0
 """Kafka's: a login is renewed once a second at most."""
 _ALREADY = "SaslAuthenticate request received after successful authentication"
@@ -38,6 +49,29 @@ class LoginRefused(Exception):
         self.answer = answer
 
 
+class TokenLoginFailed(Exception):
+    """A login by a token has failed. `answer` may be shown to the client; if it is empty, it gets the general text."""
+
+    def __init__(self, reason: str, answer: str = "") -> None:
+        super().__init__(reason)
+        self.answer = answer
+
+
+class TokenLogin(Protocol):
+    """One login by OAUTHBEARER, which `odradek.security.oauth.login` implements."""
+
+    @property
+    def principal_name(self) -> str:
+        """Whom the token names; empty until it was taken."""
+
+    @property
+    def seconds_left(self) -> float:
+        """The time for which the token counted when it was taken; negative within the tolerated skew."""
+
+    def answer(self, data: bytes) -> bytes:
+        """The server's answer. Raises `TokenLoginFailed`."""
+
+
 @attrs.frozen
 class SaslSettings:
     """The logins that one listener takes."""
@@ -49,6 +83,8 @@ class SaslSettings:
     session_ms_max: Mapping[str, int] = attrs.field(factory=dict)
     """How long a login by a mechanism lasts (`connections.max.reauth.ms`); 0 or absent: for ever."""
     salt_secret: bytes = attrs.field(repr=False, default=b"")
+    new_token_login: Callable[[], TokenLogin] | None = None
+    """Begins a login by OAUTHBEARER; None where that is not enabled."""
 
 
 class LoginState(Enum):
@@ -78,6 +114,8 @@ class Login:
         self._nonce = nonce
         self._now = now
         self._scram: ScramServer | None = None
+        self._token_login: TokenLogin | None = None
+        self._lifetime_ms = 0
         self._renewed_at = float("-inf")
         self.state = LoginState.VERSIONS
         self.mechanism = ""
@@ -131,7 +169,10 @@ class Login:
             self._fail(f"a login by {self.mechanism} is to be renewed by {request.mechanism}")
             return SaslHandshakeResponse(ErrorCode.UNSUPPORTED_SASL_MECHANISM, names)
         self.mechanism = request.mechanism
-        self._scram = None
+        self._scram = self._token_login = None
+        if self.mechanism == OAUTHBEARER:
+            assert self._settings.new_token_login is not None, "the mechanism is enabled"
+            self._token_login = self._settings.new_token_login()
         mechanism = MECHANISMS.get(self.mechanism)
         if mechanism is not None:
             number = mechanism.number
@@ -151,8 +192,9 @@ class Login:
             answer = self.take_token(request.auth_bytes)
         except LoginRefused as refused:
             return SaslAuthenticateResponse(ErrorCode.SASL_AUTHENTICATION_FAILED, refused.answer)
-        lifetime = self._settings.session_ms_max.get(self.mechanism, 0) if self._is_done else 0
-        return SaslAuthenticateResponse(ErrorCode.NONE, None, answer, lifetime)
+        return SaslAuthenticateResponse(
+            ErrorCode.NONE, None, answer, self._lifetime_ms if self._is_done else 0
+        )
 
     @property
     def _is_done(self) -> bool:
@@ -161,10 +203,12 @@ class Login:
     def take_token(self, token: bytes) -> bytes:
         """The server's token in return. Raises `LoginRefused`."""
         try:
-            if self._scram is None:
-                user, answer, done = self._plain(bytes(token)), b"", True
-            else:
+            if self._scram is not None:
                 user, answer, done = self._step_scram(self._scram, bytes(token))
+            elif self._token_login is not None:
+                user, answer, done = self._step_token_login(self._token_login, bytes(token))
+            else:
+                user, answer, done = self._plain(bytes(token)), b"", True
         except LoginRefused as refused:
             self._fail(str(refused))
             raise
@@ -183,6 +227,13 @@ class Login:
                 f"{self.mechanism}: another authorization id than the user",
             )
         return scram.user, answer, scram.is_done
+
+    def _step_token_login(self, login: TokenLogin, token: bytes) -> tuple[str, bytes, bool]:
+        try:
+            answer = login.answer(token)
+        except TokenLoginFailed as error:
+            raise LoginRefused(error.answer or self._generic(), f"{self.mechanism}: {error}") from error
+        return login.principal_name, answer, bool(login.principal_name)
 
     def _plain(self, token: bytes) -> str:
         """The user of a PLAIN token (RFC 4616)."""
@@ -224,9 +275,14 @@ class Login:
             )
         self.principal = principal
         self.state = LoginState.DONE
-        lifetime_ms = self._settings.session_ms_max.get(self.mechanism, 0)
-        self.expires_at = self._now() + lifetime_ms / 1000 if lifetime_ms > 0 else float("inf")
-        self._scram = None
+        lifetimes_ms: list[float] = []
+        if (session_ms_max := self._settings.session_ms_max.get(self.mechanism, 0)) > 0:
+            lifetimes_ms.append(session_ms_max)
+        if self._token_login is not None:
+            lifetimes_ms.append(max(0.0, self._token_login.seconds_left * 1000))
+        self._lifetime_ms = int(min(lifetimes_ms, default=0))
+        self.expires_at = self._now() + self._lifetime_ms / 1000 if lifetimes_ms else float("inf")
+        self._scram = self._token_login = None
 
     def _fail(self, reason: str) -> None:
         self.state = LoginState.FAILED

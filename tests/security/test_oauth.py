@@ -27,8 +27,9 @@ from odradek.security.oauth.client_message import (
     decode_client_message,
     encode_client_message,
 )
-from odradek.security.oauth.key_source import KeySource, KeySourceSettings, KeysUnusable, decode_keys
-from odradek.security.oauth.login import INVALID_TOKEN, BearerLogin, BearerRefused
+from odradek.security.oauth.key_source import KeySource, KeysUnusable, decode_keys
+from odradek.security.oauth.login import INVALID_TOKEN, BearerLogin
+from odradek.security.oauth.oauth_settings import KeySourceSettings
 from odradek.security.oauth.token_rules import TokenRefused, TokenRules, UnknownKey
 from tests.security.issuer import NOW, Issuer, claims_at
 
@@ -199,7 +200,7 @@ def test_a_refused_login_ends_with_the_second_answer(wish: str) -> None:
     token = ISSUER.token(now=NOW, exp=1 if not wish else None) if not wish else ISSUER.token(now=NOW)
     assert found.answer(encode_client_message(ClientMessage(token, wish))) == INVALID_TOKEN
     assert found.bearer is None
-    with pytest.raises(BearerRefused):
+    with pytest.raises(TokenLoginFailed):
         found.answer(b"\x01")
 
 
@@ -259,14 +260,14 @@ def served(issuer: Issuer, asked: list[str]) -> Iterator[str]:
 
 def test_documents_are_bounded_and_redirects_not_followed() -> None:
     with served(ISSUER, asked := []) as address:
-        assert decode_keys(fetch_document(f"{address}/keys")).keys
+        assert decode_keys(fetch_document(DocumentAddress(f"{address}/keys"))).keys
         for path in ("huge", "away"):
             with pytest.raises(DocumentMissing):
-                fetch_document(f"{address}/{path}")
+                fetch_document(DocumentAddress(f"{address}/{path}"))
     assert asked == ["/keys", "/huge", "/away"]
     for url in ("ftp://127.0.0.1/x", "file:///nowhere/at/all", "http://127.0.0.1:1/x", "nonsense"):
         with pytest.raises(DocumentMissing):
-            fetch_document(url)
+            fetch_document(DocumentAddress(url))
 
 
 class Notes:
@@ -293,8 +294,8 @@ async def test_keys_are_rotated_and_outlive_their_issuer() -> None:
     issuer = Issuer()
     env, notes = RealEnv(), Notes()
     with served(issuer, asked := []) as address:
-        settings = KeySourceSettings(f"{address}/keys", retry_backoff_ms=1, retry_backoff_ms_max=20)
-        source = KeySource(env, notes, settings, fetch_document)
+        settings = KeySourceSettings(DocumentAddress(f"{address}/keys"), retry_backoff_ms=1, retry_backoff_ms_max=20)
+        source = KeySource(env, notes, settings, fetch_document, env.workers)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(source.run)
             with trio.fail_after(10):
@@ -308,7 +309,7 @@ async def test_keys_are_rotated_and_outlive_their_issuer() -> None:
             nursery.cancel_scope.cancel()
     assert 2 <= len(asked) <= 4
     assert RULES.judge(issuer.token(now=NOW), keys, NOW)
-    source = KeySource(env, notes, settings, fetch_document)
+    source = KeySource(env, notes, settings, fetch_document, env.workers)
     with trio.move_on_after(0.2):
         await source.run()
     assert source.keys is None

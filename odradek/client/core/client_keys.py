@@ -27,7 +27,7 @@ import attrs
 
 from odradek.client.core.bootstrap import parse_bootstrap
 from odradek.client.core.client_config import ClientConfig
-from odradek.client.core.client_security import PROTOCOLS, ClientSecurity, client_security
+from odradek.client.core.client_security import PROTOCOLS, ClientSecurity, LoginKeys, client_security
 from odradek.client.core.retry import RetryPolicy
 from odradek.env.tls_ports import TlsSettings
 
@@ -71,6 +71,20 @@ NEUTRAL_ONLY: dict[str, tuple[str, ...]] = {
     "group.remote.assignor": ("",),
     "interceptor.classes": ("",),
     "partitioner.availability.timeout.ms": ("0",),
+    "sasl.client.callback.handler.class": ("",),
+    "sasl.login.callback.handler.class": (
+        "",
+        "org.apache.kafka.common.security.oauthbearer.oauthbearerlogincallbackhandler",
+        "org.apache.kafka.common.security.oauthbearer.secured.oauthbearerlogincallbackhandler",
+    ),
+    "sasl.login.class": ("",),
+    "sasl.oauthbearer.jwt.retriever.class": tuple(
+        f"org.apache.kafka.common.security.oauthbearer.{name}jwtretriever"
+        for name in ("default", "clientcredentials", "file")
+    ),
+    "sasl.oauthbearer.jwt.validator.class": tuple(
+        f"org.apache.kafka.common.security.oauthbearer.{name}jwtvalidator" for name in ("default", "client")
+    ),
     "share.acknowledgement.mode": ("implicit",),
 }
 """Keys that are accepted only with these values (in lower case; empty also stands for None)."""
@@ -122,6 +136,16 @@ def _one_of(*names: str) -> Parser:
         return str(value)
 
     return parse
+
+
+def _share(value: Any) -> float:
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        raise ValueError("expected a number from 0.5 to 1") from None
+    if not 0.5 <= share <= 1:
+        raise ValueError("expected a number from 0.5 to 1")
+    return share
 
 
 def _recovery(value: Any) -> str:
@@ -250,6 +274,19 @@ class CommonSettings:
     security_protocol: str = _key("PLAINTEXT", _protocol)
     sasl_mechanism: str = _key("GSSAPI", _text)
     sasl_jaas_config: str | None = attrs.field(default=None, repr=False, metadata={"parse": _optional_text})
+    sasl_oauthbearer_token_endpoint_url: str | None = _key(None, _optional_text)
+    sasl_oauthbearer_client_credentials_client_id: str | None = _key(None, _optional_text)
+    sasl_oauthbearer_client_credentials_client_secret: str | None = attrs.field(
+        default=None, repr=False, metadata={"parse": _optional_text}
+    )
+    sasl_oauthbearer_scope: str | None = _key(None, _optional_text)
+    sasl_login_refresh_window_factor: float = _key(0.8, _share)
+    sasl_login_retry_backoff_ms: int = _key(100, _LONG)
+    sasl_login_retry_backoff_max_ms: int = _key(10_000, _LONG)
+    odradek_sasl_oauthbearer_token_callback: Callable[[], str] | None = attrs.field(
+        default=None, repr=False, metadata={"parse": _callable_or_none}
+    )
+    """The application's own way to a token: it is called beside the client, for each login, and may block."""
     ssl_truststore_location: str | None = _key(None, _optional_text)
     ssl_truststore_type: str = _key("JKS", _upper)
     ssl_truststore_password: str | None = attrs.field(
@@ -307,8 +344,18 @@ class CommonSettings:
         """Encryption and login. Raises `ValueError` for keys that contradict each other."""
         return client_security(
             self.security_protocol,
-            self.sasl_mechanism,
-            self.sasl_jaas_config,
+            LoginKeys(
+                mechanism=self.sasl_mechanism,
+                jaas=self.sasl_jaas_config,
+                token_endpoint=self.sasl_oauthbearer_token_endpoint_url,
+                client_id=self.sasl_oauthbearer_client_credentials_client_id,
+                client_secret=self.sasl_oauthbearer_client_credentials_client_secret,
+                scope=self.sasl_oauthbearer_scope,
+                refresh_window_factor=self.sasl_login_refresh_window_factor,
+                retry_backoff_ms=self.sasl_login_retry_backoff_ms,
+                retry_backoff_ms_max=self.sasl_login_retry_backoff_max_ms,
+                tokens=self.odradek_sasl_oauthbearer_token_callback,
+            ),
             TlsSettings(
                 keystore_type=self.ssl_keystore_type,
                 keystore_location=self.ssl_keystore_location,

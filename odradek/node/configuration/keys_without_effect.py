@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 __all__ = ["KEYS_WITHOUT_EFFECT", "warning_about"]
 
 _BY_REASON: Mapping[str, tuple[str, ...]] = {
-    "GSSAPI, OAUTHBEARER and delegation tokens are missing": (
+    "GSSAPI, client assertions for OAUTHBEARER and delegation tokens are missing": (
         "delegation.token.expiry.check.interval.ms",
         "delegation.token.expiry.time.ms",
         "delegation.token.max.lifetime.ms",
@@ -25,10 +25,7 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "sasl.login.read.timeout.ms",
         "sasl.login.refresh.buffer.seconds",
         "sasl.login.refresh.min.period.seconds",
-        "sasl.login.refresh.window.factor",
         "sasl.login.refresh.window.jitter",
-        "sasl.login.retry.backoff.max.ms",
-        "sasl.login.retry.backoff.ms",
         "sasl.oauthbearer.assertion.algorithm",
         "sasl.oauthbearer.assertion.claim.aud",
         "sasl.oauthbearer.assertion.claim.exp.seconds",
@@ -40,21 +37,6 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "sasl.oauthbearer.assertion.private.key.file",
         "sasl.oauthbearer.assertion.private.key.passphrase",
         "sasl.oauthbearer.assertion.template.file",
-        "sasl.oauthbearer.client.credentials.client.id",
-        "sasl.oauthbearer.client.credentials.client.secret",
-        "sasl.oauthbearer.clock.skew.seconds",
-        "sasl.oauthbearer.expected.audience",
-        "sasl.oauthbearer.expected.issuer",
-        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
-        "sasl.oauthbearer.jwks.endpoint.url",
-        "sasl.oauthbearer.jwt.retriever.class",
-        "sasl.oauthbearer.jwt.validator.class",
-        "sasl.oauthbearer.scope",
-        "sasl.oauthbearer.scope.claim.name",
-        "sasl.oauthbearer.sub.claim.name",
-        "sasl.oauthbearer.token.endpoint.url",
         "security.providers",
     ),
     "Python's `ssl` has no such choice": (

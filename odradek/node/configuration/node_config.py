@@ -32,6 +32,7 @@ from odradek.node.configuration.listener_security import (
     is_listener_key,
     security_of_listeners,
 )
+from odradek.node.configuration.oauth_keys import WAIVED
 from odradek.node.configuration.properties import MalformedProperties, parse_properties
 from odradek.node.configuration.quorum_config import (
     BROKER,
@@ -73,6 +74,7 @@ OWN_DEFS: dict[str, ConfigDef] = {
         (CLEANER_THREADS_PER_DISK, "int", "1", "[1,...]"),
         (TRANSACTIONAL_IDS, "int", "100000", "[1,...]"),
         (SCRAM_SECRET, "password", "", ""),
+        (WAIVED, "string", "", ""),
     )
 }
 """Keys that Kafka does not have. Only the properties file has them; DescribeConfigs leaves them out."""
