@@ -141,7 +141,14 @@ class Login:
         """Why the connection is to be closed before its next request, now; empty: it goes on."""
         if self.is_refused:
             return self.failure
+        if self.is_renewing:
+            return "a request amid the renewal of the login"
         return "the login has expired and was not renewed" if self._now() > self.expires_at else ""
+
+    @property
+    def is_renewing(self) -> bool:
+        """True between the handshake and the last token of a renewal."""
+        return bool(self.principal) and self.state is LoginState.TOKEN
 
     @property
     def may_renew(self) -> bool:
@@ -155,7 +162,8 @@ class Login:
     def handshake(self, request: SaslHandshakeRequest, version: int) -> SaslHandshakeResponse:
         """The answer to the choice of a mechanism; look at `state` afterwards."""
         if self.state is LoginState.DONE:
-            if not self.may_renew:
+            if not self.may_renew or version == 0:
+                # Bare tokens could not be told from requests.
                 return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
             self._renewed_at = self._now()
         elif self.state not in (LoginState.VERSIONS, LoginState.HANDSHAKE):
@@ -182,6 +190,10 @@ class Login:
         self.state = LoginState.BARE_TOKEN if version == 0 else LoginState.TOKEN
         return SaslHandshakeResponse(ErrorCode.NONE, names)
 
+    def ask_out_of_turn(self) -> None:
+        """End the login, because the client asks for something else amid its tokens."""
+        self._fail("another request amid the tokens of a login")
+
     def authenticate(self, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
         """The answer to a token; look at `state` afterwards."""
         if self.state is not LoginState.TOKEN:
@@ -192,9 +204,7 @@ class Login:
             answer = self.take_token(request.auth_bytes)
         except LoginRefused as refused:
             return SaslAuthenticateResponse(ErrorCode.SASL_AUTHENTICATION_FAILED, refused.answer)
-        return SaslAuthenticateResponse(
-            ErrorCode.NONE, None, answer, self._lifetime_ms if self._is_done else 0
-        )
+        return SaslAuthenticateResponse(ErrorCode.NONE, "", answer, self._lifetime_ms if self._is_done else 0)
 
     @property
     def _is_done(self) -> bool:
@@ -237,12 +247,13 @@ class Login:
 
     def _plain(self, token: bytes) -> str:
         """The user of a PLAIN token (RFC 4616)."""
-        try:
-            parts = token.decode().split("\0")
-        except UnicodeDecodeError as error:
-            raise LoginRefused(self._generic(), "PLAIN: not UTF-8") from error
+        # As Java does: bytes that are no UTF-8 become a sign that no password has.
+        parts = token.decode(errors="replace").split("\0")
         if len(parts) != 3:
-            raise LoginRefused(self._generic(), f"PLAIN: {len(parts)} parts where there should be 3")
+            raise LoginRefused(
+                f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}",
+                f"PLAIN: {len(parts)} parts where there should be 3",
+            )
         authorization_id, user, password = parts
         if not user:
             raise LoginRefused("Authentication failed: username not specified", "PLAIN: no user")

@@ -23,8 +23,9 @@ from odradek.serving.contract import Context
 from wire.api import ApiKey
 from wire.api_keys import APIS
 from wire.codec import ELEMENTS_AT_ONCE
-from wire.errors import RemoteProtocolError
+from wire.errors import ErrorCode, RemoteProtocolError
 from wire.framing.frames import skip_tags
+from wire.messages.api_versions import ApiVersionsResponse
 
 __all__ = ["ENTER_SECONDS_MAX", "HALF_OPEN_MAX", "Entered", "Entrance", "NotAuthenticated"]
 
@@ -38,9 +39,9 @@ _PREFIX = struct.Struct(">ii")
 _ASKED: Mapping[LoginState, tuple[int, ...]] = {
     LoginState.VERSIONS: (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE),
     LoginState.HANDSHAKE: (ApiKey.SASL_HANDSHAKE,),
-    LoginState.TOKEN: (ApiKey.SASL_AUTHENTICATE,),
+    LoginState.TOKEN: (ApiKey.SASL_AUTHENTICATE, ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS),
 }
-"""The APIs that a client may ask for, as far as it has come."""
+"""The APIs that a client may ask for, as far as it has come; amid tokens the last two are answered with an error."""
 
 
 class NotAuthenticated(Exception):
@@ -178,7 +179,12 @@ class Entrance:
         context.number += 1
         entry.request_bytes += size + 4
         request, _ = (entry.decode if size <= ELEMENTS_AT_ONCE else entry.decode_large)(view, offset)
-        response: Any = entry.handle(context, request)
+        response: Any
+        if login.state is LoginState.TOKEN and api_key == ApiKey.API_VERSIONS:
+            login.ask_out_of_turn()
+            response = ApiVersionsResponse(ErrorCode.ILLEGAL_SASL_STATE)
+        else:
+            response = entry.handle(context, request)
         if api_key == ApiKey.API_VERSIONS and not response.error_code:
             login.state = LoginState.HANDSHAKE
         answer = bytearray(entry.prefix)

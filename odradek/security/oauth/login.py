@@ -1,7 +1,7 @@
 """The server's side of one login by OAUTHBEARER (KIP-255). PURE.
 
 A token that is refused gets an answer first, which says `invalid_token`. The client then sends one byte 0x01, and only the
-answer to that ends the login (RFC 7628, section 3.2.3). All refusals look alike to the client.
+answer to that ends the login (RFC 7628, section 3.2.3). All refusals of tokens look alike to the client.
 """
 
 from __future__ import annotations
@@ -59,7 +59,11 @@ class BearerLogin:
             self._refusal = str(refused)
             return INVALID_TOKEN
         if message.authorization_id and message.authorization_id != bearer.principal_name:
-            raise TokenLoginFailed("another authorization id than the token's subject")
+            raise TokenLoginFailed(
+                "another authorization id than the token's subject",
+                f"Authentication failed: Client requested an authorization id ({message.authorization_id}) that is "
+                f"different from the token's principal name ({bearer.principal_name})",
+            )
         self.bearer = bearer
         self.seconds_left = bearer.expires_at - self._now()
         return b""

@@ -244,7 +244,9 @@ def _scram(name: str, first: Callable[[Talk, str], bytes], final: Callable[[Talk
         def hold(talk: Talk) -> None:
             talk.handshake(mechanism, version)
             for message in (lambda: first(talk, mechanism), lambda: final(talk)):
-                if "closed" in talk.answers or any("message" in each and each["error"] for each in talk.answers):
+                if "closed" in talk.answers or any(
+                    "message" in each and each["error"] for each in talk.answers
+                ):
                     break
                 (talk.bare if version == 0 else talk.token)(message())
             talk.metadata()
@@ -343,12 +345,8 @@ _bearer("no_token", lambda _: _sent("not.a.token"), b"\x01")
 _bearer("garbage", lambda _: b"garbage")
 _bearer("empty", lambda _: b"")
 _bearer("other_scheme", lambda _: b"n,,\x01auth=Basic abc\x01\x01")
-_bearer(
-    "extensions", lambda talk: _sent(talk.place.issuer.token())[:-1] + b"traceId=123\x01\x01"
-)
-_bearer(
-    "reserved_extension", lambda talk: _sent(talk.place.issuer.token())[:-1] + b"auth=123\x01\x01"
-)
+_bearer("extensions", lambda talk: _sent(talk.place.issuer.token())[:-1] + b"traceId=123\x01\x01")
+_bearer("reserved_extension", lambda talk: _sent(talk.place.issuer.token())[:-1] + b"auth=123\x01\x01")
 _bearer("a_second_try", lambda _: _sent("not.a.token"), b"n,,\x01auth=Bearer x.y.z\x01\x01")
 
 
