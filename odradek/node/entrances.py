@@ -127,7 +127,7 @@ class Entrances:
             listener,
             clock=self._env.clock,
             table=table,
-            frame_bytes_max=config.get_int("sasl.server.max.receive.size"),
+            frame_bytes_max=security.frame_bytes_max,
             refusal_delay_seconds=config.get_int("connection.failed.authentication.delay.ms") / 1000,
             tls=self._encryption(security),
             new_login=self._logins(security) if security.has_sasl else None,

@@ -123,6 +123,8 @@ class Login:
         """`User:NAME` once the client is known."""
         self.expires_at = float("inf")
         """The time at which the login must have been renewed."""
+        self.refusal_delay_seconds = 0.0
+        """A refusal is answered so much later."""
         self.failure = ""
         """Why it failed, for the node's log."""
 

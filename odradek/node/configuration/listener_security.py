@@ -20,6 +20,14 @@ from odradek.node.configuration.oauth_keys import (
     oauth_settings,
     token_request,
 )
+from odradek.node.configuration.plain_logins import (
+    OWN_LOGIN_KEYS,
+    PASSWORD_FILE,
+    USERNAME,
+    USERS_FILE,
+    own_login,
+    own_users,
+)
 from odradek.security.jaas import JaasLine, MalformedJaas, parse_jaas
 from odradek.security.oauth.oauth_settings import OauthSettings
 from odradek.security.principals import MalformedRule, PrincipalRules
@@ -87,6 +95,8 @@ class ListenerSecurity:
     mechanisms: tuple[str, ...] = ()
     plain_users: Mapping[str, str] = attrs.field(repr=False, factory=dict)
     session_ms_max: Mapping[str, int] = attrs.field(factory=dict)
+    frame_bytes_max: int = 524_288
+    """The largest frame of a client that has not logged in (`sasl.server.max.receive.size`)."""
     oauth: OauthSettings | None = None
     tls: TlsSettings | None = None
     principal_rules: PrincipalRules = attrs.field(factory=PrincipalRules)
@@ -101,9 +111,10 @@ class ListenerSecurity:
 class _Keys:
     """The values that hold for one listener."""
 
-    def __init__(self, name: str, explicit: Mapping[str, str]) -> None:
+    def __init__(self, name: str, explicit: Mapping[str, str], secrets: Mapping[str, str]) -> None:
         self.name = name
         self._explicit = explicit
+        self._secrets = secrets
         self._prefix = f"{LISTENER_PREFIX}{name.lower()}."
 
     def place(self, key: str) -> str:
@@ -146,6 +157,16 @@ class _Keys:
             raise ConfigError(WAIVED, ",".join(sorted(unknown)), "audience, issuer, or both")
         return named
 
+    @property
+    def own_login(self) -> tuple[str, str] | None:
+        """Username and password in our own form. Raises `ConfigError`."""
+        return own_login(self.place, self._explicit, self._secrets)
+
+    @property
+    def own_users(self) -> Mapping[str, str] | None:
+        """The users of PLAIN in our own form. Raises `ConfigError`."""
+        return own_users(self.place, self._explicit, self._secrets)
+
     def jaas(self, mechanism: str) -> tuple[str, JaasLine | None]:
         """The place of a mechanism's login module, and the module."""
         place = f"{self._prefix}{mechanism.lower()}.{_JAAS}"
@@ -172,6 +193,11 @@ def is_listener_key(key: str, names: tuple[str, ...]) -> bool:
             mechanism, _, after = rest.partition(".")
             if mechanism.upper() in BUILT:
                 rest = after
+            if rest == _JAAS:
+                # As in Kafka: a login module belongs to a mechanism.
+                return mechanism.upper() in BUILT
+            if rest in OWN_LOGIN_KEYS:
+                return rest != after
             return rest.startswith(("sasl.", "ssl.", "connections.max.reauth.ms")) and rest in broker_defs()
     return False
 
@@ -182,8 +208,12 @@ def security_of_listeners(
     own: Sequence[str],
     controller_names: Sequence[str],
     inter_broker: str,
+    secrets: Mapping[str, str] | None = None,
 ) -> dict[str, ListenerSecurity]:
-    """The security of a node's `own` listeners, and of the controllers' that it connects to. Raises `ConfigError`."""
+    """The security of a node's `own` listeners, and of the controllers' that it connects to. Raises `ConfigError`.
+
+    `secrets` has the contents of the files that keys name, by key.
+    """
     node_keys = {
         inter_broker: "sasl.mechanism.inter.broker.protocol",
         controller_names[0]: "sasl.mechanism.controller.protocol",
@@ -200,6 +230,7 @@ def security_of_listeners(
             name,
             protocols[name],
             explicit,
+            secrets=secrets,
             node_mechanism_key=node_keys.get(name),
             is_controllers=name in controller_names,
             serves=name in own,
@@ -212,6 +243,7 @@ def listener_security(
     protocol: str,
     explicit: Mapping[str, str],
     *,
+    secrets: Mapping[str, str] | None = None,
     node_mechanism_key: str | None = None,
     is_controllers: bool = False,
     serves: bool = True,
@@ -222,7 +254,7 @@ def listener_security(
 
     Raises `ConfigError`, whose text has no secrets.
     """
-    keys = _Keys(name, explicit)
+    keys = _Keys(name, explicit, secrets or {})
     if protocol == "PLAINTEXT":
         return ListenerSecurity(name, protocol)
     tls = rules = None
@@ -240,23 +272,36 @@ def listener_security(
     _refuse_foreign(keys, mechanisms)
     users: Mapping[str, str] = {}
     if PLAIN in mechanisms and serves:
-        place, line = keys.jaas(PLAIN)
-        if line is None:
-            raise InvalidConfiguration(
-                place, None, f'{place} is missing: it has the users of PLAIN as user_NAME="PASSWORD"'
-            )
-        users = line.users
+        users = _plain_users(keys)
     return ListenerSecurity(
         name,
         protocol,
         mechanisms,
         users,
         {each: keys.number("connections.max.reauth.ms", each) for each in mechanisms},
+        keys.number("sasl.server.max.receive.size", ""),
         _oauth(keys) if OAUTHBEARER in mechanisms and serves else None,
         tls,
         rules or PrincipalRules(),
         None if node_mechanism_key is None else _node_login(keys, node_mechanism_key, mechanisms, explicit),
     )
+
+
+def _plain_users(keys: _Keys) -> Mapping[str, str]:
+    """Those whom a listener lets in by PLAIN, in Kafka's form or in ours. Raises `ConfigError`."""
+    place, line = keys.jaas(PLAIN)
+    own = keys.own_users
+    if own is not None:
+        if line is not None and line.users:
+            raise ConfigError(place, HIDDEN, f"no users, because {keys.place(USERS_FILE)} names them")
+        return own
+    if line is None:
+        raise InvalidConfiguration(
+            place,
+            None,
+            f'{place} is missing: it has the users of PLAIN as user_NAME="PASSWORD" (or name a file in {USERS_FILE})',
+        )
+    return line.users
 
 
 def _refuse_foreign(keys: _Keys, mechanisms: Sequence[str]) -> None:
@@ -334,9 +379,17 @@ def _node_login(
             {} if line is None else line.options,
         )
         return Credentials(mechanism, token_request=request)
+    own = keys.own_login
+    if own is not None:
+        if line is not None and line.username is not None:
+            raise ConfigError(place, HIDDEN, f"no username, because {keys.place(USERNAME)} has one")
+        return Credentials(mechanism, *own)
     if line is None or line.username is None or line.password is None:
         raise InvalidConfiguration(
-            place, None, f"{place} must have the username and password by which nodes log in to each other"
+            place,
+            None,
+            f"{place} must have the username and password by which nodes log in to each other "
+            f"(or set {USERNAME} and {PASSWORD_FILE})",
         )
     return Credentials(mechanism, line.username, line.password)
 

@@ -31,6 +31,9 @@ __all__ = ["ENTER_SECONDS_MAX", "HALF_OPEN_MAX", "Entered", "Entrance", "NotAuth
 
 ENTER_SECONDS_MAX = 10.0
 """Time for handshake and login together. Honest clients need a few round trips."""
+LARGE_FRAME_BYTES = 16 * 1024
+LARGE_BYTES_MAX = 16 * 1024 * 1024
+"""The bytes that all larger frames together may claim. Tokens of a few kilobytes are let in whatever others claim."""
 HALF_OPEN_MAX = 1000
 """The most clients of a listener that have not yet shown who they are."""
 _SIZE = struct.Struct(">i")
@@ -88,6 +91,7 @@ class Entrance:
         self._refusal_delay_seconds = refusal_delay_seconds
         self._tls = tls
         self._new_login = new_login
+        self._large_bytes = 0
         self._half_open: dict[str, dict[Conn, None]] = {}
         self.failed = 0
         """Clients that were not let in, since the start."""
@@ -130,6 +134,7 @@ class Entrance:
                 context.principal = principal
         if self._new_login is not None:
             login = self._new_login()
+            login.refusal_delay_seconds = self._refusal_delay_seconds
             context.login = login
             await self._log_in(conn, context, login)
             context.principal = login.principal
@@ -137,17 +142,35 @@ class Entrance:
 
     async def _log_in(self, conn: Conn, context: Context, login: Login) -> None:
         while login.state is not LoginState.DONE:
-            frame = await _read_frame(conn, self._frame_bytes_max)
-            if login.state is LoginState.BARE_TOKEN:
-                answer = self._take_bare_token(login, frame)
-            else:
-                answer = self._answer(context, login, frame)
+            # The frame is in no variable here: nothing of the client's is kept while a refusal waits.
+            answer = await self._take_frame(conn, context, login)
             if login.state is LoginState.FAILED:
                 await self._clock.sleep_until(self._clock.monotonic() + self._refusal_delay_seconds)
             if answer:
                 await _send_all(conn, answer)
             if login.state is LoginState.FAILED:
                 raise NotAuthenticated(login.failure)
+
+    async def _take_frame(self, conn: Conn, context: Context, login: Login) -> bytes:
+        """Read one frame, and handle it. Raises `ConnectionLost`, `RemoteProtocolError`."""
+        (size,) = _SIZE.unpack(await _read(conn, _SIZE.size))
+        if not 0 <= size <= self._frame_bytes_max:
+            raise RemoteProtocolError(
+                f"frame of {size} bytes before authentication; allowed are 0 to {self._frame_bytes_max}"
+            )
+        claimed = size if size > LARGE_FRAME_BYTES else 0
+        if claimed and self._large_bytes + claimed > LARGE_BYTES_MAX:
+            raise RemoteProtocolError(
+                f"frame of {size} bytes, while those of others that are not authenticated have {self._large_bytes}"
+            )
+        self._large_bytes += claimed
+        try:
+            frame = await _read(conn, size)
+        finally:
+            self._large_bytes -= claimed
+        if login.state is LoginState.BARE_TOKEN:
+            return self._take_bare_token(login, frame)
+        return self._answer(context, login, frame)
 
     def _take_bare_token(self, login: Login, frame: bytearray) -> bytes:
         """A token behind SaslHandshake version 0. A refusal has no answer there."""
@@ -192,16 +215,6 @@ class Entrance:
         _PREFIX.pack_into(answer, 0, len(answer) - 4, correlation_id)
         entry.response_bytes += len(answer)
         return bytes(answer)
-
-
-async def _read_frame(conn: Conn, bytes_max: int) -> bytearray:
-    """One frame without its size, and not a byte more. Raises `ConnectionLost`, `RemoteProtocolError`."""
-    (size,) = _SIZE.unpack(await _read(conn, _SIZE.size))
-    if not 0 <= size <= bytes_max:
-        raise RemoteProtocolError(
-            f"frame of {size} bytes before authentication; allowed are 0 to {bytes_max}"
-        )
-    return await _read(conn, size)
 
 
 async def _read(conn: Conn, count: int) -> bytearray:
