@@ -274,6 +274,11 @@ class CommonSettings:
     security_protocol: str = _key("PLAINTEXT", _protocol)
     sasl_mechanism: str = _key("GSSAPI", _text)
     sasl_jaas_config: str | None = attrs.field(default=None, repr=False, metadata={"parse": _optional_text})
+    odradek_sasl_username: str | None = _key(None, _optional_text)
+    """With the password, it stands instead of a login module."""
+    odradek_sasl_password: str | None = attrs.field(
+        default=None, repr=False, metadata={"parse": _optional_text}
+    )
     sasl_oauthbearer_token_endpoint_url: str | None = _key(None, _optional_text)
     sasl_oauthbearer_client_credentials_client_id: str | None = _key(None, _optional_text)
     sasl_oauthbearer_client_credentials_client_secret: str | None = attrs.field(
@@ -347,6 +352,8 @@ class CommonSettings:
             LoginKeys(
                 mechanism=self.sasl_mechanism,
                 jaas=self.sasl_jaas_config,
+                username=self.odradek_sasl_username,
+                password=self.odradek_sasl_password,
                 token_endpoint=self.sasl_oauthbearer_token_endpoint_url,
                 client_id=self.sasl_oauthbearer_client_credentials_client_id,
                 client_secret=self.sasl_oauthbearer_client_credentials_client_secret,

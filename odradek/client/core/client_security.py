@@ -32,6 +32,8 @@ class LoginKeys:
 
     mechanism: str
     jaas: str | None = attrs.field(repr=False)
+    username: str | None = None
+    password: str | None = attrs.field(default=None, repr=False)
     token_endpoint: str | None = None
     client_id: str | None = None
     client_secret: str | None = attrs.field(default=None, repr=False)
@@ -70,8 +72,17 @@ def _credentials(login: LoginKeys) -> Credentials:
         raise ValueError(f"sasl.mechanism={mechanism!r} is not built; expected one of {', '.join(known)}")
     if mechanism == OAUTHBEARER:
         return Credentials(mechanism, token_request=None if login.tokens else _token_request(login))
+    if login.username is not None or login.password is not None:
+        if login.username is None or login.password is None or login.jaas:
+            raise ValueError(
+                "odradek.sasl.username and odradek.sasl.password go together, and stand instead of sasl.jaas.config"
+            )
+        return Credentials(mechanism, login.username, login.password)
     if not login.jaas:
-        raise ValueError("sasl.jaas.config is missing: it has username and password")
+        raise ValueError(
+            "sasl.jaas.config is missing: it has username and password (or set odradek.sasl.username and "
+            "odradek.sasl.password)"
+        )
     line = _parsed(login.jaas)
     if line.username is None or line.password is None:
         raise ValueError("sasl.jaas.config must have username and password")
