@@ -2,8 +2,8 @@
 
 `SecuredEnv` is a world whose network dials so. What connects to other nodes stays as it is, and knows no security.
 
-A login may last only so long (KIP-368). Such a connection says from when on another one should take its place: what
-connects to other nodes then dials again, between two requests, and nobody waits for a renewal in the midst of answers.
+A login may last only so long (KIP-368). Such a connection says from when on another one should take its place. What
+connects to other nodes then dials again, between two requests.
 """
 
 from __future__ import annotations

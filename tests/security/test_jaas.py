@@ -73,7 +73,7 @@ def test_any_password_comes_back(password: str) -> None:
 
 @given(st.text(alphabet="ab=;\"'\\ /*\n7", max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """No other exception, and no endless search."""
+    """There is one exception only, and the search ends."""
     try:
         assert isinstance(parse_jaas(text).module, str)
     except MalformedJaas:

@@ -130,7 +130,7 @@ def test_a_token_is_kept_until_it_is_old() -> None:
 
 
 def test_no_token_is_no_login() -> None:
-    """An issuer that is away, and a document that is none, are told in one line without secrets."""
+    """An issuer that is away, and a document of another kind, are told in one line without secrets."""
     with token_endpoint(Issuer()) as endpoint:
         endpoint.is_away = True
         with pytest.raises(TokenUnavailable, match="answers 503") as caught:
@@ -150,7 +150,7 @@ def test_no_token_is_no_login() -> None:
     ],
 )
 def test_keys_that_lead_to_no_token_are_refused(keys: dict[str, object], reason: str) -> None:
-    """A client without a way to a token is not made, and the text says what is missing."""
+    """The text says what is missing, before there is a client."""
     common = {
         "bootstrap.servers": "h:1",
         "security.protocol": "SASL_SSL",

@@ -1,4 +1,4 @@
-"""Attacks on logins by SASL: nothing is served, memory stays bounded, and honest clients are not disturbed.
+"""Attacks on logins by SASL: nothing is served, memory stays bounded, and honest clients go on.
 
 Short forms run always; the full ones by `make test-security`.
 """
@@ -173,7 +173,7 @@ def test_oversized_frames_in_full(secured: SecuredNode) -> None:
 
 
 def test_slow_starts(secured: SecuredNode) -> None:
-    """Connections that say nothing, or half a size, do not keep others out."""
+    """Beside connections that are silent, or have sent half a size, others come in."""
     with _undisturbed(secured):
         silent = [RawClient(secured.sasl) for _ in range(200)]
         for client in silent[::2]:
@@ -201,7 +201,7 @@ def _token(client: RawClient, data: bytes) -> tuple[int, bytes]:
 
 
 def test_a_replayed_login(secured: SecuredNode) -> None:
-    """Messages that have let somebody in are of no use a second time, and not on another listener either."""
+    """Messages that have let somebody in fail a second time, on the same listener and on another."""
     honest = ScramClient(MECHANISMS["SCRAM-SHA-512"], "alice", "alice-secret", "a-nonce-of-before")
     first = honest.first()
     with RawClient(secured.sasl) as client:

@@ -92,7 +92,7 @@ def test_an_unknown_user_looks_like_a_wrong_password() -> None:
 
 
 def test_the_salt_of_nobody_needs_the_secret() -> None:
-    """Without it, nobody can tell which salts were made up."""
+    """Which salts were made up can be told only by it."""
     first = ScramClient(SHA256, "nobody", "x", NONCE).first()
     assert server({}).answer(first) == server({}).answer(first)
     assert server({}).answer(first) != server({}, b"another secret").answer(first)

@@ -6,8 +6,8 @@ node does not start. Audience and issuer can be waived by name, in a key of our 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from urllib.parse import urlsplit
 
 from metadata_quorum.config.config_defs import ConfigError, ConfigValue, InvalidConfiguration
 from odradek.env.token_ports import DocumentAddress, TokenRequest
@@ -17,7 +17,8 @@ __all__ = ["LOGIN_HANDLERS", "VALIDATOR_HANDLERS", "WAIVED", "oauth_settings", "
 
 WAIVED = "odradek.sasl.oauthbearer.waived"
 """Our own key: which of `audience` and `issuer` tokens may have as they like."""
-SCHEMES = ("https", "http", "file")
+_SERVER = re.compile(r"https?://(?:\[[0-9a-fA-F:.]+\]|[^\s/?#@:\[\]]+)(?::[0-9]{1,5})?(?:[/?][^\s#]*)?\Z")
+_FILE = re.compile(r"file:///[^\s?#]+\Z")
 VALIDATOR_HANDLERS = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler",
@@ -27,10 +28,6 @@ LOGIN_HANDLERS = (
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
 )
 """Names of Kafka's own handlers, now and before version 4, which mean what is built in."""
-_PREFIX = "sasl.oauthbearer."
-_JWKS = f"{_PREFIX}jwks.endpoint."
-_TOKEN_ENDPOINT = f"{_PREFIX}token.endpoint.url"
-_CREDENTIALS = f"{_PREFIX}client.credentials."
 
 Read = Callable[[str], ConfigValue]
 Place = Callable[[str], str]
@@ -43,21 +40,25 @@ def oauth_settings(
 
     `read` gives the value of a key, `place` the key as it stands in the file; `options` are those of the login module.
     """
-    audience = read(f"{_PREFIX}expected.audience")
+    audience = read("sasl.oauthbearer.expected.audience")
     expectations = TokenExpectations(
         frozenset(str(each) for each in audience) if isinstance(audience, list) else frozenset(),
-        _text(read, f"{_PREFIX}expected.issuer"),
-        _number(read, f"{_PREFIX}clock.skew.seconds"),
-        _text(read, f"{_PREFIX}sub.claim.name"),
-        _text(read, f"{_PREFIX}scope.claim.name"),
+        _text(read, "sasl.oauthbearer.expected.issuer"),
+        _number(read, "sasl.oauthbearer.clock.skew.seconds"),
+        _text(read, "sasl.oauthbearer.sub.claim.name"),
+        _text(read, "sasl.oauthbearer.scope.claim.name"),
     )
-    url = _url(read, place, f"{_JWKS}url", "it names the issuer's keys (JWKS), by which tokens are checked")
-    for what, value in (
-        ("audience", expectations.expected_audience),
-        ("issuer", expectations.expected_issuer),
+    url = _url(
+        read,
+        place,
+        "sasl.oauthbearer.jwks.endpoint.url",
+        "it names the issuer's keys (JWKS), by which tokens are checked",
+    )
+    for what, key, value in (
+        ("audience", "sasl.oauthbearer.expected.audience", expectations.expected_audience),
+        ("issuer", "sasl.oauthbearer.expected.issuer", expectations.expected_issuer),
     ):
         if not value and what not in waived:
-            key = f"{_PREFIX}expected.{what}"
             raise InvalidConfiguration(
                 key,
                 None,
@@ -66,9 +67,9 @@ def oauth_settings(
     return OauthSettings(
         KeySourceSettings(
             _address(url, options),
-            _number(read, f"{_JWKS}refresh.ms"),
-            _number(read, f"{_JWKS}retry.backoff.ms"),
-            _number(read, f"{_JWKS}retry.backoff.max.ms"),
+            _number(read, "sasl.oauthbearer.jwks.endpoint.refresh.ms"),
+            _number(read, "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
+            _number(read, "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms"),
         ),
         expectations,
     )
@@ -79,17 +80,22 @@ def token_request(read: Read, place: Place, options: Mapping[str, str]) -> Token
 
     Before Kafka 4.1, id, secret and scope stood in the login module's options.
     """
-    url = _url(read, place, _TOKEN_ENDPOINT, "it gives the tokens by which nodes log in to each other")
-    client_id = _text(read, f"{_CREDENTIALS}client.id") or options.get("clientId", "")
-    if urlsplit(url).scheme != "file" and not client_id:
-        key = f"{_CREDENTIALS}client.id"
+    url = _url(
+        read,
+        place,
+        "sasl.oauthbearer.token.endpoint.url",
+        "it gives the tokens by which nodes log in to each other",
+    )
+    client_id = _text(read, "sasl.oauthbearer.client.credentials.client.id") or options.get("clientId", "")
+    if _FILE.match(url) is None and not client_id:
+        key = "sasl.oauthbearer.client.credentials.client.id"
         raise InvalidConfiguration(key, None, f"{place(key)} is missing: the token endpoint asks who one is")
     factor = read("sasl.login.refresh.window.factor")
     return TokenRequest(
         _address(url, options),
         client_id,
-        _text(read, f"{_CREDENTIALS}client.secret") or options.get("clientSecret", ""),
-        _text(read, f"{_PREFIX}scope") or options.get("scope", ""),
+        _text(read, "sasl.oauthbearer.client.credentials.client.secret") or options.get("clientSecret", ""),
+        _text(read, "sasl.oauthbearer.scope") or options.get("scope", ""),
         float(factor) if isinstance(factor, int | float) else 0.8,
         _number(read, "sasl.login.retry.backoff.ms"),
         _number(read, "sasl.login.retry.backoff.max.ms"),
@@ -100,12 +106,7 @@ def _url(read: Read, place: Place, key: str, purpose: str) -> str:
     url = _text(read, key)
     if not url:
         raise InvalidConfiguration(key, None, f"{place(key)} is missing: {purpose}")
-    try:
-        parts = urlsplit(url)
-        is_good = parts.scheme in SCHEMES and bool(parts.path if parts.scheme == "file" else parts.hostname)
-    except ValueError:
-        is_good = False
-    if not is_good or "@" in parts.netloc:
+    if _SERVER.match(url) is None and _FILE.match(url) is None:
         raise ConfigError(place(key), url, "an address: https://HOST/PATH, http://HOST/PATH or file:///PATH")
     return url
 

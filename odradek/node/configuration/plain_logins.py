@@ -1,7 +1,7 @@
 """A plain form for names and passwords beside Kafka's login modules: keys of our own, with secrets in files. PURE.
 
-`odradek.sasl.username` and `odradek.sasl.password.file` are how a node logs in at others; `odradek.sasl.plain.users.file`
-has those whom a listener lets in by PLAIN, as lines of NAME=PASSWORD. Each may stand behind `listener.name.NAME.`.
+By `odradek.sasl.username` and `odradek.sasl.password.file` a node logs in at others. `odradek.sasl.plain.users.file` has
+the users of PLAIN, as lines of NAME=PASSWORD. Each may stand behind `listener.name.NAME.`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a listener asks of tokens, and where the keys of their issuer are: values of Kafka's keys. PURE.
 
-These are apart from the code that uses them, which needs the library for tokens: a node without tokens never loads it.
+They stand apart from the code that uses them. That code loads the library for tokens, which most nodes do without.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""`python -m tests.conformance.sasl record`: what an Apache Kafka, started here, says in the conversations."""
+"""What an Apache Kafka, started here, says in the conversations; and the page of the differences.
+
+python -m tests.conformance.sasl record
+python -m tests.conformance.sasl document
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,17 @@ from pathlib import Path
 
 from bench.kafka_server import HEAP, run_tool, start_kafka
 from bench.processes import free_ports
+from tests.conformance.sasl import document as page
 from tests.conformance.sasl.recording import PATH, ask_all, write
 from tests.conformance.sasl.servers import SCRAM_USERS, Place, settings
 from tests.security.issuer import Issuer
 
 
 def main() -> int:
-    """Start Kafka, make its users, and record."""
+    """Start Kafka, make its users, and record; or write the page."""
+    if sys.argv[1:] == ["document"]:
+        page.PATH.write_text(page.render())
+        return 0
     if sys.argv[1:] != ["record"]:
         print(__doc__, file=sys.stderr)
         return 2

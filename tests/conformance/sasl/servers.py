@@ -1,7 +1,7 @@
 """The listeners that the conversations are held with: the same keys for Apache Kafka and for our node.
 
 `SASL` takes every mechanism; `SHORT` too, but a login lasts for a minute there. Users: `carol` and `dave` by PLAIN,
-`alice` and `a,b=c` by SCRAM; whoever has a token of the issuer.
+`alice` and `a,b=c` by SCRAM, and all who have a token of the issuer.
 """
 
 from __future__ import annotations

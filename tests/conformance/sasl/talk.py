@@ -74,7 +74,7 @@ class Talk:
             self.answers.append({"bare": self._shown(self.last)})
 
     def metadata(self) -> None:
-        """A request that needs a login. Kafka may answer it without a word, and without the brokers."""
+        """A request that needs a login. Kafka may answer it with nothing inside."""
         self._ask(MetadataRequest([]), 9, lambda answer: "served" if answer.brokers else "answered empty")
 
     def raw(self, data: bytes) -> None:
@@ -113,7 +113,7 @@ class Talk:
         return self._scram.first()
 
     def finish_scram(self) -> bytes:
-        """The client's proof; what was no challenge gets one that proves nothing."""
+        """The client's proof; a message that is no challenge gets a wrong one."""
         assert self._scram is not None
         if _SCRAM_FIRST.match(self.last.decode()) is None:
             return f"c=biws,r={NONCE}x,p={'A' * 43}=".encode()

@@ -9,6 +9,7 @@ import pytest
 from bench.processes import combined_node_properties, free_ports
 from tests.conformance.sasl.cases import all_cases
 from tests.conformance.sasl.deliberate import DELIBERATE
+from tests.conformance.sasl.document import PATH, render
 from tests.conformance.sasl.recording import SEAL, ask_all, compare, load, seal
 from tests.conformance.sasl.servers import SCRAM_USERS, Place, settings
 from tests.security.issuer import Issuer
@@ -47,6 +48,12 @@ def test_the_recording_is_of_these_conversations() -> None:
     assert SEAL.read_text().strip() == seal(), (
         "the cases have changed: `python -m tests.conformance.sasl record` asks Apache Kafka again"
     )
+
+
+def test_the_page_lists_the_differences() -> None:
+    """docs/logins.md, as `python -m tests.conformance.sasl document` writes it."""
+    assert PATH.read_text() == render()
+    assert f"holds {len(load())} conversations" in PATH.read_text()
 
 
 def test_every_answer_is_kafkas_or_deliberate(place: Place) -> None:
