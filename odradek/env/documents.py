@@ -51,7 +51,7 @@ def _ask(parts: SplitResult, address: DocumentAddress) -> bytes:
     connection = http.client.HTTPConnection(parts.hostname, port)
     connection.sock = sock
     try:
-        with _ended_when_late(sock) as is_late:
+        with _ended_when_late(sock):
             if parts.scheme == "https":
                 connection.sock = _trusted(address).wrap_socket(sock, server_hostname=parts.hostname)
             path = parts.path or "/"
@@ -61,18 +61,18 @@ def _ask(parts: SplitResult, address: DocumentAddress) -> bytes:
             answer = connection.getresponse()
             if answer.status != http.client.OK:
                 raise DocumentMissing(f"the server answers {answer.status}")
-            data = answer.read(BYTES_MAX + 1)
-            if is_late.is_set():
-                raise DocumentMissing(f"no whole answer within {FETCH_SECONDS_MAX:g} s")
-            return data
+            return answer.read(BYTES_MAX + 1)
     finally:
         connection.close()
         sock.close()
 
 
 @contextmanager
-def _ended_when_late(sock: socket.socket) -> Iterator[threading.Event]:
-    """Shut the connection down when its time is up; the event says so. TLS takes the descriptor over, so it is copied."""
+def _ended_when_late(sock: socket.socket) -> Iterator[None]:
+    """Shut the connection down when its time is up. TLS takes the descriptor over, so it is copied.
+
+    Raises `DocumentMissing` then, whatever came of the body.
+    """
     is_late = threading.Event()
     copy = sock.dup()
 
@@ -85,11 +85,13 @@ def _ended_when_late(sock: socket.socket) -> Iterator[threading.Event]:
     timer.daemon = True
     timer.start()
     try:
-        yield is_late
+        yield
     finally:
         timer.cancel()
         timer.join()
         copy.close()
+        if is_late.is_set():
+            raise DocumentMissing(f"no whole answer within {FETCH_SECONDS_MAX:g} s")
 
 
 def _trusted(address: DocumentAddress) -> ssl.SSLContext:

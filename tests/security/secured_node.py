@@ -19,7 +19,7 @@ from bench.processes import ServerProcess, combined_node_properties, free_ports
 from tests.security.issuer import Issuer
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
-SCRAM_USERS = {"alice": "alice-secret", "bob": "bob-secret"}
+SCRAM_USERS = {"alice": "alice-secret", "bob": "bob-secret", "jürgen, é=è": "jürgen, é=è-secret"}
 
 
 @attrs.frozen
@@ -122,7 +122,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredNode]:
     issuer = Issuer()
     (directory / "jwks.json").write_bytes(issuer.document())
     users = [
-        f"{mechanism}=[name={name},password={password}]"
+        f'{mechanism}=[name="{name}",password="{password}"]'
         for name, password in SCRAM_USERS.items()
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
     ]

@@ -36,6 +36,16 @@ def test_a_record_in_and_out(
     assert CLIENTS[client](secured, LOGINS[way], fresh_topic("interop")) == b"value"
 
 
+@pytest.mark.parametrize("client", ["confluent-kafka", "aiokafka"])
+def test_a_name_with_any_letters(
+    secured: SecuredNode, client: str, fresh_topic: Callable[[str], str]
+) -> None:
+    """Letters beyond ASCII, a comma and an equal sign mean to each client what they mean to the node."""
+    # kafka-python sends a comma as it is, which ends the name (RFC 5802, section 5.1).
+    login = Login("SCRAM-SHA-512", "jürgen, é=è")
+    assert CLIENTS[client](secured, login, fresh_topic("interop")) == b"value"
+
+
 def _java(secured: SecuredNode, login: Login, directory: Path, topic: str) -> list[str]:
     """The topics that Kafka's own tool sees, once it has made one."""
     path = directory / "client.properties"

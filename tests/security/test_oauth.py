@@ -6,18 +6,23 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 from joserfc.jwk import KeySet
 
+from odradek.env import documents
 from odradek.env.documents import fetch_document
 from odradek.env.ports import DocumentMissing
 from odradek.env.real import RealEnv
@@ -222,6 +227,7 @@ def test_nobody_asks_for_another_name_than_the_tokens() -> None:
         b'{"keys": 1}',
         b'{"keys": []}',
         b'{"keys": [1, {}, {"kty": "RSA"}]}',
+        b'{"keys": [{"kty": []}, {"kty": {}}, {"use": {}}, {"kty": "EC", "crv": []}]}',
         b"[" * 100_000,
     ],
 )
@@ -277,6 +283,64 @@ def test_documents_are_bounded_and_redirects_not_followed() -> None:
     for url in ("ftp://127.0.0.1/x", "file:///nowhere/at/all", "http://127.0.0.1:1/x", "nonsense"):
         with pytest.raises(DocumentMissing):
             fetch_document(DocumentAddress(url))
+
+
+@contextmanager
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """The port of a server that does `serve` with its first connection."""
+
+    def accept() -> None:
+        conn, _ = listener.accept()
+        with conn, suppress(OSError):
+            serve(conn)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            thread.join()
+
+
+def test_a_slow_server_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is for the whole answer: a byte now and then does not prolong it."""
+    monkeypatch.setattr(documents, "FETCH_SECONDS_MAX", 0.2)
+    gone = threading.Event()
+
+    def drip(conn: socket.socket) -> None:
+        conn.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+        while not gone.wait(0.01):
+            conn.sendall(b"x")
+
+    with listening(drip) as port:
+        try:
+            with pytest.raises(DocumentMissing, match="whole answer"):
+                fetch_document(DocumentAddress(f"http://127.0.0.1:{port}/keys"))
+        finally:
+            gone.set()
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_a_server_is_believed_by_its_authority_alone(tmp_path: Path, is_trusted: bool) -> None:
+    """`https` asks for a certificate of the named authority, and for the name in it."""
+    authority = trustme.CA()
+    (authority if is_trusted else trustme.CA()).cert_pem.write_to_path(tmp_path / "authority.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+
+    def serve(conn: socket.socket) -> None:
+        with context.wrap_socket(conn, server_side=True) as secured:
+            secured.recv(4096)
+            secured.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + ISSUER.document())
+
+    with listening(serve) as port:
+        address = DocumentAddress(f"https://127.0.0.1:{port}/keys", str(tmp_path / "authority.pem"))
+        if is_trusted:
+            assert decode_keys(fetch_document(address)).keys
+        else:
+            with pytest.raises(DocumentMissing, match="certificate"):
+                fetch_document(address)
 
 
 class Notes:

@@ -98,6 +98,28 @@ def test_a_refused_token_is_told_and_not_shown(secured: SecuredNode) -> None:
     assert token not in str(caught.value)
 
 
+def _fails() -> str:
+    raise RuntimeError("a-secret-inside")
+
+
+@pytest.mark.parametrize(
+    ("callback", "reason"),
+    [(_fails, "raised RuntimeError"), (lambda: None, "gave no token"), (lambda: "ü", "gave no token")],
+)
+def test_an_application_without_a_token_is_told(
+    secured: SecuredNode, callback: Callable[[], str], reason: str
+) -> None:
+    """Whatever its function does, the client goes on: the login fails, and that alone."""
+    settings = AdminSettings.from_properties(
+        _keys(secured, **{"odradek.sasl.oauthbearer.token.callback": callback})
+    )
+    with Client(secured.sasl, config=settings.client_config(fail_fast=True)) as client:
+        for _ in range(2):
+            with pytest.raises(AuthenticationFailed, match=reason) as caught:
+                client.admin.describe_cluster()
+            assert "a-secret-inside" not in str(caught.value)
+
+
 def test_an_endpoint_that_refuses_ends_the_login(secured: SecuredNode) -> None:
     """A wrong secret is told at once, and not shown."""
     with token_endpoint(secured.issuer) as endpoint:

@@ -40,6 +40,7 @@ from wire.messages.sasl_handshake import SaslHandshakeRequest
 
 MUTATIONS, MUTATIONS_FULL = 400, 10_000
 ATTACKERS = 8
+REFUSAL_DELAY_SECONDS = 0.01
 GROWTH_BYTES_MAX = 64 << 20
 INVALID_TOKEN = b'{"status":"invalid_token"}'
 
@@ -309,6 +310,52 @@ def test_forged_and_expired_tokens(secured: SecuredNode) -> None:
                     client.read_frame()
         with RawClient(secured.sasl) as client:
             assert _bearer(client, secured.issuer.token()) == (0, b"")
+
+
+def test_keys_are_rotated_under_a_running_node(secured: SecuredNode) -> None:
+    """A token by a new key has the keys fetched; until then it is refused. A broken document changes nothing."""
+    path = secured.directory / "jwks.json"
+    before = path.read_bytes()
+    other = Issuer(RSAKey.generate_key(2048, {"kid": "new"}))
+
+    def is_taken(issuer: Issuer) -> bool:
+        with RawClient(secured.sasl) as client:
+            return _bearer(client, issuer.token())[1] == b""
+
+    try:
+        assert not is_taken(other)
+        keys = json.loads(before)["keys"] + json.loads(other.document())["keys"]
+        path.write_text(json.dumps({"keys": keys}))
+        while not is_taken(other):
+            time.sleep(0.01)
+        assert is_taken(secured.issuer)
+        path.write_text("nonsense")
+        unknown = Issuer(RSAKey.generate_key(2048, {"kid": "newer"}))
+        log = len(secured.log)
+        while "sasl.keys_not_fetched" not in secured.log[log:]:
+            assert not is_taken(unknown)
+        assert is_taken(secured.issuer)
+        assert is_taken(other)
+    finally:
+        path.write_bytes(before)
+
+
+def test_a_refusal_comes_late(secured: SecuredNode) -> None:
+    """`connection.failed.authentication.delay.ms` is for first logins and for renewals."""
+    with RawClient(secured.renewing) as client:
+        for password in ("carol-secret", "wrong"):
+            client.send(frame(SaslHandshakeRequest("PLAIN"), 1))
+            assert not client.receive(17, 1).error_code
+            began = time.monotonic()
+            code, _ = _token(client, f"\0carol\0{password}".encode())
+        assert code
+        assert time.monotonic() - began >= REFUSAL_DELAY_SECONDS
+    with RawClient(secured.sasl) as client:
+        client.send(frame(SaslHandshakeRequest("PLAIN"), 1))
+        assert not client.receive(17, 1).error_code
+        began = time.monotonic()
+        assert _token(client, b"\0carol\0wrong")[0]
+        assert time.monotonic() - began >= REFUSAL_DELAY_SECONDS
 
 
 def test_a_session_ends_with_its_token(secured: SecuredNode) -> None:

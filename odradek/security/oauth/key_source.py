@@ -43,10 +43,11 @@ def decode_keys(data: bytes) -> KeySet:
         raise KeysUnusable("no document with a list of keys")
     found = []
     for each in listed[:KEYS_MAX]:
-        if not isinstance(each, dict) or each.get("use", "sig") != "sig" or each.get("kty") not in _IMPORTS:
+        kind = each.get("kty") if isinstance(each, dict) and each.get("use", "sig") == "sig" else None
+        if not isinstance(kind, str) or kind not in _IMPORTS:
             continue
         try:
-            found.append(_IMPORTS[each["kty"]](each))
+            found.append(_IMPORTS[kind](each))
         except (JoseError, ValueError, TypeError, KeyError):
             continue
     if not found:

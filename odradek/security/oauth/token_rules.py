@@ -21,7 +21,19 @@ from odradek.security.oauth.oauth_settings import TokenExpectations
 
 __all__ = ["ALGORITHMS", "Bearer", "TokenRefused", "TokenRules", "UnknownKey"]
 
-ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+ALGORITHMS = (
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+    "Ed25519",
+)
 """Those that verify with a public key."""
 _KINDS: Mapping[str, type[Key]] = {"RS": RSAKey, "PS": RSAKey, "ES": ECKey, "Ed": OKPKey}
 """The kind of key that each of them needs, by the first two letters."""
