@@ -21,6 +21,7 @@ from wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from wire.messages.sasl_handshake import SaslHandshakeRequest
 
 LIFETIME_SECONDS = 2.0
+TOKEN_SECONDS = 3
 LIFETIMES = 2.5
 """A client that has worked for so many lifetimes has renewed its login."""
 
@@ -65,6 +66,33 @@ def test_librdkafka_and_our_client_renew_in_time(
     brokers = json.loads(seen[-1])["brokers"].values()
     assert any(each["connects"] for each in brokers)
     assert all(each["connects"] <= 1 and not each["disconnects"] for each in brokers)
+    assert "login has expired" not in secured.log[log:]
+
+
+def test_tokens_that_end_are_replaced_in_time(
+    secured: SecuredNode, fresh_topic: Callable[[str], str]
+) -> None:
+    """A login lasts as long as its token: our client shows a newer one before that."""
+    log = len(secured.log)
+    given: list[str] = []
+
+    def token() -> str:
+        now = int(time.time())
+        given.append(secured.issuer.token(iat=now, exp=now + TOKEN_SECONDS))
+        return given[-1]
+
+    keys = {
+        "bootstrap.servers": secured.sasl,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "odradek.sasl.oauthbearer.token.callback": token,
+    }
+    topic = fresh_topic("renewed")
+    with Producer(keys) as producer:
+        for number in _paced():
+            assert producer.send(topic, b"%d" % number).result(20)
+    # Two connections at most: the first one asks for metadata.
+    assert len(given) > 2
     assert "login has expired" not in secured.log[log:]
 
 
