@@ -77,6 +77,8 @@ class SecuredNetwork:
     ) -> None:
         """`tokens` is for credentials by OAUTHBEARER."""
         self._tokens = tokens
+        # One thread of its own: an issuer that is slow must hold up nobody but those who log in.
+        self._token_workers = None if tokens is None else env.new_workers(1)
         self._env = env
         self._tls = tls
         self._credentials = credentials
@@ -129,7 +131,8 @@ class SecuredNetwork:
         own_token = ""
         if credentials.needs_token:
             assert self._tokens is not None, "OAUTHBEARER needs tokens"
-            own_token = await self._env.workers.run(self._tokens)
+            assert self._token_workers is not None
+            own_token = await self._token_workers.run(self._tokens)
         client = SaslClient(credentials, self._nonce, own_token)
         token: bytes | None = client.first()
         lifetime_ms = 0
