@@ -37,6 +37,7 @@ SHELL = {
     "odradek/env/real.py": "the ports of this machine",
     "odradek/env/real_files.py": "the ports of this machine",
     "odradek/env/real_net.py": "the ports of this machine",
+    "odradek/env/tokens.py": "tokens by which this end logs in: files, servers, the wall clock",
     "odradek/env/real_tls.py": "TLS of this machine: OpenSSL, files of certificates",
     "odradek/node/garbage.py": "the process' collector of garbage",
     "odradek/node/main.py": "a node as a process: signals, exit status",

@@ -214,6 +214,7 @@ class LeaderFetcher:
             earliest = min((each.retry_at for each in self._waiting.values()), default=now)
             await self._pause(max(earliest, now + IDLE_SECONDS))
             return
+        self._connection.close_if_old(now)
         if not self._connection.is_open:
             await self._connection.open()
             self._session.begin()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from data_plane.replication.synced_promises import Sync
-from odradek.env.ports import Conn, ConnectionLost, Env, Log
+from odradek.env.ports import Conn, ConnectionLost, Env, Log, renewal_time
 from wire.framing.connection import ClientConnection, ConnectionClosed, ResponseReceived
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class LeaderConnection:
         self._conn: Conn | None = None
         self._wire: ClientConnection | None = None
         self._connected_to: tuple[str, int] | None = None
+        self._renew_at = NEVER
         self._answer_due = NEVER
         """The deadline of the leader's answer to the last request, in monotonic seconds."""
         self._watch: Timer | None = None
@@ -83,6 +84,11 @@ class LeaderConnection:
         """True if the leader's address differs from the one that was connected to."""
         return self._connected_to is not None and self._address() != self._connected_to
 
+    def close_if_old(self, now: float) -> None:
+        """Give up a connection whose login ends soon (KIP-368). Between two rounds nothing is lost by that."""
+        if now >= self._renew_at:
+            self.close()
+
     async def open(self) -> None:
         """Connect. Raises `ConnectionLost`."""
         address = self._address()
@@ -94,6 +100,7 @@ class LeaderConnection:
         if self._conn is None:
             raise ConnectionLost(f"broker {self._leader_id} does not answer")
         self._connected_to = address
+        self._renew_at = renewal_time(self._conn)
         self._low_water = 1
         self._wire = ClientConnection(
             self._settings.response_bytes_max + (64 << 20),
@@ -103,7 +110,7 @@ class LeaderConnection:
     def close(self) -> None:
         """Give up the connection, if there is one."""
         conn, self._conn, self._wire, self._connected_to = self._conn, None, None, None
-        self._answer_due = NEVER
+        self._answer_due = self._renew_at = NEVER
         if conn is not None:
             conn.close()
 

@@ -18,6 +18,9 @@ some client likes, and others share the connection.)
 doubles, with jitter, up to `RETRY_SECONDS_MAX`. Requests wait for that attempt and share its outcome, whatever their
 lane. So a dead peer costs at most two attempts a second, and one that is back is reached within a second.
 
+**A login that ends soon is left for a new one (KIP-368).** The next request opens another connection, while the old one
+still brings the answers that it owes.
+
 What is idle is closed by the server (`connections.max.idle.ms`): the reading task sees the end and the channel forgets.
 
 The failure says what may have happened. After `NeverSent` the peer has not seen the request: it is safe to ask again.
@@ -29,7 +32,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from odradek.env.ports import Conn, ConnectionLost, Env, Event, Log, TaskGroup
+from odradek.env.ports import Conn, ConnectionLost, Env, Event, Log, TaskGroup, renewal_time
 from wire.api import api_versions
 from wire.errors import ErrorCode, KafkaError, LocalProtocolError, RemoteProtocolError
 from wire.framing.connection import MAX_FRAME_BYTES, ClientConnection, ResponseReceived
@@ -79,7 +82,7 @@ class PeerCall:
 class _Link:
     """One connection, from the attempt to its end."""
 
-    __slots__ = ("closed", "conn", "heard_at", "outgoing", "sent", "waiting", "wire", "writing")
+    __slots__ = ("closed", "conn", "heard_at", "outgoing", "renew_at", "sent", "waiting", "wire", "writing")
 
     def __init__(self, client_id: str, frame_bytes_max: int) -> None:
         self.wire = ClientConnection(frame_bytes_max, UNANSWERED_MAX, client_id=client_id)
@@ -90,6 +93,7 @@ class _Link:
         """Calls without an answer, in order; those whose callers gave up stay until the link ends."""
         self.outgoing: deque[memoryview] = deque()
         self.heard_at = float("-inf")
+        self.renew_at = float("inf")
         self.writing = False
         self.closed = False
 
@@ -135,6 +139,8 @@ class Peer:
         self._known = connections.addresses.get(host, port)
         self._env = connections.env
         self._link: _Link | None = None
+        self._left: dict[_Link, None] = {}
+        """Links that still bring answers, and are used for nothing else."""
 
     @property
     def address(self) -> str:
@@ -154,11 +160,15 @@ class Peer:
         connections = self._connections
         if version is None:
             version = api_versions(message.API_KEY)[1]
-        call = PeerCall(message, version, self._env.event(), self._env.clock.monotonic())
+        now = self._env.clock.monotonic()
+        call = PeerCall(message, version, self._env.event(), now)
         if connections.closed:
             call.fail(NeverSent(f"{self.address}: this node is stopping"))
             return call
         link = self._link
+        if link is not None and now >= link.renew_at:
+            self._leave(link)
+            link = None
         if link is None:
             link = self._link = _Link(connections.client_id, connections.frame_bytes_max)
             connections.tasks.start_soon(self._serve, link, name=f"peer {self.address}")
@@ -191,8 +201,9 @@ class Peer:
 
     def close(self) -> None:
         """Fail the calls that are under way."""
-        if self._link is not None:
-            self._end(self._link, ConnectionLost(f"{self.address}: closed"))
+        for link in (*self._left, self._link):
+            if link is not None:
+                self._end(link, ConnectionLost(f"{self.address}: closed"))
 
     # -- the link -------------------------------------------------------------------------------------------------
 
@@ -203,6 +214,7 @@ class Peer:
         link.closed = True
         if self._link is link:
             self._link = None
+        self._left.pop(link, None)
         if link.heard_at == float("-inf") and link.conn is not None and not self._connections.closed:
             # As good as not connected: what took the connection is not the peer.
             self._connections.addresses.failed(self._known)
@@ -216,6 +228,16 @@ class Peer:
         for call in waiting:
             call.fail(NeverSent(str(error)))
 
+    def _leave(self, link: _Link) -> None:
+        """Use the link for no further calls; it ends with its last answer."""
+        self._link = None
+        self._left[link] = None
+        self._end_left(link)
+
+    def _end_left(self, link: _Link) -> None:
+        if link in self._left and not link.sent:
+            self._end(link, ConnectionLost(f"{self.address}: its login ends soon"))
+
     async def _serve(self, link: _Link) -> None:
         """Connect and read until the end of the connection."""
         try:
@@ -227,6 +249,7 @@ class Peer:
             conn.close()
             return
         link.conn = conn
+        link.renew_at = renewal_time(conn)
         waiting, link.waiting = link.waiting, []
         self._send(link, conn, waiting)
         buffer = self._connections.buffer
@@ -298,6 +321,7 @@ class Peer:
                 call = link.sent.popleft()
                 call.response = event.response
                 call.done.set()
+            self._end_left(link)
             if self._env.buggify("peers.drop_connection"):
                 self._end(link, ConnectionLost(f"{self.address}: closed"))
         except RemoteProtocolError as error:

@@ -2,45 +2,101 @@
 
 from __future__ import annotations
 
-import urllib.request
+import http.client
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from odradek.env.ports import DocumentMissing
+from odradek.env.token_ports import DocumentAddress
 
 __all__ = ["fetch_document"]
 
 BYTES_MAX = 1 << 20
 FETCH_SECONDS_MAX = 10.0
+"""Time for the whole of an answer: a server that sends a byte now and then gains nothing by it."""
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """The settings name one address. A redirection could make a node ask any server."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-_OPENER = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
-
-
-def fetch_document(url: str) -> bytes:
+def fetch_document(address: DocumentAddress) -> bytes:
     """The document at `file:///PATH`, or at a server's `https` or `http` address. It blocks, so it belongs into a worker.
 
-    Raises `DocumentMissing`, also for a redirection and for more than `BYTES_MAX` bytes.
+    Redirections are not followed: the settings name one address, and another could be any server's. Proxies are not
+    asked. Raises `DocumentMissing`, also for more than `BYTES_MAX` bytes.
     """
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(address.url)
         if parts.scheme == "file":
             with Path(unquote(parts.path)).open("rb") as file:
                 data = file.read(BYTES_MAX + 1)
-        elif parts.scheme in ("http", "https"):
-            with _OPENER.open(url, timeout=FETCH_SECONDS_MAX) as answer:
-                data = answer.read(BYTES_MAX + 1)
+        elif parts.scheme in ("http", "https") and parts.hostname:
+            data = _ask(parts, address)
         else:
             raise DocumentMissing(f"an address of the kind {parts.scheme!r}; file, https and http are known")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise DocumentMissing(f"{type(error).__name__}: {error}") from error
     if len(data) > BYTES_MAX:
         raise DocumentMissing(f"a document beyond {BYTES_MAX} bytes")
-    return bytes(data)
+    return data
+
+
+def _ask(parts: SplitResult, address: DocumentAddress) -> bytes:
+    """One request, one answer, one connection. Raises as `fetch_document` does, and `OSError`."""
+    assert parts.hostname is not None
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    sock = socket.create_connection((parts.hostname, port), FETCH_SECONDS_MAX)
+    connection = http.client.HTTPConnection(parts.hostname, port)
+    connection.sock = sock
+    try:
+        with _ended_when_late(sock):
+            if parts.scheme == "https":
+                connection.sock = _trusted(address).wrap_socket(sock, server_hostname=parts.hostname)
+            path = parts.path or "/"
+            target = f"{path}?{parts.query}" if parts.query else path
+            method = "GET" if address.body is None else "POST"
+            connection.request(method, target, address.body, dict(address.headers))
+            answer = connection.getresponse()
+            if answer.status != http.client.OK:
+                raise DocumentMissing(f"the server answers {answer.status}")
+            return answer.read(BYTES_MAX + 1)
+    finally:
+        connection.close()
+        sock.close()
+
+
+@contextmanager
+def _ended_when_late(sock: socket.socket) -> Iterator[None]:
+    """Shut the connection down when its time is up. TLS takes the descriptor over, so it is copied.
+
+    Raises `DocumentMissing` then, whatever came of the body.
+    """
+    is_late = threading.Event()
+    copy = sock.dup()
+
+    def end() -> None:
+        is_late.set()
+        with suppress(OSError):  # the server may have left before
+            copy.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(FETCH_SECONDS_MAX, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        copy.close()
+        if is_late.is_set():
+            raise DocumentMissing(f"no whole answer within {FETCH_SECONDS_MAX:g} s")
+
+
+def _trusted(address: DocumentAddress) -> ssl.SSLContext:
+    if address.truststore_location is None and address.truststore_certificates is None:
+        return ssl.create_default_context()
+    return ssl.create_default_context(
+        cafile=address.truststore_location, cadata=address.truststore_certificates
+    )

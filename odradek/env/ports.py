@@ -37,7 +37,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from odradek.env.long_work import LongWork
 
@@ -307,6 +307,19 @@ class Conn(Protocol):
         """Bytes of the file taken, 0 where it would block. Raises `ConnectionLost`, or `DiskError`."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class LimitedConn(Protocol):
+    """A connection whose login lasts only so long (KIP-368)."""
+
+    renew_at: float
+    """The monotonic time from which another connection should take its place."""
+
+
+def renewal_time(conn: Conn) -> float:
+    """The time from which another connection should take this one's place; infinite for most."""
+    return conn.renew_at if isinstance(conn, LimitedConn) else float("inf")
 
 
 class Listener(Protocol):

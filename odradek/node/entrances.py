@@ -6,25 +6,38 @@ import base64
 import hashlib
 from collections.abc import Callable
 
+import attrs
+
 from metadata_quorum.image.metadata_image import MetadataImage
 from odradek.env.ports import Clock, Conn, Env, Log, TaskGroup
 from odradek.env.tls_ports import OpenTls, Tls, TlsFailed, TlsRefused
+from odradek.env.token_ports import FetchDocument, OpenTokens
 from odradek.node.configuration.listener_security import ListenerSecurity
 from odradek.node.configuration.node_config import SCRAM_SECRET, NodeConfig
 from odradek.node.connections.entrance import Encryption, Entrance, NotAuthenticated
 from odradek.node.directories import NodeCannotStart
 from odradek.security.audit.auditor import Auditor
 from odradek.security.dialing import SecuredEnv, SecuredNetwork
-from odradek.security.sasl_server import Login, SaslSettings
+from odradek.security.oauth.oauth_settings import OauthSettings
+from odradek.security.sasl_server import BearerLogin, Login, SaslSettings
 from odradek.security.scram import MECHANISMS, ScramMechanism, ServerKeys
 from odradek.security.tls_conn import Handshakes, TlsConn, shake_hands
 from odradek.security.tokens import TokenLogin, TokenLogins
 from odradek.serving.api_table import ApiTable
 
-__all__ = ["Entrances"]
+__all__ = ["Entrances", "World"]
 
 WATCH_SECONDS = 1.0
 """Time between two looks at the files of certificates."""
+
+
+@attrs.frozen
+class World:
+    """What entrances need of the world beyond the ports; None where there is none of the kind."""
+
+    open_tls: OpenTls | None = None
+    fetch_document: FetchDocument | None = None
+    open_tokens: OpenTokens | None = None
 
 
 class Entrances:
@@ -36,12 +49,13 @@ class Entrances:
         env: Env,
         log: Log,
         image: Callable[[], MetadataImage],
-        open_tls: OpenTls | None,
+        world: World,
         auditor: Auditor,
     ) -> None:
         """`image` gives the newest image, which has the users of SCRAM."""
         self._auditor = auditor
-        self._open_tls = open_tls
+        self._world = world
+        self._bearer_logins: dict[str, Callable[[], BearerLogin]] = {}
         self._tls: dict[str, Tls] = {}
         self._handshakes = Handshakes(env.new_workers(1))
         self._config = config
@@ -56,14 +70,31 @@ class Entrances:
         """Read keys and certificates, and watch their files from now on. Raises `NodeCannotStart`."""
         for name, security in self._config.security.items():
             if security.tls is not None:
-                if self._open_tls is None:
+                if self._world.open_tls is None:
                     raise NodeCannotStart(f"listener {name} wants TLS, which this process does not have")
                 try:
-                    self._tls[name] = await self._env.workers.run(self._open_tls, security.tls)
+                    self._tls[name] = await self._env.workers.run(self._world.open_tls, security.tls)
                 except TlsRefused as error:
                     raise NodeCannotStart(f"listener {name}: {error}") from error
+            if security.oauth is not None:
+                self._bearer_logins[name] = self._verify_tokens(security.oauth, name, tasks)
         if self._tls:
             tasks.start_soon(self._watch_files, name="certificates")
+
+    def _verify_tokens(
+        self, settings: OauthSettings, name: str, tasks: TaskGroup
+    ) -> Callable[[], BearerLogin]:
+        """Keep an issuer's keys from now on, and begin logins by its tokens. Raises `NodeCannotStart`."""
+        # Loads the library for tokens, which costs other nodes a tenth of a second and some megabytes.
+        from odradek.security.oauth.verifier import Verifier
+
+        if self._world.fetch_document is None:
+            raise NodeCannotStart(f"listener {name} wants keys of an issuer, which this process cannot fetch")
+        verifier = Verifier(
+            self._env, self._log, settings, self._world.fetch_document, self._env.new_workers(1)
+        )
+        tasks.start_soon(verifier.run, name="keys of an issuer")
+        return verifier.new_login
 
     async def _watch_files(self) -> None:
         """Use new certificates as soon as their files have changed; a broken file changes nothing."""
@@ -82,9 +113,14 @@ class Entrances:
         security = self._config.security[listener]
         if security.protocol == "PLAINTEXT":
             return self._env
+        login, tokens = security.node_login, None
+        if login is not None and login.token_request is not None:
+            if self._world.open_tokens is None:
+                raise NodeCannotStart(f"listener {listener} wants tokens, which this process cannot fetch")
+            tokens = self._world.open_tokens(login.token_request)
         return SecuredEnv(
             self._env,
-            SecuredNetwork(self._env, self._tls.get(listener), security.node_login, self._handshakes),
+            SecuredNetwork(self._env, self._tls.get(listener), login, self._handshakes, tokens),
         )
 
     def entrance(self, listener: str, table: ApiTable) -> Entrance | None:
@@ -97,7 +133,7 @@ class Entrances:
             listener,
             clock=self._env.clock,
             table=table,
-            frame_bytes_max=config.get_int("sasl.server.max.receive.size"),
+            frame_bytes_max=security.frame_bytes_max,
             refusal_delay_seconds=config.get_int("connection.failed.authentication.delay.ms") / 1000,
             tls=self._encryption(security),
             new_login=self._logins(security) if security.has_sasl else None,
@@ -110,7 +146,11 @@ class Entrances:
 
     def _logins(self, security: ListenerSecurity) -> Callable[[], Login]:
         settings = SaslSettings(
-            security.mechanisms, security.plain_users, security.session_ms_max, self._salt_secret
+            security.mechanisms,
+            security.plain_users,
+            security.session_ms_max,
+            self._salt_secret,
+            self._bearer_logins.get(security.name),
         )
         now = self._env.clock.monotonic
         return lambda: Login(settings, self._keys_of, self._nonce, now, self._token_of)

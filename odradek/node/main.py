@@ -16,11 +16,14 @@ from metadata_quorum.image.metadata_image import InvalidMetadata
 from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.replica.meta_properties import NotALogDirectory
 from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+from odradek.env.documents import fetch_document
 from odradek.env.ports import DiskError
 from odradek.env.real import RealEnv, raise_descriptor_limit
 from odradek.env.real_tls import open_tls
+from odradek.env.tokens import open_tokens
 from odradek.node.broker_lifecycle import RegistrationRefused
 from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.entrances import World
 from odradek.node.garbage import Collections
 from odradek.node.logging import make_logger
 from odradek.node.node import HostProcess, Node, NodeCannotStart, NodeFailed
@@ -131,7 +134,7 @@ async def _serve(
         started=on_started,
         stop=stop,
         log=log,
-        process=HostProcess(levels, descriptors_max, open_tls),
+        process=HostProcess(levels, descriptors_max, World(open_tls, fetch_document, open_tokens)),
     )
 
 

@@ -32,7 +32,6 @@ from metadata_quorum.replica.quorum_state import FileQuorumStateStore
 from metadata_quorum.service import MetadataService
 from odradek.env.ports import DiskError, Env, Log, TaskGroup
 from odradek.env.ports import Listener as OpenListener
-from odradek.env.tls_ports import OpenTls
 from odradek.node.auditing import Auditing
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
 from odradek.node.configuration.disconnects import Disconnects
@@ -51,7 +50,7 @@ from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
 from odradek.node.controller_lifecycle import register_controller
 from odradek.node.directories import Directories, NodeCannotStart
-from odradek.node.entrances import Entrances
+from odradek.node.entrances import Entrances, World
 from odradek.node.metrics.metrics_page import LoopLateness, MetricsSources, metrics_page
 from odradek.node.metrics.metrics_server import MetricsServer, watch_loop
 from odradek.node.quorum_start import check_refusals, tell_role, what_is_missing
@@ -83,8 +82,8 @@ class HostProcess:
     """The levels of the node's log, for clients to change."""
     descriptors_max: int = -1
     """The number of files and sockets that the process may have open; -1: any number."""
-    open_tls: OpenTls | None = None
-    """Makes TLS of settings; None where there is none."""
+    world: World = attrs.field(factory=World)
+    """TLS, and documents at addresses."""
 
 
 class Node:
@@ -135,7 +134,7 @@ class Node:
         if self._authorizer is not None:
             self._authorizer.auditor = self._auditing.auditor
         self._entrances = Entrances(
-            config, env, log, self._newest_image, process.open_tls, self._auditing.auditor
+            config, env, log, self._newest_image, process.world, self._auditing.auditor
         )
         self._created_at = env.clock.monotonic()
         self._listening: list[OpenListener] = []

@@ -1,15 +1,20 @@
 """Connections to listeners that ask who one is: TLS and a login before the caller gets them. PORTED.
 
 `SecuredEnv` is a world whose network dials so. What connects to other nodes stays as it is, and knows no security.
+
+A login may last only so long (KIP-368). Such a connection says from when on another one should take its place. What
+connects to other nodes then dials again, between two requests.
 """
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
-from odradek.env.ports import Conn, ConnectionLost, Env, Listener
+from odradek.env.ports import Buffer, Conn, ConnectionLost, Env, File, Listener
 from odradek.env.tls_ports import Tls, TlsFailed
+from odradek.env.token_ports import Tokens, TokenUnavailable
 from odradek.security.sasl_client import Credentials, LoginFailed, SaslClient
 from odradek.security.tls_conn import Handshakes, TlsConn, shake_hands
 from wire.errors import ErrorCode, ProtocolError
@@ -23,14 +28,57 @@ __all__ = ["SecuredEnv", "SecuredNetwork"]
 ANSWER_BYTES_MAX = 512 * 1024
 TOKENS_VERSION = 2
 HANDSHAKE_VERSION = 1
+RENEWED_SHARE = 0.85
+"""A login is renewed after this share of its time, as Kafka's clients do at the earliest."""
+
+
+class RenewableConn:
+    """A connection whose login ends at some time, over another connection."""
+
+    __slots__ = ("_conn", "peer_host", "renew_at")
+
+    def __init__(self, conn: Conn, renew_at: float) -> None:
+        self._conn = conn
+        self.renew_at = renew_at
+        self.peer_host = conn.peer_host
+
+    async def readable(self) -> None:
+        await self._conn.readable()
+
+    async def writable(self) -> None:
+        await self._conn.writable()
+
+    def wait_for(self, count: int) -> None:
+        self._conn.wait_for(count)
+
+    def recv_into(self, buffer: memoryview) -> int | None:
+        return self._conn.recv_into(buffer)
+
+    def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
+        return self._conn.send(chunks, more)
+
+    def sendfile(self, file: File, offset: int, count: int) -> int:
+        return self._conn.sendfile(file, offset, count)
+
+    def close(self) -> None:
+        self._conn.close()
 
 
 class SecuredNetwork:
     """A network whose connections have shown who they are, and know whom they reach."""
 
     def __init__(
-        self, env: Env, tls: Tls | None, credentials: Credentials | None, handshakes: Handshakes
+        self,
+        env: Env,
+        tls: Tls | None,
+        credentials: Credentials | None,
+        handshakes: Handshakes,
+        tokens: Tokens | None = None,
     ) -> None:
+        """`tokens` is for credentials by OAUTHBEARER."""
+        self._tokens = tokens
+        # One thread of its own: an issuer that is slow must hold up nobody but those who log in.
+        self._token_workers = None if tokens is None else env.new_workers(1)
         self._env = env
         self._tls = tls
         self._credentials = credentials
@@ -53,22 +101,26 @@ class SecuredNetwork:
         """Raises `ConnectionLost`, whose text says what was refused."""
         conn = await self._env.network.connect(host, port)
         try:
-            secured = conn
+            secured: Conn = conn
             if self._tls is not None:
                 session = self._tls.client_session(host)
                 await shake_hands(conn, session, self._handshakes, begins=True)
                 secured = TlsConn(conn, session, self._env.clock)
             if self._credentials is not None:
-                await self._log_in(secured, self._credentials)
+                lifetime_ms = await self._log_in(secured, self._credentials)
+                if lifetime_ms > 0:
+                    began_at = self._env.clock.monotonic()
+                    return RenewableConn(secured, began_at + RENEWED_SHARE * lifetime_ms / 1000)
             return secured
-        except (TlsFailed, LoginFailed, ProtocolError) as error:
+        except (TlsFailed, TokenUnavailable, LoginFailed, ProtocolError) as error:
             conn.close()
             raise ConnectionLost(f"{host}:{port}: {error}") from error
         except BaseException:
             conn.close()
             raise
 
-    async def _log_in(self, conn: Conn, credentials: Credentials) -> None:
+    async def _log_in(self, conn: Conn, credentials: Credentials) -> int:
+        """The login's time in milliseconds; 0: for ever."""
         wire = ClientConnection(ANSWER_BYTES_MAX, client_id="")
         chosen = await _ask(conn, wire, SaslHandshakeRequest(credentials.mechanism), HANDSHAKE_VERSION)
         if chosen.error_code:
@@ -76,13 +128,21 @@ class SecuredNetwork:
                 f"{credentials.mechanism} is refused ({ErrorCode(chosen.error_code).name}); it takes "
                 f"{', '.join(chosen.mechanisms)}"
             )
-        client = SaslClient(credentials, self._nonce)
+        own_token = ""
+        if credentials.needs_token:
+            assert self._tokens is not None, "OAUTHBEARER needs tokens"
+            assert self._token_workers is not None
+            own_token = await self._token_workers.run(self._tokens)
+        client = SaslClient(credentials, self._nonce, own_token)
         token: bytes | None = client.first()
+        lifetime_ms = 0
         while token is not None:
             answer = await _ask(conn, wire, SaslAuthenticateRequest(token), TOKENS_VERSION)
             if answer.error_code:
                 raise LoginFailed(answer.error_message or ErrorCode(answer.error_code).name)
+            lifetime_ms = answer.session_lifetime_ms
             token = await self._env.workers.run(client.answer, answer.auth_bytes)
+        return lifetime_ms
 
     def _nonce(self) -> str:
         return base64.b64encode(self._env.new_uuid() + self._env.new_uuid()).decode().rstrip("=")

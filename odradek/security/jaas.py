@@ -14,8 +14,11 @@ import attrs
 __all__ = ["JaasLine", "MalformedJaas", "parse_jaas"]
 
 _FLAGS = ("required", "requisite", "sufficient", "optional")
-_TOKEN = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([=;])|([^\s=;"\']+))', re.DOTALL)
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+_GAP = re.compile(r"(?:\s|//[^\n\r]*|/\*.*?\*/)*", re.DOTALL)
+"""Spaces and comments, as Java's tokenizer skips them."""
+_TOKEN = re.compile(r'(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([=;])|([^\s=;"\']+))', re.DOTALL)
+_ESCAPE = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v"}
 _USER = "user_"
 
 
@@ -54,17 +57,21 @@ class JaasLine:
 def parse_jaas(text: str) -> JaasLine:
     """Raises `MalformedJaas`."""
     tokens = [*_tokens(text)]
+    if (";", True) in tokens[:-1]:
+        raise MalformedJaas("expected one login module, with one semicolon at its end")
     if len(tokens) < 3 or tokens[-1] != (";", True):
         raise MalformedJaas('expected CLASS required name="value" ...; with a semicolon at its end')
-    (module, _), (flag, _) = tokens[:2]
+    (module, is_mark), (flag, _) = tokens[:2]
+    if is_mark or not module:
+        raise MalformedJaas("expected the class of a login module at the beginning")
     if flag.lower() not in _FLAGS:
         raise MalformedJaas(f"the word after the class must be one of {', '.join(_FLAGS)}")
     options: dict[str, str] = {}
     rest = tokens[2:-1]
     if len(rest) % 3:
         raise MalformedJaas('expected options of the form name="value"')
-    for (name, _), equals, (value, is_mark) in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
-        if equals != ("=", True) or is_mark:
+    for (name, is_no_name), equals, (value, is_mark) in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+        if is_no_name or equals != ("=", True) or is_mark:
             raise MalformedJaas('expected options of the form name="value"')
         options[name] = value
     return JaasLine(module, options)
@@ -72,12 +79,13 @@ def parse_jaas(text: str) -> JaasLine:
 
 def _tokens(text: str) -> Iterator[tuple[str, bool]]:
     """Words, and whether each is a mark (= or ;) rather than a value."""
-    text, position = text.strip(), 0
+    text = text.strip()
+    position = _after_gap(text, 0)
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
             raise MalformedJaas("a quotation mark has no partner")
-        position = match.end()
+        position = _after_gap(text, match.end())
         double, single, mark, word = match.groups()
         if mark is not None:
             yield mark, True
@@ -85,10 +93,18 @@ def _tokens(text: str) -> Iterator[tuple[str, bool]]:
             yield word, False
         else:
             yield (
-                re.sub(r"\\(.)", _unescaped, double if double is not None else single, flags=re.DOTALL),
+                _ESCAPE.sub(_unescaped, double if double is not None else single),
                 False,
             )
 
 
 def _unescaped(match: re.Match[str]) -> str:
+    if match[1][0] in "01234567":
+        return chr(int(match[1], 8))
     return _ESCAPES.get(match[1], match[1])
+
+
+def _after_gap(text: str, position: int) -> int:
+    gap = _GAP.match(text, position)
+    assert gap is not None, "it matches nothing at least"
+    return gap.end()

@@ -6,11 +6,16 @@ from collections.abc import Callable
 
 import attrs
 
+from odradek.env.token_ports import TokenRequest
+from odradek.security.oauth.client_message import ClientMessage, encode_client_message
 from odradek.security.scram import MECHANISMS, ScramClient, ScramError
 
-__all__ = ["Credentials", "LoginFailed", "SaslClient"]
+__all__ = ["OAUTHBEARER", "PLAIN", "Credentials", "LoginFailed", "SaslClient"]
 
 PLAIN = "PLAIN"
+OAUTHBEARER = "OAUTHBEARER"
+_REFUSED = b"\x01"
+"""The client's answer to the server's reason: the server then ends the login (RFC 7628, section 3.2.3)."""
 
 
 class LoginFailed(Exception):
@@ -22,18 +27,27 @@ class Credentials:
     """Who logs in, and how."""
 
     mechanism: str
-    username: str
-    password: str = attrs.field(repr=False)
+    username: str = ""
+    password: str = attrs.field(repr=False, default="")
     by_token: bool = False
     """True if the user is the id of a delegation token, and the password its HMAC in base64 (KIP-48)."""
+    token_request: TokenRequest | None = None
+    """For OAUTHBEARER: the way to a token, unless the application has one of its own."""
+
+    @property
+    def needs_token(self) -> bool:
+        """True if each login begins with a token that has to be fetched first."""
+        return self.mechanism == OAUTHBEARER
 
 
 class SaslClient:
     """One exchange: `first`, then `answer` to each of the server's tokens until it gives None."""
 
-    def __init__(self, credentials: Credentials, nonce: Callable[[], str]) -> None:
-        """`nonce` gives random text."""
+    def __init__(self, credentials: Credentials, nonce: Callable[[], str], token: str = "") -> None:
+        """`nonce` gives random text; `token` is for OAUTHBEARER."""
         self._credentials = credentials
+        self._token = token
+        self._refusal = ""
         mechanism = MECHANISMS.get(credentials.mechanism)
         self._scram = (
             None
@@ -51,12 +65,19 @@ class SaslClient:
     def first(self) -> bytes:
         if self._scram is not None:
             return self._scram.first()
+        if self._credentials.needs_token:
+            return encode_client_message(ClientMessage(self._token))
         return f"\0{self._credentials.username}\0{self._credentials.password}".encode()
 
     def answer(self, token: bytes) -> bytes | None:
         """The next token; None when the login is complete. May cost milliseconds. Raises `LoginFailed`."""
+        if self._refusal:
+            raise LoginFailed(self._refusal)
         if self._scram is None:
-            return None
+            if not token or not self._credentials.needs_token:
+                return None
+            self._refusal = f"the token is refused: {bytes(token[:200]).decode('ascii', 'replace')}"
+            return _REFUSED
         try:
             if not self._has_proved:
                 self._has_proved = True

@@ -14,6 +14,7 @@ import hashlib
 import hmac
 from collections.abc import Callable, Mapping
 from enum import Enum
+from typing import Protocol
 
 import attrs
 
@@ -23,9 +24,19 @@ from wire.errors import ErrorCode
 from wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
-__all__ = ["PLAIN", "Login", "LoginRefused", "LoginState", "SaslSettings"]
+__all__ = [
+    "OAUTHBEARER",
+    "PLAIN",
+    "BearerLogin",
+    "BearerLoginFailed",
+    "Login",
+    "LoginRefused",
+    "LoginState",
+    "SaslSettings",
+]
 
 PLAIN = "PLAIN"
+OAUTHBEARER = "OAUTHBEARER"
 RENEWAL_SECONDS_MIN = 1.0
 """Kafka's: a login is renewed once a second at most."""
 _ALREADY = "SaslAuthenticate request received after successful authentication"
@@ -39,6 +50,29 @@ class LoginRefused(Exception):
         self.answer = answer
 
 
+class BearerLoginFailed(Exception):
+    """A login by a token has failed. `answer` may be shown to the client; if it is empty, it gets the general text."""
+
+    def __init__(self, reason: str, answer: str = "") -> None:
+        super().__init__(reason)
+        self.answer = answer
+
+
+class BearerLogin(Protocol):
+    """One login by OAUTHBEARER, which `odradek.security.oauth.login` implements."""
+
+    @property
+    def principal_name(self) -> str:
+        """Whom the token names; empty until it was taken."""
+
+    @property
+    def seconds_left(self) -> float:
+        """The time for which the token counted when it was taken; negative within the tolerated skew."""
+
+    def answer(self, data: bytes) -> bytes:
+        """The server's answer. Raises `BearerLoginFailed`."""
+
+
 @attrs.frozen
 class SaslSettings:
     """The logins that one listener takes."""
@@ -50,6 +84,8 @@ class SaslSettings:
     session_ms_max: Mapping[str, int] = attrs.field(factory=dict)
     """How long a login by a mechanism lasts (`connections.max.reauth.ms`); 0 or absent: for ever."""
     salt_secret: bytes = attrs.field(repr=False, default=b"")
+    new_bearer_login: Callable[[], BearerLogin] | None = None
+    """Begins a login by OAUTHBEARER; None where that is not enabled."""
 
 
 class LoginState(Enum):
@@ -84,6 +120,8 @@ class Login:
         self._token: TokenLogin | None = None
         self._lifetime_ms = 0
         self._scram: ScramServer | None = None
+        self._bearer_login: BearerLogin | None = None
+        self._lifetime_ms = 0
         self._renewed_at = float("-inf")
         self.state = LoginState.VERSIONS
         self.mechanism = ""
@@ -93,6 +131,8 @@ class Login:
         """True if it logged in by a delegation token, whose owner is the principal."""
         self.expires_at = float("inf")
         """The time at which the login must have been renewed."""
+        self.refusal_delay_seconds = 0.0
+        """A refusal is answered so much later."""
         self.failure = ""
         """Why it failed, for the node's log."""
         self.claimed = ""
@@ -115,7 +155,14 @@ class Login:
         """Why the connection is to be closed before its next request, now; empty: it goes on."""
         if self.is_refused:
             return self.failure
+        if self.is_renewing:
+            return "a request amid the renewal of the login"
         return "the login has expired and was not renewed" if self._now() > self.expires_at else ""
+
+    @property
+    def is_renewing(self) -> bool:
+        """True between the handshake and the last token of a renewal."""
+        return bool(self.principal) and self.state is LoginState.TOKEN
 
     @property
     def may_renew(self) -> bool:
@@ -129,7 +176,8 @@ class Login:
     def handshake(self, request: SaslHandshakeRequest, version: int) -> SaslHandshakeResponse:
         """The answer to the choice of a mechanism; look at `state` afterwards."""
         if self.state is LoginState.DONE:
-            if not self.may_renew:
+            if not self.may_renew or version == 0:
+                # Bare tokens could not be told from requests.
                 return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
             self._renewed_at = self._now()
         elif self.state not in (LoginState.VERSIONS, LoginState.HANDSHAKE):
@@ -143,7 +191,10 @@ class Login:
             self._fail(f"a login by {self.mechanism} is to be renewed by {request.mechanism}")
             return SaslHandshakeResponse(ErrorCode.UNSUPPORTED_SASL_MECHANISM, names)
         self.mechanism = request.mechanism
-        self._scram = self._token = None
+        self._scram = self._token = self._bearer_login = None
+        if self.mechanism == OAUTHBEARER:
+            assert self._settings.new_bearer_login is not None, "the mechanism is enabled"
+            self._bearer_login = self._settings.new_bearer_login()
         mechanism = MECHANISMS.get(self.mechanism)
         if mechanism is not None:
             self._scram = self._scram_server(mechanism)
@@ -163,6 +214,10 @@ class Login:
             token_keys_of,
         )
 
+    def ask_out_of_turn(self) -> None:
+        """End the login, because the client asks for something else amid its tokens."""
+        self._fail("another request amid the tokens of a login")
+
     def authenticate(self, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
         """The answer to a token; look at `state` afterwards."""
         if self.state is not LoginState.TOKEN:
@@ -173,9 +228,7 @@ class Login:
             answer = self.take_token(request.auth_bytes)
         except LoginRefused as refused:
             return SaslAuthenticateResponse(ErrorCode.SASL_AUTHENTICATION_FAILED, refused.answer)
-        return SaslAuthenticateResponse(
-            ErrorCode.NONE, None, answer, self._lifetime_ms if self._is_done else 0
-        )
+        return SaslAuthenticateResponse(ErrorCode.NONE, "", answer, self._lifetime_ms if self._is_done else 0)
 
     @property
     def _is_done(self) -> bool:
@@ -184,10 +237,12 @@ class Login:
     def take_token(self, token: bytes) -> bytes:
         """The server's token in return. Raises `LoginRefused`."""
         try:
-            if self._scram is None:
-                user, answer, done = self._plain(bytes(token)), b"", True
-            else:
+            if self._scram is not None:
                 user, answer, done = self._step_scram(self._scram, bytes(token))
+            elif self._bearer_login is not None:
+                user, answer, done = self._step_bearer_login(self._bearer_login, bytes(token))
+            else:
+                user, answer, done = self._plain(bytes(token)), b"", True
         except LoginRefused as refused:
             self._fail(str(refused))
             raise
@@ -210,14 +265,22 @@ class Login:
             )
         return scram.user, answer, scram.is_done
 
+    def _step_bearer_login(self, login: BearerLogin, token: bytes) -> tuple[str, bytes, bool]:
+        try:
+            answer = login.answer(token)
+        except BearerLoginFailed as error:
+            raise LoginRefused(error.answer or self._generic(), f"{self.mechanism}: {error}") from error
+        return login.principal_name, answer, bool(login.principal_name)
+
     def _plain(self, token: bytes) -> str:
         """The user of a PLAIN token (RFC 4616)."""
-        try:
-            parts = token.decode().split("\0")
-        except UnicodeDecodeError as error:
-            raise LoginRefused(self._generic(), "PLAIN: not UTF-8") from error
+        # As Java does: bytes that are no UTF-8 become a sign that no password has.
+        parts = token.decode(errors="replace").split("\0")
         if len(parts) != 3:
-            raise LoginRefused(self._generic(), f"PLAIN: {len(parts)} parts where there should be 3")
+            raise LoginRefused(
+                f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}",
+                f"PLAIN: {len(parts)} parts where there should be 3",
+            )
         authorization_id, user, password = parts
         self.claimed = user
         if not user:
@@ -251,13 +314,17 @@ class Login:
             )
         self.principal = principal
         self.state = LoginState.DONE
-        lifetime_ms = self._settings.session_ms_max.get(self.mechanism, 0)
+        lifetimes_ms: list[float] = []
+        if (session_ms_max := self._settings.session_ms_max.get(self.mechanism, 0)) > 0:
+            lifetimes_ms.append(session_ms_max)
+        if self._bearer_login is not None:
+            lifetimes_ms.append(max(0.0, self._bearer_login.seconds_left * 1000))
         self.by_token = token is not None
         if token is not None:
-            lifetime_ms = min(lifetime_ms, token.left_ms) if lifetime_ms > 0 else token.left_ms
-        self._lifetime_ms = lifetime_ms
-        self.expires_at = self._now() + lifetime_ms / 1000 if lifetime_ms > 0 else float("inf")
-        self._scram = self._token = None
+            lifetimes_ms.append(token.left_ms)
+        self._lifetime_ms = int(min(lifetimes_ms, default=0))
+        self.expires_at = self._now() + self._lifetime_ms / 1000 if lifetimes_ms else float("inf")
+        self._scram = self._token = self._bearer_login = None
         if self.on_end is not None:
             self.on_end(self)
 

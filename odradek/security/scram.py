@@ -151,6 +151,9 @@ class ScramServer:
         if match is None:
             raise ScramError("the first message is malformed")
         self._header, authorization_id, self._first, name, nonce, extensions = match.groups()
+        if self._first.startswith("m="):
+            # RFC 5802, section 5.1: it stands for an extension that both ends must know.
+            raise ScramError("an extension that is mandatory")
         if len(nonce) > NONCE_MAX:
             raise ScramError("the nonce is too long")
         self.user = _unescape(name)

@@ -33,6 +33,9 @@ ANONYMOUS = "User:ANONYMOUS"
 class Login(Protocol):
     """The SASL login of a connection, as far as requests can renew it (KIP-368)."""
 
+    refusal_delay_seconds: float
+    """A refusal is answered so much later (`connection.failed.authentication.delay.ms`)."""
+
     @property
     def expires(self) -> bool:
         """True if it lasts only so long."""

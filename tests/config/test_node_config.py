@@ -197,7 +197,7 @@ BAD: list[tuple[dict[str, str | None], str]] = [
             "inter_broker_listener_name": "SASL_PLAINTEXT",
         },
         "Invalid value GSSAPI for configuration sasl.enabled.mechanisms: not built; there are PLAIN, SCRAM-SHA-256, "
-        "SCRAM-SHA-512; it is the default, so name others",
+        "SCRAM-SHA-512, OAUTHBEARER; it is the default, so name others",
     ),
     ({"listeners": "CONTROLLER://:9093"}, "a broker needs a listener for clients"),
     ({"listeners": ""}, "configuration listeners: NAME://host:port"),

@@ -1,6 +1,7 @@
 """A node with one listener of every kind, as a process: what the tests of logins talk to.
 
-Users: `alice` and `bob` by SCRAM (`alice-secret`, `bob-secret`), `carol` by PLAIN (`carol-secret`).
+Users: `alice` and `bob` by SCRAM (`alice-secret`, `bob-secret`), `carol` by PLAIN (`carol-secret`), and those who have
+a token of `issuer`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import trustme
 
 from bench.odradek_server import ODRADEK, launch_odradek
 from bench.processes import ServerProcess, combined_node_properties, free_ports
+from tests.security.issuer import Issuer
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 TOKEN_KEY = "a secret of all nodes"
-SCRAM_USERS = {"alice": "alice-secret", "bob": "bob-secret"}
+SCRAM_USERS = {"alice": "alice-secret", "bob": "bob-secret", "jürgen, é=è": "jürgen, é=è-secret"}
 
 
 @attrs.frozen
@@ -35,6 +37,8 @@ class SecuredNode:
     renewing: str
     """SASL, where a login lasts for two seconds."""
     controller: str
+    issuer: Issuer
+    """Whose tokens are taken; the node reads its keys from `jwks.json`."""
 
     @property
     def log(self) -> str:
@@ -86,7 +90,11 @@ def properties(directory: Path, ports: list[int]) -> dict[str, str]:
         "ssl.truststore.location": str(directory / "authority.pem"),
         "listener.name.tls.ssl.client.auth": "requested",
         "listener.name.sasl_tls.plain.sasl.jaas.config": jaas,
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": f"file://{directory}/jwks.json",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": "50",
+        "sasl.oauthbearer.expected.audience": "kafka",
+        "sasl.oauthbearer.expected.issuer": "https://issuer",
         "listener.name.sasl.plain.sasl.jaas.config": jaas,
         "listener.name.renewing.plain.sasl.jaas.config": jaas,
         "listener.name.renewing.connections.max.reauth.ms": "2000",
@@ -113,15 +121,17 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredNode]:
     directory = tmp_path_factory.mktemp("secured")
     ports = free_ports(6)
     make_certificates(directory)
+    issuer = Issuer()
+    (directory / "jwks.json").write_bytes(issuer.document())
     users = [
-        f"{mechanism}=[name={name},password={password}]"
+        f'{mechanism}=[name="{name}",password="{password}"]'
         for name, password in SCRAM_USERS.items()
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
     ]
     server = start(directory, properties(directory, ports), users)
     try:
         plaintext, controller, sasl, renewing, tls, sasl_tls = (f"127.0.0.1:{port}" for port in ports)
-        yield SecuredNode(server, directory, plaintext, sasl, tls, sasl_tls, renewing, controller)
+        yield SecuredNode(server, directory, plaintext, sasl, tls, sasl_tls, renewing, controller, issuer)
         assert server.is_running(), f"the node ended during the tests:\n{server.log_tail()}"
     finally:
         server.stop()

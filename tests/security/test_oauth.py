@@ -6,30 +6,38 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 from joserfc.jwk import KeySet
 
+from odradek.env import documents
 from odradek.env.documents import fetch_document
 from odradek.env.ports import DocumentMissing
 from odradek.env.real import RealEnv
+from odradek.env.token_ports import DocumentAddress
 from odradek.security.oauth.client_message import (
     ClientMessage,
     MalformedClientMessage,
     decode_client_message,
     encode_client_message,
 )
-from odradek.security.oauth.key_source import KeySource, KeySourceSettings, KeysUnusable, decode_keys
-from odradek.security.oauth.login import INVALID_TOKEN, BearerLogin, BearerRefused
+from odradek.security.oauth.key_source import KeySource, KeysUnusable, decode_keys
+from odradek.security.oauth.login import INVALID_TOKEN, BearerLogin
+from odradek.security.oauth.oauth_settings import KeySourceSettings
 from odradek.security.oauth.token_rules import TokenRefused, TokenRules, UnknownKey
+from odradek.security.sasl_server import BearerLoginFailed
 from tests.security.issuer import NOW, Issuer, claims_at
 
 ISSUER = Issuer()
@@ -192,15 +200,22 @@ def test_a_login_succeeds() -> None:
     assert found.bearer is not None
 
 
-@pytest.mark.parametrize("wish", ["", "bob"])
-def test_a_refused_login_ends_with_the_second_answer(wish: str) -> None:
+def test_a_refused_login_ends_with_the_second_answer() -> None:
     """RFC 7628, section 3.2.3."""
     found = login()
-    token = ISSUER.token(now=NOW, exp=1 if not wish else None) if not wish else ISSUER.token(now=NOW)
-    assert found.answer(encode_client_message(ClientMessage(token, wish))) == INVALID_TOKEN
+    assert found.answer(encode_client_message(ClientMessage(ISSUER.token(now=NOW, exp=1)))) == INVALID_TOKEN
     assert found.bearer is None
-    with pytest.raises(BearerRefused):
+    with pytest.raises(BearerLoginFailed) as caught:
         found.answer(b"\x01")
+    assert caught.value.answer == INVALID_TOKEN.decode()
+
+
+def test_nobody_asks_for_another_name_than_the_tokens() -> None:
+    """The authorization id, if there is one, is the token's subject."""
+    found = login()
+    with pytest.raises(BearerLoginFailed):
+        found.answer(encode_client_message(ClientMessage(ISSUER.token(now=NOW), "bob")))
+    assert not found.principal_name
 
 
 @pytest.mark.parametrize(
@@ -212,6 +227,7 @@ def test_a_refused_login_ends_with_the_second_answer(wish: str) -> None:
         b'{"keys": 1}',
         b'{"keys": []}',
         b'{"keys": [1, {}, {"kty": "RSA"}]}',
+        b'{"keys": [{"kty": []}, {"kty": {}}, {"use": {}}, {"kty": "EC", "crv": []}]}',
         b"[" * 100_000,
     ],
 )
@@ -259,14 +275,72 @@ def served(issuer: Issuer, asked: list[str]) -> Iterator[str]:
 
 def test_documents_are_bounded_and_redirects_not_followed() -> None:
     with served(ISSUER, asked := []) as address:
-        assert decode_keys(fetch_document(f"{address}/keys")).keys
+        assert decode_keys(fetch_document(DocumentAddress(f"{address}/keys"))).keys
         for path in ("huge", "away"):
             with pytest.raises(DocumentMissing):
-                fetch_document(f"{address}/{path}")
+                fetch_document(DocumentAddress(f"{address}/{path}"))
     assert asked == ["/keys", "/huge", "/away"]
     for url in ("ftp://127.0.0.1/x", "file:///nowhere/at/all", "http://127.0.0.1:1/x", "nonsense"):
         with pytest.raises(DocumentMissing):
-            fetch_document(url)
+            fetch_document(DocumentAddress(url))
+
+
+@contextmanager
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """The port of a server that does `serve` with its first connection."""
+
+    def accept() -> None:
+        conn, _ = listener.accept()
+        with conn, suppress(OSError):
+            serve(conn)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            thread.join()
+
+
+def test_a_slow_server_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is for the whole answer: a byte now and then does not prolong it."""
+    monkeypatch.setattr(documents, "FETCH_SECONDS_MAX", 0.2)
+    gone = threading.Event()
+
+    def drip(conn: socket.socket) -> None:
+        conn.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+        while not gone.wait(0.01):
+            conn.sendall(b"x")
+
+    with listening(drip) as port:
+        try:
+            with pytest.raises(DocumentMissing, match="whole answer"):
+                fetch_document(DocumentAddress(f"http://127.0.0.1:{port}/keys"))
+        finally:
+            gone.set()
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_a_server_is_believed_by_its_authority_alone(tmp_path: Path, is_trusted: bool) -> None:
+    """`https` asks for a certificate of the named authority, and for the name in it."""
+    authority = trustme.CA()
+    (authority if is_trusted else trustme.CA()).cert_pem.write_to_path(tmp_path / "authority.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+
+    def serve(conn: socket.socket) -> None:
+        with context.wrap_socket(conn, server_side=True) as secured:
+            secured.recv(4096)
+            secured.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + ISSUER.document())
+
+    with listening(serve) as port:
+        address = DocumentAddress(f"https://127.0.0.1:{port}/keys", str(tmp_path / "authority.pem"))
+        if is_trusted:
+            assert decode_keys(fetch_document(address)).keys
+        else:
+            with pytest.raises(DocumentMissing, match="certificate"):
+                fetch_document(address)
 
 
 class Notes:
@@ -293,8 +367,10 @@ async def test_keys_are_rotated_and_outlive_their_issuer() -> None:
     issuer = Issuer()
     env, notes = RealEnv(), Notes()
     with served(issuer, asked := []) as address:
-        settings = KeySourceSettings(f"{address}/keys", retry_backoff_ms=1, retry_backoff_ms_max=20)
-        source = KeySource(env, notes, settings, fetch_document)
+        settings = KeySourceSettings(
+            DocumentAddress(f"{address}/keys"), retry_backoff_ms=1, retry_backoff_ms_max=20
+        )
+        source = KeySource(env, notes, settings, fetch_document, env.workers)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(source.run)
             with trio.fail_after(10):
@@ -308,7 +384,7 @@ async def test_keys_are_rotated_and_outlive_their_issuer() -> None:
             nursery.cancel_scope.cancel()
     assert 2 <= len(asked) <= 4
     assert RULES.judge(issuer.token(now=NOW), keys, NOW)
-    source = KeySource(env, notes, settings, fetch_document)
+    source = KeySource(env, notes, settings, fetch_document, env.workers)
     with trio.move_on_after(0.2):
         await source.run()
     assert source.keys is None

@@ -35,6 +35,13 @@ def _keys(secured: SecuredNode, kind: str) -> dict[str, str]:
     plain = {"sasl.mechanism": "PLAIN", "sasl.jaas.config": _jaas(PLAIN_MODULE, "carol", "carol-secret")}
     return {
         "scram": {"bootstrap.servers": secured.sasl, "security.protocol": "SASL_PLAINTEXT", **scram},
+        "plain keys": {
+            "bootstrap.servers": secured.sasl,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "odradek.sasl.username": "bob",
+            "odradek.sasl.password": "bob-secret",
+        },
         "renewing": {"bootstrap.servers": secured.renewing, "security.protocol": "SASL_PLAINTEXT", **plain},
         "tls": {"bootstrap.servers": secured.tls, "security.protocol": "SSL", **trust},
         "certificate": {
@@ -73,7 +80,7 @@ def test_records_in_and_out(secured: SecuredNode, kind: str, fresh_topic: Callab
     assert got == values
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "plain keys"])
 def test_the_async_client(secured: SecuredNode, kind: str, fresh_topic: Callable[[str], str]) -> None:
     """The same core, over the ports."""
 

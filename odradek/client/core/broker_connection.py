@@ -76,6 +76,8 @@ class BrokerConnection:
         self._nonce = nonce
         self._credentials = None if config.security is None else config.security.credentials
         self._sasl: SaslClient | None = None
+        self.wants_token = False
+        """True while the login waits for a token, which the core fetches beside itself (`token_came`)."""
         self._renew_at = math.inf
         """The time from which the login is renewed before anything else is sent (KIP-368)."""
         self.connection_id = connection_id
@@ -245,7 +247,7 @@ class BrokerConnection:
 
     def _authenticate(self, response: object, now: float) -> None:
         """Answer the broker's tokens. Raises `LoginFailed`, `RemoteProtocolError`."""
-        from wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+        from wire.messages.sasl_authenticate import SaslAuthenticateResponse
         from wire.messages.sasl_handshake import SaslHandshakeResponse
 
         credentials = self._credentials
@@ -257,6 +259,9 @@ class BrokerConnection:
                     f"{credentials.mechanism} is refused ({error_code(response.error_code).name}); there are "
                     f"{', '.join(response.mechanisms) or 'none'}"
                 )
+            if credentials.needs_token:
+                self.wants_token = True
+                return
             self._sasl = SaslClient(credentials, self._nonce)
             token = self._sasl.first()
         elif isinstance(response, SaslAuthenticateResponse) and self._sasl is not None:
@@ -270,6 +275,17 @@ class BrokerConnection:
                 return
         else:
             raise RemoteProtocolError(f"{type(response).__name__} during a login")
+        self._send_token(token)
+
+    def token_came(self, token: str) -> None:
+        """Go on with a login that waited for this token."""
+        assert self._credentials is not None
+        self._sasl = SaslClient(self._credentials, self._nonce, token)
+        self._send_token(self._sasl.first())
+
+    def _send_token(self, token: bytes) -> None:
+        from wire.messages.sasl_authenticate import SaslAuthenticateRequest
+
         version = min(2, self._versions.get(ApiKey.SASL_AUTHENTICATE, (0, 0))[1])
         self._negotiation = self._wire.send(SaslAuthenticateRequest(token), version)
 

@@ -53,6 +53,7 @@ from odradek.client.errors import (
     ConnectionBroken,
     RequestTimedOut,
 )
+from odradek.env.token_ports import Tokens, TokenUnavailable
 from odradek.security.sasl_client import LoginFailed
 from wire.errors import ProtocolError
 
@@ -118,6 +119,8 @@ class ClientCore:
         self.config = config
         self.now = now
         self.rng = rng
+        self.tokens: Tokens | None = None
+        """Gives a token for each login by OAUTHBEARER; the shell sets it."""
         self.cluster = Cluster()
         self.ever_connected = False
         self._ever_ready = False
@@ -304,14 +307,7 @@ class ClientCore:
         try:
             take()
         except LoginFailed as error:
-            self._effects.append(Close(connection.connection_id))
-            self.ever_connected = self._ever_ready
-            reason = f"{connection.address_text} refuses the login: {error}"
-            waiting = list(connection.waiting)
-            connection.waiting.clear()
-            self._end(connection, reason)
-            for call in waiting:
-                call.fail(AuthenticationFailed(reason))
+            self._end_login(connection, f"{connection.address_text} refuses the login: {error}")
         except ProtocolError as error:
             self._effects.append(Close(connection.connection_id))
             self._end(connection, f"{connection.address_text} does not speak Kafka's protocol: {error}")
@@ -321,7 +317,34 @@ class ClientCore:
                 self._ever_ready = True
                 if not was_ready:
                     self.cluster.note_features(connection.features, connection.features_epoch)
+            if connection.wants_token:
+                self._fetch_token(connection)
             self._flush(connection)
+
+    def _end_login(self, connection: BrokerConnection, reason: str) -> None:
+        self._effects.append(Close(connection.connection_id))
+        self.ever_connected = self._ever_ready
+        waiting = list(connection.waiting)
+        connection.waiting.clear()
+        self._end(connection, reason)
+        for call in waiting:
+            call.fail(AuthenticationFailed(reason))
+
+    def _fetch_token(self, connection: BrokerConnection) -> None:
+        """Have a token fetched for a login (OAUTHBEARER), and go on with it."""
+        assert self.tokens is not None, "the shell sets it where tokens are needed"
+        connection.wants_token = False
+        work = self.compute(self.tokens)
+        work.on_done = lambda: self._token_came(connection, work)
+
+    def _token_came(self, connection: BrokerConnection, work: Work) -> None:
+        if connection.state is not ConnectionState.AUTHENTICATING:
+            return
+        if isinstance(work.error, TokenUnavailable):
+            self._end_login(connection, f"{connection.address_text} cannot be logged in to: {work.error}")
+            return
+        connection.token_came(work.result())
+        self._flush(connection)
 
     def bytes_expected(self, connection_id: int) -> int:
         """The number of bytes still to come of a large answer on this connection; 0 when it has not begun."""

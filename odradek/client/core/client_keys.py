@@ -27,7 +27,7 @@ import attrs
 
 from odradek.client.core.bootstrap import parse_bootstrap
 from odradek.client.core.client_config import ClientConfig
-from odradek.client.core.client_security import PROTOCOLS, ClientSecurity, client_security
+from odradek.client.core.client_security import PROTOCOLS, ClientSecurity, LoginKeys, client_security
 from odradek.client.core.retry import RetryPolicy
 from odradek.env.tls_ports import TlsSettings
 from wire.secret_fields import HIDDEN, is_secret_key
@@ -60,6 +60,11 @@ WITHOUT_EFFECT = frozenset(
         "metrics.recording.level",
         "metrics.sample.window.ms",
         "receive.buffer.bytes",
+        "sasl.login.connect.timeout.ms",
+        "sasl.login.read.timeout.ms",
+        "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.window.jitter",
         "security.providers",
         "send.buffer.bytes",
     }
@@ -72,6 +77,20 @@ NEUTRAL_ONLY: dict[str, tuple[str, ...]] = {
     "group.remote.assignor": ("",),
     "interceptor.classes": ("",),
     "partitioner.availability.timeout.ms": ("0",),
+    "sasl.client.callback.handler.class": ("",),
+    "sasl.login.callback.handler.class": (
+        "",
+        "org.apache.kafka.common.security.oauthbearer.oauthbearerlogincallbackhandler",
+        "org.apache.kafka.common.security.oauthbearer.secured.oauthbearerlogincallbackhandler",
+    ),
+    "sasl.login.class": ("",),
+    "sasl.oauthbearer.jwt.retriever.class": tuple(
+        f"org.apache.kafka.common.security.oauthbearer.{name}jwtretriever"
+        for name in ("default", "clientcredentials", "file")
+    ),
+    "sasl.oauthbearer.jwt.validator.class": tuple(
+        f"org.apache.kafka.common.security.oauthbearer.{name}jwtvalidator" for name in ("default", "client")
+    ),
     "share.acknowledgement.mode": ("implicit",),
 }
 """Keys that are accepted only with these values (in lower case; empty also stands for None)."""
@@ -123,6 +142,16 @@ def _one_of(*names: str) -> Parser:
         return str(value)
 
     return parse
+
+
+def _share(value: Any) -> float:
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        raise ValueError("expected a number from 0.5 to 1") from None
+    if not 0.5 <= share <= 1:
+        raise ValueError("expected a number from 0.5 to 1")
+    return share
 
 
 def _recovery(value: Any) -> str:
@@ -251,6 +280,24 @@ class CommonSettings:
     security_protocol: str = _key("PLAINTEXT", _protocol)
     sasl_mechanism: str = _key("GSSAPI", _text)
     sasl_jaas_config: str | None = attrs.field(default=None, repr=False, metadata={"parse": _optional_text})
+    odradek_sasl_username: str | None = _key(None, _optional_text)
+    """With the password, it stands instead of a login module."""
+    odradek_sasl_password: str | None = attrs.field(
+        default=None, repr=False, metadata={"parse": _optional_text}
+    )
+    sasl_oauthbearer_token_endpoint_url: str | None = _key(None, _optional_text)
+    sasl_oauthbearer_client_credentials_client_id: str | None = _key(None, _optional_text)
+    sasl_oauthbearer_client_credentials_client_secret: str | None = attrs.field(
+        default=None, repr=False, metadata={"parse": _optional_text}
+    )
+    sasl_oauthbearer_scope: str | None = _key(None, _optional_text)
+    sasl_login_refresh_window_factor: float = _key(0.8, _share)
+    sasl_login_retry_backoff_ms: int = _key(100, _LONG)
+    sasl_login_retry_backoff_max_ms: int = _key(10_000, _LONG)
+    odradek_sasl_oauthbearer_token_callback: Callable[[], str] | None = attrs.field(
+        default=None, repr=False, metadata={"parse": _callable_or_none}
+    )
+    """The application's own way to a token: it is called beside the client, for each login, and may block."""
     ssl_truststore_location: str | None = _key(None, _optional_text)
     ssl_truststore_type: str = _key("JKS", _upper)
     ssl_truststore_password: str | None = attrs.field(
@@ -308,8 +355,20 @@ class CommonSettings:
         """Encryption and login. Raises `ValueError` for keys that contradict each other."""
         return client_security(
             self.security_protocol,
-            self.sasl_mechanism,
-            self.sasl_jaas_config,
+            LoginKeys(
+                mechanism=self.sasl_mechanism,
+                jaas=self.sasl_jaas_config,
+                username=self.odradek_sasl_username,
+                password=self.odradek_sasl_password,
+                token_endpoint=self.sasl_oauthbearer_token_endpoint_url,
+                client_id=self.sasl_oauthbearer_client_credentials_client_id,
+                client_secret=self.sasl_oauthbearer_client_credentials_client_secret,
+                scope=self.sasl_oauthbearer_scope,
+                refresh_window_factor=self.sasl_login_refresh_window_factor,
+                retry_backoff_ms=self.sasl_login_retry_backoff_ms,
+                retry_backoff_ms_max=self.sasl_login_retry_backoff_max_ms,
+                tokens=self.odradek_sasl_oauthbearer_token_callback,
+            ),
             TlsSettings(
                 keystore_type=self.ssl_keystore_type,
                 keystore_location=self.ssl_keystore_location,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import attrs
 
 from odradek.env.tls_ports import TlsSettings
-from odradek.security.jaas import MalformedJaas, parse_jaas
-from odradek.security.sasl_client import PLAIN, Credentials
+from odradek.env.token_ports import DocumentAddress, TokenRequest, Tokens
+from odradek.security.jaas import JaasLine, MalformedJaas, parse_jaas
+from odradek.security.sasl_client import OAUTHBEARER, PLAIN, Credentials
 from odradek.security.scram import MECHANISMS
 
-__all__ = ["PROTOCOLS", "ClientSecurity", "client_security"]
+__all__ = ["PROTOCOLS", "ClientSecurity", "LoginKeys", "client_security"]
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 STORE_TYPES = ("PEM", "PKCS12")
@@ -21,11 +22,29 @@ class ClientSecurity:
 
     tls: TlsSettings | None = None
     credentials: Credentials | None = None
+    tokens: Tokens | None = attrs.field(default=None, repr=False)
+    """The application's own way to a token, for OAUTHBEARER."""
 
 
-def client_security(
-    protocol: str, mechanism: str, jaas: str | None, stores: TlsSettings
-) -> ClientSecurity | None:
+@attrs.frozen(kw_only=True)
+class LoginKeys:
+    """The values of `sasl.` keys."""
+
+    mechanism: str
+    jaas: str | None = attrs.field(repr=False)
+    username: str | None = None
+    password: str | None = attrs.field(default=None, repr=False)
+    token_endpoint: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = attrs.field(default=None, repr=False)
+    scope: str | None = None
+    refresh_window_factor: float = 0.8
+    retry_backoff_ms: int = 100
+    retry_backoff_ms_max: int = 10_000
+    tokens: Tokens | None = attrs.field(default=None, repr=False)
+
+
+def client_security(protocol: str, login: LoginKeys, stores: TlsSettings) -> ClientSecurity | None:
     """The security that the keys ask for; None for plaintext. Raises `ValueError`, which shows no secrets."""
     if protocol == "PLAINTEXT":
         return None
@@ -42,22 +61,64 @@ def client_security(
         tls = stores
     credentials = None
     if protocol.startswith("SASL_"):
-        credentials = _credentials(mechanism, jaas)
-    return ClientSecurity(tls, credentials)
+        credentials = _credentials(login)
+    return ClientSecurity(tls, credentials, login.tokens)
 
 
-def _credentials(mechanism: str, jaas: str | None) -> Credentials:
-    known = (PLAIN, *MECHANISMS)
+def _credentials(login: LoginKeys) -> Credentials:
+    mechanism = login.mechanism
+    known = (PLAIN, *MECHANISMS, OAUTHBEARER)
     if mechanism not in known:
         raise ValueError(f"sasl.mechanism={mechanism!r} is not built; expected one of {', '.join(known)}")
-    if not jaas:
-        raise ValueError("sasl.jaas.config is missing: it has username and password")
-    try:
-        line = parse_jaas(jaas)
-    except MalformedJaas as error:
-        raise ValueError(f"sasl.jaas.config: {error}") from None
+    if mechanism == OAUTHBEARER:
+        return Credentials(mechanism, token_request=None if login.tokens else _token_request(login))
+    if login.username is not None or login.password is not None:
+        if login.username is None or login.password is None or login.jaas:
+            raise ValueError(
+                "odradek.sasl.username and odradek.sasl.password go together, and stand instead of sasl.jaas.config"
+            )
+        return Credentials(mechanism, login.username, login.password)
+    if not login.jaas:
+        raise ValueError(
+            "sasl.jaas.config is missing: it has username and password (or set odradek.sasl.username and "
+            "odradek.sasl.password)"
+        )
+    line = _parsed(login.jaas)
     if line.username is None or line.password is None:
         raise ValueError("sasl.jaas.config must have username and password")
     if line.is_of_token and mechanism not in MECHANISMS:
         raise ValueError(f"a delegation token logs in by one of {', '.join(MECHANISMS)}, not by {mechanism}")
     return Credentials(mechanism, line.username, line.password, line.is_of_token)
+
+
+def _parsed(jaas: str) -> JaasLine:
+    try:
+        return parse_jaas(jaas)
+    except MalformedJaas as error:
+        raise ValueError(f"sasl.jaas.config: {error}") from None
+
+
+def _token_request(login: LoginKeys) -> TokenRequest:
+    """The way to a token (KIP-768). Before Kafka 4.1, id, secret and scope stood in the login module's options."""
+    options = {} if not login.jaas else _parsed(login.jaas).options
+    url = login.token_endpoint
+    if not url:
+        raise ValueError(
+            "sasl.oauthbearer.token.endpoint.url is missing: an issuer's address, or file:///PATH of a token"
+        )
+    client_id = login.client_id or options.get("clientId", "")
+    if not url.startswith("file:") and not client_id:
+        raise ValueError(
+            "sasl.oauthbearer.client.credentials.client.id is missing: the issuer asks who one is"
+        )
+    return TokenRequest(
+        DocumentAddress(
+            url, options.get("ssl.truststore.location"), options.get("ssl.truststore.certificates")
+        ),
+        client_id,
+        login.client_secret or options.get("clientSecret", ""),
+        login.scope or options.get("scope", ""),
+        login.refresh_window_factor,
+        login.retry_backoff_ms,
+        login.retry_backoff_ms_max,
+    )

@@ -17,6 +17,7 @@ from odradek.client.core.known_cluster import Cluster
 from odradek.client.core.operation import Operation, Work
 from odradek.client.core.requests import refresh_metadata, request
 from odradek.client.shells.tls import opened_tls
+from odradek.client.shells.tokens import opened_tokens
 from odradek.env.ports import Conn, ConnectionLost, Env, Network, TaskGroup
 from odradek.security.dialing import SecuredNetwork
 from odradek.security.tls_conn import Handshakes
@@ -61,6 +62,7 @@ class AsyncClient:
             tls = opened_tls(self.config.security.tls)
             self._network = SecuredNetwork(env, tls, None, Handshakes(env.new_workers(1)))
         self.core = ClientCore(bootstrap, self.config, env.random, now=env.clock.monotonic())
+        self.core.tokens = opened_tokens(self.config.security)
         tasks.start_soon(self._keep_deadlines, name="client deadlines")
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 from odradek.client.core.client_core import ClientCore, Close, Compute, Connect, Send
 from odradek.client.core.operation import Work
 from odradek.client.shells.tls import opened_tls
+from odradek.client.shells.tokens import opened_tokens
 from odradek.env.tls_ports import TlsFailed, TlsSession
 from wire.framing.outgoing import drop_sent
 
@@ -63,6 +64,7 @@ class Sockets:
     def __init__(self, core: ClientCore) -> None:
         self._core = core
         security = core.config.security
+        core.tokens = opened_tokens(security)
         self._tls = None if security is None or security.tls is None else opened_tls(security.tls)
         self._decrypted = memoryview(bytearray(_RECEIVE_BYTES if self._tls is not None else 0))
         self._selector = selectors.DefaultSelector()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 __all__ = ["KEYS_WITHOUT_EFFECT", "warning_about"]
 
 _BY_REASON: Mapping[str, tuple[str, ...]] = {
-    "GSSAPI and OAUTHBEARER are missing": (
+    "GSSAPI and client assertions for OAUTHBEARER are missing": (
         "sasl.kerberos.kinit.cmd",
         "sasl.kerberos.min.time.before.relogin",
         "sasl.kerberos.principal.to.local.rules",
@@ -22,10 +22,7 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "sasl.login.read.timeout.ms",
         "sasl.login.refresh.buffer.seconds",
         "sasl.login.refresh.min.period.seconds",
-        "sasl.login.refresh.window.factor",
         "sasl.login.refresh.window.jitter",
-        "sasl.login.retry.backoff.max.ms",
-        "sasl.login.retry.backoff.ms",
         "sasl.oauthbearer.assertion.algorithm",
         "sasl.oauthbearer.assertion.claim.aud",
         "sasl.oauthbearer.assertion.claim.exp.seconds",
@@ -37,21 +34,6 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "sasl.oauthbearer.assertion.private.key.file",
         "sasl.oauthbearer.assertion.private.key.passphrase",
         "sasl.oauthbearer.assertion.template.file",
-        "sasl.oauthbearer.client.credentials.client.id",
-        "sasl.oauthbearer.client.credentials.client.secret",
-        "sasl.oauthbearer.clock.skew.seconds",
-        "sasl.oauthbearer.expected.audience",
-        "sasl.oauthbearer.expected.issuer",
-        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
-        "sasl.oauthbearer.jwks.endpoint.url",
-        "sasl.oauthbearer.jwt.retriever.class",
-        "sasl.oauthbearer.jwt.validator.class",
-        "sasl.oauthbearer.scope",
-        "sasl.oauthbearer.scope.claim.name",
-        "sasl.oauthbearer.sub.claim.name",
-        "sasl.oauthbearer.token.endpoint.url",
         "security.providers",
     ),
     "Python's `ssl` has no such choice": (

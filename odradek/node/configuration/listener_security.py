@@ -13,10 +13,26 @@ import attrs
 
 from metadata_quorum.config.config_defs import ConfigError, ConfigValue, InvalidConfiguration, broker_defs
 from odradek.env.tls_ports import TlsSettings
+from odradek.node.configuration.oauth_keys import (
+    LOGIN_HANDLERS,
+    VALIDATOR_HANDLERS,
+    WAIVED,
+    oauth_settings,
+    token_request,
+)
+from odradek.node.configuration.plain_logins import (
+    OWN_LOGIN_KEYS,
+    PASSWORD_FILE,
+    USERNAME,
+    USERS_FILE,
+    own_login,
+    own_users,
+)
 from odradek.security.jaas import JaasLine, MalformedJaas, parse_jaas
+from odradek.security.oauth.oauth_settings import OauthSettings
 from odradek.security.principals import MalformedRule, PrincipalRules
 from odradek.security.sasl_client import Credentials
-from odradek.security.sasl_server import PLAIN
+from odradek.security.sasl_server import OAUTHBEARER, PLAIN
 from odradek.security.scram import MECHANISMS as SCRAM
 
 __all__ = [
@@ -28,7 +44,7 @@ __all__ = [
 ]
 
 LISTENER_PREFIX = "listener.name."
-BUILT = (PLAIN, *SCRAM)
+BUILT = (PLAIN, *SCRAM, OAUTHBEARER)
 """The mechanisms that this version has."""
 STORE_TYPES = ("PEM", "PKCS12")
 HIDDEN = "[hidden]"
@@ -38,17 +54,35 @@ _FOREIGN = (
     "sasl.client.callback.handler.class",
     "sasl.login.callback.handler.class",
     "sasl.login.class",
+    "sasl.oauthbearer.jwt.retriever.class",
+    "sasl.oauthbearer.jwt.validator.class",
     "ssl.engine.factory.class",
     "principal.builder.class",
 )
 """Keys that name classes of Java."""
-_OWN_CLASSES = {
-    "principal.builder.class": "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
+_PACKAGE = "org.apache.kafka.common.security."
+_OWN_CLASSES: Mapping[str, tuple[str, ...]] = {
+    "principal.builder.class": (f"{_PACKAGE}authenticator.DefaultKafkaPrincipalBuilder",),
+    "sasl.login.class": (f"{_PACKAGE}authenticator.DefaultLogin",),
+    "sasl.oauthbearer.jwt.retriever.class": tuple(
+        f"{_PACKAGE}oauthbearer.{name}JwtRetriever" for name in ("Default", "ClientCredentials", "File")
+    ),
+    "sasl.oauthbearer.jwt.validator.class": tuple(
+        f"{_PACKAGE}oauthbearer.{name}JwtValidator" for name in ("Default", "Broker", "Client")
+    ),
 }
 """Kafka's own, which are taken as names of what is built in."""
+_OWN_OF_OAUTHBEARER: Mapping[str, tuple[str, ...]] = {
+    "sasl.server.callback.handler.class": VALIDATOR_HANDLERS,
+    "sasl.login.callback.handler.class": LOGIN_HANDLERS,
+    "sasl.client.callback.handler.class": (
+        f"{_PACKAGE}oauthbearer.internals.OAuthBearerSaslClientCallbackHandler",
+    ),
+}
 _MODULES = {
     PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
     **dict.fromkeys(SCRAM, "org.apache.kafka.common.security.scram.ScramLoginModule"),
+    OAUTHBEARER: "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
 }
 
 
@@ -61,6 +95,9 @@ class ListenerSecurity:
     mechanisms: tuple[str, ...] = ()
     plain_users: Mapping[str, str] = attrs.field(repr=False, factory=dict)
     session_ms_max: Mapping[str, int] = attrs.field(factory=dict)
+    frame_bytes_max: int = 524_288
+    """The largest frame of a client that has not logged in (`sasl.server.max.receive.size`)."""
+    oauth: OauthSettings | None = None
     tls: TlsSettings | None = None
     principal_rules: PrincipalRules = attrs.field(factory=PrincipalRules)
     node_login: Credentials | None = None
@@ -74,9 +111,10 @@ class ListenerSecurity:
 class _Keys:
     """The values that hold for one listener."""
 
-    def __init__(self, name: str, explicit: Mapping[str, str]) -> None:
+    def __init__(self, name: str, explicit: Mapping[str, str], secrets: Mapping[str, str]) -> None:
         self.name = name
         self._explicit = explicit
+        self._secrets = secrets
         self._prefix = f"{LISTENER_PREFIX}{name.lower()}."
 
     def place(self, key: str) -> str:
@@ -97,13 +135,37 @@ class _Keys:
         value = self.value(key)
         return tuple(value) if isinstance(value, list) else ()
 
-    def number(self, key: str, mechanism: str) -> int:
-        """A number that may stand under a mechanism, too."""
+    def mechanism_place(self, key: str, mechanism: str) -> str:
+        """The same for a key that may stand under a mechanism, too."""
         place = f"{self._prefix}{mechanism.lower()}.{key}"
-        definition = broker_defs()[key]
-        value = definition.parse(self._explicit[place]) if place in self._explicit else self.value(key)
+        return place if place in self._explicit else self.place(key)
+
+    def mechanism_value(self, key: str, mechanism: str) -> ConfigValue:
+        place = f"{self._prefix}{mechanism.lower()}.{key}"
+        return broker_defs()[key].parse(self._explicit[place]) if place in self._explicit else self.value(key)
+
+    def number(self, key: str, mechanism: str) -> int:
+        value = self.mechanism_value(key, mechanism)
         assert isinstance(value, int), f"{key} is a number"
         return value
+
+    @property
+    def waived(self) -> frozenset[str]:
+        """What of a token need not be as expected. Raises `ConfigError`."""
+        named = frozenset(each.strip() for each in self._explicit.get(WAIVED, "").split(",")) - {""}
+        if unknown := named - {"audience", "issuer"}:
+            raise ConfigError(WAIVED, ",".join(sorted(unknown)), "audience, issuer, or both")
+        return named
+
+    @property
+    def own_login(self) -> tuple[str, str] | None:
+        """Username and password in our own form. Raises `ConfigError`."""
+        return own_login(self.place, self._explicit, self._secrets)
+
+    @property
+    def own_users(self) -> Mapping[str, str] | None:
+        """The users of PLAIN in our own form. Raises `ConfigError`."""
+        return own_users(self.place, self._explicit, self._secrets)
 
     def jaas(self, mechanism: str) -> tuple[str, JaasLine | None]:
         """The place of a mechanism's login module, and the module."""
@@ -131,6 +193,11 @@ def is_listener_key(key: str, names: tuple[str, ...]) -> bool:
             mechanism, _, after = rest.partition(".")
             if mechanism.upper() in BUILT:
                 rest = after
+            if rest == _JAAS:
+                # As in Kafka: a login module belongs to a mechanism.
+                return mechanism.upper() in BUILT
+            if rest in OWN_LOGIN_KEYS:
+                return rest != after
             return rest.startswith(("sasl.", "ssl.", "connections.max.reauth.ms")) and rest in broker_defs()
     return False
 
@@ -141,8 +208,12 @@ def security_of_listeners(
     own: Sequence[str],
     controller_names: Sequence[str],
     inter_broker: str,
+    secrets: Mapping[str, str] | None = None,
 ) -> dict[str, ListenerSecurity]:
-    """The security of a node's `own` listeners, and of the controllers' that it connects to. Raises `ConfigError`."""
+    """The security of a node's `own` listeners, and of the controllers' that it connects to. Raises `ConfigError`.
+
+    `secrets` has the contents of the files that keys name, by key.
+    """
     node_keys = {
         inter_broker: "sasl.mechanism.inter.broker.protocol",
         controller_names[0]: "sasl.mechanism.controller.protocol",
@@ -159,6 +230,7 @@ def security_of_listeners(
             name,
             protocols[name],
             explicit,
+            secrets=secrets,
             node_mechanism_key=node_keys.get(name),
             is_controllers=name in controller_names,
             serves=name in own,
@@ -171,6 +243,7 @@ def listener_security(
     protocol: str,
     explicit: Mapping[str, str],
     *,
+    secrets: Mapping[str, str] | None = None,
     node_mechanism_key: str | None = None,
     is_controllers: bool = False,
     serves: bool = True,
@@ -181,46 +254,81 @@ def listener_security(
 
     Raises `ConfigError`, whose text has no secrets.
     """
-    keys = _Keys(name, explicit)
+    keys = _Keys(name, explicit, secrets or {})
     if protocol == "PLAINTEXT":
         return ListenerSecurity(name, protocol)
-    _refuse_foreign(keys)
     tls = rules = None
     if protocol.endswith("SSL"):
         tls = _tls(keys, serves=serves)
         rules = _rules(keys)
     if not protocol.startswith("SASL_"):
+        _refuse_foreign(keys, ())
         return ListenerSecurity(name, protocol, tls=tls, principal_rules=rules or PrincipalRules())
     if serves:
         mechanisms = _mechanisms(keys, is_controllers=is_controllers)
     else:
         assert node_mechanism_key is not None, "nodes connect to listeners of others"
         mechanisms = (_node_mechanism(node_mechanism_key, explicit),)
+    _refuse_foreign(keys, mechanisms)
     users: Mapping[str, str] = {}
     if PLAIN in mechanisms and serves:
-        place, line = keys.jaas(PLAIN)
-        if line is None:
-            raise InvalidConfiguration(
-                place, None, f'{place} is missing: it has the users of PLAIN as user_NAME="PASSWORD"'
-            )
-        users = line.users
+        users = _plain_users(keys)
     return ListenerSecurity(
         name,
         protocol,
         mechanisms,
         users,
         {each: keys.number("connections.max.reauth.ms", each) for each in mechanisms},
+        keys.number("sasl.server.max.receive.size", ""),
+        _oauth(keys) if OAUTHBEARER in mechanisms and serves else None,
         tls,
         rules or PrincipalRules(),
         None if node_mechanism_key is None else _node_login(keys, node_mechanism_key, mechanisms, explicit),
     )
 
 
-def _refuse_foreign(keys: _Keys) -> None:
+def _plain_users(keys: _Keys) -> Mapping[str, str]:
+    """Those whom a listener lets in by PLAIN, in Kafka's form or in ours. Raises `ConfigError`."""
+    place, line = keys.jaas(PLAIN)
+    own = keys.own_users
+    if own is not None:
+        if line is not None and line.users:
+            raise ConfigError(place, HIDDEN, f"no users, because {keys.place(USERS_FILE)} names them")
+        return own
+    if line is None:
+        raise InvalidConfiguration(
+            place,
+            None,
+            f'{place} is missing: it has the users of PLAIN as user_NAME="PASSWORD" (or name a file in {USERS_FILE})',
+        )
+    return line.users
+
+
+def _refuse_foreign(keys: _Keys, mechanisms: Sequence[str]) -> None:
+    """Raises `ConfigError` for a class of Java that is none of Kafka's own."""
     for key in _FOREIGN:
-        value = keys.text(key)
-        if value is not None and value != _OWN_CLASSES.get(key):
-            raise ConfigError(keys.place(key), value, "a class of Java cannot run here: leave it out")
+        for mechanism in mechanisms or ("",):
+            value = keys.mechanism_value(key, mechanism) if mechanism else keys.value(key)
+            own = _OWN_CLASSES.get(key, ())
+            if mechanism == OAUTHBEARER:
+                own = (*own, *_OWN_OF_OAUTHBEARER.get(key, ()))
+            if value is not None and value != "" and value not in own:
+                instead = f"; built in is {own[0]}" if own else ""
+                raise ConfigError(
+                    keys.mechanism_place(key, mechanism) if mechanism else keys.place(key),
+                    value,
+                    f"a class of Java cannot run here: leave it out{instead}",
+                )
+
+
+def _oauth(keys: _Keys) -> OauthSettings:
+    _, line = keys.jaas(OAUTHBEARER)
+    return oauth_settings(
+        lambda key: keys.mechanism_value(key, OAUTHBEARER),
+        lambda key: keys.mechanism_place(key, OAUTHBEARER),
+        {} if line is None else line.options,
+        keys.waived,
+    )
 
 
 def _mechanisms(keys: _Keys, *, is_controllers: bool) -> tuple[str, ...]:
@@ -264,9 +372,24 @@ def _node_login(
             f"nodes log in to {keys.name} by one of its mechanisms: {', '.join(enabled)}",
         )
     place, line = keys.jaas(mechanism)
+    if mechanism == OAUTHBEARER:
+        request = token_request(
+            lambda key: keys.mechanism_value(key, mechanism),
+            lambda key: keys.mechanism_place(key, mechanism),
+            {} if line is None else line.options,
+        )
+        return Credentials(mechanism, token_request=request)
+    own = keys.own_login
+    if own is not None:
+        if line is not None and line.username is not None:
+            raise ConfigError(place, HIDDEN, f"no username, because {keys.place(USERNAME)} has one")
+        return Credentials(mechanism, *own)
     if line is None or line.username is None or line.password is None:
         raise InvalidConfiguration(
-            place, None, f"{place} must have the username and password by which nodes log in to each other"
+            place,
+            None,
+            f"{place} must have the username and password by which nodes log in to each other "
+            f"(or set {USERNAME} and {PASSWORD_FILE})",
         )
     return Credentials(mechanism, line.username, line.password)
 

@@ -8,7 +8,7 @@ text is one line that names key, value and what is allowed. An unknown key gives
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -33,6 +33,8 @@ from odradek.node.configuration.listener_security import (
     is_listener_key,
     security_of_listeners,
 )
+from odradek.node.configuration.oauth_keys import WAIVED
+from odradek.node.configuration.plain_logins import OWN_LOGIN_KEYS, read_secrets
 from odradek.node.configuration.properties import MalformedProperties, parse_properties
 from odradek.node.configuration.quorum_config import (
     BROKER,
@@ -65,6 +67,8 @@ TRANSACTIONAL_IDS = "odradek.transactional.ids.max.per.partition"
 """Our own key: how many transactional ids one partition of `__transaction_state` may have."""
 SCRAM_SECRET = "odradek.scram.secret"
 """Our own key: text that all brokers share, behind the salts that users who do not exist are answered with."""
+SECRETS_CHARACTERS_MAX = 1 << 20
+"""The most that is read of a file with passwords."""
 OWN_DEFS: dict[str, ConfigDef] = {
     name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
     for name, kind, default, valid in (
@@ -75,6 +79,8 @@ OWN_DEFS: dict[str, ConfigDef] = {
         (CLEANER_THREADS_PER_DISK, "int", "1", "[1,...]"),
         (TRANSACTIONAL_IDS, "int", "100000", "[1,...]"),
         (SCRAM_SECRET, "password", "", ""),
+        (WAIVED, "string", "", ""),
+        *((key, "string", "", "") for key in OWN_LOGIN_KEYS),
     )
 } | AUDIT_DEFS
 """Keys that Kafka does not have. Only the properties file has them; DescribeConfigs leaves them out."""
@@ -173,21 +179,26 @@ class NodeConfig:
         """Raises `ConfigError`, or `OSError` when the file cannot be read."""
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             text = file.read()
-        return cls.from_text(text)
+        return cls.from_text(text, _contents)
 
     @classmethod
-    def from_text(cls, text: str) -> NodeConfig:
-        """The configuration in the contents of a properties file. Raises `ConfigError`."""
+    def from_text(cls, text: str, read: Callable[[str], str] | None = None) -> NodeConfig:
+        """The configuration in the contents of a properties file. `read` gives those of other files that it names.
+
+        Raises `ConfigError`.
+        """
         try:
             properties = parse_properties(text)
         except MalformedProperties as error:
             raise InvalidConfiguration("properties", "", str(error)) from error
-        return cls.from_properties(properties)
+        return cls.from_properties(properties, {} if read is None else read_secrets(properties, read))
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> NodeConfig:
-        """The configuration in keys and texts. Raises `ConfigError`."""
-        return _check(dict(properties))
+    def from_properties(
+        cls, properties: Mapping[str, str], secrets: Mapping[str, str] | None = None
+    ) -> NodeConfig:
+        """The configuration in keys and texts; `secrets` are contents of files, by their keys. Raises `ConfigError`."""
+        return _check(dict(properties), secrets or {})
 
     def get(self, key: str) -> ConfigValue:
         """The typed value of a known key."""
@@ -261,7 +272,12 @@ class NodeConfig:
         return TokenSecrets.of_key(self.get_str("delegation.token.secret.key"))
 
 
-def _check(explicit: dict[str, str]) -> NodeConfig:
+def _contents(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read(SECRETS_CHARACTERS_MAX)
+
+
+def _check(explicit: dict[str, str], secrets: Mapping[str, str]) -> NodeConfig:
     values, warnings = _parse(explicit)
     node_id = values["node.id"]
     assert isinstance(node_id, int)
@@ -283,7 +299,7 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
     )
     check_voters(roles, static_voters, node_id)
     security = security_of_listeners(
-        explicit, protocols, [each.name for each in listeners], controller_names, inter_broker
+        explicit, protocols, [each.name for each in listeners], controller_names, inter_broker, secrets
     )
     _check_relations(values)
     _refuse_unsupported(explicit, values)

@@ -25,13 +25,17 @@ from odradek.serving.contract import Context
 from wire.api import ApiKey
 from wire.api_keys import APIS
 from wire.codec import ELEMENTS_AT_ONCE
-from wire.errors import ProtocolError, RemoteProtocolError
+from wire.errors import ErrorCode, ProtocolError, RemoteProtocolError
 from wire.framing.frames import skip_tags
+from wire.messages.api_versions import ApiVersionsResponse
 
 __all__ = ["ENTER_SECONDS_MAX", "HALF_OPEN_MAX", "Entered", "Entrance", "NotAuthenticated"]
 
 ENTER_SECONDS_MAX = 10.0
 """Time for handshake and login together. Honest clients need a few round trips."""
+LARGE_FRAME_BYTES = 16 * 1024
+LARGE_BYTES_MAX = 16 * 1024 * 1024
+"""The bytes that all larger frames together may claim. Tokens of a few kilobytes are let in whatever others claim."""
 HALF_OPEN_MAX = 1000
 """The most clients of a listener that have not yet shown who they are."""
 _SIZE = struct.Struct(">i")
@@ -40,9 +44,9 @@ _PREFIX = struct.Struct(">ii")
 _ASKED: Mapping[LoginState, tuple[int, ...]] = {
     LoginState.VERSIONS: (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE),
     LoginState.HANDSHAKE: (ApiKey.SASL_HANDSHAKE,),
-    LoginState.TOKEN: (ApiKey.SASL_AUTHENTICATE,),
+    LoginState.TOKEN: (ApiKey.SASL_AUTHENTICATE, ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS),
 }
-"""The APIs that a client may ask for, as far as it has come."""
+"""The APIs that a client may ask for, as far as it has come; amid tokens the last two are answered with an error."""
 
 
 class NotAuthenticated(Exception):
@@ -97,6 +101,7 @@ class Entrance:
         self._refusal_delay_seconds = refusal_delay_seconds
         self._tls = tls
         self._new_login = new_login
+        self._large_bytes = 0
         self._half_open: dict[str, dict[Conn, None]] = {}
         self.failed = 0
         """Clients that were not let in, since the start."""
@@ -143,6 +148,7 @@ class Entrance:
                 context.principal = principal
         if self._new_login is not None:
             login = self._new_login()
+            login.refusal_delay_seconds = self._refusal_delay_seconds
             context.login = login
             await self._log_in(conn, context, login)
             context.principal = login.principal
@@ -151,17 +157,35 @@ class Entrance:
 
     async def _log_in(self, conn: Conn, context: Context, login: Login) -> None:
         while login.state is not LoginState.DONE:
-            frame = await _read_frame(conn, self._frame_bytes_max)
-            if login.state is LoginState.BARE_TOKEN:
-                answer = self._take_bare_token(login, frame)
-            else:
-                answer = self._answer(context, login, frame)
+            # The frame is in no variable here: nothing of the client's is kept while a refusal waits.
+            answer = await self._take_frame(conn, context, login)
             if login.state is LoginState.FAILED:
                 await self._clock.sleep_until(self._clock.monotonic() + self._refusal_delay_seconds)
             if answer:
                 await _send_all(conn, answer)
             if login.state is LoginState.FAILED:
                 raise NotAuthenticated(login.failure)
+
+    async def _take_frame(self, conn: Conn, context: Context, login: Login) -> bytes:
+        """Read one frame, and handle it. Raises `ConnectionLost`, `RemoteProtocolError`."""
+        (size,) = _SIZE.unpack(await _read(conn, _SIZE.size))
+        if not 0 <= size <= self._frame_bytes_max:
+            raise RemoteProtocolError(
+                f"frame of {size} bytes before authentication; allowed are 0 to {self._frame_bytes_max}"
+            )
+        claimed = size if size > LARGE_FRAME_BYTES else 0
+        if claimed and self._large_bytes + claimed > LARGE_BYTES_MAX:
+            raise RemoteProtocolError(
+                f"frame of {size} bytes, while those of others that are not authenticated have {self._large_bytes}"
+            )
+        self._large_bytes += claimed
+        try:
+            frame = await _read(conn, size)
+        finally:
+            self._large_bytes -= claimed
+        if login.state is LoginState.BARE_TOKEN:
+            return self._take_bare_token(login, frame)
+        return self._answer(context, login, frame)
 
     def _take_bare_token(self, login: Login, frame: bytearray) -> bytes:
         """A token behind SaslHandshake version 0. A refusal has no answer there."""
@@ -193,7 +217,12 @@ class Entrance:
         context.number += 1
         entry.request_bytes += size + 4
         request, _ = (entry.decode if size <= ELEMENTS_AT_ONCE else entry.decode_large)(view, offset)
-        response: Any = entry.handle(context, request)
+        response: Any
+        if login.state is LoginState.TOKEN and api_key == ApiKey.API_VERSIONS:
+            login.ask_out_of_turn()
+            response = ApiVersionsResponse(ErrorCode.ILLEGAL_SASL_STATE)
+        else:
+            response = entry.handle(context, request)
         if api_key == ApiKey.API_VERSIONS and not response.error_code:
             login.state = LoginState.HANDSHAKE
         answer = bytearray(entry.prefix)
@@ -201,16 +230,6 @@ class Entrance:
         _PREFIX.pack_into(answer, 0, len(answer) - 4, correlation_id)
         entry.response_bytes += len(answer)
         return bytes(answer)
-
-
-async def _read_frame(conn: Conn, bytes_max: int) -> bytearray:
-    """One frame without its size, and not a byte more. Raises `ConnectionLost`, `RemoteProtocolError`."""
-    (size,) = _SIZE.unpack(await _read(conn, _SIZE.size))
-    if not 0 <= size <= bytes_max:
-        raise RemoteProtocolError(
-            f"frame of {size} bytes before authentication; allowed are 0 to {bytes_max}"
-        )
-    return await _read(conn, size)
 
 
 async def _read(conn: Conn, count: int) -> bytearray:

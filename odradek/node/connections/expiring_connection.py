@@ -1,10 +1,19 @@
-"""A connection whose login lasts only so long (KIP-368): requests after that end it, unless the login was renewed."""
+"""A connection whose login lasts only so long (KIP-368): requests after that end it, unless the login was renewed.
+
+A renewal that is refused ends it, too. The refusal is as late as that of a first login. Else a user who has logged in
+could try passwords of others without a pause.
+"""
 
 from __future__ import annotations
 
 import struct
+from functools import partial
+from typing import Any
 
+from odradek.env.ports import ConnectionLost
 from odradek.node.connections.connection_loop import Connection
+from odradek.serving.api_table import ApiEntry
+from odradek.serving.contract import Suspend
 from wire.api import ApiKey
 from wire.errors import RemoteProtocolError
 
@@ -26,6 +35,23 @@ class ExpiringConnection(Connection):
         if not is_renewal and (reason := login.refusal):
             raise RemoteProtocolError(reason)
         super()._dispatch_frame(frame, size)
-        if is_renewal and login.is_refused:
+        if is_renewal and login.is_refused and self.suspended is None:
             # The answer is on its way; the connection ends behind it.
             self.closing = True
+
+    def _answer(self, entry: ApiEntry, correlation_id: int, size: int, result: Any) -> None:
+        login = self.context.login
+        if login is not None and login.is_refused and login.refusal_delay_seconds > 0:
+            result = Suspend(partial(self._later, result, login.refusal_delay_seconds))
+        super()._answer(entry, correlation_id, size, result)
+
+    async def _later(self, answer: Any, seconds: float) -> Any:
+        clock = self.services.clock
+        await clock.sleep_until(clock.monotonic() + seconds)
+        return answer
+
+    async def _run_suspended(self) -> None:
+        await super()._run_suspended()
+        login = self.context.login
+        if login is not None and login.is_refused:
+            raise ConnectionLost("the renewal of the login was refused")

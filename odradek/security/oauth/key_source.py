@@ -11,13 +11,14 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, Key, KeySet, OKPKey, RSAKey
 
-from odradek.env.ports import DocumentMissing, Env, Log
+from odradek.env.ports import DocumentMissing, Env, Log, Workers
+from odradek.env.token_ports import FetchDocument
+from odradek.security.oauth.oauth_settings import KeySourceSettings
 
-__all__ = ["KeySource", "KeySourceSettings", "KeysUnusable", "decode_keys"]
+__all__ = ["KeySource", "KeysUnusable", "decode_keys"]
 
 KEYS_MAX = 1_000
 _IMPORTS: Mapping[str, Callable[[Any], Key]] = {
@@ -31,17 +32,6 @@ class KeysUnusable(Exception):
     """The document has no keys for signatures; the text says why in one line."""
 
 
-@attrs.frozen
-class KeySourceSettings:
-    """Kafka's keys behind `sasl.oauthbearer.jwks.endpoint.`; its `retry.backoff.max.ms` is `retry_backoff_ms_max`."""
-
-    url: str
-    """`file:///PATH`, `https://...` or `http://...`."""
-    refresh_ms: int = 3_600_000
-    retry_backoff_ms: int = 100
-    retry_backoff_ms_max: int = 10_000
-
-
 def decode_keys(data: bytes) -> KeySet:
     """The public keys for signatures in a document; others are passed over. Raises `KeysUnusable`."""
     try:
@@ -53,10 +43,11 @@ def decode_keys(data: bytes) -> KeySet:
         raise KeysUnusable("no document with a list of keys")
     found = []
     for each in listed[:KEYS_MAX]:
-        if not isinstance(each, dict) or each.get("use", "sig") != "sig" or each.get("kty") not in _IMPORTS:
+        kind = each.get("kty") if isinstance(each, dict) and each.get("use", "sig") == "sig" else None
+        if not isinstance(kind, str) or kind not in _IMPORTS:
             continue
         try:
-            found.append(_IMPORTS[each["kty"]](each))
+            found.append(_IMPORTS[kind](each))
         except (JoseError, ValueError, TypeError, KeyError):
             continue
     if not found:
@@ -68,11 +59,12 @@ class KeySource:
     """The keys as last seen."""
 
     def __init__(
-        self, env: Env, log: Log, settings: KeySourceSettings, fetch: Callable[[str], bytes]
+        self, env: Env, log: Log, settings: KeySourceSettings, fetch: FetchDocument, workers: Workers
     ) -> None:
-        """`fetch` gives the document at an address; it may block, and raises `DocumentMissing`."""
+        """`workers` are for `fetch`, which may block for long: others would wait behind it."""
         self._env = env
         self._fetch = fetch
+        self._workers = workers
         self._log = log
         self._settings = settings
         self._wanted = env.event()
@@ -89,12 +81,12 @@ class KeySource:
         while True:
             self._wanted = self._env.event()
             try:
-                data = await self._env.workers.run(self._fetch, self._settings.url)
+                data = await self._workers.run(self._fetch, self._settings.address)
                 self.keys = decode_keys(data)
                 failures = 0
             except (DocumentMissing, KeysUnusable) as error:
                 failures += 1
-                self._log.warning("sasl.keys_not_fetched", url=self._settings.url, reason=str(error))
+                self._log.warning("sasl.keys_not_fetched", url=self._settings.address.url, reason=str(error))
             await self._rest(failures)
 
     async def _rest(self, failures: int) -> None:

@@ -1,7 +1,7 @@
 """The server's side of one login by OAUTHBEARER (KIP-255). PURE.
 
 A token that is refused gets an answer first, which says `invalid_token`. The client then sends one byte 0x01, and only the
-answer to that ends the login (RFC 7628, section 3.2.3). All refusals look alike to the client.
+answer to that ends the login (RFC 7628, section 3.2.3). All refusals of tokens look alike to the client.
 """
 
 from __future__ import annotations
@@ -12,15 +12,12 @@ from joserfc.jwk import KeySet
 
 from odradek.security.oauth.client_message import MalformedClientMessage, decode_client_message
 from odradek.security.oauth.token_rules import Bearer, TokenRefused, TokenRules, UnknownKey
+from odradek.security.sasl_server import BearerLoginFailed
 
-__all__ = ["INVALID_TOKEN", "BearerLogin", "BearerRefused"]
+__all__ = ["INVALID_TOKEN", "BearerLogin"]
 
 INVALID_TOKEN = b'{"status":"invalid_token"}'
 _KVSEP = b"\x01"
-
-
-class BearerRefused(Exception):
-    """The client is not let in; the text is for the node's log."""
 
 
 class BearerLogin:
@@ -40,24 +37,35 @@ class BearerLogin:
         self._on_unknown_key = on_unknown_key
         self._refusal = ""
         self.bearer: Bearer | None = None
-        """Who it is, once the token was taken."""
+        """The token's facts, once it was taken."""
+        self.seconds_left = 0.0
+
+    @property
+    def principal_name(self) -> str:
+        """Whom the token names; empty until it was taken."""
+        return "" if self.bearer is None else self.bearer.principal_name
 
     def answer(self, data: bytes) -> bytes:
-        """What the client is told. Raises `BearerRefused` when the login has failed."""
+        """The answer to the client. Raises `BearerLoginFailed` when the login has failed."""
         if self._refusal:
-            raise BearerRefused(self._refusal)
-        assert self.bearer is None
+            raise BearerLoginFailed(self._refusal, INVALID_TOKEN.decode())
+        assert self.bearer is None, "the login is over"
         try:
             message = decode_client_message(data)
-            self.bearer = self._judge(message.token)
-            if message.authorization_id and message.authorization_id != self.bearer.principal_name:
-                self.bearer = None
-                raise TokenRefused("another authorization id than its subject")
+            bearer = self._judge(message.token)
         except MalformedClientMessage as error:
-            raise BearerRefused(str(error)) from error
+            raise BearerLoginFailed(str(error)) from error
         except TokenRefused as refused:
             self._refusal = str(refused)
             return INVALID_TOKEN
+        if message.authorization_id and message.authorization_id != bearer.principal_name:
+            raise BearerLoginFailed(
+                "another authorization id than the token's subject",
+                f"Authentication failed: Client requested an authorization id ({message.authorization_id}) that is "
+                f"different from the token's principal name ({bearer.principal_name})",
+            )
+        self.bearer = bearer
+        self.seconds_left = bearer.expires_at - self._now()
         return b""
 
     def _judge(self, token: str) -> Bearer:

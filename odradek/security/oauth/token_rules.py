@@ -17,9 +17,23 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, GuestProtocol, Key, KeySet, OKPKey, RSAKey
 
+from odradek.security.oauth.oauth_settings import TokenExpectations
+
 __all__ = ["ALGORITHMS", "Bearer", "TokenRefused", "TokenRules", "UnknownKey"]
 
-ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+ALGORITHMS = (
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+    "Ed25519",
+)
 """Those that verify with a public key."""
 _KINDS: Mapping[str, type[Key]] = {"RS": RSAKey, "PS": RSAKey, "ES": ECKey, "Ed": OKPKey}
 """The kind of key that each of them needs, by the first two letters."""
@@ -46,16 +60,8 @@ class Bearer:
 
 
 @attrs.frozen
-class TokenRules:
-    """What a listener asks of a token; the names of Kafka's keys behind `sasl.oauthbearer.`."""
-
-    expected_audience: frozenset[str] = frozenset()
-    """Empty: whatever the token says."""
-    expected_issuer: str = ""
-    """Empty: whatever the token says."""
-    clock_skew_seconds: int = 30
-    sub_claim_name: str = "sub"
-    scope_claim_name: str = "scope"
+class TokenRules(TokenExpectations):
+    """Judges tokens by what a listener expects."""
 
     def judge(self, token: str, keys: KeySet, now: float) -> Bearer:
         """Whom the token names, at a time in seconds. Raises `TokenRefused`."""

@@ -1,0 +1,33 @@
+"""Tokens of the shells: where they come from is decided when a client is made, and imported only then."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from odradek.client.core.client_security import ClientSecurity
+from odradek.env.token_ports import Tokens, TokenUnavailable
+
+__all__ = ["opened_tokens"]
+
+
+def opened_tokens(security: ClientSecurity | None) -> Tokens | None:
+    """The way to a token for each login; None where logins need none."""
+    if security is None or security.credentials is None or not security.credentials.needs_token:
+        return None
+    if security.tokens is not None:
+        return partial(_called, security.tokens)
+    from odradek.env.tokens import open_tokens
+
+    assert security.credentials.token_request is not None, "the keys say where tokens are"
+    return open_tokens(security.credentials.token_request)
+
+
+def _called(callback: Tokens) -> str:
+    """The token that the application gives. Raises `TokenUnavailable`, whatever the application raises."""
+    try:
+        token = callback()
+    except Exception as error:
+        raise TokenUnavailable(f"the callback for tokens raised {type(error).__name__}") from error
+    if not isinstance(token, str) or not token.isascii() or not token.isprintable() or not token:
+        raise TokenUnavailable("the callback for tokens gave no token: expected a text of printable ASCII")
+    return token

@@ -1,0 +1,54 @@
+"""The port to issuers of tokens: documents at an address, and the tokens by which this end logs in.
+
+`odradek.env.documents` and `odradek.env.tokens` implement it. This module is a leaf that every package may import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import attrs
+
+__all__ = ["DocumentAddress", "FetchDocument", "OpenTokens", "TokenRequest", "TokenUnavailable", "Tokens"]
+
+
+class TokenUnavailable(Exception):
+    """No token could be had; the text says why in one line. It has no secrets."""
+
+
+@attrs.frozen
+class DocumentAddress:
+    """A document, and how it is asked for."""
+
+    url: str
+    """`file:///PATH`, `https://...` or `http://...`."""
+    truststore_location: str | None = None
+    """A PEM file of the authorities that may vouch for an `https` server; None: those of the system."""
+    truststore_certificates: str | None = None
+    """The same as text."""
+    body: bytes | None = attrs.field(default=None, repr=False)
+    """If set, it is sent by POST."""
+    headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+
+
+@attrs.frozen
+class TokenRequest:
+    """A client's way to its tokens; the names of Kafka's keys behind `sasl.oauthbearer.`."""
+
+    token_endpoint: DocumentAddress
+    """With a `file` address the document is the token itself (KIP-768)."""
+    client_id: str = ""
+    client_secret: str = attrs.field(default="", repr=False)
+    scope: str = ""
+    refresh_window_factor: float = 0.8
+    """A token is fetched anew after this share of its life (`sasl.login.refresh.window.factor`)."""
+    retry_backoff_ms: int = 100
+    retry_backoff_ms_max: int = 10_000
+
+
+FetchDocument: TypeAlias = Callable[[DocumentAddress], bytes]
+"""The document at an address. Blocks: for workers. Raises `odradek.env.ports.DocumentMissing`."""
+Tokens: TypeAlias = Callable[[], str]
+"""A token that is good for now. May block: for workers. Raises `TokenUnavailable`."""
+OpenTokens: TypeAlias = Callable[[TokenRequest], Tokens]

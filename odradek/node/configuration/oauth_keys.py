@@ -1,0 +1,130 @@
+"""Kafka's keys for logins by tokens (`sasl.oauthbearer.`, KIP-768), on one listener. PURE.
+
+A listener without a place for keys, an audience or an issuer would let tokens in that were made for others. Such a
+node does not start. Audience and issuer can be waived by name, in a key of our own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from metadata_quorum.config.config_defs import ConfigError, ConfigValue, InvalidConfiguration
+from odradek.env.token_ports import DocumentAddress, TokenRequest
+from odradek.security.oauth.oauth_settings import KeySourceSettings, OauthSettings, TokenExpectations
+
+__all__ = ["LOGIN_HANDLERS", "VALIDATOR_HANDLERS", "WAIVED", "oauth_settings", "token_request"]
+
+WAIVED = "odradek.sasl.oauthbearer.waived"
+"""Our own key: which of `audience` and `issuer` tokens may have as they like."""
+_SERVER = re.compile(r"https?://(?:\[[0-9a-fA-F:.]+\]|[^\s/?#@:\[\]]+)(?::[0-9]{1,5})?(?:[/?][^\s#]*)?\Z")
+_FILE = re.compile(r"file:///[^\s?#]+\Z")
+VALIDATOR_HANDLERS = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler",
+)
+LOGIN_HANDLERS = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+)
+"""Names of Kafka's own handlers, now and before version 4, which mean what is built in."""
+
+Read = Callable[[str], ConfigValue]
+Place = Callable[[str], str]
+
+
+def oauth_settings(
+    read: Read, place: Place, options: Mapping[str, str], waived: frozenset[str]
+) -> OauthSettings:
+    """A listener's rules for tokens. Raises `ConfigError`.
+
+    `read` gives the value of a key, `place` the key as it stands in the file; `options` are those of the login module.
+    """
+    audience = read("sasl.oauthbearer.expected.audience")
+    expectations = TokenExpectations(
+        frozenset(str(each) for each in audience) if isinstance(audience, list) else frozenset(),
+        _text(read, "sasl.oauthbearer.expected.issuer"),
+        _number(read, "sasl.oauthbearer.clock.skew.seconds"),
+        _text(read, "sasl.oauthbearer.sub.claim.name"),
+        _text(read, "sasl.oauthbearer.scope.claim.name"),
+    )
+    url = _url(
+        read,
+        place,
+        "sasl.oauthbearer.jwks.endpoint.url",
+        "it names the issuer's keys (JWKS), by which tokens are checked",
+    )
+    for what, key, value in (
+        ("audience", "sasl.oauthbearer.expected.audience", expectations.expected_audience),
+        ("issuer", "sasl.oauthbearer.expected.issuer", expectations.expected_issuer),
+    ):
+        if not value and what not in waived:
+            raise InvalidConfiguration(
+                key,
+                None,
+                f"{place(key)} is missing: tokens for others would be taken; set it, or say {WAIVED}={what}",
+            )
+    return OauthSettings(
+        KeySourceSettings(
+            _address(url, options),
+            _number(read, "sasl.oauthbearer.jwks.endpoint.refresh.ms"),
+            _number(read, "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
+            _number(read, "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms"),
+        ),
+        expectations,
+    )
+
+
+def token_request(read: Read, place: Place, options: Mapping[str, str]) -> TokenRequest:
+    """The way to the tokens by which this node logs in at others. Raises `ConfigError`.
+
+    Before Kafka 4.1, id, secret and scope stood in the login module's options.
+    """
+    url = _url(
+        read,
+        place,
+        "sasl.oauthbearer.token.endpoint.url",
+        "it gives the tokens by which nodes log in to each other",
+    )
+    client_id = _text(read, "sasl.oauthbearer.client.credentials.client.id") or options.get("clientId", "")
+    if _FILE.match(url) is None and not client_id:
+        key = "sasl.oauthbearer.client.credentials.client.id"
+        raise InvalidConfiguration(key, None, f"{place(key)} is missing: the token endpoint asks who one is")
+    factor = read("sasl.login.refresh.window.factor")
+    return TokenRequest(
+        _address(url, options),
+        client_id,
+        _text(read, "sasl.oauthbearer.client.credentials.client.secret") or options.get("clientSecret", ""),
+        _text(read, "sasl.oauthbearer.scope") or options.get("scope", ""),
+        float(factor) if isinstance(factor, int | float) else 0.8,
+        _number(read, "sasl.login.retry.backoff.ms"),
+        _number(read, "sasl.login.retry.backoff.max.ms"),
+    )
+
+
+def _url(read: Read, place: Place, key: str, purpose: str) -> str:
+    url = _text(read, key)
+    if not url:
+        raise InvalidConfiguration(key, None, f"{place(key)} is missing: {purpose}")
+    if _SERVER.match(url) is None and _FILE.match(url) is None:
+        raise ConfigError(place(key), url, "an address: https://HOST/PATH, http://HOST/PATH or file:///PATH")
+    return url
+
+
+def _address(url: str, options: Mapping[str, str]) -> DocumentAddress:
+    """The address, and the authorities that vouch for its server: as in Kafka, the login module's options name them."""
+    location = options.get("ssl.truststore.location")
+    if location is not None and options.get("ssl.truststore.type", "PEM").upper() != "PEM":
+        raise ConfigError("ssl.truststore.type", options["ssl.truststore.type"], "PEM, for servers of tokens")
+    return DocumentAddress(url, location, options.get("ssl.truststore.certificates"))
+
+
+def _text(read: Read, key: str) -> str:
+    value = read(key)
+    return "" if value is None else str(value)
+
+
+def _number(read: Read, key: str) -> int:
+    value = read(key)
+    assert isinstance(value, int), f"{key} is a number"
+    return value

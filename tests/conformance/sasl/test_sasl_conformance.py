@@ -1,0 +1,64 @@
+"""Our SASL beside Apache Kafka's: the recorded conversations, answer by answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bench.processes import combined_node_properties, free_ports
+from tests.conformance.sasl.cases import all_cases
+from tests.conformance.sasl.deliberate import DELIBERATE
+from tests.conformance.sasl.document import PATH, render
+from tests.conformance.sasl.recording import SEAL, ask_all, compare, load, seal
+from tests.conformance.sasl.servers import SCRAM_USERS, Place, settings
+from tests.security.issuer import Issuer
+from tests.security.secured_node import start
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Our node, with the keys that Kafka had."""
+    directory = tmp_path_factory.mktemp("sasl")
+    issuer = Issuer()
+    (directory / "jwks.json").write_bytes(issuer.document())
+    ports = free_ports(4)
+    keys = {
+        **combined_node_properties(directory, ports[0], ports[3]),
+        **settings(directory, ports),
+        "odradek.scram.secret": "a secret",
+    }
+    users = [
+        f'{mechanism}=[name="{user}",password={password}]'
+        for user, password in SCRAM_USERS.items()
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+    ]
+    server = start(directory, keys, users)
+    try:
+        plaintext, sasl, short = (f"127.0.0.1:{port}" for port in ports[:3])
+        yield Place(plaintext, sasl, short, issuer)
+        assert server.is_running(), server.log_tail()
+    finally:
+        server.stop()
+
+
+def test_the_recording_is_of_these_conversations() -> None:
+    """A case that has changed since is refused until Kafka was asked again."""
+    assert list(load()) == [case.name for case in all_cases()]
+    assert SEAL.read_text().strip() == seal(), (
+        "the cases have changed: `python -m tests.conformance.sasl record` asks Apache Kafka again"
+    )
+
+
+def test_the_page_lists_the_differences() -> None:
+    """docs/logins.md, as `python -m tests.conformance.sasl document` writes it."""
+    assert PATH.read_text() == render()
+    assert f"holds {len(load())} conversations" in PATH.read_text()
+
+
+def test_every_answer_is_kafkas_or_deliberate(place: Place) -> None:
+    """Error codes, texts, tokens and ends of connections are Kafka's, but for those in the table."""
+    found = compare(ask_all(place))
+    unexpected = [line for line in found if line.split(": ")[0] not in DELIBERATE]
+    assert not unexpected, "\n".join(unexpected)
+    assert {line.split(": ")[0] for line in found} == set(DELIBERATE), "a difference that is no more"

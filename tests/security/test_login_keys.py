@@ -1,0 +1,255 @@
+"""The keys of logins in a node's file: where they stand, our plain form, and what is refused with the way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from metadata_quorum.config.config_defs import ConfigError
+from odradek.node.configuration.listener_security import ListenerSecurity
+from odradek.node.configuration.node_config import NodeConfig
+from tests.security.clients import PACKAGE
+
+PLAIN = f"{PACKAGE}plain.PlainLoginModule"
+SCRAM = f"{PACKAGE}scram.ScramLoginModule"
+BEARER = f"{PACKAGE}oauthbearer.OAuthBearerLoginModule"
+OAUTH = "sasl.oauthbearer."
+OAUTH_KEYS = {
+    "listener.name.sasl.sasl.enabled.mechanisms": "OAUTHBEARER",
+    f"{OAUTH}jwks.endpoint.url": "https://issuer/keys",
+    f"{OAUTH}expected.audience": "kafka,others",
+    f"{OAUTH}expected.issuer": "https://issuer",
+}
+
+
+def properties(**changes: str | None) -> dict[str, str]:
+    """A node with one listener by SASL; a change to None leaves a key out."""
+    found = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": "1@127.0.0.1:9093",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": "PLAINTEXT://127.0.0.1:9092,SASL://127.0.0.1:9094,CONTROLLER://127.0.0.1:9093",
+        "advertised.listeners": "PLAINTEXT://127.0.0.1:9092,SASL://127.0.0.1:9094",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": "/data",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        **changes,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def loaded(directory: Path, **changes: str | None) -> NodeConfig:
+    path = directory / "node.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in properties(**changes).items()))
+    return NodeConfig.load(str(path))
+
+
+def security(**changes: str | None) -> ListenerSecurity:
+    return NodeConfig.from_properties(properties(**changes)).security["SASL"]
+
+
+def test_the_most_special_key_holds() -> None:
+    """Under listener and mechanism, then under the listener, then alone: as in Kafka."""
+    keys = {
+        **OAUTH_KEYS,
+        "listener.name.sasl.sasl.enabled.mechanisms": "OAUTHBEARER,SCRAM-SHA-256",
+        f"{OAUTH}clock.skew.seconds": "1",
+        f"listener.name.sasl.{OAUTH}clock.skew.seconds": "2",
+        f"listener.name.sasl.oauthbearer.{OAUTH}clock.skew.seconds": "3",
+        f"listener.name.sasl.{OAUTH}sub.claim.name": "client",
+        "connections.max.reauth.ms": "10",
+        "listener.name.sasl.connections.max.reauth.ms": "20",
+        "listener.name.sasl.oauthbearer.connections.max.reauth.ms": "30",
+        "sasl.server.max.receive.size": "1000",
+        "listener.name.sasl.sasl.server.max.receive.size": "2000",
+    }
+    found = security(**keys)
+    assert found.oauth is not None
+    expected = found.oauth.expectations
+    assert (expected.clock_skew_seconds, expected.sub_claim_name) == (3, "client")
+    assert expected.expected_audience == {"kafka", "others"}
+    assert found.session_ms_max == {"OAUTHBEARER": 30, "SCRAM-SHA-256": 20}
+    assert found.frame_bytes_max == 2000
+
+
+def test_kafkas_own_classes_are_names() -> None:
+    """Its handlers, retrievers and validators mean what is built in."""
+    handler = "oauthbearer.OAuthBearerValidatorCallbackHandler"
+    assert security(
+        **OAUTH_KEYS,
+        **{
+            "listener.name.sasl.oauthbearer.sasl.server.callback.handler.class": PACKAGE + handler,
+            "listener.name.sasl.oauthbearer.sasl.jaas.config": f"{BEARER} required;",
+            f"{OAUTH}jwt.validator.class": f"{PACKAGE}oauthbearer.BrokerJwtValidator",
+            f"{OAUTH}jwt.retriever.class": f"{PACKAGE}oauthbearer.ClientCredentialsJwtRetriever",
+        },
+    ).oauth
+
+
+def test_what_is_waived_is_not_asked_for() -> None:
+    """By name, and no more than that."""
+    keys = {**OAUTH_KEYS, f"{OAUTH}expected.audience": None, f"{OAUTH}expected.issuer": None}
+    found = security(**keys, **{"odradek.sasl.oauthbearer.waived": "audience, issuer"})
+    assert found.oauth is not None
+    assert not found.oauth.expectations.expected_audience
+
+
+PREFIX = "listener.name.sasl."
+REFUSED: dict[str, tuple[dict[str, str | None], str]] = {
+    "gssapi by default": ({"sasl.enabled.mechanisms": None}, "it is the default, so name others"),
+    "gssapi": ({"sasl.enabled.mechanisms": "GSSAPI"}, "not built; there are PLAIN, SCRAM-SHA-256"),
+    "plain without users": ({"sasl.enabled.mechanisms": "PLAIN"}, "user_NAME"),
+    "a module of another mechanism": (
+        {"sasl.enabled.mechanisms": "PLAIN", f"{PREFIX}plain.sasl.jaas.config": f"{SCRAM} required;"},
+        f"the login module of PLAIN is {PLAIN}",
+    ),
+    "a broken line": (
+        {
+            "sasl.enabled.mechanisms": "PLAIN",
+            f"{PREFIX}plain.sasl.jaas.config": f'{PLAIN} required user_a="hunter2"',
+        },
+        "semicolon at its end",
+    ),
+    "a foreign handler": (
+        {f"{PREFIX}scram-sha-512.sasl.server.callback.handler.class": "com.example.Handler"},
+        "a class of Java cannot run here",
+    ),
+    "a foreign handler of the whole listener": (
+        {f"{PREFIX}sasl.server.callback.handler.class": "com.example.Handler"},
+        "a class of Java cannot run here",
+    ),
+    "a foreign handler of all": (
+        {"sasl.login.class": "com.example.Login"},
+        f"built in is {PACKAGE}authenticator.DefaultLogin",
+    ),
+    "tokens that nobody signs": (
+        {
+            **OAUTH_KEYS,
+            f"{PREFIX}oauthbearer.sasl.server.callback.handler.class": f"{PACKAGE}oauthbearer.internals.unsecured."
+            "OAuthBearerUnsecuredValidatorCallbackHandler",
+        },
+        "a class of Java cannot run here",
+    ),
+    "no keys": ({**OAUTH_KEYS, f"{OAUTH}jwks.endpoint.url": None}, "the issuer's keys"),
+    "keys of ftp": ({**OAUTH_KEYS, f"{OAUTH}jwks.endpoint.url": "ftp://issuer/keys"}, "https://HOST/PATH"),
+    "keys behind a password": (
+        {**OAUTH_KEYS, f"{OAUTH}jwks.endpoint.url": "https://u:p@issuer/keys"},
+        "https://HOST/PATH",
+    ),
+    "no audience": (
+        {**OAUTH_KEYS, f"{OAUTH}expected.audience": None},
+        "or say odradek.sasl.oauthbearer.waived=audience",
+    ),
+    "no issuer": ({**OAUTH_KEYS, f"{OAUTH}expected.issuer": None}, "waived=issuer"),
+    "an audience waived, but no issuer": (
+        {**OAUTH_KEYS, f"{OAUTH}expected.issuer": None, "odradek.sasl.oauthbearer.waived": "audience"},
+        "waived=issuer",
+    ),
+    "the keys waived": (
+        {**OAUTH_KEYS, "odradek.sasl.oauthbearer.waived": "jwks"},
+        "audience, issuer, or both",
+    ),
+    "nodes without a login": (
+        {
+            "inter.broker.listener.name": "SASL",
+            "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+            f"{PREFIX}scram-sha-512.sasl.jaas.config": f"{SCRAM} required;",
+        },
+        "or set odradek.sasl.username",
+    ),
+    "nodes by gssapi": ({"inter.broker.listener.name": "SASL"}, "not built"),
+    "nodes without a token": (
+        {
+            **OAUTH_KEYS,
+            "inter.broker.listener.name": "SASL",
+            "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        },
+        "token.endpoint.url is missing",
+    ),
+    "a keystore of java": (
+        {
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL:SASL_SSL,CONTROLLER:PLAINTEXT",
+            "ssl.keystore.location": "/keys.jks",
+        },
+        "keytool -importkeystore",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_honoured_is_refused(name: str) -> None:
+    """One line, with the key, the way out, and no secret."""
+    changes, reason = REFUSED[name]
+    with pytest.raises(ConfigError) as caught:
+        security(**changes)
+    text = str(caught.value)
+    assert reason in text
+    assert "\n" not in text
+    assert "hunter2" not in text
+
+
+def test_a_line_without_its_mechanism_is_told() -> None:
+    """Kafka takes login modules under a mechanism only; elsewhere they have no effect, which a warning says."""
+    found = NodeConfig.from_properties(properties(**{f"{PREFIX}sasl.jaas.config": f"{SCRAM} required;"}))
+    assert any(f"{PREFIX}sasl.jaas.config has no effect" in each for each in found.warnings)
+
+
+def test_our_plain_form(tmp_path: Path) -> None:
+    """Passwords stand in files, users in lines of NAME=PASSWORD; a listener's own keys go before those of all."""
+    (tmp_path / "password").write_text("node-secret\n")
+    (tmp_path / "users").write_text("# those who come in\ncarol=carol secret\nnode=node-secret\n")
+    keys = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "inter.broker.listener.name": "SASL",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "odradek.sasl.username": "other",
+        f"{PREFIX}odradek.sasl.username": "node",
+        f"{PREFIX}odradek.sasl.password.file": f"{tmp_path}/password",
+        f"{PREFIX}odradek.sasl.plain.users.file": f"{tmp_path}/users",
+    }
+    config = loaded(tmp_path, **keys)
+    assert not config.warnings
+    found = config.security["SASL"]
+    assert found.plain_users == {"carol": "carol secret", "node": "node-secret"}
+    assert found.node_login is not None
+    assert (found.node_login.username, found.node_login.password) == ("node", "node-secret")
+    assert "node-secret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"odradek.sasl.username": "node"}, "odradek.sasl.password.file is missing"),
+        ({"odradek.sasl.password.file": "{}/password"}, "odradek.sasl.username is missing"),
+        ({"odradek.sasl.password.file": "{}/nowhere"}, "a file that can be read"),
+        ({"odradek.sasl.plain.users.file": "{}/empty"}, "a file with lines of NAME=PASSWORD"),
+        ({"odradek.sasl.plain.users.file": "{}/nobody"}, "a file with lines of NAME=PASSWORD"),
+        (
+            {"odradek.sasl.username": "node", "odradek.sasl.password.file": "{}/empty"},
+            "a file with a password",
+        ),
+        (
+            {
+                "odradek.sasl.plain.users.file": "{}/users",
+                f"{PREFIX}plain.sasl.jaas.config": f'{PLAIN} required user_a="b";',
+            },
+            "no users, because",
+        ),
+    ],
+)
+def test_our_plain_form_is_whole_or_refused(tmp_path: Path, changes: dict[str, str], reason: str) -> None:
+    """Half a login, a file that is missing or empty, and two forms at once."""
+    for name, text in (("password", "x"), ("empty", ""), ("nobody", "=x\n"), ("users", "carol=x\n")):
+        (tmp_path / name).write_text(text)
+    keys = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "inter.broker.listener.name": "SASL",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        f"{PREFIX}plain.sasl.jaas.config": f"{PLAIN} required;",
+        **{key: value.format(tmp_path) for key, value in changes.items()},
+    }
+    with pytest.raises(ConfigError, match=reason):
+        loaded(tmp_path, **keys)
