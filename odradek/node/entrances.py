@@ -14,9 +14,11 @@ from odradek.node.configuration.node_config import SCRAM_SECRET, NodeConfig
 from odradek.node.connections.entrance import Encryption, Entrance, NotAuthenticated
 from odradek.node.directories import NodeCannotStart
 from odradek.security.dialing import SecuredEnv, SecuredNetwork
+from odradek.security.distinguished_names import MalformedName, distinguished_name, subject_of
+from odradek.security.handshakes import Handshakes
 from odradek.security.sasl_server import Login, SaslSettings
 from odradek.security.scram import MECHANISMS, ServerKeys
-from odradek.security.tls_conn import Handshakes, TlsConn, shake_hands
+from odradek.security.tls_conn import TlsConn
 from odradek.serving.api_table import ApiTable
 
 __all__ = ["Entrances"]
@@ -138,13 +140,15 @@ class ServerEncryption:
         self._clock = clock
 
     async def handshake(self, conn: Conn) -> tuple[Conn, str | None]:
-        session = self._tls.server_session()
         try:
-            await shake_hands(conn, session, self._handshakes, begins=False)
-            name = session.peer_name()
-        except TlsFailed as error:
+            session = await self._handshakes.accept(conn, self._tls.server_session)
+            certificate = session.peer_certificate()
+            name = None if certificate is None else distinguished_name(subject_of(certificate))
+        except (TlsFailed, MalformedName) as error:
             raise NotAuthenticated(f"TLS: {error}") from error
         principal = None if name is None else self._rules.principal(name)
         if name is not None and principal is None:
-            raise NotAuthenticated("no rule of ssl.principal.mapping.rules matches the certificate's name")
-        return TlsConn(conn, session, self._clock), principal
+            raise NotAuthenticated(
+                f"no rule of ssl.principal.mapping.rules matches the certificate's name {name[:200]!r}"
+            )
+        return TlsConn(conn, session, self._clock, self._handshakes.scratch), principal

@@ -10,8 +10,9 @@ from typing import Any
 
 from odradek.env.ports import Conn, ConnectionLost, Env, Listener
 from odradek.env.tls_ports import Tls, TlsFailed
+from odradek.security.handshakes import Handshakes
 from odradek.security.sasl_client import Credentials, LoginFailed, SaslClient
-from odradek.security.tls_conn import Handshakes, TlsConn, shake_hands
+from odradek.security.tls_conn import TlsConn
 from wire.errors import ErrorCode, ProtocolError
 from wire.framing.connection import ClientConnection, ResponseReceived
 from wire.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -56,8 +57,8 @@ class SecuredNetwork:
             secured = conn
             if self._tls is not None:
                 session = self._tls.client_session(host)
-                await shake_hands(conn, session, self._handshakes, begins=True)
-                secured = TlsConn(conn, session, self._env.clock)
+                await self._handshakes.connect(conn, session)
+                secured = TlsConn(conn, session, self._env.clock, self._handshakes.scratch)
             if self._credentials is not None:
                 await self._log_in(secured, self._credentials)
             return secured

@@ -19,7 +19,7 @@ from odradek.client.core.requests import refresh_metadata, request
 from odradek.client.shells.tls import opened_tls
 from odradek.env.ports import Conn, ConnectionLost, Env, Network, TaskGroup
 from odradek.security.dialing import SecuredNetwork
-from odradek.security.tls_conn import Handshakes
+from odradek.security.handshakes import Handshakes
 from wire.framing.outgoing import drop_sent
 
 __all__ = ["AsyncClient"]

@@ -1,0 +1,188 @@
+"""TLS handshakes: their turns in one worker, and what a stranger may make them cost. PORTED.
+
+A handshake takes up to a millisecond of computing, so each step of it has its turn in one worker beside the event
+loop; steps that are cheap are done at once. A step begins only when a whole record has come: a peer that sends byte by
+byte makes nobody work. Nothing is made for a peer that has sent nothing yet.
+
+So many handshakes may wait for their turn, and one address has half of these places at most. Others are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from odradek.env.ports import Conn, ConnectionLost, Workers
+from odradek.env.tls_ports import TlsFailed, TlsSession
+from odradek.security.tls_conn import Scratch
+
+__all__ = ["Handshakes", "RecordBounds"]
+
+WAITING_MAX = 256
+"""Handshakes that wait for their turn; further ones are refused."""
+WAITING_PER_HOST_MAX = WAITING_MAX // 2
+HANDSHAKE_BYTES_MAX = 256 * 1024
+"""Bytes that a peer may send before the handshake is done; the longest chain of certificates has a tenth of it."""
+RECORD_BYTES_MAX = 16 * 1024 + 2048
+HEADER_BYTES = 5
+SERVER_HELLO_BYTES = 256
+_IS_TLS_1_3 = bytes.fromhex("002b00020304")
+_RETRIES = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+_RECORD_TYPES = frozenset((20, 21, 22, 23))
+_FIRST_TYPES = frozenset((21, 22))
+"""An alert, which a server may begin with, or a handshake."""
+
+
+class RecordBounds:
+    """Where records begin and end in the bytes of a handshake (RFC 8446, section 5.1). PURE."""
+
+    __slots__ = ("_header", "_left", "received")
+
+    def __init__(self) -> None:
+        self._header = bytearray()
+        self._left = 0
+        self.received = 0
+
+    def take(self, data: memoryview) -> bool:
+        """Take bytes that came; true if a record has become whole.
+
+        Raises `TlsFailed` if they are no records of TLS, or too many.
+        """
+        is_whole = False
+        first = not self.received
+        self.received += len(data)
+        if first and data[0] not in _FIRST_TYPES:
+            raise TlsFailed(_not_tls(data))
+        if self.received > HANDSHAKE_BYTES_MAX:
+            raise TlsFailed(f"more than {HANDSHAKE_BYTES_MAX} bytes before the handshake is done")
+        at = 0
+        while at < len(data):
+            if self._left:
+                taken = min(self._left, len(data) - at)
+                self._left -= taken
+                at += taken
+                is_whole = is_whole or not self._left
+                continue
+            taken = min(HEADER_BYTES - len(self._header), len(data) - at)
+            self._header += data[at : at + taken]
+            at += taken
+            if len(self._header) == HEADER_BYTES:
+                self._begin_record()
+        return is_whole
+
+    def _begin_record(self) -> None:
+        size = int.from_bytes(self._header[3:5])
+        if self._header[0] not in _RECORD_TYPES or self._header[1] != 3 or not 0 < size <= RECORD_BYTES_MAX:
+            raise TlsFailed("these are no records of TLS")
+        self._left = size
+        self._header.clear()
+
+
+def _not_tls(data: memoryview) -> str:
+    """The likely mistake behind a first byte that is none of TLS."""
+    if data[0] == 0:
+        return "the peer speaks plaintext where TLS is spoken: set security.protocol to SSL or SASL_SSL there"
+    return "the peer does not speak TLS"
+
+
+def _finished_comes_next(flight: bytes) -> bool:
+    """True if the peer's next step is the Finished of TLSv1.3: 60 us, where its key exchange in TLSv1.2 takes 100.
+
+    A ServerHello names that version in an extension. A HelloRetryRequest looks the same but for its fixed "random"
+    (RFC 8446, section 4.1.3); the whole key exchange is still to come behind it.
+    """
+    begin = flight[:SERVER_HELLO_BYTES]
+    return _IS_TLS_1_3 in begin and _RETRIES not in begin
+
+
+class Handshakes:
+    """The turns of handshakes, and the buffer that connections of this loop share."""
+
+    def __init__(self, workers: Workers) -> None:
+        """`workers` is one thread, for this alone."""
+        self.scratch = Scratch()
+        self._workers = workers
+        self._waiting_of: dict[str, int] = {}
+        self._waiting = 0
+        self.begun = 0
+        self.refused = 0
+
+    async def accept(self, conn: Conn, new_session: Callable[[], TlsSession]) -> TlsSession:
+        """The server's end of a handshake; the caller bounds its time. Raises `ConnectionLost`, `TlsFailed`."""
+        bounds = RecordBounds()
+        data = await self._receive(conn, bounds)
+        self.begun += 1
+        is_due = bounds.take(data)
+        session = new_session()
+        session.feed(data)
+        await self._run(conn, session, bounds, is_due=is_due)
+        return session
+
+    async def connect(self, conn: Conn, session: TlsSession) -> None:
+        """The client's end. Raises `ConnectionLost`, `TlsFailed`."""
+        self.begun += 1
+        await self._run(conn, session, RecordBounds(), is_due=True)
+
+    async def _run(self, conn: Conn, session: TlsSession, bounds: RecordBounds, *, is_due: bool) -> None:
+        is_cheap = False
+        while True:
+            if is_due:
+                flight = await self._step(conn, session, is_cheap)
+                if flight is None:
+                    return
+                is_cheap = not session.asks_for_certificate and _finished_comes_next(flight)
+            data = await self._receive(conn, bounds)
+            is_due = bounds.take(data)
+            session.feed(data)
+
+    async def _receive(self, conn: Conn, bounds: RecordBounds) -> memoryview:
+        """Bytes in the scratch, to be used before the next await. Raises `ConnectionLost`."""
+        count = None
+        while count is None:
+            await conn.readable()
+            count = conn.recv_into(self.scratch.view)
+        if count == 0:
+            raise ConnectionLost(
+                "closed during the handshake" if bounds.received else "closed without a word"
+            )
+        return self.scratch.view[:count]
+
+    async def _step(self, conn: Conn, session: TlsSession, is_cheap: bool) -> bytes | None:
+        """One step; None once the handshake is done, else what was said to the peer. Raises as above.
+
+        The peer is told why it fails.
+        """
+        is_done = False
+        failure: TlsFailed | None = None
+        try:
+            is_done = session.handshake() if is_cheap else await self._turn(conn, session)
+        except TlsFailed as error:
+            failure = error
+        flight = session.take()
+        rest = memoryview(flight)
+        while rest:
+            rest = rest[conn.send((rest,)) :]
+            if rest:
+                await conn.writable()
+        if failure is not None:
+            raise failure
+        return None if is_done else flight
+
+    async def _turn(self, conn: Conn, session: TlsSession) -> bool:
+        host = conn.peer_host
+        of_host = self._waiting_of.get(host, 0)
+        if self._waiting >= WAITING_MAX or of_host >= WAITING_PER_HOST_MAX:
+            self.refused += 1
+            raise ConnectionLost("too many handshakes wait for their turn")
+        self._waiting += 1
+        self._waiting_of[host] = of_host + 1
+        try:
+            return await self._workers.run(session.handshake)
+        finally:
+            self._waiting -= 1
+            self._waiting_of[host] -= 1
+            if not self._waiting_of[host]:
+                del self._waiting_of[host]
+
+    def statistics(self) -> dict[str, int]:
+        """Handshakes that wait for their turn now, and those begun and refused since the start."""
+        return {"waiting": self._waiting, "begun": self.begun, "refused": self.refused}
