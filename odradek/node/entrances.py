@@ -41,7 +41,7 @@ class Entrances:
         """`image` gives the newest image, which has the users of SCRAM."""
         self._open_tls = open_tls
         self._tls: dict[str, Tls] = {}
-        self._handshakes = Handshakes(env.new_workers(1))
+        self._handshakes = Handshakes(env)
         self._config = config
         self._env = env
         self._log = log
@@ -138,6 +138,9 @@ class ServerEncryption:
         self._rules = security.principal_rules
         self._handshakes = handshakes
         self._clock = clock
+
+    def has_room(self, host: str) -> bool:
+        return self._handshakes.has_room(host)
 
     async def handshake(self, conn: Conn) -> tuple[Conn, str | None]:
         try:

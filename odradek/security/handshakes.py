@@ -5,13 +5,16 @@ loop; steps that are cheap are done at once. A step begins only when a whole rec
 byte makes nobody work. Nothing is made for a peer that has sent nothing yet.
 
 So many handshakes may wait for their turn, and one address has half of these places at most. Others are refused.
+Between two turns, other work has the loop for `OTHERS_SHARE` times as long as a turn took, as long as there is any. So
+a flood of handshakes takes an eighth of a busy node, and all of an idle one.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
-from odradek.env.ports import Conn, ConnectionLost, Workers
+from odradek.env.ports import Clock, Conn, ConnectionLost, Env, Event
 from odradek.env.tls_ports import TlsFailed, TlsSession
 from odradek.security.tls_conn import Scratch
 
@@ -20,6 +23,9 @@ __all__ = ["Handshakes", "RecordBounds"]
 WAITING_MAX = 256
 """Handshakes that wait for their turn; further ones are refused."""
 WAITING_PER_HOST_MAX = WAITING_MAX // 2
+OTHERS_SHARE = 7
+IDLE_PASS_SECONDS = 0.0002
+"""A pass of the event loop that takes less has nothing to do."""
 HANDSHAKE_BYTES_MAX = 256 * 1024
 """Bytes that a peer may send before the handshake is done; the longest chain of certificates has a tenth of it."""
 RECORD_BYTES_MAX = 16 * 1024 + 2048
@@ -94,17 +100,77 @@ def _finished_comes_next(flight: bytes) -> bool:
     return _IS_TLS_1_3 in begin and _RETRIES not in begin
 
 
+class _Turns:
+    """One thing at a time in one worker, in the order of asking, with room for other work between."""
+
+    def __init__(self, env: Env) -> None:
+        self._workers = env.new_workers(1)
+        self._clock: Clock = env.clock
+        self._new_event = env.event
+        self._queue: deque[Event] = deque()
+        self._is_taken = False
+        self._free_at = float("-inf")
+        """The time until which the loop is for others, if they want it."""
+
+    async def run(self, step: Callable[[], bool]) -> bool:
+        """Run a step when it is its turn; its result."""
+        await self._wait_for_turn()
+        clock = self._clock
+        try:
+            await self._give_way()
+            began = clock.monotonic()
+            try:
+                return await self._workers.run(step)
+            finally:
+                ended = clock.monotonic()
+                self._free_at = ended + OTHERS_SHARE * (ended - began)
+        finally:
+            self._pass_on()
+
+    async def _wait_for_turn(self) -> None:
+        if not self._is_taken:
+            self._is_taken = True
+            return
+        mine = self._new_event()
+        self._queue.append(mine)
+        try:
+            await mine.wait()
+        except BaseException:
+            if mine.is_set():
+                self._pass_on()
+            else:
+                self._queue.remove(mine)
+            raise
+
+    def _pass_on(self) -> None:
+        if self._queue:
+            self._queue.popleft().set()
+        else:
+            self._is_taken = False
+
+    async def _give_way(self) -> None:
+        """Let others have the loop for their share of the time, or until they have nothing to do."""
+        clock = self._clock
+        while (now := clock.monotonic()) < self._free_at:
+            await clock.sleep_until(0.0)
+            if clock.monotonic() - now < IDLE_PASS_SECONDS:
+                return
+
+
 class Handshakes:
     """The turns of handshakes, and the buffer that connections of this loop share."""
 
-    def __init__(self, workers: Workers) -> None:
-        """`workers` is one thread, for this alone."""
+    def __init__(self, env: Env) -> None:
         self.scratch = Scratch()
-        self._workers = workers
+        self._turns = _Turns(env)
         self._waiting_of: dict[str, int] = {}
         self._waiting = 0
         self.begun = 0
         self.refused = 0
+
+    def has_room(self, host: str) -> bool:
+        """True if another handshake with this address may wait for its turn."""
+        return self._waiting < WAITING_MAX and self._waiting_of.get(host, 0) < WAITING_PER_HOST_MAX
 
     async def accept(self, conn: Conn, new_session: Callable[[], TlsSession]) -> TlsSession:
         """The server's end of a handshake; the caller bounds its time. Raises `ConnectionLost`, `TlsFailed`."""
@@ -169,14 +235,13 @@ class Handshakes:
 
     async def _turn(self, conn: Conn, session: TlsSession) -> bool:
         host = conn.peer_host
-        of_host = self._waiting_of.get(host, 0)
-        if self._waiting >= WAITING_MAX or of_host >= WAITING_PER_HOST_MAX:
+        if not self.has_room(host):
             self.refused += 1
             raise ConnectionLost("too many handshakes wait for their turn")
         self._waiting += 1
-        self._waiting_of[host] = of_host + 1
+        self._waiting_of[host] = self._waiting_of.get(host, 0) + 1
         try:
-            return await self._workers.run(session.handshake)
+            return await self._turns.run(session.handshake)
         finally:
             self._waiting -= 1
             self._waiting_of[host] -= 1

@@ -59,7 +59,7 @@ class AsyncClient:
         self._network: Network = env.network
         if self.config.security is not None and self.config.security.tls is not None:
             tls = opened_tls(self.config.security.tls)
-            self._network = SecuredNetwork(env, tls, None, Handshakes(env.new_workers(1)))
+            self._network = SecuredNetwork(env, tls, None, Handshakes(env))
         self.core = ClientCore(bootstrap, self.config, env.random, now=env.clock.monotonic())
         tasks.start_soon(self._keep_deadlines, name="client deadlines")
 

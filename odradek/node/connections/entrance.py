@@ -58,6 +58,9 @@ class Entered:
 class Encryption(Protocol):
     """The TLS half of an entrance: a handshake, and the name in the client's certificate."""
 
+    def has_room(self, host: str) -> bool:
+        """True if a handshake with this address can begin."""
+
     async def handshake(self, conn: Conn) -> tuple[Conn, str | None]:
         """The encrypted connection, and the principal of the client's certificate if it has one.
 
@@ -95,6 +98,10 @@ class Entrance:
     def half_open(self) -> int:
         """Clients that have not yet shown who they are."""
         return sum(map(len, self._half_open.values()))
+
+    def has_room(self, host: str) -> bool:
+        """True if a client from this address can be let in just now; else it is turned away at once, which is cheap."""
+        return self._tls is None or self._tls.has_room(host)
 
     async def enter(self, conn: Conn) -> Entered:
         """Raises `ConnectionLost`, `ProtocolError`, `NotAuthenticated`."""

@@ -62,16 +62,17 @@ class Server:
                 conn = await self._listener.accept()
             except ConnectionLost:
                 return
-            if not limits.enter(conn.peer_host, is_peers=self._is_peers):
+            entrance = self._entrance
+            if (entrance is not None and not entrance.has_room(conn.peer_host)) or not limits.enter(
+                conn.peer_host, is_peers=self._is_peers
+            ):
                 self._refused += 1
                 self._tell_refused(clock.monotonic(), conn.peer_host)
                 conn.close()
                 continue
             self._accepted += 1
-            if self._entrance is not None:
-                self._services.tasks.start_soon(
-                    self._let_in, self._entrance, conn, name="entering connection"
-                )
+            if entrance is not None:
+                self._services.tasks.start_soon(self._let_in, entrance, conn, name="entering connection")
                 continue
             connection = Connection(self._services, conn, self.name, on_end)
             self._connections[connection] = None
