@@ -20,8 +20,9 @@ import ssl
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -216,14 +217,12 @@ class TlsBench:
             with temporary_topic(server.process.bootstrap, f"flood-{kind.name}", 1):
                 for _ in range(self.options.passes + 1):
                     for is_flooded, drives in found.items():
-                        with flood(task, shaken, cpus) if is_flooded else nullcontext():
-                            drives.append(self._drive(server, kind, cpus))
+                        during = partial(flood, task, shaken, cpus) if is_flooded else nullcontext
+                        drives.append(self._drive(server, kind, cpus, during))
             # The first pass warms.
             alone, beside = (_median(drives[1:]) for drives in found.values())
-            tried, done = (
-                statistics.median(of(each) / each.seconds for each in shaken)
-                for of in (lambda each: each.begun, lambda each: each.done)
-            )
+            tried = statistics.median(each.begun / each.seconds for each in shaken)
+            done = statistics.median(each.done / each.seconds for each in shaken)
             kept = beside.per_second / alone.per_second
             print(
                 f"{kind.title}, beside {tried:,.0f} handshakes/s of which {done:,.0f} succeed, "
@@ -239,11 +238,17 @@ class TlsBench:
                 "beside": attrs.asdict(beside),
             }
 
-    def _drive(self, server: TlsServer, kind: Kind, cpus: Sequence[int] | None) -> Driven:
+    def _drive(
+        self,
+        server: TlsServer,
+        kind: Kind,
+        cpus: Sequence[int] | None,
+        during: Callable[[], AbstractContextManager[None]],
+    ) -> Driven:
         seconds = 1.5 if self.options.quick else 5.0
         address, authority = server.address, str(server.authority)
         task = Drive(kind, server.process.bootstrap, f"flood-{kind.name}", seconds, address, authority)
-        figures, cpu_seconds = run_client("bench.small_requests", task, server.process, cpus)
+        figures, cpu_seconds = run_client("bench.small_requests", task, server.process, cpus, during)
         return Driven(figures["requests"] / figures["seconds"], cpu_seconds / figures["seconds"])
 
 

@@ -56,11 +56,11 @@ class RealTls:
     def reload(self, settings: TlsSettings | None = None) -> bool:
         wanted = self._settings if settings is None else settings
         state = _state_of(wanted)
-        if state == self._seen and wanted == self._settings:
+        if (wanted, state) == (self._settings, self._seen):
             return False
-        self._seen = state
+        # Remembered also if it fails, so that a broken state is complained about once.
+        self._settings, self._seen = wanted, state
         self._ends = _Ends.made(wanted)
-        self._settings = wanted
         return True
 
 

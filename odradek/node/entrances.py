@@ -6,13 +6,14 @@ import base64
 import hashlib
 from collections.abc import Callable
 
+from data_plane.broker import Broker
 from metadata_quorum.image.metadata_image import MetadataImage
 from odradek.env.ports import Clock, Conn, Env, Log, TaskGroup
-from odradek.env.tls_ports import OpenTls, Tls, TlsFailed, TlsRefused
+from odradek.env.tls_ports import OpenTls, Tls, TlsFailed
+from odradek.node.certificates import Certificates
 from odradek.node.configuration.listener_security import ListenerSecurity
 from odradek.node.configuration.node_config import SCRAM_SECRET, NodeConfig
 from odradek.node.connections.entrance import Encryption, Entrance, NotAuthenticated
-from odradek.node.directories import NodeCannotStart
 from odradek.security.dialing import SecuredEnv, SecuredNetwork
 from odradek.security.distinguished_names import MalformedName, distinguished_name, subject_of
 from odradek.security.handshakes import Handshakes
@@ -22,9 +23,6 @@ from odradek.security.tls_conn import TlsConn
 from odradek.serving.api_table import ApiTable
 
 __all__ = ["Entrances"]
-
-WATCH_SECONDS = 1.0
-"""Time between two looks at the files of certificates."""
 
 
 class Entrances:
@@ -39,9 +37,11 @@ class Entrances:
         open_tls: OpenTls | None,
     ) -> None:
         """`image` gives the newest image, which has the users of SCRAM."""
-        self._open_tls = open_tls
-        self._tls: dict[str, Tls] = {}
-        self._handshakes = Handshakes(env)
+        self.certificates = Certificates(config, env, log, open_tls)
+        self.handshakes = Handshakes(env)
+        self.peer_handshakes = Handshakes(env)
+        """Those of nodes with each other, whose turns no client takes."""
+        self._by_listener: dict[str, Entrance] = {}
         self._config = config
         self._env = env
         self._log = log
@@ -49,29 +49,19 @@ class Entrances:
         self._salt_secret = self._secret_for_salts()
 
     async def open(self, tasks: TaskGroup) -> None:
-        """Read keys and certificates, and watch their files from now on. Raises `NodeCannotStart`."""
-        for name, security in self._config.security.items():
-            if security.tls is not None:
-                if self._open_tls is None:
-                    raise NodeCannotStart(f"listener {name} wants TLS, which this process does not have")
-                try:
-                    self._tls[name] = await self._env.workers.run(self._open_tls, security.tls)
-                except TlsRefused as error:
-                    raise NodeCannotStart(f"listener {name}: {error}") from error
-        if self._tls:
-            tasks.start_soon(self._watch_files, name="certificates")
+        """Read keys and certificates, and follow them from now on. Raises `NodeCannotStart`."""
+        await self.certificates.open(tasks)
 
-    async def _watch_files(self) -> None:
-        """Use new certificates as soon as their files have changed; a broken file changes nothing."""
-        clock = self._env.clock
-        while True:
-            await clock.sleep_until(clock.monotonic() + WATCH_SECONDS)
-            for name, tls in self._tls.items():
-                try:
-                    if await self._env.workers.run(tls.reload):
-                        self._log.info("tls.reloaded", listener=name)
-                except TlsRefused as error:
-                    self._log.error("tls.not_reloaded", listener=name, reason=str(error))
+    def follow(self, broker: Broker) -> None:
+        """Go by the broker's dynamic values of certificates from now on."""
+        certificates = self.certificates
+
+        def apply() -> None:
+            certificates.apply(broker.config_layers.dynamic)
+
+        broker.check_key_stores = certificates.check
+        broker.config_listeners.append(apply)
+        apply()
 
     def world(self, listener: str) -> Env:
         """The world of what connects to other nodes' listeners of this name."""
@@ -80,7 +70,9 @@ class Entrances:
             return self._env
         return SecuredEnv(
             self._env,
-            SecuredNetwork(self._env, self._tls.get(listener), security.node_login, self._handshakes),
+            SecuredNetwork(
+                self._env, self.certificates.tls(listener), security.node_login, self.peer_handshakes
+            ),
         )
 
     def entrance(self, listener: str, table: ApiTable) -> Entrance | None:
@@ -89,7 +81,7 @@ class Entrances:
         if security.protocol == "PLAINTEXT":
             return None
         config = self._config
-        return Entrance(
+        entrance = self._by_listener[listener] = Entrance(
             listener,
             clock=self._env.clock,
             table=table,
@@ -98,10 +90,21 @@ class Entrances:
             tls=self._encryption(security),
             new_login=self._logins(security) if security.has_sasl else None,
         )
+        return entrance
 
     def _encryption(self, security: ListenerSecurity) -> Encryption | None:
-        tls = self._tls.get(security.name)
-        return None if tls is None else ServerEncryption(tls, security, self._handshakes, self._env.clock)
+        tls = self.certificates.tls(security.name)
+        if tls is None:
+            return None
+        handshakes = self.peer_handshakes if self._is_peers(security.name) else self.handshakes
+        return ServerEncryption(tls, security, handshakes, self._env.clock)
+
+    def _is_peers(self, listener: str) -> bool:
+        """True if a listener is for nodes alone."""
+        config = self._config
+        return listener in config.controller_listener_names or (
+            listener == config.inter_broker_listener_name and len(config.broker_listeners) > 1
+        )
 
     def _logins(self, security: ListenerSecurity) -> Callable[[], Login]:
         settings = SaslSettings(
@@ -109,6 +112,13 @@ class Entrances:
         )
         now = self._env.clock.monotonic
         return lambda: Login(settings, self._keys_of, self._nonce, now)
+
+    def statistics(self) -> dict[str, dict[str, int]]:
+        """By listener: clients that have yet to show who they are, and those that were not let in since the start."""
+        return {
+            name: {"half_open": each.half_open, "failed": each.failed}
+            for name, each in self._by_listener.items()
+        }
 
     def _keys_of(self, user: str, mechanism: int) -> ServerKeys | None:
         known = self._image().access.scram_credentials.get((user, mechanism))

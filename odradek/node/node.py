@@ -346,6 +346,7 @@ class Node:
         broker = self._broker = self._make_broker()
         broker.newest.image = metadata.committed_image
         DynamicConfig(broker, self._limits, self._directories.by_path, self._tell_controller).apply()
+        self._entrances.follow(broker)
         await self._directories.load(self._tasks)
         metadata.subscribe(self._apply_metadata)
         image = metadata.committed_image
