@@ -505,6 +505,7 @@ class Node:
             controller=metadata,
             channel=self._channel,
             lateness=LoopLateness(),
+            entrances=self._entrances,
         )
         metrics = self._metrics = MetricsServer(
             listener,

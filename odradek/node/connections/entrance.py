@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import attrs
 
 from odradek.env.ports import Clock, Conn, ConnectionLost
+from odradek.node.connections.complaints import size_refusal
 from odradek.security.sasl_server import Login, LoginRefused, LoginState
 from odradek.serving.api_table import ApiTable
 from odradek.serving.contract import Context
@@ -199,9 +200,7 @@ async def _read_frame(conn: Conn, bytes_max: int) -> bytearray:
     """One frame without its size, and not a byte more. Raises `ConnectionLost`, `RemoteProtocolError`."""
     (size,) = _SIZE.unpack(await _read(conn, _SIZE.size))
     if not 0 <= size <= bytes_max:
-        raise RemoteProtocolError(
-            f"frame of {size} bytes before authentication; allowed are 0 to {bytes_max}"
-        )
+        raise RemoteProtocolError(size_refusal(size, 0, bytes_max, " before authentication"))
     return await _read(conn, size)
 
 

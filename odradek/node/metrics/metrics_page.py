@@ -16,9 +16,11 @@ from data_plane.broker import Broker
 from odradek.env.ports import Env
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
+from odradek.node.entrances import Entrances
 from odradek.node.metrics.controller_metrics import controller_metrics
 from odradek.node.metrics.metrics_text import MetricsText
 from odradek.node.metrics.replication_metrics import replication_metrics
+from odradek.node.metrics.security_metrics import security_metrics
 from odradek.node.metrics.transaction_metrics import transaction_metrics
 from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS, ApiEntry
 from wire.api import ApiKey
@@ -56,6 +58,7 @@ class MetricsSources:
     channel: Any
     """The channel, whose `statistics()` has the figures of requests to the active controller."""
     lateness: LoopLateness
+    entrances: Entrances
 
 
 def metrics_page(sources: MetricsSources) -> bytes:
@@ -65,6 +68,7 @@ def metrics_page(sources: MetricsSources) -> bytes:
     tables = dict.fromkeys(services.table for services in sources.services)
     _requests(page, [entry for table in tables for entry in table.entries()])
     _connections(page, sources.services, sources.servers)
+    security_metrics(page, sources.entrances)
     if sources.broker is not None:
         _partitions(page, sources.broker)
         replication_metrics(page, sources.broker)
