@@ -30,7 +30,7 @@ GROWTH_KIB_MAX = 40 * 1024
 def client_hello(name: str = HOST) -> bytes:
     """The first flight of an honest client."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     with suppress(ssl.SSLWantReadError):
         context.wrap_bio(incoming, outgoing, server_hostname=name).do_handshake()
     return outgoing.read()
@@ -174,10 +174,11 @@ def test_a_plaintext_client_is_told_of_in_one_line(tls_node: TlsNode) -> None:
 
 
 def test_a_tls_client_of_plaintext_is_told_of_in_one_line(tls_node: TlsNode) -> None:
+    hello = client_hello()
     with undisturbed(tls_node):
         for _ in range(50):
             with raw(tls_node.plaintext) as connection:
-                connection.sendall(client_hello())
+                connection.sendall(hello)
                 assert read_to_end(connection) == b""
     assert 1 <= _lines(tls_node, "speaks TLS to a listener of plaintext") < 25
 
