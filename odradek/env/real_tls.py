@@ -240,6 +240,8 @@ def _openssl_name(java: str) -> str:
     exchange, _, cipher = java.removeprefix("TLS_").partition("_WITH_")
     if not cipher:
         raise TlsRefused(f"ssl.cipher.suites: {java} is no name of Java's")
+    if exchange.startswith("DH"):
+        raise TlsRefused(f"ssl.cipher.suites: {java} cannot be used here; take the one with ECDHE")
     for size in ("128", "256"):
         cipher = cipher.replace(f"AES_{size}", f"AES{size}").replace(f"AES{size}_CBC", f"AES{size}")
     cipher = cipher.removesuffix("_SHA256") if "CHACHA20" in cipher else cipher
