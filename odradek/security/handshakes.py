@@ -1,8 +1,8 @@
 """TLS handshakes: their turns in one worker, and what a stranger may make them cost. PORTED.
 
 A handshake takes up to a millisecond of computing, so each step of it has its turn in one worker beside the event
-loop; steps that are cheap are done at once. A step begins only when a whole record has come: a peer that sends byte by
-byte makes nobody work. Nothing is made for a peer that has sent nothing yet.
+loop. Steps that are cheap are done at once. A step begins only when a whole record has come: a peer that sends byte by
+byte makes nobody work. A session is made only when the first bytes have come.
 
 So many handshakes may wait for their turn, and one address has half of these places at most. Others are refused.
 Between two turns, other work has the loop for `OTHERS_SHARE` times as long as a turn took, as long as there is any. So

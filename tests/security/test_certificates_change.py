@@ -118,7 +118,7 @@ def _serial(node: TlsNode) -> int:
     ],
 )
 def test_dynamic_values_are_judged(node: TlsNode, key: str, value: str, reason: str) -> None:
-    """A store that cannot be used is refused; nothing changes. (A password that no key needs is taken.)"""
+    """A store that cannot be used is refused. A password that no key needs is taken."""
     before = _serial(node)
     if reason:
         with pytest.raises(KafkaError, match=reason) as refused:

@@ -134,7 +134,7 @@ def test_renegotiation_is_refused(tls_node: TlsNode) -> None:
 
 
 def test_a_stream_that_is_cut_off_is_a_lost_connection(tls_node: TlsNode) -> None:
-    """Half a request and an end without close_notify: no answer, no complaint."""
+    """Half a request and an end without close_notify are like a reset: the log stays silent."""
     complaints = tls_node.log.count("protocol_error")
     with undisturbed(tls_node), tls_node.connect(tls_node.context()) as inside:
         inside.sendall(ASK[:10])
@@ -372,7 +372,7 @@ def test_ten_thousand_handshakes(tls_node: TlsNode) -> None:
 
 
 def test_answers_that_nobody_takes(tls_node: TlsNode) -> None:
-    """A client that asks and never reads is not read from any more; it costs the node little memory."""
+    """The node stops reading from a client that never reads its answers, which bounds their memory."""
     with undisturbed(tls_node), tls_node.connect(tls_node.context()) as inside:
         inside.setblocking(False)
         sent = 0
