@@ -127,10 +127,13 @@ class Certificates:
             if ends_at is None or now < listener.warned_at + DAY_SECONDS:
                 continue
             days = (ends_at - now) / DAY_SECONDS
-            if days < WARN_DAYS:
-                listener.warned_at = now
-                event = "tls.certificate_ended" if days <= 0 else "tls.certificate_ends"
-                self._log.warning(event, listener=name, days_left=round(days, 1))
+            if days <= 0:
+                self._log.warning("tls.certificate_ended", listener=name)
+            elif days < WARN_DAYS:
+                self._log.warning("tls.certificate_ends", listener=name, days_left=round(days, 1))
+            else:
+                continue
+            listener.warned_at = now
 
     def statistics(self) -> dict[str, dict[str, float]]:
         """By listener: days until its certificate ends (if it has one), reloads, and changes that were refused."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from data_plane.broker import Broker
 from metadata_quorum.image.metadata_image import MetadataImage
-from odradek.env.ports import Clock, Conn, Env, Log, TaskGroup
+from odradek.env.ports import Conn, Env, Log, TaskGroup
 from odradek.env.tls_ports import OpenTls, Tls, TlsFailed
 from odradek.node.certificates import Certificates
 from odradek.node.configuration.listener_security import ListenerSecurity
@@ -19,7 +19,6 @@ from odradek.security.distinguished_names import MalformedName, distinguished_na
 from odradek.security.handshakes import Handshakes
 from odradek.security.sasl_server import Login, SaslSettings
 from odradek.security.scram import MECHANISMS, ServerKeys
-from odradek.security.tls_conn import TlsConn
 from odradek.serving.api_table import ApiTable
 
 __all__ = ["Entrances"]
@@ -97,7 +96,7 @@ class Entrances:
         if tls is None:
             return None
         handshakes = self.peer_handshakes if self._is_peers(security.name) else self.handshakes
-        return ServerEncryption(tls, security, handshakes, self._env.clock)
+        return ServerEncryption(tls, security, handshakes)
 
     def _is_peers(self, listener: str) -> bool:
         """True if a listener is for nodes alone."""
@@ -143,19 +142,18 @@ class Entrances:
 class ServerEncryption:
     """The server's end of TLS on one listener."""
 
-    def __init__(self, tls: Tls, security: ListenerSecurity, handshakes: Handshakes, clock: Clock) -> None:
+    def __init__(self, tls: Tls, security: ListenerSecurity, handshakes: Handshakes) -> None:
         self._tls = tls
         self._rules = security.principal_rules
         self._handshakes = handshakes
-        self._clock = clock
 
     def has_room(self, host: str) -> bool:
         return self._handshakes.has_room(host)
 
     async def handshake(self, conn: Conn) -> tuple[Conn, str | None]:
         try:
-            session = await self._handshakes.accept(conn, self._tls.server_session)
-            certificate = session.peer_certificate()
+            secured = await self._handshakes.accept(conn, self._tls.server_session)
+            certificate = secured.peer_certificate()
             name = None if certificate is None else distinguished_name(subject_of(certificate))
         except (TlsFailed, MalformedName) as error:
             raise NotAuthenticated(f"TLS: {error}") from error
@@ -164,4 +162,4 @@ class ServerEncryption:
             raise NotAuthenticated(
                 f"no rule of ssl.principal.mapping.rules matches the certificate's name {name[:200]!r}"
             )
-        return TlsConn(conn, session, self._clock, self._handshakes.scratch), principal
+        return secured, principal

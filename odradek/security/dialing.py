@@ -12,7 +12,6 @@ from odradek.env.ports import Conn, ConnectionLost, Env, Listener
 from odradek.env.tls_ports import Tls, TlsFailed
 from odradek.security.handshakes import Handshakes
 from odradek.security.sasl_client import Credentials, LoginFailed, SaslClient
-from odradek.security.tls_conn import TlsConn
 from wire.errors import ErrorCode, ProtocolError
 from wire.framing.connection import ClientConnection, ResponseReceived
 from wire.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -57,8 +56,7 @@ class SecuredNetwork:
             secured = conn
             if self._tls is not None:
                 session = self._tls.client_session(host)
-                await self._handshakes.connect(conn, session)
-                secured = TlsConn(conn, session, self._env.clock, self._handshakes.scratch)
+                secured = await self._handshakes.connect(conn, session)
             if self._credentials is not None:
                 await self._log_in(secured, self._credentials)
             return secured

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from odradek.env.ports import Clock, Conn, ConnectionLost, Env, Event
 from odradek.env.tls_ports import TlsFailed, TlsSession
-from odradek.security.tls_conn import Scratch
+from odradek.security.tls_conn import HEADER_BYTES, Scratch, TlsConn
 
 __all__ = ["Handshakes", "RecordBounds"]
 
@@ -29,7 +29,6 @@ IDLE_PASS_SECONDS = 0.0002
 HANDSHAKE_BYTES_MAX = 256 * 1024
 """Bytes that a peer may send before the handshake is done; the longest chain of certificates has a tenth of it."""
 RECORD_BYTES_MAX = 16 * 1024 + 2048
-HEADER_BYTES = 5
 SERVER_HELLO_BYTES = 256
 _IS_TLS_1_3 = bytes.fromhex("002b00020304")
 _RETRIES = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
@@ -41,11 +40,13 @@ _FIRST_TYPES = frozenset((21, 22))
 class RecordBounds:
     """Where records begin and end in the bytes of a handshake (RFC 8446, section 5.1). PURE."""
 
-    __slots__ = ("_header", "_left", "received")
+    __slots__ = ("head", "missing", "received")
 
     def __init__(self) -> None:
-        self._header = bytearray()
-        self._left = 0
+        self.head = b""
+        """The bytes of a header that is not whole yet."""
+        self.missing = 0
+        """The bytes of the last record that are still to come."""
         self.received = 0
 
     def take(self, data: memoryview) -> bool:
@@ -62,25 +63,25 @@ class RecordBounds:
             raise TlsFailed(f"more than {HANDSHAKE_BYTES_MAX} bytes before the handshake is done")
         at = 0
         while at < len(data):
-            if self._left:
-                taken = min(self._left, len(data) - at)
-                self._left -= taken
-                at += taken
-                is_whole = is_whole or not self._left
-                continue
-            taken = min(HEADER_BYTES - len(self._header), len(data) - at)
-            self._header += data[at : at + taken]
+            if self.missing:
+                taken = min(self.missing, len(data) - at)
+                self.missing -= taken
+                is_whole = is_whole or not self.missing
+            else:
+                taken = min(HEADER_BYTES - len(self.head), len(data) - at)
+                self.head += data[at : at + taken]
+                if len(self.head) == HEADER_BYTES:
+                    self._begin_record()
             at += taken
-            if len(self._header) == HEADER_BYTES:
-                self._begin_record()
         return is_whole
 
     def _begin_record(self) -> None:
-        size = int.from_bytes(self._header[3:5])
-        if self._header[0] not in _RECORD_TYPES or self._header[1] != 3 or not 0 < size <= RECORD_BYTES_MAX:
+        kind, version, _, high, low = self.head
+        size = high << 8 | low
+        if kind not in _RECORD_TYPES or version != 3 or not 0 < size <= RECORD_BYTES_MAX:
             raise TlsFailed("these are no records of TLS")
-        self._left = size
-        self._header.clear()
+        self.missing = size
+        self.head = b""
 
 
 def _not_tls(data: memoryview) -> str:
@@ -98,6 +99,14 @@ def _finished_comes_next(flight: bytes) -> bool:
     """
     begin = flight[:SERVER_HELLO_BYTES]
     return _IS_TLS_1_3 in begin and _RETRIES not in begin
+
+
+def _feed(session: TlsSession, held: bytes, data: memoryview, bounds: RecordBounds) -> None:
+    """Feed what came, behind what was held back, up to a header that is not whole yet."""
+    whole = held + data
+    ready = whole[: len(whole) - len(bounds.head)]
+    if ready:
+        session.feed(ready)
 
 
 class _Turns:
@@ -162,6 +171,7 @@ class Handshakes:
 
     def __init__(self, env: Env) -> None:
         self.scratch = Scratch()
+        self._clock = env.clock
         self._turns = _Turns(env)
         self._waiting_of: dict[str, int] = {}
         self._waiting = 0
@@ -172,33 +182,33 @@ class Handshakes:
         """True if another handshake with this address may wait for its turn."""
         return self._waiting < WAITING_MAX and self._waiting_of.get(host, 0) < WAITING_PER_HOST_MAX
 
-    async def accept(self, conn: Conn, new_session: Callable[[], TlsSession]) -> TlsSession:
+    async def accept(self, conn: Conn, new_session: Callable[[], TlsSession]) -> TlsConn:
         """The server's end of a handshake; the caller bounds its time. Raises `ConnectionLost`, `TlsFailed`."""
         bounds = RecordBounds()
         data = await self._receive(conn, bounds)
         self.begun += 1
         is_due = bounds.take(data)
         session = new_session()
-        session.feed(data)
-        await self._run(conn, session, bounds, is_due=is_due)
-        return session
+        _feed(session, b"", data, bounds)
+        return await self._run(conn, session, bounds, is_due=is_due)
 
-    async def connect(self, conn: Conn, session: TlsSession) -> None:
+    async def connect(self, conn: Conn, session: TlsSession) -> TlsConn:
         """The client's end. Raises `ConnectionLost`, `TlsFailed`."""
         self.begun += 1
-        await self._run(conn, session, RecordBounds(), is_due=True)
+        return await self._run(conn, session, RecordBounds(), is_due=True)
 
-    async def _run(self, conn: Conn, session: TlsSession, bounds: RecordBounds, *, is_due: bool) -> None:
+    async def _run(self, conn: Conn, session: TlsSession, bounds: RecordBounds, *, is_due: bool) -> TlsConn:
         is_cheap = False
         while True:
             if is_due:
                 flight = await self._step(conn, session, is_cheap)
                 if flight is None:
-                    return
+                    return TlsConn(conn, session, self._clock, self.scratch, bounds.head, bounds.missing)
                 is_cheap = not session.asks_for_certificate and _finished_comes_next(flight)
             data = await self._receive(conn, bounds)
+            held = bounds.head
             is_due = bounds.take(data)
-            session.feed(data)
+            _feed(session, held, data, bounds)
 
     async def _receive(self, conn: Conn, bounds: RecordBounds) -> memoryview:
         """Bytes in the scratch, to be used before the next await. Raises `ConnectionLost`."""

@@ -4,7 +4,8 @@
   when that has taken what they became. So a caller that has sent everything has nothing left here. Any other comes
   again with the same bytes: those that are encrypted already are passed over.
 * A receive reads as much from the connection below as fits the caller's buffer, and feeds it record by record. So
-  OpenSSL's own memory of a connection stays at about one record in each direction.
+  OpenSSL's own memory of a connection stays at about one record in each direction, and it is only asked for what it
+  has: its "not yet" is an exception, which costs 2 us.
 * Ranges of files are read and encrypted: sendfile would send them as they are.
 * A stream that ends without close_notify was cut off. What came before is given first; then `ConnectionLost` is raised.
 """
@@ -21,6 +22,7 @@ __all__ = ["RECORD_BYTES", "Scratch", "TlsConn"]
 RECORD_BYTES = 16 * 1024
 FEED_BYTES = RECORD_BYTES + 512
 """A whole record with its header. More at a time would stay in OpenSSL's memory of each connection."""
+HEADER_BYTES = 5
 RECEIVE_BYTES = 128 * 1024
 SEND_BYTES = 128 * 1024
 """Plain bytes that are encrypted before they are sent together. A peer that takes nothing holds so much memory."""
@@ -34,7 +36,7 @@ class Scratch:
     __slots__ = ("view",)
 
     def __init__(self) -> None:
-        self.view = memoryview(bytearray(RECEIVE_BYTES))
+        self.view = memoryview(bytearray(RECEIVE_BYTES + HEADER_BYTES))
 
 
 class TlsConn:
@@ -45,15 +47,27 @@ class TlsConn:
         "_clock",
         "_conn",
         "_end",
+        "_has_more",
+        "_head",
         "_is_corked",
+        "_missing",
         "_scratch",
         "_tls",
         "_unsent",
         "peer_host",
     )
 
-    def __init__(self, conn: Conn, tls: TlsSession, clock: Clock, scratch: Scratch) -> None:
+    def __init__(
+        self, conn: Conn, tls: TlsSession, clock: Clock, scratch: Scratch, head: bytes = b"", missing: int = 0
+    ) -> None:
+        """`head` has the first bytes of a record's header that have come already, which `tls` has not been fed.
+        `missing` bytes of a record that it has been fed in part are still to come.
+        """
         self._conn = conn
+        self._head = head
+        self._missing = missing
+        self._has_more = True
+        """True if the session may have plain bytes that nobody has asked for yet."""
         self._tls = tls
         self._clock = clock
         self._scratch = scratch
@@ -67,8 +81,12 @@ class TlsConn:
         """True once the connection below has ended; the failure that comes behind what was received, if there is one."""
         self.peer_host = conn.peer_host
 
+    def peer_certificate(self) -> bytes | None:
+        """The peer's certificate as DER; None where it has shown none."""
+        return self._tls.peer_certificate()
+
     async def readable(self) -> None:
-        if self._tls.has_unread or self._end:
+        if self._has_more or self._end:
             await self._clock.sleep_until(0.0)
         else:
             await self._conn.readable()
@@ -82,19 +100,24 @@ class TlsConn:
     def recv_into(self, buffer: memoryview) -> int | None:
         if isinstance(self._end, TlsFailed):
             raise ConnectionLost(f"TLS: {self._end}") from self._end
+        filled, is_ended = 0, False
         try:
-            filled, is_ended = self._decrypt(buffer, 0)
+            if self._has_more or self._end:
+                filled, is_ended = self._decrypt(buffer, 0)
             while not is_ended and filled < len(buffer):
                 # What is sure to fit the buffer once it is decrypted, with a record that has come in part.
                 wanted = min(RECEIVE_BYTES, max(len(buffer) - filled - RECORD_BYTES, FEED_BYTES))
-                count = self._conn.recv_into(self._scratch.view[:wanted])
+                view, begin = self._scratch.view, len(self._head)
+                view[:begin] = self._head
+                count = self._conn.recv_into(view[begin : begin + wanted])
                 if count is None:
                     break
-                self._end = count == 0
-                data = self._scratch.view[:count]
-                for start in range(0, count or 1, FEED_BYTES):
-                    self._tls.feed(data[start : start + FEED_BYTES])
+                if count == 0:
+                    self._end = True
+                    self._tls.feed(b"")
                     filled, is_ended = self._decrypt(buffer, filled)
+                    break
+                filled, is_ended = self._take_records(view[: begin + count], buffer, filled)
                 if count < wanted and filled:
                     break
         except TlsFailed as error:
@@ -103,22 +126,58 @@ class TlsConn:
             self._send_answers()
         return filled if filled or is_ended else None
 
+    def _take_records(self, data: memoryview, buffer: memoryview, filled: int) -> tuple[int, bool]:
+        """Decrypt the records that are whole: bytes in the buffer, and whether the stream has ended."""
+        tls, missing, at, end = self._tls, self._missing, 0, len(data)
+        is_ended = False
+        while at < end:
+            if missing:
+                stop = at + missing
+            elif end - at >= HEADER_BYTES:
+                stop = at + HEADER_BYTES + (data[at + 3] << 8 | data[at + 4])
+            else:
+                break
+            missing = max(0, stop - end)
+            stop = min(stop, end)
+            tls.feed(data[at:stop])
+            at = stop
+            if missing or is_ended:
+                continue
+            if filled == len(buffer):
+                self._has_more = True
+                continue
+            count = self._read(buffer, filled)
+            if count:
+                filled += count
+                # A record that fills the buffer may have more; any other has been taken whole.
+                self._has_more = self._has_more or filled == len(buffer)
+            elif count == 0:
+                is_ended = self._has_more = True
+        self._missing = missing
+        self._head = bytes(data[at:])
+        return filled, is_ended
+
     def _decrypt(self, buffer: memoryview, filled: int) -> tuple[int, bool]:
-        """Take the plain bytes that are there: bytes in the buffer, and whether the stream has ended."""
+        """Take all plain bytes that are there: bytes in the buffer, and whether the stream has ended."""
         while filled < len(buffer):
-            try:
-                count = self._tls.read_into(buffer[filled:])
-            except TlsFailed as error:
-                if not filled:
-                    raise
-                self._end = error
-                return filled, True
+            count = self._read(buffer, filled)
             if count is None:
+                self._has_more = False
                 return filled, False
             if count == 0:
                 return filled, True
             filled += count
         return filled, False
+
+    def _read(self, buffer: memoryview, filled: int) -> int | None:
+        """Plain bytes behind `filled`; as `read_into`. A failure behind what was received comes with the next call."""
+        try:
+            return self._tls.read_into(buffer[filled:])
+        except TlsFailed as error:
+            self._end = error
+            if not filled:
+                raise
+            return 0
 
     def _send_answers(self) -> None:
         """Send what TLS itself has to say."""

@@ -105,7 +105,7 @@ class Pair:
                 self.session.feed(data)
             is_done = self.session.handshake()
             self._incoming.write(self.session.take())
-        self.conn = TlsConn(self.below, self.session, RealClock(), Scratch())  # type: ignore[arg-type]
+        self.conn = TlsConn(self.below, self.session, RealClock(), Scratch())
 
     def client_says(self, data: bytes) -> None:
         self.client.write(data)
