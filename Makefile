@@ -11,7 +11,7 @@ JOBS ?= 2
 ARGS ?=
 HOURS ?= 0.1667
 
-.PHONY: help install install-dev run test quick conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
+.PHONY: help install install-dev run test test-security quick conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -60,6 +60,9 @@ quick: install-dev ## before each commit: format, lint, types, imports, and the 
 	@mkdir -p .mypy_cache; $(BIN)/mypy >.mypy_cache/quick.txt 2>&1 & types=$$!; \
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not long and not java" --hypothesis-profile quick $(QUICK); tests=$$?; \
 	wait $$types; types=$$?; tail -n 30 .mypy_cache/quick.txt; exit $$((types | tests))
+
+test-security: install-dev ## the full attacks on logins, TLS and rights; short forms are in make test (ARGS=)
+	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m attack $(or $(ARGS),tests/security)
 
 conformance: install-dev ## record again what Apache Kafka answers (Java and mvn), as data for make test
 	@$(BIN)/python -m tests.conformance record

@@ -63,13 +63,17 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests that use a server as long.
+    """Mark tests that use a server as long. Leave out full attacks unless they were asked for.
 
     On a worker of xdist the longest scopes come first, so that all end together.
     """
     for item in items:
         if SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.long)
+    if "attack" not in str(config.option.markexpr):
+        full = [item for item in items if item.get_closest_marker("attack") is not None]
+        items[:] = [item for item in items if item.get_closest_marker("attack") is None]
+        config.hook.pytest_deselected(items=full)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: -seconds_of(scope_of(item.nodeid)))
 

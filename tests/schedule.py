@@ -59,6 +59,8 @@ SECONDS = {
     "tests/cluster/test_exactly_once.py": 105,
     "tests/cluster/test_deaths_in_a_transaction.py": 95,
     "tests/cluster/test_real_nodes.py": 16,
+    "tests/security/test_tls_attacks.py": 15,
+    "tests/security/test_certificates_change.py": 12,
     "tests/wire/test_connection.py": 15,
     "tests/wire/test_record_batch.py": 15,
     "tests/log/compacted/test_swap_crashes.py": 14,

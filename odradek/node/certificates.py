@@ -96,7 +96,8 @@ class Certificates:
         """A listener's settings by the file and dynamic values. Raises `ConfigError`."""
         prefix = f"{LISTENER_PREFIX}{name.lower()}.{_SSL}"
         changed = {key: text for key, text in dynamic.items() if key.startswith(prefix)}
-        return tls_settings(name, {**self._config.explicit, **changed}, serves=name in self._own)
+        protocol = self._config.security[name].protocol
+        return tls_settings(name, protocol, {**self._config.explicit, **changed}, serves=name in self._own)
 
     async def _watch(self) -> None:
         clock = self._env.clock

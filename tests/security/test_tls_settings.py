@@ -50,7 +50,7 @@ def shake(server: RealTls, client: RealTls, host: str = "localhost") -> bytes | 
 
 def settings(changes: Mapping[str, str]) -> TlsSettings:
     """The settings of a listener with these keys. Raises `ConfigError`."""
-    return tls_settings("TLS", {**BASE, **changes}, serves=True)
+    return tls_settings("TLS", "SSL", {**BASE, **changes}, serves=True)
 
 
 def opened(changes: Mapping[str, str]) -> RealTls:
@@ -354,6 +354,14 @@ def test_a_listener_has_keys_of_its_own() -> None:
         }
     )
     assert found.client_auth == "required"
+
+
+def test_sasl_asks_for_certificates_by_a_key_of_the_listener() -> None:
+    """KIP-684: `ssl.client.auth` of all listeners means those without SASL."""
+    keys = {**BASE, **inline(), "ssl.client.auth": "required"}
+    assert tls_settings("TLS", "SASL_SSL", keys, serves=True).client_auth == "none"
+    keys["listener.name.tls.ssl.client.auth"] = "requested"
+    assert tls_settings("TLS", "SASL_SSL", keys, serves=True).client_auth == "requested"
 
 
 def test_no_resumption_where_clients_show_certificates() -> None:

@@ -190,7 +190,7 @@ def listener_security(
     _refuse_foreign(keys)
     tls = rules = None
     if protocol.endswith("SSL"):
-        tls = tls_settings(name, explicit, serves=serves)
+        tls = tls_settings(name, protocol, explicit, serves=serves)
         rules = _rules(keys)
     if not protocol.startswith("SASL_"):
         return ListenerSecurity(name, protocol, tls=tls, principal_rules=rules or PrincipalRules())
@@ -283,7 +283,7 @@ def _rules(keys: _Keys) -> PrincipalRules:
         raise ConfigError(keys.place(key), text, str(error)) from None
 
 
-def tls_settings(name: str, explicit: Mapping[str, str], *, serves: bool) -> TlsSettings:
+def tls_settings(name: str, protocol: str, explicit: Mapping[str, str], *, serves: bool) -> TlsSettings:
     """The TLS of a listener that has it. Raises `ConfigError`, whose text has no secrets."""
     keys = _Keys(name, explicit)
     for store, inline in (("keystore", "key"), ("truststore", "certificates")):
@@ -307,9 +307,9 @@ def tls_settings(name: str, explicit: Mapping[str, str], *, serves: bool) -> Tls
             keys.text("ssl.provider"),
             "a provider of Java cannot run here: leave it out",
         )
-    protocol = str(keys.value("ssl.protocol"))
-    if refusal := protocol_refusal(protocol):
-        raise ConfigError(keys.place("ssl.protocol"), protocol, refusal)
+    version = str(keys.value("ssl.protocol"))
+    if refusal := protocol_refusal(version):
+        raise ConfigError(keys.place("ssl.protocol"), version, refusal)
     algorithm = keys.text("ssl.endpoint.identification.algorithm")
     if algorithm is not None and algorithm.lower() != "https":
         raise ConfigError(
@@ -328,13 +328,20 @@ def tls_settings(name: str, explicit: Mapping[str, str], *, serves: bool) -> Tls
         truststore_location=keys.text("ssl.truststore.location"),
         truststore_password=keys.text("ssl.truststore.password"),
         truststore_certificates=keys.text("ssl.truststore.certificates"),
-        client_auth=str(keys.value("ssl.client.auth")).lower(),
+        client_auth=_client_auth(keys, protocol),
         protocols=keys.texts("ssl.enabled.protocols"),
         ciphers=keys.texts("ssl.cipher.suites"),
         check_host=algorithm is not None,
         allow_dn_changes=keys.value("ssl.allow.dn.changes") is True,
         allow_san_changes=keys.value("ssl.allow.san.changes") is True,
     )
+
+
+def _client_auth(keys: _Keys, protocol: str) -> str:
+    """As in Kafka, clients of SASL_SSL show certificates only if a key of the listener itself says so (KIP-684)."""
+    key = "ssl.client.auth"
+    is_own = keys.place(key) != key
+    return str(keys.value(key)).lower() if is_own or protocol == "SSL" else "none"
 
 
 def _check_store(keys: _Keys, store: str, inline: str) -> None:
