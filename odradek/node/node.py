@@ -122,7 +122,9 @@ class Node:
         self._services: list[ConnectionServices] = []
         self._metrics: MetricsServer | None = None
         self._authorizer = None if config.authorizer is None else Authorizer(config.authorizer)
-        self._limits = ConnectionLimits(room=client_room(process.descriptors_max))
+        room = client_room(process.descriptors_max)
+        self._limits = ConnectionLimits(room=room)
+        self._controller_limits = ConnectionLimits(room=room // 8 if config.is_broker else room)
         self._entrances = Entrances(config, env, log, self._newest_image, process.open_tls)
         self._created_at = env.clock.monotonic()
         self._listening: list[OpenListener] = []
@@ -286,7 +288,7 @@ class Node:
                     listening,
                     listener.name,
                     idle_ms_max=self._listener_settings.idle_ms_max,
-                    limits=ConnectionLimits(),
+                    limits=self._controller_limits,
                     entrance=self._entrances.entrance(listener.name, table),
                 )
             )

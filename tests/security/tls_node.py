@@ -19,6 +19,8 @@ from tests.security.certificates import Authority, Issued
 from wire.messages.api_versions import ApiVersionsRequest
 
 HOST = "127.0.0.1"
+HONEST_HOST = "127.0.0.2"
+"""The address that honest clients come from."""
 TIMEOUT_SECONDS = 20.0
 ASK = bytes(frame(ApiVersionsRequest("attack", "1.0"), 3))
 
@@ -62,8 +64,8 @@ class TlsNode:
         return context
 
     def connect(self, context: ssl.SSLContext, port: int | None = None, name: str = HOST) -> ssl.SSLSocket:
-        """A connection behind its handshake. Raises `OSError`."""
-        plain = socket.create_connection((HOST, port or self.tls), TIMEOUT_SECONDS)
+        """A connection behind its handshake, from an address that attackers do not have. Raises `OSError`."""
+        plain = socket.create_connection((HOST, port or self.tls), TIMEOUT_SECONDS, (HONEST_HOST, 0))
         try:
             return context.wrap_socket(plain, server_hostname=name)
         except BaseException:
