@@ -145,7 +145,7 @@ def _consumer(task: Pass) -> confluent_kafka.Consumer:
             # Never let the client's own queue limit (and its one-second back-off) set the pace.
             "queued.min.messages": 10_000_000,
             "queued.max.messages.kbytes": 1_000_000,
-            **(task.client_settings if task.action == "consume" else {}),
+            **{name: value for name, value in task.client_settings.items() if name not in _PRODUCERS_OWN},
         }
     )
 
@@ -169,6 +169,8 @@ def _wait_for_go() -> None:
         raise SystemExit("the parent is gone")
 
 
+_PRODUCERS_OWN = ("batch.size", "linger.ms", "compression.type")
+"""Settings that a consumer does not take."""
 ACTIONS: Mapping[str, Any] = {"produce": produce, "consume": consume}
 
 

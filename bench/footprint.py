@@ -96,13 +96,13 @@ def idle_connections(key: str, count: int) -> list[Figure]:
         server = STARTERS[key](Path(name))
         open_connections.callback(server.kill)
         exchange(server.bootstrap, frame, ApiKey.API_VERSIONS, _API_VERSIONS_VERSION)
-        before = _settled_rss_kib(server)
+        before = settled_rss_kib(server)
         for _ in range(count):
             connection = open_connections.enter_context(connect(server.bootstrap))
             connection.sendall(frame)
             if len(connection.recv(65536)) < 10:
                 raise RuntimeError(f"{server.name} does not answer on connection {count}")
-        after = _settled_rss_kib(server)
+        after = settled_rss_kib(server)
     limit = 4.0 if key == "odradek" else 0.0
     return [Figure(key, f"RSS per idle connection ({count})", (after - before) / count, "KiB", limit)]
 
@@ -113,12 +113,12 @@ def empty_partitions(key: str, count: int) -> list[Figure]:
         server = STARTERS[key](Path(name))
         try:
             with temporary_topic(server.bootstrap, "first", 1):
-                before = _settled_rss_kib(server)
+                before = settled_rss_kib(server)
                 started = time.monotonic()
                 with temporary_topic(server.bootstrap, "many", count):
                     seconds = time.monotonic() - started
                     _wait_for_directories(Path(name) / "data", "many", count)
-                    after = _settled_rss_kib(server)
+                    after = settled_rss_kib(server)
         finally:
             server.kill()
     limit = 4.0 if key == "odradek" else 0.0
@@ -163,7 +163,7 @@ def recovery(key: str, log_bytes: int) -> list[Figure]:
     return [Figure(key, f"serving again after kill -9 with {gibibytes:g} GiB", seconds, "s", limit)]
 
 
-def _settled_rss_kib(server: ServerProcess) -> int:
+def settled_rss_kib(server: ServerProcess) -> int:
     time.sleep(SETTLE_SECONDS)
     return server.rss_kib()
 

@@ -13,9 +13,11 @@ import json
 import random
 import selectors
 import socket
+import ssl
 import struct
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -69,6 +71,10 @@ class Drive:
     bootstrap: str
     topic: str
     seconds: float
+    address: str = ""
+    """The listener to load, if it is not that of `bootstrap`."""
+    authority: str = ""
+    """The authority of that listener's certificate, where it has TLS."""
 
 
 @attrs.frozen
@@ -138,6 +144,14 @@ def connect(bootstrap: str) -> socket.socket:
     return connection
 
 
+def _connect(task: Drive) -> socket.socket:
+    connection = connect(task.address or task.bootstrap)
+    if not task.authority:
+        return connection
+    context = ssl.create_default_context(cafile=task.authority)
+    return context.wrap_socket(connection, server_hostname=connection.getpeername()[0])
+
+
 @attrs.define
 class Line:
     """One connection: what of an answer is still to come, and what of the requests is still to go."""
@@ -156,7 +170,7 @@ def drive(task: Drive) -> DriveResult:
     check_answer(exchange(task.bootstrap, frame, api_key, version))
     repeated = [memoryview(frame * count) for count in range(task.kind.depth + 1)]
     selector = selectors.DefaultSelector()
-    lines = [Line(connect(task.bootstrap)) for _ in range(task.kind.connections)]
+    lines = [Line(_connect(task)) for _ in range(task.kind.connections)]
     for line in lines:
         line.connection.setblocking(False)
         selector.register(line.connection, selectors.EVENT_READ, line)
@@ -183,11 +197,14 @@ def drive(task: Drive) -> DriveResult:
 
 def _receive(line: Line) -> int:
     """Read what is there; how many answers became complete."""
-    data = line.connection.recv(1 << 18)
-    if not data:
-        raise RuntimeError("the server closed a connection")
     received = line.received
-    received += data
+    if isinstance(line.connection, ssl.SSLSocket):
+        received += _decrypted(line.connection)
+    else:
+        data = line.connection.recv(1 << 18)
+        if not data:
+            raise RuntimeError("the server closed a connection")
+        received += data
     answered = start = 0
     while len(received) - start >= 4:
         stop = start + 4 + _LENGTH.unpack_from(received, start)[0]
@@ -199,13 +216,23 @@ def _receive(line: Line) -> int:
     return answered
 
 
+def _decrypted(connection: ssl.SSLSocket) -> bytearray:
+    """All that is there: no event tells of bytes that are decrypted already."""
+    found = bytearray()
+    with suppress(ssl.SSLWantReadError):
+        while data := connection.recv(1 << 18):
+            found += data
+        raise RuntimeError("the server closed a connection")
+    return found
+
+
 def _send(selector: selectors.BaseSelector, line: Line, more: memoryview) -> None:
     """Send what waits and then `more`; ask for writability only while something is left."""
     waiting = bool(line.unsent)
     pending = memoryview(bytes(line.unsent) + bytes(more)) if waiting else more
     try:
         sent = line.connection.send(pending)
-    except BlockingIOError:
+    except (BlockingIOError, ssl.SSLWantWriteError):
         sent = 0
     line.unsent = pending[sent:]
     if waiting != bool(line.unsent):

@@ -90,6 +90,10 @@ class Contender:
     data: Path | None
     warm_passes: int
     client_cpus: Sequence[int] | None
+    address: str | None = None
+    """The listener that clients produce to and consume from; None: that of the server's `bootstrap`."""
+    client_settings: dict[str, Any] = attrs.field(factory=dict)
+    """Settings of every client, for example for TLS."""
 
 
 @attrs.frozen
@@ -178,15 +182,15 @@ class Throughput:
         return result
 
     def _measure(self, contender: Contender, workload: Workload, topic: str, action: str) -> Measure:
-        settings = (
-            {"compression.type": workload.compression, **workload.settings} if action == "produce" else {}
-        )
+        settings = dict(contender.client_settings)
+        if action == "produce":
+            settings |= {"compression.type": workload.compression, **workload.settings}
         partitions = (
             min(self.partitions, mock_cluster.PARTITIONS) if contender.data is None else self.partitions
         )
         task = Pass(
             action=action,
-            bootstrap=contender.server.bootstrap,
+            bootstrap=contender.address or contender.server.bootstrap,
             topic=topic,
             partitions=partitions,
             records=workload.records,

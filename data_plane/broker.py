@@ -6,7 +6,7 @@ with messages over a `ControllerPort`, also when both run in one process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -121,6 +121,9 @@ class Broker:
         context is the connection's, the same for all its requests; the number is that of the request."""
         self.config_listeners: list[Callable[[], None]] = []
         """Called when this broker's own configuration has changed while it runs."""
+        self.check_key_stores: Callable[[Mapping[str, str]], Awaitable[str]] | None = None
+        """Judges this broker's dynamic values as to its listeners' keys and certificates: the reason against them, or
+        nothing."""
         self.sessions = FetchSessions(
             settings.fetch_session_slots_max,
             settings.fetch_session_eviction_ms,

@@ -68,6 +68,8 @@ SECONDS = {
     "tests/security/test_renewals.py": 15,
     "tests/security/test_sasl_attacks.py": 13,
     "tests/cluster/test_real_nodes.py": 16,
+    "tests/security/test_tls_attacks.py": 15,
+    "tests/security/test_certificates_change.py": 12,
     "tests/wire/test_connection.py": 15,
     "tests/wire/test_record_batch.py": 15,
     "tests/log/compacted/test_swap_crashes.py": 14,

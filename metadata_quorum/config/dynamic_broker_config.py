@@ -2,8 +2,8 @@
 
 A change is judged by the configuration that it would give the broker. That is the properties file, overridden by the
 values for all brokers, and these by the broker's own. Kafka can change more keys in a running broker than this
-version: listeners and what belongs to their security. Changes of those are refused, since a stored value would have
-no effect.
+version: listeners, and most of what belongs to their security. Changes of those are refused, since a stored value
+would have no effect. The stores of keys and certificates of single listeners can be changed, and their limits.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ _PERSONAL = frozenset(
 )
 _OF_ALL_BROKERS = frozenset(("max.connections", "max.connection.creation.rate", "num.network.threads"))
 """The keys about listeners that can be set for all brokers at once."""
+_OF_LISTENERS = _KEY_STORES | {"max.connections", "max.connection.creation.rate"}
+"""The keys that a single listener may be told while it runs."""
 _THREAD_COUNTS = (
     "num.io.threads",
     "num.network.threads",
@@ -104,6 +106,19 @@ def check_broker_change(
         raise _invalid(str(error)) from error
 
 
+def has_key_stores(after: Mapping[str, str]) -> bool:
+    """True if values are about the keys and certificates of single listeners, which only the broker itself can judge."""
+    return any(
+        name.startswith(LISTENER_PREFIX) and name.removeprefix(listener_of(name)) in _KEY_STORES
+        for name in after
+    )
+
+
+def refused_stores(reason: str) -> KafkaError:
+    """The error for stores that the broker cannot use."""
+    return _refused_update(f"Validation of dynamic config update of SSLFactory failed: {reason}")
+
+
 def _check_keys(after: Mapping[str, str]) -> None:
     definitions = broker_defs()
     fixed = [name for name in after if name in definitions and not definitions[name].dynamic]
@@ -122,7 +137,7 @@ def _check_supported(after: Mapping[str, str]) -> None:
         name
         for name, text in after.items()
         if name in _NOT_SUPPORTED
-        or name.startswith(LISTENER_PREFIX)
+        or (name.startswith(LISTENER_PREFIX) and name.removeprefix(listener_of(name)) not in _OF_LISTENERS)
         or (name == "metric.reporters" and text.strip())
     ]
     if missing:

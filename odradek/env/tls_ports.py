@@ -43,6 +43,9 @@ class TlsSettings:
     protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
     ciphers: tuple[str, ...] = ()
     """Java's names; empty: the library's choice."""
+    allow_dn_changes: bool = False
+    allow_san_changes: bool = False
+    """True if a change in a running node may give the certificate other names."""
     check_host: bool = True
     """True if a client checks that the server's certificate has the name that it connected to."""
 
@@ -78,8 +81,15 @@ class TlsSession(Protocol):
     def write(self, data: Buffer) -> None:
         """Encrypt plain bytes, for `take`. Raises `TlsFailed`."""
 
-    def peer_name(self) -> str | None:
-        """The distinguished name in the peer's certificate as Java prints it; None where it has shown none."""
+    @property
+    def asks_for_certificate(self) -> bool:
+        """True if the peer may show a certificate, whose check costs much."""
+
+    def finish(self) -> None:
+        """Say that nothing more will be sent (close_notify), for `take`. Never fails."""
+
+    def peer_certificate(self) -> bytes | None:
+        """The peer's certificate as DER; None where it has shown none."""
 
 
 class Tls(Protocol):
@@ -90,10 +100,21 @@ class Tls(Protocol):
     def client_session(self, host: str) -> TlsSession:
         """`host` is the name that the server's certificate must have."""
 
-    def reload(self) -> bool:
-        """Read the files again if they have changed; true if new sessions use new keys. Blocks: for workers.
+    @property
+    def expires_at(self) -> float | None:
+        """The time at which the first of its own certificates ends, in Unix seconds; None where it shows none."""
 
-        Raises `TlsRefused`, and goes on with the old keys.
+    def check(self, settings: TlsSettings) -> None:
+        """Judge whether `reload` could take these settings, and Kafka's rules allow the change. Blocks: for workers.
+
+        Raises `TlsRefused`.
+        """
+
+    def reload(self, settings: TlsSettings | None = None) -> bool:
+        """Take other settings, or read the files again if they have changed. Blocks: for workers.
+
+        True if new sessions use new keys; those that are open stay as they are. Raises `TlsRefused`, and goes on
+        with the old keys; a broken state of the files is complained about once.
         """
 
 

@@ -8,27 +8,27 @@ from collections.abc import Callable
 
 import attrs
 
+from data_plane.broker import Broker
 from metadata_quorum.image.metadata_image import MetadataImage
-from odradek.env.ports import Clock, Conn, Env, Log, TaskGroup
-from odradek.env.tls_ports import OpenTls, Tls, TlsFailed, TlsRefused
+from odradek.env.ports import Conn, Env, Log, TaskGroup
+from odradek.env.tls_ports import OpenTls, Tls, TlsFailed
 from odradek.env.token_ports import FetchDocument, OpenTokens
+from odradek.node.certificates import Certificates
 from odradek.node.configuration.listener_security import ListenerSecurity
 from odradek.node.configuration.node_config import SCRAM_SECRET, NodeConfig
 from odradek.node.connections.entrance import Encryption, Entrance, NotAuthenticated
 from odradek.node.directories import NodeCannotStart
 from odradek.security.audit.auditor import Auditor
 from odradek.security.dialing import SecuredEnv, SecuredNetwork
+from odradek.security.distinguished_names import MalformedName, distinguished_name, subject_of
+from odradek.security.handshakes import Handshakes
 from odradek.security.oauth.oauth_settings import OauthSettings
 from odradek.security.sasl_server import BearerLogin, Login, SaslSettings
 from odradek.security.scram import MECHANISMS, ScramMechanism, ServerKeys
-from odradek.security.tls_conn import Handshakes, TlsConn, shake_hands
 from odradek.security.tokens import TokenLogin, TokenLogins
 from odradek.serving.api_table import ApiTable
 
 __all__ = ["Entrances", "World"]
-
-WATCH_SECONDS = 1.0
-"""Time between two looks at the files of certificates."""
 
 
 @attrs.frozen
@@ -56,8 +56,11 @@ class Entrances:
         self._auditor = auditor
         self._world = world
         self._bearer_logins: dict[str, Callable[[], BearerLogin]] = {}
-        self._tls: dict[str, Tls] = {}
-        self._handshakes = Handshakes(env.new_workers(1))
+        self.certificates = Certificates(config, env, log, world.open_tls)
+        self.handshakes = Handshakes(env)
+        self.peer_handshakes = Handshakes(env)
+        """Those of nodes with each other, whose turns no client takes."""
+        self._by_listener: dict[str, Entrance] = {}
         self._config = config
         self._env = env
         self._log = log
@@ -67,19 +70,11 @@ class Entrances:
         self._tokens = None if secrets is None else TokenLogins(secrets, self._salt_secret)
 
     async def open(self, tasks: TaskGroup) -> None:
-        """Read keys and certificates, and watch their files from now on. Raises `NodeCannotStart`."""
+        """Read keys and certificates, and follow them from now on. Raises `NodeCannotStart`."""
+        await self.certificates.open(tasks)
         for name, security in self._config.security.items():
-            if security.tls is not None:
-                if self._world.open_tls is None:
-                    raise NodeCannotStart(f"listener {name} wants TLS, which this process does not have")
-                try:
-                    self._tls[name] = await self._env.workers.run(self._world.open_tls, security.tls)
-                except TlsRefused as error:
-                    raise NodeCannotStart(f"listener {name}: {error}") from error
             if security.oauth is not None:
                 self._bearer_logins[name] = self._verify_tokens(security.oauth, name, tasks)
-        if self._tls:
-            tasks.start_soon(self._watch_files, name="certificates")
 
     def _verify_tokens(
         self, settings: OauthSettings, name: str, tasks: TaskGroup
@@ -96,17 +91,16 @@ class Entrances:
         tasks.start_soon(verifier.run, name="keys of an issuer")
         return verifier.new_login
 
-    async def _watch_files(self) -> None:
-        """Use new certificates as soon as their files have changed; a broken file changes nothing."""
-        clock = self._env.clock
-        while True:
-            await clock.sleep_until(clock.monotonic() + WATCH_SECONDS)
-            for name, tls in self._tls.items():
-                try:
-                    if await self._env.workers.run(tls.reload):
-                        self._log.info("tls.reloaded", listener=name)
-                except TlsRefused as error:
-                    self._log.error("tls.not_reloaded", listener=name, reason=str(error))
+    def follow(self, broker: Broker) -> None:
+        """Go by the broker's dynamic values of certificates from now on."""
+        certificates = self.certificates
+
+        def apply() -> None:
+            certificates.apply(broker.config_layers.dynamic)
+
+        broker.check_key_stores = certificates.check
+        broker.config_listeners.append(apply)
+        apply()
 
     def world(self, listener: str) -> Env:
         """The world of what connects to other nodes' listeners of this name."""
@@ -120,7 +114,7 @@ class Entrances:
             tokens = self._world.open_tokens(login.token_request)
         return SecuredEnv(
             self._env,
-            SecuredNetwork(self._env, self._tls.get(listener), login, self._handshakes, tokens),
+            SecuredNetwork(self._env, self.certificates.tls(listener), login, self.peer_handshakes, tokens),
         )
 
     def entrance(self, listener: str, table: ApiTable) -> Entrance | None:
@@ -129,7 +123,7 @@ class Entrances:
         if security.protocol == "PLAINTEXT":
             return None
         config = self._config
-        return Entrance(
+        entrance = self._by_listener[listener] = Entrance(
             listener,
             clock=self._env.clock,
             table=table,
@@ -139,10 +133,21 @@ class Entrances:
             new_login=self._logins(security) if security.has_sasl else None,
             auditor=self._auditor,
         )
+        return entrance
 
     def _encryption(self, security: ListenerSecurity) -> Encryption | None:
-        tls = self._tls.get(security.name)
-        return None if tls is None else ServerEncryption(tls, security, self._handshakes, self._env.clock)
+        tls = self.certificates.tls(security.name)
+        if tls is None:
+            return None
+        handshakes = self.peer_handshakes if self._is_peers(security.name) else self.handshakes
+        return ServerEncryption(tls, security, handshakes)
+
+    def _is_peers(self, listener: str) -> bool:
+        """True if a listener is for nodes alone."""
+        config = self._config
+        return listener in config.controller_listener_names or (
+            listener == config.inter_broker_listener_name and len(config.broker_listeners) > 1
+        )
 
     def _logins(self, security: ListenerSecurity) -> Callable[[], Login]:
         settings = SaslSettings(
@@ -154,6 +159,13 @@ class Entrances:
         )
         now = self._env.clock.monotonic
         return lambda: Login(settings, self._keys_of, self._nonce, now, self._token_of)
+
+    def statistics(self) -> dict[str, dict[str, int]]:
+        """By listener: clients that have yet to show who they are, and those that were not let in since the start."""
+        return {
+            name: {"half_open": each.half_open, "failed": each.failed}
+            for name, each in self._by_listener.items()
+        }
 
     def _keys_of(self, user: str, mechanism: int) -> ServerKeys | None:
         known = self._image().access.scram_credentials.get((user, mechanism))
@@ -184,22 +196,24 @@ class Entrances:
 class ServerEncryption:
     """The server's end of TLS on one listener."""
 
-    def __init__(self, tls: Tls, security: ListenerSecurity, handshakes: Handshakes, clock: Clock) -> None:
+    def __init__(self, tls: Tls, security: ListenerSecurity, handshakes: Handshakes) -> None:
         self._tls = tls
         self._rules = security.principal_rules
         self._handshakes = handshakes
-        self._clock = clock
+
+    def has_room(self, host: str) -> bool:
+        return self._handshakes.has_room(host)
 
     async def handshake(self, conn: Conn) -> tuple[Conn, str | None, str | None]:
-        session = self._tls.server_session()
         try:
-            await shake_hands(conn, session, self._handshakes, begins=False)
-            name = session.peer_name()
-        except TlsFailed as error:
+            secured = await self._handshakes.accept(conn, self._tls.server_session)
+            certificate = secured.peer_certificate()
+            name = None if certificate is None else distinguished_name(subject_of(certificate))
+        except (TlsFailed, MalformedName) as error:
             raise NotAuthenticated(f"TLS: {error}") from error
         principal = None if name is None else self._rules.principal(name)
         if name is not None and principal is None:
             raise NotAuthenticated(
                 "no rule of ssl.principal.mapping.rules matches the certificate's name", tls_subject=name
             )
-        return TlsConn(conn, session, self._clock), principal, name
+        return secured, principal, name

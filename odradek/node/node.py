@@ -129,7 +129,9 @@ class Node:
         self._services: list[ConnectionServices] = []
         self._metrics: MetricsServer | None = None
         self._authorizer = None if config.authorizer is None else Authorizer(config.authorizer)
-        self._limits = ConnectionLimits(room=client_room(process.descriptors_max))
+        room = client_room(process.descriptors_max)
+        self._limits = ConnectionLimits(room=room)
+        self._controller_limits = ConnectionLimits(room=room // 8 if config.is_broker else room)
         self._auditing = Auditing(config, env, log)
         if self._authorizer is not None:
             self._authorizer.auditor = self._auditing.auditor
@@ -301,7 +303,7 @@ class Node:
                     listening,
                     listener.name,
                     idle_ms_max=self._listener_settings.idle_ms_max,
-                    limits=ConnectionLimits(),
+                    limits=self._controller_limits,
                     entrance=self._entrances.entrance(listener.name, table),
                 )
             )
@@ -361,6 +363,7 @@ class Node:
         broker = self._broker = self._make_broker()
         broker.newest.image = metadata.committed_image
         DynamicConfig(broker, self._limits, self._directories.by_path, self._tell_controller).apply()
+        self._entrances.follow(broker)
         await self._directories.load(self._tasks)
         metadata.subscribe(self._apply_metadata)
         image = metadata.committed_image
@@ -522,6 +525,7 @@ class Node:
             channel=self._channel,
             lateness=LoopLateness(),
             auditing=self._auditing,
+            entrances=self._entrances,
         )
         metrics = self._metrics = MetricsServer(
             listener,

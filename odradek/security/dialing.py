@@ -15,8 +15,8 @@ from typing import Any
 from odradek.env.ports import Buffer, Conn, ConnectionLost, Env, File, Listener
 from odradek.env.tls_ports import Tls, TlsFailed
 from odradek.env.token_ports import Tokens, TokenUnavailable
+from odradek.security.handshakes import Handshakes
 from odradek.security.sasl_client import Credentials, LoginFailed, SaslClient
-from odradek.security.tls_conn import Handshakes, TlsConn, shake_hands
 from wire.errors import ErrorCode, ProtocolError
 from wire.framing.connection import ClientConnection, ResponseReceived
 from wire.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -104,8 +104,7 @@ class SecuredNetwork:
             secured: Conn = conn
             if self._tls is not None:
                 session = self._tls.client_session(host)
-                await shake_hands(conn, session, self._handshakes, begins=True)
-                secured = TlsConn(conn, session, self._env.clock)
+                secured = await self._handshakes.connect(conn, session)
             if self._credentials is not None:
                 lifetime_ms = await self._log_in(secured, self._credentials)
                 if lifetime_ms > 0:

@@ -1,7 +1,7 @@
 """The principal of a certificate: Kafka's `ssl.principal.mapping.rules` over its distinguished name (KIP-371). PURE.
 
 The name comes as Java prints it (RFC 2253): `CN=alice,OU=people,O=Acme`. The first rule that matches decides:
-`RULE:PATTERN/REPLACEMENT/[LU]` with `$1` for groups, or `DEFAULT`, the name as it is. Patterns run in RE2, whose time is
+`RULE:PATTERN/REPLACEMENT/[LU]` with `$1` for groups, or `DEFAULT`, the name as it is (`distinguished_names.py`). Patterns run in RE2, whose time is
 bounded whatever a stranger's certificate says.
 """
 
@@ -9,43 +9,48 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import attrs
 import re2
 
 __all__ = ["MalformedRule", "PrincipalRules"]
 
-_RULE = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|\Z)")
-_GROUP = re.compile(r"\$([0-9])|\\(.)")
+_RULE = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|\Z)", re.DOTALL)
+_QUIET = re2.Options()
+_QUIET.log_errors = False
+_GROUP = re.compile(r"\$(?:([0-9]+)|\{([A-Za-z][A-Za-z0-9]*)\})|\\(.)|\$", re.DOTALL)
 
 
 class MalformedRule(ValueError):
     """The text is no list of mapping rules."""
 
 
+_Part: TypeAlias = str | int
+"""A piece of a replacement: text, or the number of a group."""
+
+
 @attrs.frozen
 class _Rule:
     """One rule; `pattern` None: the name as it is."""
 
-    pattern: object | None
-    replacement: str = ""
+    pattern: Any
+    """A pattern of re2, which has no types."""
+    replacement: tuple[_Part, ...] = ()
     case: str = ""
 
     def apply(self, name: str) -> str | None:
         if self.pattern is None:
             return name
-        match = self.pattern.fullmatch(name)  # type: ignore[attr-defined]  # re2 has no types
-        if match is None:
+        if self.pattern.fullmatch(name) is None:
             return None
-        groups = (match[0], *match.groups())
-
-        def group(found: re.Match[str]) -> str:
-            if found[2] is not None:
-                return found[2]
-            number = int(found[1])
-            return (groups[number] or "") if number < len(groups) else ""
-
-        text = _GROUP.sub(group, self.replacement)
+        # As Java's `replaceAll`: each place is replaced, also an empty one at the end.
+        found, end = [], 0
+        for match in self.pattern.finditer(name):
+            found.append(name[end : match.start()])
+            found += [each if isinstance(each, str) else match[each] or "" for each in self.replacement]
+            end = match.end()
+        text = "".join(found) + name[end:]
         return text.lower() if self.case == "L" else text.upper() if self.case == "U" else text
 
 
@@ -82,6 +87,40 @@ def _parsed(text: str) -> Iterator[_Rule]:
             yield _Rule(None)
             continue
         try:
-            yield _Rule(re2.compile(match[2]), match[3], match[4])
+            pattern = re2.compile(match[2], _QUIET)
         except re2.error as error:
             raise MalformedRule(f"the pattern {match[2]!r} is not one: {error}") from None
+        yield _Rule(pattern, tuple(_parts(match[3], pattern)), match[4])
+
+
+def _parts(replacement: str, pattern: Any) -> Iterator[_Part]:
+    """The pieces of a replacement, as Java reads it. Raises `MalformedRule`."""
+    end = 0
+    for match in _GROUP.finditer(replacement):
+        yield replacement[end : match.start()]
+        end = match.end()
+        if match[3] is not None:
+            yield match[3]
+        elif match[2] is not None:
+            if match[2] not in pattern.groupindex:
+                raise MalformedRule(f"the pattern {pattern.pattern!r} has no group {match[2]!r}")
+            yield pattern.groupindex[match[2]]
+        elif match[1] is not None:
+            yield from _numbered(match[1], pattern)
+        else:
+            raise MalformedRule(f"a lone $ in the replacement {replacement!r}: write \\$")
+    yield replacement[end:]
+
+
+def _numbered(digits: str, pattern: Any) -> Iterator[_Part]:
+    """A group by its number. As in Java, only as many digits count as there are groups for; others are text."""
+    count = 1
+    while count < len(digits) and int(digits[: count + 1]) <= pattern.groups:
+        count += 1
+    if int(digits[:count]) <= pattern.groups:
+        yield int(digits[:count])
+        yield digits[count:]
+    elif pattern.groups:
+        yield f"${digits}"
+    else:
+        raise MalformedRule(f"the pattern {pattern.pattern!r} has no groups, but its replacement names one")

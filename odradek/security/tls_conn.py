@@ -1,52 +1,92 @@
 """A connection with TLS, over any other: the surface of `odradek.env.ports.Conn`, so that nobody else knows. PORTED.
 
-* A send encrypts, then gives the encrypted bytes to the connection below. Bytes count as taken only when that has
-  taken what they became. So a caller that has sent everything has nothing left here. Any other comes again
-  with the same bytes: those that are encrypted already are passed over.
-* A receive reads the connection below in records' sizes, until the caller's buffer is full or nothing more is there.
+* A send encrypts records one by one, and gives many of them to the connection below at once. Bytes count as taken only
+  when that has taken what they became. So a caller that has sent everything has nothing left here. Any other comes
+  again with the same bytes: those that are encrypted already are passed over.
+* A receive reads as much from the connection below as fits the caller's buffer, and feeds it record by record. So
+  OpenSSL's own memory of a connection stays at about one record in each direction, and it is only asked for what it
+  has: its "not yet" is an exception, which costs 2 us.
 * Ranges of files are read and encrypted: sendfile would send them as they are.
-* Handshakes take their turn in one worker (`Handshakes`), because each costs up to a millisecond.
+* A stream that ends without close_notify was cut off. What came before is given first; then `ConnectionLost` is raised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from odradek.env.ports import Buffer, Clock, Conn, ConnectionLost, DiskError, File, Workers
+from odradek.env.ports import Buffer, Clock, Conn, ConnectionLost, DiskError, File
 from odradek.env.tls_ports import TlsFailed, TlsSession
 
-__all__ = ["Handshakes", "TlsConn", "shake_hands"]
+__all__ = ["RECORD_BYTES", "Scratch", "TlsConn"]
 
 RECORD_BYTES = 16 * 1024
-RECEIVE_BYTES = RECORD_BYTES + 512
+FEED_BYTES = RECORD_BYTES + 512
 """A whole record with its header. More at a time would stay in OpenSSL's memory of each connection."""
-SEND_BYTES = 64 * 1024
+HEADER_BYTES = 5
+RECEIVE_BYTES = 128 * 1024
+SEND_BYTES = 128 * 1024
+"""Plain bytes that are encrypted before they are sent together. A peer that takes nothing holds so much memory."""
 ANSWERS_BYTES_MAX = 64 * 1024
 """A peer that makes TLS itself answer so much, and takes none of it, is cut off."""
-WAITING_MAX = 256
-"""Handshakes that wait for their turn; further ones are refused."""
+
+
+class Scratch:
+    """The buffer for encrypted bytes that all connections of one event loop share: nothing awaits while it is in use."""
+
+    __slots__ = ("view",)
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(RECEIVE_BYTES + HEADER_BYTES))
 
 
 class TlsConn:
-    """`Conn` with TLS. All of a process share one buffer for encrypted bytes: nothing awaits while it is in use."""
+    """`Conn` with TLS."""
 
-    __slots__ = ("_ahead", "_clock", "_conn", "_ended", "_tls", "_unsent", "peer_host")
+    __slots__ = (
+        "_ahead",
+        "_clock",
+        "_conn",
+        "_end",
+        "_has_more",
+        "_head",
+        "_is_corked",
+        "_missing",
+        "_scratch",
+        "_tls",
+        "_unsent",
+        "peer_host",
+    )
 
-    _scratch = memoryview(bytearray(RECEIVE_BYTES))
-
-    def __init__(self, conn: Conn, tls: TlsSession, clock: Clock) -> None:
+    def __init__(
+        self, conn: Conn, tls: TlsSession, clock: Clock, scratch: Scratch, head: bytes = b"", missing: int = 0
+    ) -> None:
+        """`head` has the first bytes of a record's header that have come already, which `tls` has not been fed.
+        `missing` bytes of a record that it has been fed in part are still to come.
+        """
         self._conn = conn
+        self._head = head
+        self._missing = missing
+        self._has_more = True
+        """True if the session may have plain bytes that nobody has asked for yet."""
         self._tls = tls
         self._clock = clock
+        self._scratch = scratch
         self._unsent: memoryview | None = None
         """Encrypted bytes that the connection below has still to take."""
         self._ahead = 0
         """Plain bytes of the next `send` that are in `_unsent`."""
-        self._ended = False
+        self._is_corked = False
+        """True if `_unsent` waits for bytes that follow at once, to go with them."""
+        self._end: TlsFailed | bool = False
+        """True once the connection below has ended; the failure that comes behind what was received, if there is one."""
         self.peer_host = conn.peer_host
 
+    def peer_certificate(self) -> bytes | None:
+        """The peer's certificate as DER; None where it has shown none."""
+        return self._tls.peer_certificate()
+
     async def readable(self) -> None:
-        if self._tls.has_unread:
+        if self._has_more or self._end:
             await self._clock.sleep_until(0.0)
         else:
             await self._conn.readable()
@@ -58,68 +98,152 @@ class TlsConn:
         """Nothing: bytes of the peer may be in here already, so a wait for so many could last for ever."""
 
     def recv_into(self, buffer: memoryview) -> int | None:
-        filled = 0
+        if isinstance(self._end, TlsFailed):
+            raise ConnectionLost(f"TLS: {self._end}") from self._end
+        filled, is_ended = 0, False
         try:
-            while filled < len(buffer):
-                count = self._tls.read_into(buffer[filled:])
-                if count:
-                    filled += count
-                elif count == 0:
-                    # The end comes with the next call, behind what was received.
-                    return filled
-                elif not self._refill():
+            if self._has_more or self._end:
+                filled, is_ended = self._decrypt(buffer, 0)
+            while not is_ended and filled < len(buffer):
+                # What is sure to fit the buffer once it is decrypted, with a record that has come in part.
+                wanted = min(RECEIVE_BYTES, max(len(buffer) - filled - RECORD_BYTES, FEED_BYTES))
+                view, begin = self._scratch.view, len(self._head)
+                view[:begin] = self._head
+                count = self._conn.recv_into(view[begin : begin + wanted])
+                if count is None:
+                    break
+                if count == 0:
+                    self._end = True
+                    self._tls.feed(b"")
+                    filled, is_ended = self._decrypt(buffer, filled)
+                    break
+                filled, is_ended = self._take_records(view[: begin + count], buffer, filled)
+                if count < wanted and filled:
                     break
         except TlsFailed as error:
             raise ConnectionLost(f"TLS: {error}") from error
         if self._tls.outgoing:
             self._send_answers()
-        return filled or None
+        return filled if filled or is_ended else None
 
-    def _refill(self) -> bool:
-        """Feed what the connection below has; false where that is nothing now."""
-        if self._ended:
-            return False
-        count = self._conn.recv_into(self._scratch)
-        if count is None:
-            return False
-        self._ended = count == 0
-        self._tls.feed(self._scratch[:count])
-        return True
+    def _take_records(self, data: memoryview, buffer: memoryview, filled: int) -> tuple[int, bool]:
+        """Decrypt the records that are whole: bytes in the buffer, and whether the stream has ended."""
+        tls, missing, at, end = self._tls, self._missing, 0, len(data)
+        is_ended = False
+        while at < end:
+            if missing:
+                stop = at + missing
+            elif end - at >= HEADER_BYTES:
+                stop = at + HEADER_BYTES + (data[at + 3] << 8 | data[at + 4])
+            else:
+                break
+            missing = max(0, stop - end)
+            stop = min(stop, end)
+            tls.feed(data[at:stop])
+            at = stop
+            if missing or is_ended:
+                continue
+            if filled == len(buffer):
+                self._has_more = True
+                continue
+            count = self._read(buffer, filled)
+            if count:
+                filled += count
+                # A record that fills the buffer may have more; any other has been taken whole.
+                self._has_more = self._has_more or filled == len(buffer)
+            elif count == 0:
+                is_ended = self._has_more = True
+        self._missing = missing
+        self._head = bytes(data[at:])
+        return filled, is_ended
+
+    def _decrypt(self, buffer: memoryview, filled: int) -> tuple[int, bool]:
+        """Take all plain bytes that are there: bytes in the buffer, and whether the stream has ended."""
+        while filled < len(buffer):
+            count = self._read(buffer, filled)
+            if count is None:
+                self._has_more = False
+                return filled, False
+            if count == 0:
+                return filled, True
+            filled += count
+        return filled, False
+
+    def _read(self, buffer: memoryview, filled: int) -> int | None:
+        """Plain bytes behind `filled`; as `read_into`. A failure behind what was received comes with the next call."""
+        try:
+            return self._tls.read_into(buffer[filled:])
+        except TlsFailed as error:
+            self._end = error
+            if not filled:
+                raise
+            return 0
 
     def _send_answers(self) -> None:
         """Send what TLS itself has to say."""
-        if self._unsent is None or len(self._unsent) < ANSWERS_BYTES_MAX:
-            self._push()
+        if self._unsent is None or len(self._unsent) < ANSWERS_BYTES_MAX + SEND_BYTES:
+            self._push([])
         else:
             raise ConnectionLost("TLS: the peer takes none of its answers")
 
-    def _push(self) -> bool:
-        """Give encrypted bytes to the connection below; true when all are gone."""
+    def _push(self, records: list[Buffer]) -> bool:
+        """Give encrypted bytes to the connection below, the oldest first; true when all are gone."""
         if self._tls.outgoing:
-            fresh = self._tls.take()
-            self._unsent = memoryview(fresh if self._unsent is None else bytes(self._unsent) + fresh)
+            records.append(self._tls.take())
         if self._unsent is not None:
-            taken = self._conn.send((self._unsent,))
-            self._unsent = self._unsent[taken:] if taken < len(self._unsent) else None
-        return self._unsent is None
+            records.insert(0, self._unsent)
+        if not records:
+            return True
+        taken = self._conn.send(records)
+        left: list[Buffer] = []
+        for record in records:
+            if taken >= len(record):
+                taken -= len(record)
+            else:
+                left.append(memoryview(record)[taken:])
+                taken = 0
+        if not left:
+            self._unsent = None
+            return True
+        self._unsent = memoryview(left[0] if len(left) == 1 else b"".join(left))
+        return False
 
     def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
-        if not self._push():
+        if not self._is_corked and not self._push([]):
             return 0
+        self._is_corked = False
         taken, self._ahead = self._ahead, 0
+        records: list[Buffer] = []
+        plain = 0
         try:
             for piece in _pieces(chunks, taken):
                 self._tls.write(piece)
-                if not self._push():
-                    self._ahead = len(piece)
-                    break
-                taken += len(piece)
+                records.append(self._tls.take())
+                plain += len(piece)
+                if plain >= SEND_BYTES:
+                    if not self._push(records):
+                        break
+                    taken, plain, records = taken + plain, 0, []
+            else:
+                if more and self._cork(records, plain):
+                    return taken + plain
+                if self._push(records):
+                    return taken + plain
         except TlsFailed as error:
             raise ConnectionLost(f"TLS: {error}") from error
+        self._ahead = plain
         return taken
 
+    def _cork(self, records: list[Buffer], plain: int) -> bool:
+        """Keep the records of a small answer for what follows it; false if they are not small."""
+        if self._unsent is not None or plain > RECORD_BYTES:
+            return False
+        self._unsent = memoryview(b"".join(records))
+        self._is_corked = True
+        return True
+
     def sendfile(self, file: File, offset: int, count: int) -> int:
-        if not self._push():
+        if not self._is_corked and not self._push([]):
             return 0
         if self._ahead:
             taken, self._ahead = self._ahead, 0
@@ -130,12 +254,19 @@ class TlsConn:
         return self.send((data,))
 
     def close(self) -> None:
+        """Say close_notify, if there is room for it just now, and close."""
+        if not self._end and self._unsent is None:
+            self._end = True
+            self._tls.finish()
+            try:
+                self._push([])
+            except ConnectionLost:
+                self._unsent = None
         self._conn.close()
 
 
-def _pieces(chunks: Sequence[Buffer], start: int) -> list[Buffer]:
-    """The bytes of `chunks` from `start` on, small ones joined, in pieces of `SEND_BYTES` at most."""
-    pieces: list[Buffer] = []
+def _pieces(chunks: Sequence[Buffer], start: int) -> Iterator[Buffer]:
+    """The bytes of `chunks` from `start` on, small ones joined, in pieces of a record at most."""
     joined = bytearray()
     for chunk in chunks:
         view = memoryview(chunk)
@@ -146,64 +277,9 @@ def _pieces(chunks: Sequence[Buffer], start: int) -> list[Buffer]:
             joined += view
             continue
         if joined:
-            pieces.append(joined)
+            yield joined
             joined = bytearray()
-        pieces += (view[at : at + SEND_BYTES] for at in range(0, len(view), SEND_BYTES))
+        for at in range(0, len(view), RECORD_BYTES):
+            yield view[at : at + RECORD_BYTES]
     if joined:
-        pieces.append(joined)
-    return pieces
-
-
-class Handshakes:
-    """The turns of handshakes in one worker. PORTED."""
-
-    def __init__(self, workers: Workers) -> None:
-        """`workers` is one thread, for this alone."""
-        self._workers = workers
-        self.waiting = 0
-        self.refused = 0
-
-    async def step(self, session: TlsSession) -> bool:
-        """One step of a handshake; true once it is done. Raises `TlsFailed`, `ConnectionLost` if too many wait."""
-        if self.waiting >= WAITING_MAX:
-            self.refused += 1
-            raise ConnectionLost("too many handshakes wait for their turn")
-        self.waiting += 1
-        try:
-            return await self._workers.run(session.handshake)
-        finally:
-            self.waiting -= 1
-
-
-async def shake_hands(conn: Conn, session: TlsSession, handshakes: Handshakes, *, begins: bool) -> None:
-    """The handshake; the caller bounds its time. `begins` is true for the client.
-
-    Raises `ConnectionLost`, `TlsFailed`.
-    """
-    is_done = False
-    buffer = memoryview(bytearray(RECORD_BYTES))
-    while True:
-        if begins:
-            failure: TlsFailed | None = None
-            try:
-                is_done = await handshakes.step(session)
-            except TlsFailed as error:
-                failure = error
-            # An alert tells the peer why.
-            rest = memoryview(session.take())
-            while rest:
-                rest = rest[conn.send((rest,)) :]
-                if rest:
-                    await conn.writable()
-            if failure is not None:
-                raise failure
-        if is_done:
-            return
-        begins = True
-        count = None
-        while count is None:
-            await conn.readable()
-            count = conn.recv_into(buffer)
-        if count == 0:
-            raise ConnectionLost("closed during the handshake")
-        session.feed(buffer[:count])
+        yield joined

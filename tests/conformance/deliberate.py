@@ -281,13 +281,17 @@ NOT_SEEN = {
         Remark(
             "Listeners, their security and plugins",
             "(`listeners`, `listener.*`, `ssl.engine.factory.class`, `principal.builder.class`, `config.providers`, "
-            "`metric.reporters`) cannot be changed while a node runs. What docs/configuration.md calls refused gets "
-            "INVALID_REQUEST.",
+            "`metric.reporters`) cannot be changed while a node runs, but for the limits and certificates of single "
+            "listeners. What docs/configuration.md calls refused gets INVALID_REQUEST.",
         ),
         Remark(
             "`controlled.shutdown.max.retries` and `controlled.shutdown.retry.backoff.ms`,",
             "which Kafka dropped with version 4, are taken. They say how often and how far apart a stopping broker "
             "asks a silent controller.",
+        ),
+        Remark(
+            "Files of certificates",
+            "are followed without being told (docs/security.md). Kafka reads them again when a value of theirs is set.",
         ),
         Remark(
             "A controller judges the values of brokers",

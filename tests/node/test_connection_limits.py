@@ -52,6 +52,51 @@ def test_no_more_than_so_many_in_a_second() -> None:
     assert limits.accept_at(11.0) == 11.0
 
 
+def test_the_rate_of_all_is_not_the_peers() -> None:
+    """KIP-612: the brokers' own listener has no part in the broker's rate, but may have one of its own."""
+    limits = ConnectionLimits(creation_rate_max=1, listener_creation_rate_max={"PEERS": 2})
+    assert limits.enter("a", "CLIENTS")
+    assert limits.accept_at(0.5, "CLIENTS") == 1.0
+    for _ in range(2):
+        assert limits.accept_at(0.5, "PEERS", is_peers=True) == 0.5
+        assert limits.enter("b", "PEERS", is_peers=True)
+    assert limits.accept_at(0.5, "PEERS", is_peers=True) == 1.0
+    assert limits.accept_at(1.5, "CLIENTS") == 1.5
+
+
+def test_a_listener_has_limits_of_its_own() -> None:
+    """`listener.name.NAME.max.connections` (KIP-402): one listener cannot use up the room of the others."""
+    limits = ConnectionLimits(connections_max=3, listener_connections_max={"A": 1})
+    assert [limits.enter("x", "A"), limits.enter("x", "A")] == [True, False]
+    assert [limits.enter("x", "B") for _ in range(3)] == [True, True, False]
+    limits.leave("x", "A")
+    assert limits.enter("x", "A")
+
+
+class _Client:
+    """A client's connection that may have to give way."""
+
+    def __init__(self, last_active: float) -> None:
+        self.last_active = last_active
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_the_idlest_client_gives_way_to_a_peer() -> None:
+    """KIP-402: beyond `max.connections` a peer comes in all the same, and another listener's connection is closed."""
+    clients = [_Client(3.0), _Client(1.0), _Client(2.0)]
+    limits = ConnectionLimits(connections_max=4)
+    limits.yielding.append(lambda: (each for each in clients if not each.is_closed))
+    assert all(limits.enter("c", "CLIENTS") for _ in clients)
+    assert limits.enter("p", "PEERS", is_peers=True)
+    assert not any(each.is_closed for each in clients)
+    assert not limits.enter("c", "CLIENTS")
+    assert limits.enter("p", "PEERS", is_peers=True)
+    assert [each.is_closed for each in clients] == [False, True, False]
+
+
 def test_overrides_are_read_as_kafka_writes_them() -> None:
     """`host:count`, separated by commas; an IPv6 address has colons of its own."""
     assert parse_overrides("") == {}

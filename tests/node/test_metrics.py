@@ -45,6 +45,11 @@ GET = b"GET /metrics HTTP/1.1\r\nHost: server\r\n\r\n"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 NOT_ON_THIS_PAGE = {
     "odradek_quorum_voter_silent_seconds": ["voter"],
+    "odradek_certificate_days_left": ["listener"],
+    "odradek_certificate_reloads_total": ["listener"],
+    "odradek_certificate_reload_failures_total": ["listener"],
+    "odradek_connections_entering": ["listener"],
+    "odradek_connections_not_let_in_total": ["listener"],
     "odradek_errors_total": ["api", "error"],
     "odradek_logins_total": ["listener", "mechanism"],
     "odradek_logins_failed_total": ["listener", "mechanism"],

@@ -1,5 +1,6 @@
-"""The node that the tests of logins share."""
+"""The nodes that the tests of logins and of TLS share."""
 
 from tests.security.secured_node import secured
+from tests.security.tls_node import tls_node
 
-__all__ = ["secured"]
+__all__ = ["secured", "tls_node"]

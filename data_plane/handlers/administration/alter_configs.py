@@ -24,7 +24,7 @@ from metadata_quorum.config.config_resources import (
     Operation,
     parse_node_id,
 )
-from metadata_quorum.config.dynamic_broker_config import check_broker_change
+from metadata_quorum.config.dynamic_broker_config import check_broker_change, has_key_stores, refused_stores
 from metadata_quorum.controller.configs import combine_items, list_operation
 from metadata_quorum.envelope import Sender
 from odradek.serving.contract import Context, Result, Suspend
@@ -53,6 +53,8 @@ class AlterApi:
     """One of the two APIs: they differ in how a resource is judged, and in the names of their messages."""
 
     judge: Judge
+    values_after: Callable[[Broker, Any], Mapping[str, str]]
+    """The dynamic values that a broker would have after one resource of a request."""
     result_class: Callable[[int, str | None, int, str], Any]
     response_class: Callable[[int, list[Any]], Message]
 
@@ -69,6 +71,7 @@ class AlterConfigsHandler:
 
         async def ask() -> Any:
             judged = await _judge_all(self._broker, self._api.judge, request)
+            judged = await self._judge_stores(request, judged)
             outcomes = await _decide(self._broker, sender, request, judged, version)
             return self._api.response_class(
                 0,
@@ -79,6 +82,33 @@ class AlterConfigsHandler:
             )
 
         return Suspend(ask, is_long=names_many(request))
+
+    async def _judge_stores(self, request: Any, judged: Sequence[Outcome | None]) -> list[Outcome | None]:
+        """The outcomes, with those of listeners' keys and certificates, for which files are read."""
+        broker = self._broker
+        outcomes = list(judged)
+        for index, resource in enumerate(request.resources):
+            if (
+                outcomes[index] is None
+                and resource.resource_type == RESOURCE_BROKER
+                and resource.resource_name
+            ):
+                after = self._api.values_after(broker, resource)
+                if has_key_stores(after) and broker.check_key_stores is not None:
+                    reason = await broker.check_key_stores(after)
+                    if reason:
+                        refused = refused_stores(reason)
+                        outcomes[index] = (refused.code, refused.message)
+        return outcomes
+
+
+def _values_after_operations(broker: Broker, resource: incremental.AlterConfigsResource) -> Mapping[str, str]:
+    before = broker.image.broker_configs(broker.settings.node_id if resource.resource_name else None)
+    return _operated(before, resource.configs)
+
+
+def _values_after_replacement(_: Broker, resource: absolute.AlterConfigsResource) -> Mapping[str, str]:
+    return {c.name: c.value for c in resource.configs if c.value is not None}
 
 
 def _judge_operations(
@@ -96,8 +126,7 @@ def _judge_operations(
         return _DONE
     if kind == RESOURCE_BROKER:
         _check_is_own(broker, name)
-        before = broker.image.broker_configs(broker.settings.node_id if name else None)
-        _check_broker(broker, name, _operated(before, resource.configs))
+        _check_broker(broker, name, _values_after_operations(broker, resource))
     else:
         _check_is_stored(kind)
     return None
@@ -110,18 +139,25 @@ def _judge_replacement(
     kind, name = resource.resource_type, resource.resource_name
     if kind == RESOURCE_BROKER:
         _check_is_own(broker, name)
-        after = {c.name: c.value for c in resource.configs if c.value is not None}
-        _check_broker(broker, name, after)
+        _check_broker(broker, name, _values_after_replacement(broker, resource))
     else:
         _check_is_stored(kind)
     return None
 
 
 INCREMENTAL = AlterApi(
-    _judge_operations, incremental.AlterConfigsResourceResponse, incremental.IncrementalAlterConfigsResponse
+    _judge_operations,
+    _values_after_operations,
+    incremental.AlterConfigsResourceResponse,
+    incremental.IncrementalAlterConfigsResponse,
 )
 """API 44, IncrementalAlterConfigs, changes single keys of resources."""
-ABSOLUTE = AlterApi(_judge_replacement, absolute.AlterConfigsResourceResponse, absolute.AlterConfigsResponse)
+ABSOLUTE = AlterApi(
+    _judge_replacement,
+    _values_after_replacement,
+    absolute.AlterConfigsResourceResponse,
+    absolute.AlterConfigsResponse,
+)
 """API 33, AlterConfigs, replaces all overrides of resources."""
 
 

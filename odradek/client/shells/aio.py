@@ -20,7 +20,7 @@ from odradek.client.shells.tls import opened_tls
 from odradek.client.shells.tokens import opened_tokens
 from odradek.env.ports import Conn, ConnectionLost, Env, Network, TaskGroup
 from odradek.security.dialing import SecuredNetwork
-from odradek.security.tls_conn import Handshakes
+from odradek.security.handshakes import Handshakes
 from wire.framing.outgoing import drop_sent
 
 __all__ = ["AsyncClient"]
@@ -60,7 +60,7 @@ class AsyncClient:
         self._network: Network = env.network
         if self.config.security is not None and self.config.security.tls is not None:
             tls = opened_tls(self.config.security.tls)
-            self._network = SecuredNetwork(env, tls, None, Handshakes(env.new_workers(1)))
+            self._network = SecuredNetwork(env, tls, None, Handshakes(env))
         self.core = ClientCore(bootstrap, self.config, env.random, now=env.clock.monotonic())
         self.core.tokens = opened_tokens(self.config.security)
         tasks.start_soon(self._keep_deadlines, name="client deadlines")

@@ -13,8 +13,8 @@ import attrs
 
 from data_plane.broker import Broker
 from data_plane.log.directory.log_dir import LogDir
-from metadata_quorum.config.config_defs import ConfigError
-from metadata_quorum.config.config_values import parse_overrides
+from metadata_quorum.config.config_defs import ConfigError, broker_defs
+from metadata_quorum.config.config_values import LISTENER_PREFIX, parse_overrides
 from metadata_quorum.config.dynamic_broker_config import ALL_DIRECTORIES
 from metadata_quorum.config.typed_settings import setting, settings_of
 from odradek.node.connections.connection_limits import ConnectionLimits
@@ -58,6 +58,8 @@ class DynamicConfig:
         limits.connections_max = now.connections_max
         limits.per_ip_max = now.connections_per_ip_max
         limits.creation_rate_max = now.connection_rate_max
+        limits.listener_connections_max = self._by_listener("max.connections")
+        limits.listener_creation_rate_max = self._by_listener("max.connection.creation.rate")
         try:
             limits.per_ip_overrides = parse_overrides(now.connections_per_ip_overrides)
         except ConfigError as error:
@@ -73,6 +75,22 @@ class DynamicConfig:
         if cordoned != self._broker.placement.cordoned:
             self._broker.placement.cordoned = cordoned
             self._heartbeat_now()
+
+    def _by_listener(self, key: str) -> dict[str, int]:
+        """The values of a key for single listeners (`listener.name.NAME.KEY`), by the listener's name."""
+        found: dict[str, int] = {}
+        suffix = f".{key}"
+        for _, layer in reversed(list(self._broker.config_layers.layers())):
+            for name, text in layer.items():
+                if name.startswith(LISTENER_PREFIX) and name.endswith(suffix):
+                    try:
+                        value = broker_defs()[key].parse(text)
+                    except ConfigError as error:
+                        self._broker.log.error("config.not_applied", reason=str(error))
+                        continue
+                    assert isinstance(value, int), f"{key} is a number"
+                    found[name[len(LISTENER_PREFIX) : -len(suffix)].upper()] = value
+        return found
 
     def _ids(self, paths: tuple[str, ...]) -> tuple[bytes, ...]:
         """Ids of the directories at these paths."""

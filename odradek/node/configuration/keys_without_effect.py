@@ -37,11 +37,7 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "security.providers",
     ),
     "Python's `ssl` has no such choice": (
-        "ssl.allow.dn.changes",
-        "ssl.allow.san.changes",
         "ssl.keymanager.algorithm",
-        "ssl.protocol",
-        "ssl.provider",
         "ssl.secure.random.implementation",
         "ssl.trustmanager.algorithm",
     ),

@@ -34,6 +34,7 @@ from odradek.security.principals import MalformedRule, PrincipalRules
 from odradek.security.sasl_client import Credentials
 from odradek.security.sasl_server import OAUTHBEARER, PLAIN
 from odradek.security.scram import MECHANISMS as SCRAM
+from odradek.security.tls_keys import STORE_TYPES, WAY_OUT_OF_JKS, protocol_refusal
 
 __all__ = [
     "LISTENER_PREFIX",
@@ -41,14 +42,16 @@ __all__ = [
     "is_listener_key",
     "listener_security",
     "security_of_listeners",
+    "tls_settings",
 ]
 
 LISTENER_PREFIX = "listener.name."
 BUILT = (PLAIN, *SCRAM, OAUTHBEARER)
 """The mechanisms that this version has."""
-STORE_TYPES = ("PEM", "PKCS12")
 HIDDEN = "[hidden]"
 _JAAS = "sasl.jaas.config"
+_OF_LISTENERS = ("connections.max.reauth.ms", "max.connections", "max.connection.creation.rate")
+"""Keys of single listeners beside those of TLS and SASL."""
 _FOREIGN = (
     "sasl.server.callback.handler.class",
     "sasl.client.callback.handler.class",
@@ -198,7 +201,7 @@ def is_listener_key(key: str, names: tuple[str, ...]) -> bool:
                 return mechanism.upper() in BUILT
             if rest in OWN_LOGIN_KEYS:
                 return rest != after
-            return rest.startswith(("sasl.", "ssl.", "connections.max.reauth.ms")) and rest in broker_defs()
+            return rest in broker_defs() and rest.startswith(("sasl.", "ssl.", *_OF_LISTENERS))
     return False
 
 
@@ -259,7 +262,7 @@ def listener_security(
         return ListenerSecurity(name, protocol)
     tls = rules = None
     if protocol.endswith("SSL"):
-        tls = _tls(keys, serves=serves)
+        tls = tls_settings(name, protocol, explicit, serves=serves)
         rules = _rules(keys)
     if not protocol.startswith("SASL_"):
         _refuse_foreign(keys, ())
@@ -403,42 +406,86 @@ def _rules(keys: _Keys) -> PrincipalRules:
         raise ConfigError(keys.place(key), text, str(error)) from None
 
 
-def _tls(keys: _Keys, *, serves: bool) -> TlsSettings:
-    for store in ("keystore", "truststore"):
-        key = f"ssl.{store}.type"
-        kind = str(keys.value(key)).upper()
-        is_used = any(
-            keys.text(f"ssl.{store}.{each}")
-            for each in ("location", "key", "certificates")
-            if f"ssl.{store}.{each}" in broker_defs()
-        )
-        if is_used and kind not in STORE_TYPES:
-            raise ConfigError(
-                keys.place(key),
-                kind,
-                "one of PEM, PKCS12; turn a JKS file into one: keytool -importkeystore -srckeystore FILE "
-                "-destkeystore FILE.p12 -deststoretype PKCS12",
-            )
-    location, inline = keys.text("ssl.keystore.location"), keys.text("ssl.keystore.key")
-    if serves and location is None and inline is None:
+def tls_settings(name: str, protocol: str, explicit: Mapping[str, str], *, serves: bool) -> TlsSettings:
+    """The TLS of a listener that has it. Raises `ConfigError`, whose text has no secrets."""
+    keys = _Keys(name, explicit, {})
+    for store, inline in (("keystore", "key"), ("truststore", "certificates")):
+        _check_store(keys, store, f"ssl.{store}.{inline}")
+    location, key = keys.text("ssl.keystore.location"), keys.text("ssl.keystore.key")
+    chain = keys.text("ssl.keystore.certificate.chain")
+    if serves and location is None and key is None:
         raise InvalidConfiguration(
             "ssl.keystore.location",
             None,
-            f"listener {keys.name} needs a certificate: set ssl.keystore.location and ssl.keystore.type=PEM",
+            f"listener {name} needs a certificate: set ssl.keystore.location and ssl.keystore.type=PEM",
+        )
+    if (key is None) != (chain is None):
+        missing = "ssl.keystore.key" if key is None else "ssl.keystore.certificate.chain"
+        raise InvalidConfiguration(
+            missing, None, f"{missing} is missing: a key and its certificates go together"
+        )
+    if keys.text("ssl.provider") is not None:
+        raise ConfigError(
+            keys.place("ssl.provider"),
+            keys.text("ssl.provider"),
+            "a provider of Java cannot run here: leave it out",
+        )
+    version = str(keys.value("ssl.protocol"))
+    if refusal := protocol_refusal(version):
+        raise ConfigError(keys.place("ssl.protocol"), version, refusal)
+    algorithm = keys.text("ssl.endpoint.identification.algorithm")
+    if algorithm is not None and algorithm.lower() != "https":
+        raise ConfigError(
+            keys.place("ssl.endpoint.identification.algorithm"),
+            algorithm,
+            "https, or empty for no check of names",
         )
     return TlsSettings(
         keystore_type=str(keys.value("ssl.keystore.type")).upper(),
         keystore_location=location,
         keystore_password=keys.text("ssl.keystore.password"),
         key_password=keys.text("ssl.key.password"),
-        keystore_key=inline,
-        keystore_chain=keys.text("ssl.keystore.certificate.chain"),
+        keystore_key=key,
+        keystore_chain=chain,
         truststore_type=str(keys.value("ssl.truststore.type")).upper(),
         truststore_location=keys.text("ssl.truststore.location"),
         truststore_password=keys.text("ssl.truststore.password"),
         truststore_certificates=keys.text("ssl.truststore.certificates"),
-        client_auth=str(keys.value("ssl.client.auth")).lower(),
+        client_auth=_client_auth(keys, protocol),
         protocols=keys.texts("ssl.enabled.protocols"),
         ciphers=keys.texts("ssl.cipher.suites"),
-        check_host=bool(keys.text("ssl.endpoint.identification.algorithm")),
+        check_host=algorithm is not None,
+        allow_dn_changes=keys.value("ssl.allow.dn.changes") is True,
+        allow_san_changes=keys.value("ssl.allow.san.changes") is True,
     )
+
+
+def _client_auth(keys: _Keys, protocol: str) -> str:
+    """As in Kafka, clients of SASL_SSL show certificates only if a key of the listener itself says so (KIP-684)."""
+    key = "ssl.client.auth"
+    is_own = keys.place(key) != key
+    return str(keys.value(key)).lower() if is_own or protocol == "SSL" else "none"
+
+
+def _check_store(keys: _Keys, store: str, inline: str) -> None:
+    """Kafka's rules between the keys of one store, and the types that can be read. Raises `ConfigError`."""
+    key = f"ssl.{store}.type"
+    kind = str(keys.value(key)).upper()
+    location, text = keys.text(f"ssl.{store}.location"), keys.text(inline)
+    if location is None and text is None:
+        return
+    if location is not None and text is not None:
+        raise ConfigError(
+            keys.place(inline), HIDDEN, f"Both ssl.{store}.location and {inline} are specified."
+        )
+    if kind not in STORE_TYPES:
+        raise ConfigError(keys.place(key), kind, WAY_OUT_OF_JKS)
+    if text is not None and kind != "PEM":
+        raise ConfigError(keys.place(key), kind, f"PEM, since {inline} is PEM")
+    password = f"ssl.{store}.password"
+    if kind == "PEM" and keys.text(password) is not None:
+        raise ConfigError(
+            keys.place(password),
+            HIDDEN,
+            "a PEM store has no password; ssl.key.password is that of an encrypted key",
+        )

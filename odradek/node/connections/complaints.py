@@ -10,8 +10,17 @@ from odradek.env.ports import Log
 
 INTERVAL_SECONDS = 1.0
 PEERS_MAX = 1024
+_TLS_HANDSHAKE = 0x1603
+"""A handshake record of TLS 1.x."""
 OTHERS = "others"
 """Stands for all peers beyond `PEERS_MAX` that complain within one interval."""
+
+
+def size_refusal(size: int, bytes_min: int, bytes_max: int, when: str = "") -> str:
+    """The complaint about a frame of a wrong size. The first bytes of a TLS handshake are told from those of a request."""
+    if size >> 16 == _TLS_HANDSHAKE:
+        return "the client speaks TLS to a listener of plaintext; it needs security.protocol=PLAINTEXT or SASL_PLAINTEXT"
+    return f"frame of {size} bytes{when}; allowed are {bytes_min} to {bytes_max}"
 
 
 class _Peer:

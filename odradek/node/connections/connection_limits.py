@@ -1,6 +1,9 @@
-"""The limits on a node's connections: in all, from one address, in one second. PURE.
+"""The limits on a node's connections: in all, at one listener, from one address, in one second. PURE.
 
 All listeners of a node share one `ConnectionLimits`. Limits may change at any time; open connections stay.
+
+Peers always come in: the brokers' own listener is outside the limit and the rate of all connections. If there are more
+connections than allowed once a peer has come, the client that has been silent for the longest gives way (KIP-402).
 
 Clients get only the connections that the limit of open files leaves them (`client_room`), even if the configuration
 allows more. A node that runs out of descriptors can neither roll a segment nor reach its peers.
@@ -8,7 +11,8 @@ allows more. A node that runs out of descriptors can neither roll a segment nor 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 import attrs
 
@@ -29,6 +33,32 @@ def client_room(descriptors_max: int) -> int:
     return max(CLIENT_ROOM_MIN, descriptors_max - descriptors_max // LOGS_SHARE - OWN_DESCRIPTORS)
 
 
+class Closable(Protocol):
+    """A connection that may have to give way."""
+
+    last_active: float
+    """Monotonic seconds."""
+
+    def close(self) -> None: ...
+
+
+@attrs.define
+class _Second:
+    """The connections accepted in the running second."""
+
+    began_at: float = 0.0
+    accepted: int = 0
+
+    def accept_at(self, now: float, rate_max: int) -> float:
+        """The time at which the next one may be accepted."""
+        if rate_max >= INT_MAX:
+            return now
+        if now >= self.began_at + 1.0:
+            self.began_at = now
+            self.accepted = 0
+        return now if self.accepted < rate_max else self.began_at + 1.0
+
+
 @attrs.define
 class ConnectionLimits:
     """Counts the open connections. `enter` when one is accepted; `leave` once it is gone."""
@@ -40,44 +70,62 @@ class ConnectionLimits:
     per_ip_overrides: Mapping[str, int] = attrs.field(factory=dict)
     creation_rate_max: int = setting("max.connection.creation.rate")
     """Connections per second; further ones wait to be accepted."""
+    listener_connections_max: Mapping[str, int] = attrs.field(factory=dict)
+    """`listener.name.NAME.max.connections`, by the listener's name."""
+    listener_creation_rate_max: Mapping[str, int] = attrs.field(factory=dict)
+    yielding: list[Callable[[], Iterable[Closable]]] = attrs.field(factory=list)
+    """The open connections of each listener whose clients give way to peers."""
     _open: int = attrs.field(init=False, default=0)
     _reserved: int = attrs.field(init=False, default=0)
     """The number of open connections that are peers'."""
     _by_host: dict[str, int] = attrs.field(init=False, factory=dict)
-    _second_began_at: float = attrs.field(init=False, default=0.0)
-    _accepted_in_second: int = attrs.field(init=False, default=0)
+    _by_listener: dict[str, int] = attrs.field(init=False, factory=dict)
+    _second: _Second = attrs.field(init=False, factory=_Second)
+    _second_of: dict[str, _Second] = attrs.field(init=False, factory=dict)
 
-    def accept_at(self, now: float) -> float:
+    def accept_at(self, now: float, listener: str = "", *, is_peers: bool = False) -> float:
         """The time at which the next connection may be accepted, `now` at the earliest; monotonic seconds."""
-        if self.creation_rate_max >= INT_MAX:
-            return now
-        if now >= self._second_began_at + 1.0:
-            self._second_began_at = now
-            self._accepted_in_second = 0
-        if self._accepted_in_second < self.creation_rate_max:
-            return now
-        return self._second_began_at + 1.0
+        of_listener = self.listener_creation_rate_max.get(listener, INT_MAX)
+        at = self._second_of.setdefault(listener, _Second()).accept_at(now, of_listener)
+        return at if is_peers else max(at, self._second.accept_at(now, self.creation_rate_max))
 
-    def enter(self, host: str, *, is_peers: bool = False) -> bool:
-        """Count a new connection; False when there are too many, in all or from its address.
+    def enter(self, host: str, listener: str = "", *, is_peers: bool = False) -> bool:
+        """Count a new connection; False when there are too many: in all, at its listener, or from its address.
 
         `is_peers`: it came to the brokers' own listener. As in Kafka, the limit of all connections does not hold
         there.
         """
-        self._accepted_in_second += 1
+        self._second.accepted += not is_peers
+        self._second_of.setdefault(listener, _Second()).accepted += 1
         from_host = self._by_host.get(host, 0)
-        is_full = self._open - self._reserved >= min(self.connections_max, self.room)
-        if (is_full and not is_peers) or from_host >= self.per_ip_overrides.get(host, self.per_ip_max):
+        at_listener = self._by_listener.get(listener, 0)
+        is_full = self._open >= self.connections_max or self._open - self._reserved >= self.room
+        if (
+            (is_full and not is_peers)
+            or at_listener >= self.listener_connections_max.get(listener, INT_MAX)
+            or from_host >= self.per_ip_overrides.get(host, self.per_ip_max)
+        ):
             return False
         self._open += 1
         self._reserved += is_peers
         self._by_host[host] = from_host + 1
+        self._by_listener[listener] = at_listener + 1
+        if is_peers and self._open > self.connections_max:
+            self._close_idlest()
         return True
 
-    def leave(self, host: str, *, is_peers: bool = False) -> None:
+    def _close_idlest(self) -> None:
+        """Close the client's connection that has been silent for the longest, if there is any."""
+        clients = (each for connections in self.yielding for each in connections())
+        idlest = min(clients, key=lambda each: each.last_active, default=None)
+        if idlest is not None:
+            idlest.close()
+
+    def leave(self, host: str, listener: str = "", *, is_peers: bool = False) -> None:
         """Stop counting a connection that is closed."""
         self._open -= 1
         self._reserved -= is_peers
+        self._by_listener[listener] -= 1
         rest = self._by_host[host] - 1
         if rest:
             self._by_host[host] = rest

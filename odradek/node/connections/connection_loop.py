@@ -30,6 +30,7 @@ from typing import Any
 from odradek.env.ports import Conn, ConnectionLost, DiskError, Event
 from odradek.node.connections.answer_queue import AnswerQueue
 from odradek.node.connections.buffers import PooledBuffer
+from odradek.node.connections.complaints import size_refusal
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.long_requests import decode_beside
 from odradek.serving.shared_parts import assert_unchanged
@@ -254,9 +255,7 @@ class Connection(AnswerQueue):
             while end - start >= 4:
                 size = _SIZE.unpack_from(data, start)[0]
                 if size < FRAME_BYTES_MIN or size > frame_bytes_max:
-                    raise RemoteProtocolError(
-                        f"frame of {size} bytes; allowed are {FRAME_BYTES_MIN} to {frame_bytes_max}"
-                    )
+                    raise RemoteProtocolError(size_refusal(size, FRAME_BYTES_MIN, frame_bytes_max))
                 stop = start + 4 + size
                 if stop > end:
                     break

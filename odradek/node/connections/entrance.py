@@ -18,6 +18,7 @@ import attrs
 
 from odradek.env.ports import Clock, Conn, ConnectionLost
 from odradek.node.connections.audited_logins import AuditedLogins
+from odradek.node.connections.complaints import size_refusal
 from odradek.security.audit.auditor import Auditor
 from odradek.security.sasl_server import Login, LoginRefused, LoginState
 from odradek.serving.api_table import ApiTable
@@ -69,6 +70,9 @@ class Entered:
 class Encryption(Protocol):
     """The TLS half of an entrance: a handshake, and the name in the client's certificate."""
 
+    def has_room(self, host: str) -> bool:
+        """True if a handshake with this address can begin."""
+
     async def handshake(self, conn: Conn) -> tuple[Conn, str | None, str | None]:
         """The encrypted connection; principal and name of the client's certificate if it has one.
 
@@ -110,6 +114,10 @@ class Entrance:
     def half_open(self) -> int:
         """Clients that have not yet shown who they are."""
         return sum(map(len, self._half_open.values()))
+
+    def has_room(self, host: str) -> bool:
+        """True if a client from this address can be let in just now; else it is turned away at once, which is cheap."""
+        return self._tls is None or self._tls.has_room(host)
 
     async def enter(self, conn: Conn) -> Entered:
         """Raises `ConnectionLost`, `ProtocolError`, `NotAuthenticated`."""
@@ -170,9 +178,7 @@ class Entrance:
         """Read one frame, and handle it. Raises `ConnectionLost`, `RemoteProtocolError`."""
         (size,) = _SIZE.unpack(await _read(conn, _SIZE.size))
         if not 0 <= size <= self._frame_bytes_max:
-            raise RemoteProtocolError(
-                f"frame of {size} bytes before authentication; allowed are 0 to {self._frame_bytes_max}"
-            )
+            raise RemoteProtocolError(size_refusal(size, 0, self._frame_bytes_max, " before authentication"))
         claimed = size if size > LARGE_FRAME_BYTES else 0
         if claimed and self._large_bytes + claimed > LARGE_BYTES_MAX:
             raise RemoteProtocolError(

@@ -46,6 +46,8 @@ class Server:
         self._idle_seconds_max = idle_ms_max / 1000 if idle_ms_max >= 0 else float("inf")
         self._limits = limits
         self._connections: dict[Connection, None] = {}
+        if not is_peers:
+            limits.yielding.append(lambda: (each for each in self._connections if not each.closing))
         self._accepted = 0
         self._refused = 0
         self._reaped = 0
@@ -56,26 +58,30 @@ class Server:
         # One bound method for all of them: each of its own would be 64 bytes of an idle connection.
         on_end = self._ended
         while True:
-            while (accept_at := limits.accept_at(clock.monotonic())) > clock.monotonic():
-                await clock.sleep_until(accept_at)
+            while (at := self._accept_at(clock.monotonic())) > clock.monotonic():
+                await clock.sleep_until(at)
             try:
                 conn = await self._listener.accept()
             except ConnectionLost:
                 return
-            if not limits.enter(conn.peer_host, is_peers=self._is_peers):
+            entrance = self._entrance
+            if (entrance is not None and not entrance.has_room(conn.peer_host)) or not limits.enter(
+                conn.peer_host, self.name, is_peers=self._is_peers
+            ):
                 self._refused += 1
                 self._tell_refused(clock.monotonic(), conn.peer_host)
                 conn.close()
                 continue
             self._accepted += 1
-            if self._entrance is not None:
-                self._services.tasks.start_soon(
-                    self._let_in, self._entrance, conn, name="entering connection"
-                )
+            if entrance is not None:
+                self._services.tasks.start_soon(self._let_in, entrance, conn, name="entering connection")
                 continue
             connection = Connection(self._services, conn, self.name, on_end)
             self._connections[connection] = None
             self._services.tasks.start_soon(connection.run, name="connection")
+
+    def _accept_at(self, now: float) -> float:
+        return self._limits.accept_at(now, self.name, is_peers=self._is_peers)
 
     async def _let_in(self, entrance: Entrance, conn: Conn) -> None:
         """Serve a client once it has shown who it is. Its connection then has a task of its own, with a small stack."""
@@ -99,7 +105,7 @@ class Server:
             del self._entering[conn]
             if entered is None:
                 conn.close()
-                self._limits.leave(conn.peer_host, is_peers=self._is_peers)
+                self._limits.leave(conn.peer_host, self.name, is_peers=self._is_peers)
         login = entered.context.login
         kind = Connection if login is None or not login.expires else ExpiringConnection
         connection = kind(services, entered.conn, self.name, self._ended)
@@ -109,7 +115,7 @@ class Server:
 
     def _ended(self, connection: Connection) -> None:
         del self._connections[connection]
-        self._limits.leave(connection.conn.peer_host, is_peers=self._is_peers)
+        self._limits.leave(connection.conn.peer_host, self.name, is_peers=self._is_peers)
 
     def _tell_refused(self, now: float, peer: str) -> None:
         """One line for many that are turned away."""

@@ -17,7 +17,9 @@ from odradek.env.ports import Env
 from odradek.node.auditing import Auditing
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
+from odradek.node.entrances import Entrances
 from odradek.node.metrics.controller_metrics import controller_metrics
+from odradek.node.metrics.login_metrics import login_metrics
 from odradek.node.metrics.metrics_text import MetricsText
 from odradek.node.metrics.replication_metrics import replication_metrics
 from odradek.node.metrics.security_metrics import security_metrics
@@ -60,6 +62,7 @@ class MetricsSources:
     lateness: LoopLateness
     auditing: Auditing
     """Logins and refusals, counted whether or not there is an audit log."""
+    entrances: Entrances
 
 
 def metrics_page(sources: MetricsSources) -> bytes:
@@ -69,7 +72,8 @@ def metrics_page(sources: MetricsSources) -> bytes:
     tables = dict.fromkeys(services.table for services in sources.services)
     _requests(page, [entry for table in tables for entry in table.entries()])
     _connections(page, sources.services, sources.servers)
-    security_metrics(page, sources.auditing)
+    security_metrics(page, sources.entrances)
+    login_metrics(page, sources.auditing)
     if sources.broker is not None:
         _partitions(page, sources.broker)
         replication_metrics(page, sources.broker)

@@ -1,30 +1,51 @@
-"""The metrics of logins, refusals and the audit log. PURE."""
+"""Figures of TLS and logins for the metrics page: certificates, handshakes, clients that were not let in. PURE."""
 
 from __future__ import annotations
 
-from odradek.node.auditing import Auditing
+from odradek.node.entrances import Entrances
 from odradek.node.metrics.metrics_text import MetricsText
 
 __all__ = ["security_metrics"]
 
 
-def security_metrics(page: MetricsText, auditing: Auditing) -> None:
-    """Logins by listener and mechanism, refusals by API, and what the audit log has lost."""
-    auditor = auditing.auditor
-    logins = sorted(auditor.logins.items())
-    page.counter("odradek_logins_total", "Clients that were let in, and renewals of their logins.")
-    for (listener, mechanism, is_success), count in logins:
-        if is_success:
-            page.sample(count, listener=listener, mechanism=mechanism)
-    page.counter("odradek_logins_failed_total", "Clients that were not let in, and renewals that failed.")
-    for (listener, mechanism, is_success), count in logins:
-        if not is_success:
-            page.sample(count, listener=listener, mechanism=mechanism)
-    page.counter("odradek_denials_total", "Operations on resources that the authorizer has refused.")
-    for api, count in sorted(auditor.denials.items()):
-        page.sample(count, api=api)
-    statistics = auditing.statistics()
-    page.gauge("odradek_audit_lines_waiting", "Lines of the audit log that are not written yet.")
-    page.one(statistics.get("lines_waiting", 0))
-    page.counter("odradek_audit_lines_missing_total", "Lines of the audit log that could not be written.")
-    page.one(statistics.get("lines_missing", 0))
+def security_metrics(page: MetricsText, entrances: Entrances) -> None:
+    """Add the figures of a node's listeners that ask who their clients are."""
+    certificates = entrances.certificates.statistics()
+    page.gauge(
+        "odradek_certificate_days_left", "Days until the first of the listener's own certificates ends."
+    )
+    for listener, figures in certificates.items():
+        if "days_left" in figures:
+            page.sample(round(figures["days_left"], 3), listener=listener)
+    for field, metric, described in (
+        ("reloads", "certificate_reloads", "Times that new connections got other keys or certificates."),
+        (
+            "failures",
+            "certificate_reload_failures",
+            "Changed files or values that could not be used; the former ones stay in use.",
+        ),
+    ):
+        page.counter(f"odradek_{metric}_total", described)
+        for listener, figures in certificates.items():
+            page.sample(figures[field], listener=listener)
+    entering = entrances.statistics()
+    page.gauge("odradek_connections_entering", "Clients that have yet to show who they are.")
+    for listener, counts in entering.items():
+        page.sample(counts["half_open"], listener=listener)
+    page.counter("odradek_connections_not_let_in_total", "Clients whose handshake or login did not succeed.")
+    for listener, counts in entering.items():
+        page.sample(counts["failed"], listener=listener)
+    turns = {
+        "clients": entrances.handshakes.statistics(),
+        "nodes": entrances.peer_handshakes.statistics(),
+    }
+    page.gauge("odradek_handshakes_waiting", "TLS handshakes that wait for their turn.")
+    for peers, statistics in turns.items():
+        page.sample(statistics["waiting"], peers=peers)
+    for field, metric, described in (
+        ("begun", "handshakes", "TLS handshakes begun."),
+        ("refused", "handshakes_refused", "TLS handshakes refused because too many waited for their turn."),
+    ):
+        page.counter(f"odradek_{metric}_total", described)
+        for peers, statistics in turns.items():
+            page.sample(statistics[field], peers=peers)

@@ -1,0 +1,302 @@
+"""TLS beside Apache Kafka's in one run: throughput, handshakes, idle connections, and clients during a flood.
+
+    python -m bench.tls                        # all of it, Kafka in the same run
+    python -m bench.tls --only handshakes,flood --no-kafka
+    python -m bench.tls --quick                # an impression in two minutes
+
+Both servers have a listener SSL with an RSA-2048 certificate. Topics are made at a plaintext listener beside it.
+The goals: producing is at least 2x Kafka's messages/s at 0.5x its CPU-s/GB, consuming 1x at 1x. A CPU-second does at
+least as many full handshakes as Kafka's. An idle connection takes 40 KiB at most. At 500 full handshakes a second,
+clients that are in keep 80 % of their throughput.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import ssl
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from bench import report
+from bench.footprint import settled_rss_kib
+from bench.kafka_server import KafkaUnavailable, ensure_jars, start_kafka
+from bench.odradek_server import start_odradek
+from bench.processes import ServerProcess, combined_node_properties, free_ports
+from bench.recycled_pages import RecycledPages
+from bench.small_requests import KINDS, Drive, Kind
+from bench.supervised import run_client
+from bench.throughput import Contender, Throughput, Workload, temporary_topic
+from bench.tls_handshakes import Handshaking, Shaken, ask_api_versions, flood, open_tls_connection
+
+WORKLOAD = Workload(
+    "tls-1k-16k",
+    "TLS, 1 KiB records, 16 KiB batches",
+    1024,
+    300_000,
+    "none",
+    {"batch.size": 16384, "linger.ms": 5},
+    produce_cpu_max=0.5,
+    produce_rate_min=2.0,
+    consume_cpu_max=1.0,
+    consume_rate_min=1.0,
+)
+MEASURES = ("throughput", "handshakes", "idle", "flood")
+FAST_DELETION = {"log.segment.delete.delay.ms": "0"}
+RECYCLED_BYTES = 1 << 30
+IDLE_KIB_MAX = 40.0
+FLOOD_PER_SECOND = 500
+FLOODED_KINDS = ("produce-16k", "fetch-16k")
+KEPT_MIN = 0.8
+KAFKA_WARM_PASSES = 4
+
+
+@attrs.frozen
+class TlsServer:
+    """A server with a listener of TLS, and the authority that signed its certificate."""
+
+    key: str
+    process: ServerProcess
+    address: str
+    authority: Path
+
+    @property
+    def client_settings(self) -> dict[str, Any]:
+        return {"security.protocol": "SSL", "ssl.ca.location": str(self.authority)}
+
+
+def make_certificates(directory: Path) -> tuple[Path, Path]:
+    """The file of an authority, and one with a server's key (RSA-2048, PKCS #8, as Java wants it) and certificate."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1", "localhost", key_type=trustme.KeyType.RSA)
+    trusted, own = directory / "authority.pem", directory / "server.pem"
+    authority.cert_pem.write_to_path(trusted)
+    key = load_pem_private_key(issued.private_key_pem.bytes(), None)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    own.write_bytes(pem + b"".join(each.bytes() for each in issued.cert_chain_pems))
+    return trusted, own
+
+
+@contextmanager
+def tls_server(key: str, directory: Path, cpus: Sequence[int] | None = None) -> Iterator[TlsServer]:
+    """`odradek` or `kafka` in `directory`, for the length of the block."""
+    directory.mkdir(parents=True, exist_ok=True)
+    authority, own = make_certificates(directory)
+    port, controller, tls = free_ports(3)
+    listeners = f"SSL://127.0.0.1:{tls},PLAINTEXT://127.0.0.1:{port}"
+    settings = {
+        **combined_node_properties(directory, port, controller),
+        **FAST_DELETION,
+        "listeners": f"CONTROLLER://127.0.0.1:{controller},{listeners}",
+        "advertised.listeners": listeners,
+        "listener.security.protocol.map": "SSL:SSL,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(own),
+    }
+    start = start_odradek if key == "odradek" else start_kafka
+    server = start(directory, port=port, settings=settings, cpus=cpus)
+    try:
+        yield TlsServer(key, server, f"127.0.0.1:{tls}", authority)
+    finally:
+        server.kill()
+
+
+@attrs.frozen
+class Driven:
+    """Requests per second, and the CPUs that the server used for them. Below one, something else was the slower half."""
+
+    per_second: float
+    cpus: float
+
+
+@attrs.define
+class TlsBench:
+    """One run: its servers and what was found."""
+
+    options: argparse.Namespace
+    servers: Sequence[TlsServer]
+    directory: Path
+    found: dict[str, Any] = attrs.field(factory=dict)
+
+    def say(self, text: str) -> None:
+        """Progress, on the standard error."""
+        print(text, file=sys.stderr, flush=True)
+
+    def throughput(self) -> None:
+        """Produce and consume, the servers in turn."""
+        quick = self.options.quick
+        contenders = [
+            Contender(
+                each.key,
+                each.process,
+                each.process.log_path.with_name("data"),
+                1 if each.key == "odradek" or quick else KAFKA_WARM_PASSES,
+                None,
+                each.address,
+                each.client_settings,
+            )
+            for each in self.servers
+        ]
+        with RecycledPages(self.directory, RECYCLED_BYTES // (4 if quick else 1)) as pages:
+            run = Throughput(pages, contenders, self.options.passes, 1, self.say, 0.2 if quick else 1.0)
+            summaries = run.run(WORKLOAD)
+        print(report.throughput_table(WORKLOAD, summaries), flush=True)
+        self.found["throughput"] = [attrs.asdict(each) for each in summaries]
+        self.found["ratios"] = [
+            {**attrs.asdict(each), "holds": each.holds} for each in report.ratios(WORKLOAD, summaries)
+        ]
+
+    def handshakes(self) -> None:
+        """Full handshakes of TLSv1.3, one after the other at each of two connections: how many per CPU-second."""
+        rates: dict[str, list[float]] = {}
+        for number in range(self.options.passes + 1):
+            for each in self.servers:
+                task = Handshaking(each.address, str(each.authority), 300 if self.options.quick else 2_000)
+                figures, cpu_seconds = run_client("bench.tls_handshakes", task, each.process, None)
+                if number:  # the first pass warms
+                    rates.setdefault(each.key, []).append(figures["done"] / cpu_seconds)
+        found = {key: statistics.median(each) for key, each in rates.items()}
+        for key, rate in found.items():
+            print(f"full handshakes per CPU-second, {report.NAMES[key]}: {rate:,.0f}")
+        if "kafka" in found:
+            print(f"    {_verdict(found['odradek'] / found['kafka'], 1.0)}")
+        self.found["handshakes_per_cpu_second"] = found
+
+    def idle(self) -> None:
+        """Resident memory per connection of TLS that has asked for ApiVersions and is silent since."""
+        count = 300 if self.options.quick else self.options.connections
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        for each in self.servers:
+            context = ssl.create_default_context(cafile=str(each.authority))
+            with ExitStack() as ending:
+                ask_api_versions(ending.enter_context(open_tls_connection(each.address, context)))
+                before = settled_rss_kib(each.process)
+                for _ in range(count):
+                    ask_api_versions(ending.enter_context(open_tls_connection(each.address, context)))
+                grown = (settled_rss_kib(each.process) - before) / count
+            verdict = "" if each.key == "kafka" else "holds" if grown <= IDLE_KIB_MAX else "FAILS"
+            print(f"RSS per idle connection ({count}), {report.NAMES[each.key]}: {grown:.1f} KiB {verdict}")
+            self.found[f"idle_kib_{each.key}"] = grown
+
+    def flood(self) -> None:
+        """The requests of clients that are in, without and with full handshakes from another process.
+
+        Each server has a CPU of its own, and its clients the others, so that the flood's own work is not counted.
+        """
+        cpus = sorted(os.sched_getaffinity(0))
+        with ExitStack() as ending:
+            for each in self.servers:
+                home = self.directory / f"pinned-{each.key}"
+                pinned = ending.enter_context(tls_server(each.key, home, cpus[:1]))
+                self._flood_one(pinned, cpus[1:] or None)
+
+    def _flood_one(self, server: TlsServer, cpus: Sequence[int] | None) -> None:
+        task = Handshaking(server.address, str(server.authority), 0, FLOOD_PER_SECOND)
+        for kind in (each for each in KINDS if each.name in FLOODED_KINDS):
+            found: dict[bool, list[Driven]] = {False: [], True: []}
+            shaken: list[Shaken] = []
+            with temporary_topic(server.process.bootstrap, f"flood-{kind.name}", 1):
+                for _ in range(self.options.passes + 1):
+                    for is_flooded, drives in found.items():
+                        during = partial(flood, task, shaken, cpus) if is_flooded else nullcontext
+                        drives.append(self._drive(server, kind, cpus, during))
+            # The first pass warms.
+            alone, beside = (_median(drives[1:]) for drives in found.values())
+            tried = statistics.median(each.begun / each.seconds for each in shaken)
+            done = statistics.median(each.done / each.seconds for each in shaken)
+            kept = beside.per_second / alone.per_second
+            print(
+                f"{kind.title}, beside {tried:,.0f} handshakes/s of which {done:,.0f} succeed, "
+                f"{report.NAMES[server.key]}: {_verdict(kept, KEPT_MIN)} of {alone.per_second:,.0f} requests/s; the "
+                f"server used {alone.cpus:.2f} CPUs, then {beside.cpus:.2f}",
+                flush=True,
+            )
+            self.found[f"flood_{kind.name}_{server.key}"] = {
+                "kept": kept,
+                "tried": tried,
+                "done": done,
+                "alone": attrs.asdict(alone),
+                "beside": attrs.asdict(beside),
+            }
+
+    def _drive(
+        self,
+        server: TlsServer,
+        kind: Kind,
+        cpus: Sequence[int] | None,
+        during: Callable[[], AbstractContextManager[None]],
+    ) -> Driven:
+        seconds = 1.5 if self.options.quick else 5.0
+        address, authority = server.address, str(server.authority)
+        task = Drive(kind, server.process.bootstrap, f"flood-{kind.name}", seconds, address, authority)
+        figures, cpu_seconds = run_client("bench.small_requests", task, server.process, cpus, during)
+        return Driven(figures["requests"] / figures["seconds"], cpu_seconds / figures["seconds"])
+
+
+def _median(drives: Sequence[Driven]) -> Driven:
+    return Driven(
+        statistics.median(each.per_second for each in drives), statistics.median(each.cpus for each in drives)
+    )
+
+
+def _verdict(ratio: float, at_least: float) -> str:
+    return f"{ratio:.2f}x, goal {at_least:g}x: {'holds' if ratio >= at_least else 'FAILS'}"
+
+
+def main() -> None:
+    """Measure, print, and keep as JSON if asked to."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.tls", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--only", default=",".join(MEASURES), help=f"some of {', '.join(MEASURES)}")
+    parser.add_argument("--no-kafka", action="store_true", help="leave Apache Kafka out")
+    parser.add_argument("--quick", action="store_true", help="small passes: an impression, no verdict")
+    parser.add_argument("--passes", type=int, help="measured passes per server (default: 5, quick: 2)")
+    parser.add_argument("--connections", type=int, default=2_000, metavar="N", help="idle connections")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    options.passes = options.passes or (2 if options.quick else 5)
+    chosen = options.only.split(",")
+    if unknown := set(chosen) - set(MEASURES):
+        parser.error(f"no such measures: {', '.join(sorted(unknown))}")
+    keys = ["odradek"]
+    if not options.no_kafka:
+        try:
+            ensure_jars()
+            keys.append("kafka")
+        except KafkaUnavailable as reason:
+            print(f"Apache Kafka is SKIPPED, so there are no ratios beside it: {reason}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="odradek-tls-") as name, ExitStack() as ending:
+        home = Path(name)
+        servers = [ending.enter_context(tls_server(key, home / key)) for key in keys]
+        bench = TlsBench(options, servers, home)
+        bench.found["machine"] = {"cpus": os.cpu_count(), "openssl": ssl.OPENSSL_VERSION}
+        for measure in MEASURES:
+            if measure in chosen:
+                bench.say(measure)
+                getattr(bench, measure)()
+    if options.json:
+        options.json.write_text(json.dumps(bench.found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Key stores and trust stores (SHELL): PEM files, PEM in the configuration, PKCS12 files.
+
+A private key comes to OpenSSL through a file in memory (memfd), which no disk has. A file is read once, so its key and
+its certificates are of one state, also while somebody replaces it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import attrs
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
+from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates, load_pkcs12
+
+from odradek.env.tls_ports import TlsRefused, TlsSettings
+
+__all__ = ["KeyStore", "load_key", "load_trust", "read_key", "tls_reason"]
+
+STORE_BYTES_MAX = 4 << 20
+"""More than any store has; a path like /dev/zero is not read for ever."""
+_PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_LINE_CHARS = 64
+
+
+@attrs.frozen
+class KeyStore:
+    """A private key and its certificates, the key's own first."""
+
+    where: str
+    """The file, or the key of the configuration that has it."""
+    pem: bytes = attrs.field(repr=False)
+    password: str = attrs.field(repr=False)
+    chain: tuple[x509.Certificate, ...]
+
+    @property
+    def expires_at(self) -> float:
+        """The time at which the first of the certificates ends, in Unix seconds."""
+        return min(each.not_valid_after_utc.timestamp() for each in self.chain)
+
+    def check_successor(self, before: KeyStore, settings: TlsSettings) -> None:
+        """Kafka's rule for a change in a running broker: the certificate keeps its names unless keys allow others.
+
+        Raises `TlsRefused`.
+        """
+        own, former = self.chain[0], before.chain[0]
+        if own.subject != former.subject and not settings.allow_dn_changes:
+            raise TlsRefused(
+                f"{self.where}: the certificate's distinguished name changes from {former.subject.rfc4514_string()!r} "
+                f"to {own.subject.rfc4514_string()!r}; ssl.allow.dn.changes=true allows that"
+            )
+        if not _names(former) <= _names(own) and not settings.allow_san_changes:
+            missing = ", ".join(sorted(str(each.value) for each in _names(former) - _names(own)))
+            raise TlsRefused(
+                f"{self.where}: the certificate loses the names {missing}; ssl.allow.san.changes=true allows that"
+            )
+
+
+def _names(certificate: x509.Certificate) -> frozenset[x509.GeneralName]:
+    """The subject's alternative names."""
+    try:
+        return frozenset(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except x509.ExtensionNotFound:
+        return frozenset()
+
+
+def read_key(settings: TlsSettings) -> KeyStore:
+    """The key of settings that have one. Raises `TlsRefused`."""
+    where = settings.keystore_location or "ssl.keystore.key"
+    try:
+        if settings.keystore_key is not None:
+            pem = _unfolded(f"{settings.keystore_key}\n{settings.keystore_chain or ''}")
+            password = settings.key_password or ""
+        elif settings.keystore_type == "PEM":
+            pem = _read(where)
+            password = settings.key_password or settings.keystore_password or ""
+        else:
+            password = os.urandom(16).hex()
+            pem = _pem_of(_pkcs12(where, settings.keystore_password), where, password)
+        chain = x509.load_pem_x509_certificates(pem)
+    except (OSError, ValueError) as error:
+        raise TlsRefused(
+            f"{where}: cannot use it as a key with its certificate ({tls_reason(error)})"
+        ) from error
+    return KeyStore(where, pem, password, tuple(chain))
+
+
+def load_key(context: ssl.SSLContext, key: KeyStore) -> None:
+    """Have a context show this key. Raises `TlsRefused`."""
+    try:
+        with _in_memory(key.pem) as path:
+            context.load_cert_chain(path, password=key.password)
+    except (OSError, ValueError) as error:
+        raise TlsRefused(
+            f"{key.where}: cannot use it as a key with its certificate ({tls_reason(error)})"
+        ) from error
+
+
+def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    """Have a context believe the truststore; without one the system's, as in Java. Raises `TlsRefused`."""
+    where = settings.truststore_location or "ssl.truststore.certificates"
+    try:
+        if settings.truststore_certificates is not None:
+            pem = _unfolded(settings.truststore_certificates)
+        elif settings.truststore_location is None:
+            context.load_default_certs()
+            return
+        elif settings.truststore_type == "PEM":
+            pem = _read(where)
+        else:
+            found = _pkcs12(where, settings.truststore_password).additional_certs
+            pem = b"".join(each.certificate.public_bytes(Encoding.PEM) for each in found)
+        trusted = x509.load_pem_x509_certificates(pem) if pem else []
+        if not trusted:
+            raise TlsRefused(f"{where}: no certificates in it")
+        context.load_verify_locations(cadata=b"".join(each.public_bytes(Encoding.DER) for each in trusted))
+    except (OSError, ValueError) as error:
+        raise TlsRefused(f"{where}: cannot use it as trusted certificates ({tls_reason(error)})") from error
+
+
+def tls_reason(error: Exception) -> str:
+    """The reason of a failure in OpenSSL's words, without its places in C."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate refused: {error.verify_message}"
+    return str(getattr(error, "reason", None) or error)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        data = file.read(STORE_BYTES_MAX + 1)
+    if len(data) > STORE_BYTES_MAX:
+        raise ValueError(f"more than {STORE_BYTES_MAX} bytes")
+    return data
+
+
+def _pkcs12(path: str, password: str | None) -> PKCS12KeyAndCertificates:
+    return load_pkcs12(_read(path), None if password is None else password.encode())
+
+
+def _pem_of(store: PKCS12KeyAndCertificates, where: str, password: str) -> bytes:
+    """The key, under a password, and its certificates."""
+    if store.key is None or store.cert is None:
+        raise TlsRefused(f"{where} has no key with its certificate")
+    encryption = BestAvailableEncryption(password.encode())
+    chain = [store.cert, *store.additional_certs]
+    return store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption) + b"".join(
+        each.certificate.public_bytes(Encoding.PEM) for each in chain
+    )
+
+
+def _unfolded(text: str) -> bytes:
+    """PEM as it stands in a properties file, perhaps on one line with blanks: with its lines again."""
+    found = []
+    for match in _PEM.finditer(text):
+        if ":" in match[2]:
+            # Headers of an old encrypted key; they come with their lines or not at all.
+            found.append(match[0])
+            continue
+        body = "".join(match[2].split())
+        lines = [body[at : at + _LINE_CHARS] for at in range(0, len(body), _LINE_CHARS)]
+        found.append("\n".join((f"-----BEGIN {match[1]}-----", *lines, f"-----END {match[1]}-----")))
+    return "\n".join((*found, "")).encode()
+
+
+@contextmanager
+def _in_memory(data: bytes) -> Iterator[str]:
+    """A path under which OpenSSL reads these bytes, which are on no disk."""
+    descriptor = os.memfd_create("odradek-tls", os.MFD_CLOEXEC)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,148 @@
+"""The certificates of a node's listeners: read at the start, and again whenever files or settings change. PORTED.
+
+New connections get the new certificate; open ones live on. What is broken changes nothing: one line in the log and a
+counter tell of it, and the last good state stays in use. Files are looked at each second, so it does not matter how
+they are replaced. Dynamic values (`listener.name.NAME.ssl.keystore.location` and the like) count as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from metadata_quorum.config.config_defs import ConfigError
+from odradek.env.ports import Env, Event, Log, TaskGroup
+from odradek.env.tls_ports import OpenTls, Tls, TlsRefused, TlsSettings
+from odradek.node.configuration.listener_security import LISTENER_PREFIX, tls_settings
+from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.directories import NodeCannotStart
+
+__all__ = ["Certificates"]
+
+WATCH_SECONDS = 1.0
+"""Time between two looks at the files."""
+WARN_DAYS = 30
+DAY_SECONDS = 86_400
+_SSL = "ssl."
+
+
+@attrs.define
+class _Listener:
+    """The TLS of one listener."""
+
+    tls: Tls
+    wanted: TlsSettings
+    """The settings by the newest values."""
+    reloads: int = 0
+    failures: int = 0
+    warned_at: float = float("-inf")
+    """The wall clock's seconds at the last warning that the certificate ends."""
+
+
+class Certificates:
+    """Keys and certificates by listener."""
+
+    def __init__(self, config: NodeConfig, env: Env, log: Log, open_tls: OpenTls | None) -> None:
+        self._config = config
+        self._env = env
+        self._log = log
+        self._open_tls = open_tls
+        self._own = frozenset(each.name for each in config.listeners)
+        self._listeners: dict[str, _Listener] = {}
+        self._changed: Event = env.event()
+
+    async def open(self, tasks: TaskGroup) -> None:
+        """Read keys and certificates, and follow them from now on. Raises `NodeCannotStart`."""
+        for name, security in self._config.security.items():
+            if security.tls is not None:
+                if self._open_tls is None:
+                    raise NodeCannotStart(f"listener {name} wants TLS, which this process does not have")
+                try:
+                    tls = await self._env.workers.run(self._open_tls, security.tls)
+                except TlsRefused as error:
+                    raise NodeCannotStart(f"listener {name}: {error}") from error
+                self._listeners[name] = _Listener(tls, security.tls)
+        if self._listeners:
+            self._warn_of_ends()
+            tasks.start_soon(self._watch, name="certificates")
+
+    def tls(self, listener: str) -> Tls | None:
+        """The TLS of a listener; None where it has none."""
+        found = self._listeners.get(listener)
+        return None if found is None else found.tls
+
+    def apply(self, dynamic: Mapping[str, str]) -> None:
+        """Have the listeners go by these dynamic values of the broker, soon."""
+        for name, listener in self._listeners.items():
+            try:
+                listener.wanted = self._settings(name, dynamic)
+            except ConfigError as error:
+                self._log.error("config.not_applied", listener=name, reason=str(error))
+        self._changed.set()
+
+    async def check(self, dynamic: Mapping[str, str]) -> str:
+        """The reason why these dynamic values cannot hold; empty if they can."""
+        for name, listener in self._listeners.items():
+            try:
+                settings = self._settings(name, dynamic)
+                if settings != listener.wanted:
+                    await self._env.workers.run(listener.tls.check, settings)
+            except (ConfigError, TlsRefused) as error:
+                return str(error)
+        return ""
+
+    def _settings(self, name: str, dynamic: Mapping[str, str]) -> TlsSettings:
+        """A listener's settings by the file and dynamic values. Raises `ConfigError`."""
+        prefix = f"{LISTENER_PREFIX}{name.lower()}.{_SSL}"
+        changed = {key: text for key, text in dynamic.items() if key.startswith(prefix)}
+        protocol = self._config.security[name].protocol
+        return tls_settings(name, protocol, {**self._config.explicit, **changed}, serves=name in self._own)
+
+    async def _watch(self) -> None:
+        clock = self._env.clock
+        while True:
+            with clock.timeout_at(clock.monotonic() + WATCH_SECONDS):
+                await self._changed.wait()
+            self._changed = self._env.event()
+            for name, listener in self._listeners.items():
+                await self._look(name, listener)
+            self._warn_of_ends()
+
+    async def _look(self, name: str, listener: _Listener) -> None:
+        wanted = listener.wanted
+        try:
+            if await self._env.workers.run(listener.tls.reload, wanted):
+                listener.reloads += 1
+                listener.warned_at = float("-inf")
+                self._log.info("tls.reloaded", listener=name)
+        except TlsRefused as error:
+            listener.failures += 1
+            self._log.error("tls.not_reloaded", listener=name, reason=str(error))
+
+    def _warn_of_ends(self) -> None:
+        """Warn once a day of each certificate that ends within `WARN_DAYS`."""
+        now = self._env.clock.wall_ms() / 1000
+        for name, listener in self._listeners.items():
+            ends_at = listener.tls.expires_at
+            if ends_at is None or now < listener.warned_at + DAY_SECONDS:
+                continue
+            days = (ends_at - now) / DAY_SECONDS
+            if days <= 0:
+                self._log.warning("tls.certificate_ended", listener=name)
+            elif days < WARN_DAYS:
+                self._log.warning("tls.certificate_ends", listener=name, days_left=round(days, 1))
+            else:
+                continue
+            listener.warned_at = now
+
+    def statistics(self) -> dict[str, dict[str, float]]:
+        """By listener: days until its certificate ends (if it has one), reloads, and changes that were refused."""
+        now = self._env.clock.wall_ms() / 1000
+        found: dict[str, dict[str, float]] = {}
+        for name, listener in self._listeners.items():
+            figures: dict[str, float] = {"reloads": listener.reloads, "failures": listener.failures}
+            if listener.tls.expires_at is not None:
+                figures["days_left"] = (listener.tls.expires_at - now) / DAY_SECONDS
+            found[name] = figures
+        return found

@@ -1,0 +1,113 @@
+"""The name in a certificate as Java prints it (`X500Principal.getName()`, RFC 2253), since rules and ACLs name it so. PURE.
+
+The name is read from the certificate's DER itself. Java takes the bytes of most strings for UTF-8, whatever type they
+claim. It prints attributes that it has no keyword for as the hexadecimal of their DER.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = ["MalformedName", "distinguished_name", "subject_of"]
+
+_SEQUENCE, _OID = 0x30, 0x06
+_VERSION = 0xA0
+_KEYWORDS = {
+    "2.5.4.3": "CN",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "STREET",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "0.9.2342.19200300.100.1.1": "UID",
+    "0.9.2342.19200300.100.1.25": "DC",
+}
+_TEXT_TAGS = frozenset((0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1E))
+"""UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString."""
+_ESCAPED = frozenset(',=+<>#;"\\')
+_BLANKS = " \r"
+
+
+class MalformedName(ValueError):
+    """The bytes are no DER of a certificate or name."""
+
+
+def subject_of(certificate: bytes) -> bytes:
+    """The DER of the subject's name in the DER of a certificate (RFC 5280, section 4.1). Raises `MalformedName`."""
+    body = _inside(_inside(certificate, _SEQUENCE), _SEQUENCE)
+    fields = [element for element in _elements(body) if element[0] != _VERSION]
+    if len(fields) < 5:
+        raise MalformedName("a certificate without a subject")
+    # Serial number, signature algorithm, issuer, validity, subject.
+    return fields[4][2]
+
+
+def distinguished_name(name: bytes) -> str:
+    """The text of a name's DER: the most specific part first, `CN=alice,O=Acme`. Raises `MalformedName`."""
+    parts = [part for _, part, _ in _elements(_inside(name, _SEQUENCE))]
+    return ",".join("+".join(_attribute(pair) for _, pair, _ in _elements(part)) for part in reversed(parts))
+
+
+def _attribute(pair: bytes) -> str:
+    found = list(_elements(pair))
+    if len(found) != 2 or found[0][0] != _OID:
+        raise MalformedName("an attribute is a type and a value")
+    number = _dotted(found[0][1])
+    tag, value, whole = found[1]
+    keyword = _KEYWORDS.get(number)
+    if keyword is None or tag not in _TEXT_TAGS:
+        return f"{keyword or number}=#{whole.hex()}"
+    return f"{keyword}={_escaped(value.decode(errors='replace'))}"
+
+
+def _escaped(text: str) -> str:
+    begin = len(text) - len(text.lstrip(_BLANKS))
+    end = len(text.rstrip(_BLANKS))
+    found = []
+    for index, char in enumerate(text):
+        is_outer_blank = index < begin or index >= end
+        if char == "\0":
+            found.append("\\00")
+        else:
+            found.append("\\" + char if is_outer_blank or char in _ESCAPED else char)
+    return "".join(found)
+
+
+def _dotted(value: bytes) -> str:
+    numbers, number = [], 0
+    for byte in value:
+        number = number << 7 | byte & 0x7F
+        if byte < 0x80:
+            numbers.append(number)
+            number = 0
+    if not numbers:
+        raise MalformedName("an empty object identifier")
+    first = min(numbers[0] // 40, 2)
+    return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
+
+
+def _inside(data: bytes, tag: int) -> bytes:
+    element = next(_elements(data), None)
+    if element is None or element[0] != tag:
+        raise MalformedName(f"expected an element of type {tag:#x}")
+    return element[1]
+
+
+def _elements(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """The elements of DER side by side: tag, value, and both with the length between them."""
+    at = 0
+    while at < len(data):
+        start = at
+        if at + 2 > len(data):
+            raise MalformedName("an element is cut off")
+        tag, size = data[at], data[at + 1]
+        at += 2
+        if size >= 0x80:
+            count = size & 0x7F
+            size = int.from_bytes(data[at : at + count])
+            at += count
+        if at + size > len(data):
+            raise MalformedName("an element is cut off")
+        yield tag, data[at : at + size], data[start : at + size]
+        at += size

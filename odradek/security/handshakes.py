@@ -1,0 +1,263 @@
+"""TLS handshakes: their turns in one worker, and what a stranger may make them cost. PORTED.
+
+A handshake takes up to a millisecond of computing, so each step of it has its turn in one worker beside the event
+loop. Steps that are cheap are done at once. A step begins only when a whole record has come: a peer that sends byte by
+byte makes nobody work. A session is made only when the first bytes have come.
+
+So many handshakes may wait for their turn, and one address has half of these places at most. Others are refused.
+Between two turns, other work has the loop for `OTHERS_SHARE` times as long as a turn took, as long as there is any. So
+a flood of handshakes takes an eighth of a busy node, and all of an idle one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from odradek.env.ports import Clock, Conn, ConnectionLost, Env, Event
+from odradek.env.tls_ports import TlsFailed, TlsSession
+from odradek.security.tls_conn import HEADER_BYTES, Scratch, TlsConn
+
+__all__ = ["Handshakes", "RecordBounds"]
+
+WAITING_MAX = 256
+"""Handshakes that wait for their turn; further ones are refused."""
+WAITING_PER_HOST_MAX = WAITING_MAX // 2
+OTHERS_SHARE = 7
+IDLE_PASS_SECONDS = 0.0002
+"""A pass of the event loop that takes less has nothing to do."""
+HANDSHAKE_BYTES_MAX = 256 * 1024
+"""Bytes that a peer may send before the handshake is done; the longest chain of certificates has a tenth of it."""
+RECORD_BYTES_MAX = 16 * 1024 + 2048
+SERVER_HELLO_BYTES = 256
+_IS_TLS_1_3 = bytes.fromhex("002b00020304")
+_RETRIES = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+_RECORD_TYPES = frozenset((20, 21, 22, 23))
+_FIRST_TYPES = frozenset((21, 22))
+"""An alert, which a server may begin with, or a handshake."""
+
+
+class RecordBounds:
+    """Where records begin and end in the bytes of a handshake (RFC 8446, section 5.1). PURE."""
+
+    __slots__ = ("head", "missing", "received")
+
+    def __init__(self) -> None:
+        self.head = b""
+        """The bytes of a header that is not whole yet."""
+        self.missing = 0
+        """The bytes of the last record that are still to come."""
+        self.received = 0
+
+    def take(self, data: memoryview) -> bool:
+        """Take bytes that came; true if a record has become whole.
+
+        Raises `TlsFailed` if they are no records of TLS, or too many.
+        """
+        is_whole = False
+        first = not self.received
+        self.received += len(data)
+        if first and data[0] not in _FIRST_TYPES:
+            raise TlsFailed(_not_tls(data))
+        if self.received > HANDSHAKE_BYTES_MAX:
+            raise TlsFailed(f"more than {HANDSHAKE_BYTES_MAX} bytes before the handshake is done")
+        at = 0
+        while at < len(data):
+            if self.missing:
+                taken = min(self.missing, len(data) - at)
+                self.missing -= taken
+                is_whole = is_whole or not self.missing
+            else:
+                taken = min(HEADER_BYTES - len(self.head), len(data) - at)
+                self.head += data[at : at + taken]
+                if len(self.head) == HEADER_BYTES:
+                    self._begin_record()
+            at += taken
+        return is_whole
+
+    def _begin_record(self) -> None:
+        kind, version, _, high, low = self.head
+        size = high << 8 | low
+        if kind not in _RECORD_TYPES or version != 3 or not 0 < size <= RECORD_BYTES_MAX:
+            raise TlsFailed("these are no records of TLS")
+        self.missing = size
+        self.head = b""
+
+
+def _not_tls(data: memoryview) -> str:
+    """The likely mistake behind a first byte that is none of TLS."""
+    if data[0] == 0:
+        return "the peer speaks plaintext where TLS is spoken: set security.protocol to SSL or SASL_SSL there"
+    return "the peer does not speak TLS"
+
+
+def _finished_comes_next(flight: bytes) -> bool:
+    """True if the peer's next step is the Finished of TLSv1.3: 60 us, where its key exchange in TLSv1.2 takes 100.
+
+    A ServerHello names that version in an extension. A HelloRetryRequest looks the same but for its fixed "random"
+    (RFC 8446, section 4.1.3); the whole key exchange is still to come behind it.
+    """
+    begin = flight[:SERVER_HELLO_BYTES]
+    return _IS_TLS_1_3 in begin and _RETRIES not in begin
+
+
+def _feed(session: TlsSession, held: bytes, data: memoryview, bounds: RecordBounds) -> None:
+    """Feed what came, behind what was held back, up to a header that is not whole yet."""
+    whole = held + data
+    ready = whole[: len(whole) - len(bounds.head)]
+    if ready:
+        session.feed(ready)
+
+
+class _Turns:
+    """One thing at a time in one worker, in the order of asking, with room for other work between."""
+
+    def __init__(self, env: Env) -> None:
+        self._workers = env.new_workers(1)
+        self._clock: Clock = env.clock
+        self._new_event = env.event
+        self._queue: deque[Event] = deque()
+        self._is_taken = False
+        self._free_at = float("-inf")
+        """The time until which the loop is for others, if they want it."""
+
+    async def run(self, step: Callable[[], bool]) -> bool:
+        """Run a step when it is its turn; its result."""
+        await self._wait_for_turn()
+        clock = self._clock
+        try:
+            await self._give_way()
+            began = clock.monotonic()
+            try:
+                return await self._workers.run(step)
+            finally:
+                ended = clock.monotonic()
+                self._free_at = ended + OTHERS_SHARE * (ended - began)
+        finally:
+            self._pass_on()
+
+    async def _wait_for_turn(self) -> None:
+        if not self._is_taken:
+            self._is_taken = True
+            return
+        mine = self._new_event()
+        self._queue.append(mine)
+        try:
+            await mine.wait()
+        except BaseException:
+            if mine.is_set():
+                self._pass_on()
+            else:
+                self._queue.remove(mine)
+            raise
+
+    def _pass_on(self) -> None:
+        if self._queue:
+            self._queue.popleft().set()
+        else:
+            self._is_taken = False
+
+    async def _give_way(self) -> None:
+        """Let others have the loop for their share of the time, or until they have nothing to do."""
+        clock = self._clock
+        while (now := clock.monotonic()) < self._free_at:
+            await clock.sleep_until(0.0)
+            if clock.monotonic() - now < IDLE_PASS_SECONDS:
+                return
+
+
+class Handshakes:
+    """The turns of handshakes, and the buffer that connections of this loop share."""
+
+    def __init__(self, env: Env) -> None:
+        self.scratch = Scratch()
+        self._clock = env.clock
+        self._turns = _Turns(env)
+        self._waiting_of: dict[str, int] = {}
+        self._waiting = 0
+        self.begun = 0
+        self.refused = 0
+
+    def has_room(self, host: str) -> bool:
+        """True if another handshake with this address may wait for its turn."""
+        return self._waiting < WAITING_MAX and self._waiting_of.get(host, 0) < WAITING_PER_HOST_MAX
+
+    async def accept(self, conn: Conn, new_session: Callable[[], TlsSession]) -> TlsConn:
+        """The server's end of a handshake; the caller bounds its time. Raises `ConnectionLost`, `TlsFailed`."""
+        bounds = RecordBounds()
+        data = await self._receive(conn, bounds)
+        self.begun += 1
+        is_due = bounds.take(data)
+        session = new_session()
+        _feed(session, b"", data, bounds)
+        return await self._run(conn, session, bounds, is_due=is_due)
+
+    async def connect(self, conn: Conn, session: TlsSession) -> TlsConn:
+        """The client's end. Raises `ConnectionLost`, `TlsFailed`."""
+        self.begun += 1
+        return await self._run(conn, session, RecordBounds(), is_due=True)
+
+    async def _run(self, conn: Conn, session: TlsSession, bounds: RecordBounds, *, is_due: bool) -> TlsConn:
+        is_cheap = False
+        while True:
+            if is_due:
+                flight = await self._step(conn, session, is_cheap)
+                if flight is None:
+                    return TlsConn(conn, session, self._clock, self.scratch, bounds.head, bounds.missing)
+                is_cheap = not session.asks_for_certificate and _finished_comes_next(flight)
+            data = await self._receive(conn, bounds)
+            held = bounds.head
+            is_due = bounds.take(data)
+            _feed(session, held, data, bounds)
+
+    async def _receive(self, conn: Conn, bounds: RecordBounds) -> memoryview:
+        """Bytes in the scratch, to be used before the next await. Raises `ConnectionLost`."""
+        count = None
+        while count is None:
+            await conn.readable()
+            count = conn.recv_into(self.scratch.view)
+        if count == 0:
+            raise ConnectionLost(
+                "closed during the handshake" if bounds.received else "closed without a word"
+            )
+        return self.scratch.view[:count]
+
+    async def _step(self, conn: Conn, session: TlsSession, is_cheap: bool) -> bytes | None:
+        """One step; None once the handshake is done, else what was said to the peer. Raises as above.
+
+        The peer is told why it fails.
+        """
+        is_done = False
+        failure: TlsFailed | None = None
+        try:
+            is_done = session.handshake() if is_cheap else await self._turn(conn, session)
+        except TlsFailed as error:
+            failure = error
+        flight = session.take()
+        rest = memoryview(flight)
+        while rest:
+            rest = rest[conn.send((rest,)) :]
+            if rest:
+                await conn.writable()
+        if failure is not None:
+            raise failure
+        return None if is_done else flight
+
+    async def _turn(self, conn: Conn, session: TlsSession) -> bool:
+        host = conn.peer_host
+        if not self.has_room(host):
+            self.refused += 1
+            raise ConnectionLost("too many handshakes wait for their turn")
+        self._waiting += 1
+        self._waiting_of[host] = self._waiting_of.get(host, 0) + 1
+        try:
+            return await self._turns.run(session.handshake)
+        finally:
+            self._waiting -= 1
+            self._waiting_of[host] -= 1
+            if not self._waiting_of[host]:
+                del self._waiting_of[host]
+
+    def statistics(self) -> dict[str, int]:
+        """Handshakes that wait for their turn now, and those begun and refused since the start."""
+        return {"waiting": self._waiting, "begun": self.begun, "refused": self.refused}

@@ -1,0 +1,17 @@
+"""Rules about single `ssl.*` keys that nodes and clients share. PURE."""
+
+from __future__ import annotations
+
+__all__ = ["STORE_TYPES", "WAY_OUT_OF_JKS", "protocol_refusal"]
+
+STORE_TYPES = ("PEM", "PKCS12")
+WAY_OUT_OF_JKS = (
+    "one of PEM, PKCS12; turn a JKS file into one: keytool -importkeystore -srckeystore FILE "
+    "-destkeystore FILE.p12 -deststoretype PKCS12"
+)
+PROTOCOLS = ("TLS", "TLSv1.2", "TLSv1.3")
+
+
+def protocol_refusal(protocol: str) -> str:
+    """The reason why `ssl.protocol` cannot be so; empty if it can. `ssl.enabled.protocols` decides what is spoken."""
+    return "" if protocol in PROTOCOLS else f"one of {', '.join(PROTOCOLS)}"

@@ -1,0 +1,295 @@
+"""A connection with TLS keeps the promises of a connection, whatever the one below does."""
+
+from __future__ import annotations
+
+import random
+import ssl
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from odradek.env.ports import Buffer, ConnectionLost, DiskError
+from odradek.env.real import RealClock
+from odradek.env.real_tls import RealTls
+from odradek.env.tls_ports import TlsFailed, TlsSettings
+from odradek.security.handshakes import HANDSHAKE_BYTES_MAX, RecordBounds
+from odradek.security.tls_conn import ANSWERS_BYTES_MAX, SEND_BYTES, Scratch, TlsConn
+from tests.security.certificates import Authority
+
+AUTHORITY = Authority()
+OWN = AUTHORITY.issue("node", ("localhost",))
+SETTINGS = TlsSettings(
+    keystore_key=OWN.key_pem(), keystore_chain=OWN.chain_pem, truststore_certificates=AUTHORITY.pem
+)
+
+
+class Below:
+    """A connection in memory that takes and gives as much as it likes."""
+
+    peer_host = "below"
+
+    def __init__(self, source: random.Random, part_max: int = 1 << 30) -> None:
+        self._source = source
+        self.part_max = part_max
+        self.sent = bytearray()
+        self.to_come = bytearray()
+        self.is_ended = False
+        self.is_closed = False
+        self.sends = 0
+
+    async def readable(self) -> None:
+        """Always."""
+
+    async def writable(self) -> None:
+        """Always."""
+
+    def wait_for(self, count: int) -> None:
+        """Nothing."""
+
+    def recv_into(self, buffer: memoryview) -> int | None:
+        if not self.to_come:
+            return 0 if self.is_ended else None
+        count = min(len(buffer), len(self.to_come), self._part())
+        buffer[:count] = self.to_come[:count]
+        del self.to_come[:count]
+        return count or None
+
+    def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
+        if self.is_closed:
+            raise ConnectionLost("closed")
+        self.sends += 1
+        data = b"".join(chunks)
+        taken = min(len(data), self._part())
+        self.sent += data[:taken]
+        return taken
+
+    def sendfile(self, file: Any, offset: int, count: int) -> int:
+        raise AssertionError("a file would go as it is")
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _part(self) -> int:
+        return self._source.randrange(self.part_max + 1) if self.part_max < 1 << 30 else self.part_max
+
+
+class Source:
+    """A file in memory."""
+
+    path = "file"
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def pread(self, count: int, offset: int) -> bytes:
+        return self._data[offset : offset + count]
+
+
+class Pair:
+    """A server's `TlsConn` over a connection in memory, and OpenSSL as its client."""
+
+    def __init__(self, seed: int = 1, part_max: int = 1 << 30) -> None:
+        self.below = Below(random.Random(seed), part_max)
+        self.session = RealTls(SETTINGS).server_session()
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = ssl.create_default_context(cadata=AUTHORITY.pem)
+        self.client = context.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
+        is_done = False
+        while not is_done:
+            with suppress(ssl.SSLWantReadError):
+                self.client.do_handshake()
+            data = self._outgoing.read()
+            if data:
+                self.session.feed(data)
+            is_done = self.session.handshake()
+            self._incoming.write(self.session.take())
+        self.conn = TlsConn(self.below, self.session, RealClock(), Scratch())
+
+    def client_says(self, data: bytes) -> None:
+        self.client.write(data)
+        self.below.to_come += self._outgoing.read()
+
+    def client_hears(self) -> bytes:
+        """All plain bytes that have come to the client."""
+        self._incoming.write(bytes(self.below.sent))
+        self.below.sent.clear()
+        found = b""
+        try:
+            while data := self.client.read(1 << 16):
+                found += data
+        except ssl.SSLWantReadError:
+            pass
+        return found
+
+
+def _send_all(pair: Pair, chunks: list[bytes], file: Source | None = None, file_bytes: int = 0) -> None:
+    """Send as the send queue does: what was not taken comes again."""
+    rest = b"".join(chunks)
+    source = random.Random(3)
+    while rest:
+        at = source.randrange(len(rest) + 1)
+        rest = rest[pair.conn.send([rest[:at], rest[at:]], bool(file)) :]
+    offset = 0
+    while offset < file_bytes:
+        offset += pair.conn.sendfile(file, offset, file_bytes - offset)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("part_max", [7, 1_000, 100_000, 1 << 30])
+@pytest.mark.parametrize("size", [1, 100, 16_384, 16_385, 700_000])
+def test_what_is_sent_comes_once_and_in_order(part_max: int, size: int) -> None:
+    """However little the connection below takes at a time."""
+    if size // part_max > 20_000:
+        part_max = 2_000
+    pair = Pair(size, part_max)
+    data = random.Random(size).randbytes(size)
+    _send_all(pair, [data])
+    assert pair.client_hears() == data
+
+
+@pytest.mark.parametrize("part_max", [1_000, 1 << 30])
+def test_ranges_of_files_come_behind_what_was_before_them(part_max: int) -> None:
+    """A small answer that says that more follows goes with the range of the file, in one send."""
+    pair = Pair(5, part_max)
+    content = random.Random(9).randbytes(300_000)
+    pair.below.sends = 0
+    _send_all(pair, [b"head"], Source(content), len(content))
+    assert pair.client_hears() == b"head" + content
+    if part_max == 1 << 30:
+        assert pair.below.sends == -(-len(content) // SEND_BYTES)
+
+
+def test_a_file_that_is_too_short_is_an_error() -> None:
+    with pytest.raises(DiskError, match="ends before"):
+        Pair().conn.sendfile(Source(b""), 0, 10)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("part_max", [3, 5_000, 1 << 30])
+@pytest.mark.parametrize("buffer_bytes", [1, 100, 20_000, 300_000])
+def test_what_comes_is_received_once_and_in_order(part_max: int, buffer_bytes: int) -> None:
+    """Whatever the size of the buffer, and of what the connection below has."""
+    size = 300 if buffer_bytes == 1 or part_max == 3 else 500_000
+    pair = Pair(size, part_max)
+    data = random.Random(size).randbytes(size)
+    pair.client_says(data)
+    found = bytearray()
+    buffer = memoryview(bytearray(buffer_bytes))
+    while len(found) < size:
+        count = pair.conn.recv_into(buffer)
+        assert count != 0
+        found += buffer[: count or 0]
+    assert found == data
+    assert pair.conn.recv_into(buffer) is None
+
+
+def test_many_records_take_one_receive() -> None:
+    """A large buffer is filled by few calls of the connection below."""
+    pair = Pair()
+    pair.client_says(bytes(100_000))
+    assert pair.conn.recv_into(memoryview(bytearray(256 * 1024))) == 100_000
+
+
+def test_an_end_with_close_notify_is_an_end() -> None:
+    """What came before it is received first."""
+    pair = Pair()
+    pair.client_says(b"last words")
+    with pytest.raises(ssl.SSLWantReadError):
+        pair.client.unwrap()
+    pair.below.to_come += pair._outgoing.read()
+    pair.below.is_ended = True
+    buffer = memoryview(bytearray(100))
+    assert pair.conn.recv_into(buffer) == 10
+    assert pair.conn.recv_into(buffer) == 0
+
+
+def test_an_end_without_close_notify_is_a_loss() -> None:
+    """RFC 8446, section 6.1: a truncated stream. What came before it is received first."""
+    pair = Pair()
+    pair.client_says(b"last words")
+    pair.below.is_ended = True
+    buffer = memoryview(bytearray(100))
+    assert pair.conn.recv_into(buffer) == 10
+    with pytest.raises(ConnectionLost, match="cut off"):
+        pair.conn.recv_into(buffer)
+    with pytest.raises(ConnectionLost, match="cut off"):
+        pair.conn.recv_into(buffer)
+
+
+def test_a_changed_record_ends_the_connection_behind_good_ones() -> None:
+    pair = Pair()
+    pair.client_says(b"good")
+    good = len(pair.below.to_come)
+    pair.client_says(b"changed")
+    pair.below.to_come[good + 8] ^= 1
+    buffer = memoryview(bytearray(100))
+    assert pair.conn.recv_into(buffer) == 4
+    with pytest.raises(ConnectionLost, match="TLS"):
+        pair.conn.recv_into(buffer)
+
+
+def test_a_close_says_so() -> None:
+    """The peer gets close_notify, and then the connection below is closed."""
+    pair = Pair()
+    pair.conn.close()
+    assert pair.below.is_closed
+    assert pair.client_hears() == b""
+    assert pair.client.read(1) == b""
+    pair.conn.close()
+    with pytest.raises(ConnectionLost):
+        pair.conn.send([b"late"])
+
+
+def test_a_slow_peer_holds_a_bounded_number_of_bytes() -> None:
+    """What is encrypted and not taken yet is at most one group of records."""
+    pair = Pair(part_max=0)
+    data = bytes(8 << 20)
+    for _ in range(10):
+        assert pair.conn.send([data]) == 0
+    assert pair.conn._unsent is not None
+    assert len(pair.conn._unsent) < SEND_BYTES + ANSWERS_BYTES_MAX
+
+
+def test_a_server_does_not_renegotiate() -> None:
+    """TLS 1.2 would allow it."""
+    context = RealTls(SETTINGS)._ends.server
+    assert context is not None
+    assert context.options & ssl.OP_NO_RENEGOTIATION
+
+
+# -- the bounds of records ----------------------------------------------------------------------------------------
+
+
+def test_a_step_is_due_once_a_record_is_whole() -> None:
+    """Bytes that come one by one make nobody work before."""
+    bounds = RecordBounds()
+    record = b"\x16\x03\x01\x00\x05hello"
+    data = memoryview(record * 2)
+    assert [bounds.take(data[at : at + 1]) for at in range(20)] == [at in (9, 19) for at in range(20)]
+    assert RecordBounds().take(memoryview(record * 3 + b"\x16"))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\0\0\0\x10", "plaintext"),
+        (b"GET / HTTP/1.1", "does not speak TLS"),
+        (b"\x80\x2e\x01", "does not speak TLS"),
+        (b"\x16\x03\x01\xff\xff", "no records"),
+        (b"\x16\x03\x01\x00\x00", "no records"),
+        (b"\x16\x02\x01\x00\x05", "no records"),
+        (b"\x16\x03\x01\x00\x01a\x17\x04\x01\x00\x05", "no records"),
+    ],
+)
+def test_what_is_no_record_is_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(TlsFailed, match=reason):
+        RecordBounds().take(memoryview(data))
+
+
+def test_a_handshake_has_a_size() -> None:
+    bounds = RecordBounds()
+    record = memoryview(b"\x16\x03\x01\x40\x00" + bytes(16_384))
+    for _ in range(HANDSHAKE_BYTES_MAX // len(record)):
+        bounds.take(record)
+    with pytest.raises(TlsFailed, match="before the handshake is done"):
+        bounds.take(record)
