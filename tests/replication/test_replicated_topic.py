@@ -260,16 +260,17 @@ def test_deleted_records_stay_deleted_when_everybody_loses_power() -> None:
     ReplicatedTopic().play(script)
 
 
-def test_a_follower_whose_disk_is_full_has_not_deleted_records() -> None:
-    """It serves from the new start on, and tells the leader of it when its checkpoint is written."""
+@pytest.mark.parametrize("full", [1, 3], ids=["leader", "follower"])
+def test_a_replica_whose_disk_is_full_has_not_deleted_records(full: int) -> None:
+    """It serves from the new start on, and counts for the answer when its checkpoint is written."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for serial in range(3):
             await cluster.produce(1, b"%d" % serial)
-        disk = cluster.world.machine(host(3)).disk
+        disk = cluster.world.machine(host(full)).disk
         disk.capacity_bytes = disk.used_bytes
         assert await cluster.delete_records(1, 2, timeout_ms=2000) == (ErrorCode.REQUEST_TIMED_OUT, -1)
-        log = cluster.members[3].partition().log
+        log = cluster.members[full].partition().log
         assert (log.log_start_offset, log.stored_start_offset) == (2, 0)
         disk.capacity_bytes = None
         assert await cluster.delete_records(1, 2, timeout_ms=2000) == (0, 2)

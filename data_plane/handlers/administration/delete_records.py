@@ -20,14 +20,14 @@ HIGH_WATERMARK = -1
 NO_OFFSET = -1
 
 
-OWN_DISK_SECONDS = 5.0
+OWN_DISK_SECONDS_MIN = 2.0
 """The time that this broker's own checkpoint gets, even if the request has less: Kafka's broker needs none."""
 
 
 class DelayedDelete(Delayed):
     """Deleted in memory, but not yet in the checkpoints of all replicas that live."""
 
-    __slots__ = ("broker", "delete_response", "is_late", "pending", "timer")
+    __slots__ = ("broker", "delete_response", "is_late", "own_disk_until", "pending", "timer")
 
     def __init__(
         self,
@@ -42,7 +42,9 @@ class DelayedDelete(Delayed):
         self.pending = pending
         self.is_late = False
         """True once the request's time is up: then followers are not waited for."""
-        self.timer: Timer = broker.timers.at(broker.clock.monotonic() + timeout_ms / 1000, self._time_out)
+        now = broker.clock.monotonic()
+        self.own_disk_until = now + OWN_DISK_SECONDS_MIN
+        self.timer: Timer = broker.timers.at(now + timeout_ms / 1000, self._time_out)
         for partition, _, _ in pending:
             partition.waiting.watch(self.check)
 
@@ -67,10 +69,9 @@ class DelayedDelete(Delayed):
             self.complete(self.delete_response)
 
     def _time_out(self) -> None:
-        if not self.is_late:
+        if not self.is_late and self.broker.clock.monotonic() < self.own_disk_until:
             self.is_late = True
-            clock = self.broker.clock
-            self.timer = self.broker.timers.at(clock.monotonic() + OWN_DISK_SECONDS, self._time_out)
+            self.timer = self.broker.timers.at(self.own_disk_until, self._time_out)
             self.check()
             return
         for _, _, answer in self.pending:
