@@ -166,6 +166,8 @@ class Access:
         member, node = serving
         process = self._replayed.get(member.name)
         if process is None or process.node is not node:
+            # Nobody has looked at this process yet, so nothing is known of its logins.
+            self._logins.pop(exchange.conn, None)
             return
         told = f"{member.name} to {exchange.conn.host_name}"
         if exchange.api == ApiKey.SASL_AUTHENTICATE:

@@ -22,6 +22,7 @@ from sim.alone.quorum import quorum_alone
 from sim.alone.raft_alone import RaftPlan
 from sim.load.keyed.keying import CLOCK_KINDS
 from sim.machine.cluster_members import QUICK_SETTINGS, SETTINGS, Shape
+from sim.machine.guards import CLIENTS_LOG_IN
 from sim.machine.network import SimConn
 from sim.machine.weather import Weather
 from sim.options import TRANSACTION_SETTINGS, RunOptions
@@ -242,6 +243,32 @@ def copy(seed: int) -> str:
     )
 
 
+def access(seed: int) -> str:
+    """Aimed: clients whose rights and passwords change all the time, while brokers die; nothing else happens."""
+    options = RunOptions.draw(seed, "lite", nodes=3, seconds=25.0)
+    shape = attrs.evolve(
+        options.shape,
+        settings={**SETTINGS, **QUICK_SETTINGS},
+        log_dirs=1,
+        older=0,
+        guarded=CLIENTS_LOG_IN,
+        session_ms=3000,
+    )
+    storm = attrs.evolve(options.storm, kinds=("deaths",), power=False)
+    return _run_options(
+        seed,
+        attrs.evolve(
+            options,
+            shape=shape,
+            storm=storm,
+            weather=Weather(),
+            workloads=("produce",),
+            clients=1,
+            duties=("access",),
+        ),
+    )
+
+
 def compacted_log(seed: int) -> str:
     """Aimed: one log that is cleaned over and over, with crashes at any call to its disk; a hundred schedules."""
 
@@ -286,5 +313,6 @@ DRIVERS: Mapping[str, Driver] = {
     "order": order,
     "keyed": keyed,
     "copy": copy,
+    "access": access,
     "compacted_log": compacted_log,
 }

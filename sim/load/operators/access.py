@@ -18,6 +18,7 @@ from odradek.security.acls.rules import ANY_HOST, Acl, Operation, PatternType, P
 from odradek.security.scram import ITERATIONS_MIN, MECHANISMS, server_keys
 from sim.load.operators.duty import CALL_SECONDS, Duty, Possible, Site
 from sim.load.operators.guarded_client import MECHANISM, GuardedClient, Passwords, secured_client
+from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from sim.machine.guards import ADMIN, ADMIN_PASSWORD, PLAIN, SASL_PORT
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.alter_user_scram_credentials import (
@@ -54,6 +55,7 @@ class Access(Duty):
             for permission in (Permission.ALLOW, Permission.ALLOW, Permission.DENY)
             for rule in _rules_of(f"User:{user}", permission)
         }
+        self._producing = Producing(self.client.core, ProduceConfig(auto_create=False))
         self._clients: list[GuardedClient] = []
         self._ended: list[Event] = []
 
@@ -94,10 +96,11 @@ class Access(Duty):
 
     async def step(self) -> None:
         draw = self.random.random()
-        if draw < 0.75:
+        if draw < 0.8:
             rule = self.random.choice(list(self._rules))
             await self._change(rule, wanted=self.random.random() < 0.5)
-        elif draw < 0.93:
+            await self._write()
+        elif draw < 0.96:
             await self._set_password(self.random.choice(USERS))
         else:
             await self._remove_user(self.random.choice(USERS))
@@ -121,6 +124,16 @@ class Access(Duty):
             possible.ask(wanted)
             raise
         possible.acknowledge(wanted)
+
+    async def _write(self) -> None:
+        """Append a record to each partition: a fetch that has lost its right while it waits must not get it."""
+        clock = self.world.node_env(self.site.name).clock
+        records = [
+            RecordToSend(topic, b"after a change", partition=partition, timestamp_ms=clock.wall_ms())
+            for topic in TOPICS
+            for partition in range(PARTITIONS)
+        ]
+        await self.client.run(self._producing.produce(records, timeout=CALL_SECONDS))
 
     async def _set_password(self, user: str) -> None:
         """Give a user a new password; the client learns it when the answer has come."""

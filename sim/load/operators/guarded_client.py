@@ -33,7 +33,7 @@ WAIT_MS = (0, 0, 1_000, 5_000)
 """How long a fetch may wait for records."""
 CALM_SECONDS_MAX = 0.15
 FETCH_BYTES_MAX = 20_000
-OLD_PASSWORD_PROBABILITY = 0.2
+OLD_PASSWORD_PROBABILITY = 0.1
 NEW_LOGIN_PROBABILITY = 0.05
 
 __all__ = ["MECHANISM", "GuardedClient", "Passwords", "secured_client"]
@@ -89,6 +89,8 @@ class GuardedClient:
         self._random = Random(f"{load.world.seed}/{user}")
         self._client: AsyncClient | None = None
         self._positions: dict[tuple[str, int], int] = {}
+        self._places: dict[tuple[str, int], tuple[bytes, int]] = {}
+        """The topic id and the leader of each partition, as they were known last."""
         self._serial = 0
 
     async def run(self) -> None:
@@ -130,15 +132,17 @@ class GuardedClient:
         partition = self._random.randrange(self._partitions)
         known = (await client.metadata([topic])).topics.get(topic)
         place = None if known is None else known.partitions.get(partition)
-        if known is None or place is None or place.leader < 0:
-            return  # it may not even know of the topic
+        if known is not None and place is not None and place.leader >= 0:
+            self._places[topic, partition] = (known.topic_id, place.leader)
+        # A topic that it may not know of any more is asked for where it was.
+        topic_id, leader = self._places.get((topic, partition), (bytes(16), -1))
+        if leader not in client.core.cluster.brokers:
+            return
         if draw < 0.5:
-            await client.request(self._produce(topic, known.topic_id, partition), node=place.leader)
+            await client.request(self._produce(topic, topic_id, partition), node=leader)
             return
         position = self._positions.get((topic, partition), 0)
-        answer = await client.request(
-            self._fetch(topic, known.topic_id, partition, position), node=place.leader
-        )
+        answer = await client.request(self._fetch(topic, topic_id, partition, position), node=leader)
         for each in answer.responses:
             for found in each.partitions:
                 if not found.error_code and self._random.random() < 0.9:
