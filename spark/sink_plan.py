@@ -41,8 +41,8 @@ class SinkPlan:
     columns: Mapping[str, int]
     topic: str | None
     """The option `topic`, which wins over the column."""
-    properties: Mapping[str, str]
-    """The producer's, by Kafka's keys."""
+    properties: Mapping[str, str] = attrs.field(repr=False)
+    """The producer's, by Kafka's keys; passwords may be among them."""
     metrics_path: str | None
 
     @property

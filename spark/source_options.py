@@ -115,8 +115,8 @@ class Bound:
 class SourceOptions:
     """The options of a reader, typed. Picklable: executors get it."""
 
-    properties: dict[str, str]
-    """Kafka's keys of a consumer, `bootstrap.servers` among them."""
+    properties: dict[str, str] = attrs.field(repr=False)
+    """Kafka's keys of a consumer, `bootstrap.servers` among them; and perhaps passwords."""
     starting: Bound
     ending: Bound
     topics: tuple[str, ...] | None = None
