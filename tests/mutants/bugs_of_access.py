@@ -19,9 +19,9 @@ MUTANTS_OF_ACCESS: tuple[Mutant, ...] = (
     Mutant(
         "parked-fetch-keeps-its-right",
         "A fetch that waits when its right is taken is answered with records that came afterwards.",
-        "odradek.security.doors.door:GuardedHandler._judge_again",
-        "and authorizer.generation != generation",
-        "and authorizer.generation < generation",
+        "data_plane.handlers.fetching.fetch_job:FetchJob._read",
+        "if self.rights is not None and not",
+        "if is_first and self.rights is not None and not",
         "access",
         40,
     ),

@@ -29,8 +29,9 @@ from wire.structure import Message
 
 MECHANISM = "SCRAM-SHA-256"
 CALL_SECONDS = 6.0
-WAIT_MS = (0, 0, 1_000, 5_000)
-"""How long a fetch may wait for records."""
+WAIT_MS = (1_000, 5_000)
+"""How long a fetch at the end may wait for records."""
+READS_IN_A_ROW = 4
 CALM_SECONDS_MAX = 0.15
 FETCH_BYTES_MAX = 20_000
 OLD_PASSWORD_PROBABILITY = 0.1
@@ -141,13 +142,15 @@ class GuardedClient:
         if draw < 0.5:
             await client.request(self._produce(topic, topic_id, partition), node=leader)
             return
-        position = self._positions.get((topic, partition), 0)
-        answer = await client.request(self._fetch(topic, topic_id, partition, position), node=leader)
-        for each in answer.responses:
-            for found in each.partitions:
-                if not found.error_code and self._random.random() < 0.9:
-                    # To the end, so that the next fetch waits there; sometimes it reads the same again.
-                    self._positions[topic, partition] = found.high_watermark
+        position, wait_ms = self._positions.get((topic, partition), 0), 0
+        for _ in range(READS_IN_A_ROW):
+            # The first one comes to the end, so that the next one waits there for a record or for a change.
+            request = self._fetch(topic, topic_id, partition, position, wait_ms)
+            (found,) = (await client.request(request, node=leader)).responses[0].partitions
+            if found.error_code:
+                return
+            position = self._positions[topic, partition] = found.high_watermark
+            wait_ms = self._random.choice(WAIT_MS)
 
     def _produce(self, topic: str, topic_id: bytes, partition: int) -> ProduceRequest:
         self._serial += 1
@@ -158,13 +161,13 @@ class GuardedClient:
             None, self._random.choice((-1, 1)), 2_000, [TopicProduceData(topic, topic_id, [data])]
         )
 
-    def _fetch(self, topic: str, topic_id: bytes, partition: int, offset: int) -> FetchRequest:
+    def _fetch(self, topic: str, topic_id: bytes, partition: int, offset: int, wait_ms: int) -> FetchRequest:
         wanted = FetchPartition(partition, -1, offset, -1, -1, FETCH_BYTES_MAX)
         return FetchRequest(
             None,
             -1,
             ReplicaState(-1, -1),
-            self._random.choice(WAIT_MS),
+            wait_ms,
             1,
             FETCH_BYTES_MAX,
             0,
