@@ -243,9 +243,9 @@ def copy(seed: int) -> str:
     )
 
 
-def access(seed: int) -> str:
-    """Aimed: clients whose rights and passwords change all the time, while brokers die; nothing else happens."""
-    options = RunOptions.draw(seed, "lite", nodes=3, seconds=25.0)
+def access_options(seed: int) -> RunOptions:
+    """Clients whose rights and passwords change all the time, while brokers die; nothing else happens."""
+    options = RunOptions.draw(seed, "lite", nodes=3, seconds=12.0)
     shape = attrs.evolve(
         options.shape,
         settings={**SETTINGS, **QUICK_SETTINGS},
@@ -255,18 +255,20 @@ def access(seed: int) -> str:
         session_ms=3000,
     )
     storm = attrs.evolve(options.storm, kinds=("deaths",), power=False)
-    return _run_options(
-        seed,
-        attrs.evolve(
-            options,
-            shape=shape,
-            storm=storm,
-            weather=Weather(),
-            workloads=("produce",),
-            clients=1,
-            duties=("access",),
-        ),
+    return attrs.evolve(
+        options,
+        shape=shape,
+        storm=storm,
+        weather=Weather(),
+        workloads=("produce",),
+        clients=1,
+        duties=("access",),
     )
+
+
+def access(seed: int) -> str:
+    """Aimed: `access_options`."""
+    return _run_options(seed, access_options(seed))
 
 
 def compacted_log(seed: int) -> str:
