@@ -44,6 +44,6 @@ def test_from_no_right_to_some(tmp_path: Path) -> None:
         # The controllers' listener asks the administrator for a certificate, which the file names.
         events = by("admin", "cluster", "events")
         assert events.code == 0, events.err
-        assert "User:client" in events.out
+        assert "t-0 is led again" in events.out
         log = (data / "node-1.log").read_text()
         assert (data / "security" / "client.password").read_text() not in log + events.out

@@ -200,7 +200,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_listener_by_listener_under_load(cluster: Cluster) -> None:
-    """Nobody is without service: what was acknowledged on the way is there once, and strangers get nowhere at the end."""
+    """What was acknowledged on the way is there once, and at the end strangers are shut out."""
     plain = {"bootstrap.servers": cluster.addresses(PLAINTEXT)}
     secured = {
         "bootstrap.servers": cluster.addresses(SECURED),

@@ -1,4 +1,4 @@
-"""Source and sink log in by `kafka.security.*`, over TLS; the password shows in no plan and no error."""
+"""Source and sink log in by `kafka.security.*`, over TLS; plans and errors hide the password."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_wrong_password_is_told_without_it(spark: SparkSession, secured: Secur
 
 
 def test_no_printed_value_has_the_password(secured: SecuredNode) -> None:
-    """What the driver sends to tasks does not show it when it is printed, nor does a refused option."""
+    """Printed settings hide it, and so does the error about a refused option."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     source = SourceOptions.parse({**login(secured), "subscribe": "t"})

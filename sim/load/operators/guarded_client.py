@@ -1,6 +1,6 @@
 """A client that writes and reads as a user whose rights and password an operator changes all the time. PORTED.
 
-It believes nothing and counts nothing: `sim.checks.access` hears its answers, and knows which rights it has at each
+It judges nothing itself: `sim.checks.access` hears its answers, and knows which rights it has at each
 broker. It also asks for what it may never do. Now and then it logs in with an older password, on purpose.
 """
 

@@ -89,7 +89,7 @@ _SECRET = re.compile(
 
 
 def masked(content: str) -> str:
-    """The content without what must not be shown: values of keys that hold secrets."""
+    """The content with the values of secret keys hidden."""
     return _SECRET.sub(r"\1[hidden]", content)
 
 
