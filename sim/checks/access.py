@@ -46,6 +46,9 @@ _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 """Answers that do not say whether the client may."""
 _ADMITTED = (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
+CALM_SECONDS_MAX = 1.0
+"""The longest time from the first node that replays a rule to the last one, where nothing is in their way."""
+
 __all__ = ["Access", "is_allowed"]
 
 
@@ -106,6 +109,10 @@ class Access:
         self._topics: tuple[str, ...] = ()
         self._replayed: dict[str, _Replayed] = {}
         self._logins: dict[SimConn, _Login] = {}
+        self._first_seen: dict[int, float] = {}
+        """When the first node had replayed up to an offset."""
+        self.slowest_seconds = 0.0
+        """The longest time from there until another node had."""
         self.judged = {"let in": 0, "denied": 0, "logged in": 0, "login refused": 0, "lost while waiting": 0}
         """How many answers of each kind were held against the rules."""
 
@@ -127,7 +134,17 @@ class Access:
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
         """Do nothing: answers are looked at as they are sent."""
 
+    def must_be_prompt(self) -> None:
+        """Hold a run without any trouble to `CALM_SECONDS_MAX`. Raises `SafetyViolation`."""
+        if self.slowest_seconds > CALM_SECONDS_MAX:
+            raise SafetyViolation(
+                f"without any trouble a rule came to a node {self.slowest_seconds:.3f} s late"
+            )
+
     def _replay(self, process: _Replayed, image: MetadataImage, delta: MetadataDelta) -> None:
+        first = self._first_seen.setdefault(image.offset, self._world.now)
+        if self._users:
+            self.slowest_seconds = max(self.slowest_seconds, self._world.now - first)
         if image.access is not process.images[-1][1]:
             self._see(process, image)
 

@@ -215,6 +215,8 @@ class ClusterScenario:
             if not done.is_set():
                 raise Liveness(f"seed {world.seed}: the workload {self.own[number]} does not end")
         await self._crew.check()
+        if self.options.profile == "calm":
+            self.watch.access.must_be_prompt()
         await load.find_ends(admin)
         await self._clientele.find_ends(admin)
         await self._readers_must_come_to_the_end(readers)
