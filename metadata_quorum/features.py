@@ -42,16 +42,18 @@ class Release:
     upgraded.
 
     `versions_behind` says by how many versions its answers to clients end before ours. Requests between nodes are
-    exempt. Their versions are fixed by the finalized `metadata.version`, since nodes do not negotiate.
+    exempt. Their versions are fixed by the finalized `metadata.version`, since nodes do not negotiate. The APIs of
+    `versions_kept` end where ours do.
     """
 
     features: Mapping[str, tuple[int, int]]
     versions_behind: int = 0
+    versions_kept: frozenset[int] = frozenset()
 
     def client_versions(self, key: int) -> tuple[int, int]:
         """The first and last version of an API that its brokers answer themselves."""
         first, last = api_versions(key)
-        return first, max(first, last - self.versions_behind)
+        return first, last if key in self.versions_kept else max(first, last - self.versions_behind)
 
 
 THIS_RELEASE = Release(SUPPORTED_FEATURES)

@@ -23,6 +23,7 @@ from typing import Any
 import attrs
 
 from sim.machine.cluster_members import Shape
+from sim.machine.guards import CLIENTS_LOG_IN, draw_guards
 from sim.machine.weather import Weather
 from sim.storm.breakage import BREAKAGES
 from sim.storm.storm_plan import StormPlan
@@ -65,7 +66,15 @@ members come, go and stall (`sim.load.consumers`). At last questions for offsets
 compacted topic (`sim.load.keyed`), and programs that copy a topic in transactions (`sim.load.copying`)."""
 NODES = 3
 """The brokers of a cluster whose shape is not drawn."""
-DUTIES = {"moves": 0.35, "topics": 0.3, "settings": 0.35, "elections": 0.3, "directories": 0.3, "ask": 0.3}
+DUTIES = {
+    "moves": 0.35,
+    "topics": 0.3,
+    "settings": 0.35,
+    "elections": 0.3,
+    "directories": 0.3,
+    "ask": 0.3,
+    "access": 0.25,
+}
 """Operators and the asker of any API (`sim.load.operators`), with the share of the runs that have them. Each is drawn
 by a stream of its own."""
 OPERATED_KINDS = {"rolling": 0.2, "unregister": 0.15, "descriptors": 0.15}
@@ -152,6 +161,9 @@ class RunOptions:
         more_kinds = OPERATED_KINDS | (TRANSACTION_KINDS if "copy" in workloads else {})
         storm = attrs.evolve(storm, kinds=(*storm.kinds, *_drawn_alone(seed, more_kinds)))
         duties = _drawn_alone(seed, DUTIES)
+        if "access" in duties and profile in ("default", "lite", "calm"):
+            guarded, session_ms = draw_guards(Random(f"{seed}/guards"))
+            shape = attrs.evolve(shape, guarded=guarded, session_ms=session_ms)
         drawn = cls(profile, shape, storm, weather, tuple(workloads), 2, delivery_seconds, duties)
         if profile == "default" and seconds is None and nodes is None and controllers is None:
             ages = Random(f"{seed}/hours of age")
@@ -234,6 +246,7 @@ class RunOptions:
             ("voters", attrs.evolve(self.shape, voters=0)),
             ("dynamic_voters", attrs.evolve(self.shape, dynamic_voters=False)),
             ("controllers", attrs.evolve(self.shape, controllers=0)),
+            ("guarded", attrs.evolve(self.shape, guarded=self._guarded_least, session_ms=0)),
         )
         found += [
             (f"shape {name}", attrs.evolve(self, shape=shape))
@@ -246,6 +259,10 @@ class RunOptions:
                 weather = attrs.evolve(self.weather, **{field.name: plain})
                 found.append((f"weather {field.name}", attrs.evolve(self, weather=weather)))
         return found
+
+    @property
+    def _guarded_least(self) -> int:
+        return min(self.shape.guarded, CLIENTS_LOG_IN) if "access" in self.duties else 0
 
     def to_json(self) -> str:
         """One line, with sorted keys: equal options give equal text."""

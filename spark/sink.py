@@ -161,7 +161,8 @@ def _look_up(plan: SinkPlan) -> None:
     settings = plan.settings
     where = plan.properties["bootstrap.servers"]
     try:
-        with Client(where, client_id=settings.client_id, timeout_ms=settings.max_block_ms) as client:
+        config = settings.client_config(fail_fast=True)
+        with Client(where, config=config, timeout_ms=settings.max_block_ms) as client:
             deadline = client.core.now + settings.max_block_ms / 1000
             client.run(topics_with_metadata(client.core, [plan.topic], deadline=deadline, auto_create=True))
     except KafkaError as error:

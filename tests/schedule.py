@@ -77,6 +77,8 @@ SECONDS = {
     "tests/groups/test_group_restart.py": 14,
     "tests/sim/test_cluster_in_sim.py": 13,
     "tests/sim/test_operators.py": 13,
+    "tests/security/test_plaintext_to_secured.py": 25,
+    "tests/sim/test_access_checks.py": 14,
     "tests/sim/test_checks.py": 12,
     "tests/sim/test_alone.py": 12,
     "tests/sim/test_upgrade.py": 12,

@@ -46,7 +46,10 @@ class QuorumSettings:
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
     """(host, port) of nodes to ask for the leader."""
     endpoints: tuple[Endpoint, ...] = ()
-    """The addresses at which this node listens as a controller."""
+    """The addresses at which this node listens as a controller, by the order of `controller.listener.names`."""
+    listener: str | None = None
+    """The name of the listener at which it reaches controllers: the first of `controller.listener.names`.
+    None: at the first endpoint that they name."""
 
 
 @attrs.frozen

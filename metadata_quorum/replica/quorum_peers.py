@@ -8,6 +8,8 @@ broken connection is the first sign that a leader is dead.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from metadata_quorum.ports import PeerChannel, PeerChannels
 from metadata_quorum.raft.messages import Fetch, FetchAnswer, Request
 from metadata_quorum.raft.roles import Follower
@@ -80,12 +82,18 @@ class QuorumPeers:
         driver = self._driver
         if node_id == self._settings.me.node_id and self._settings.endpoints:
             return self._settings.endpoints[0][1:]
-        if node_id in self._addresses:
-            return self._addresses[node_id]
         voter = driver.core.voters.get(node_id)
-        if voter is not None and voter.endpoints:
-            return voter.endpoints[0][1:]
-        return self._bootstrap.get(node_id)
+        endpoints = () if voter is None else voter.endpoints
+        said = self._addresses.get(node_id)
+        # Others name a node by the listener at which they reach it, which may ask for another protocol than ours.
+        if endpoints and (said is None or any(each[1:] == said for each in endpoints)):
+            return self.chosen(endpoints)
+        return self._bootstrap.get(node_id) if said is None else said
+
+    def chosen(self, endpoints: Sequence[wire_messages.Endpoint]) -> tuple[str, int]:
+        """The one of a node's endpoints at which this node reaches it: that of the listener of the same name."""
+        mine = (each for each in endpoints if each[0] == self._settings.listener)
+        return next(mine, endpoints[0])[1:]
 
     async def ask(self, node_id: int, request: Request) -> None:
         """Send a request, and report its answer or its failure to the core."""

@@ -138,7 +138,7 @@ class QuorumRequests:
         self._count += 1
         bytes_max = min(request.max_bytes, FETCH_BYTES_MAX) if isinstance(request, fetch.FetchRequest) else 0
         self._asked[self._count] = _Asked(request, bytes_max, respond)
-        told = [(node_id, listening[0][1:]) for node_id, listening in endpoints.items()]
+        told = [(node_id, self._peers.chosen(listening)) for node_id, listening in endpoints.items()]
         if decoded.epoch < driver.core.epoch:
             told = []
         known = [(node_id, self._peers.said_address_of(node_id)) for node_id, _ in told]
@@ -311,11 +311,7 @@ class QuorumRequests:
         """The levels of `kraft.version` that the new voter supports. Raises `KafkaError` with Kafka's codes."""
         driver = self._driver
         asked = next(
-            (
-                each
-                for each in request.listeners
-                if self._settings.endpoints and each.name == self._settings.endpoints[0][0]
-            ),
+            (each for each in request.listeners if each.name == self._settings.listener),
             request.listeners[0],
         )
         deadline = driver.clock.monotonic() + self._settings.raft.request_timeout_seconds

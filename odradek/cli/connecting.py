@@ -32,6 +32,8 @@ __all__ = [
 
 LOOK_SECONDS_MAX = 3.0
 """Commands that only look say what they can when a node, or the quorum, has been silent for so long."""
+FOR_CONTROLLERS = "odradek.controller."
+"""Before a key of --command-config: it holds for the controllers' listener, which often asks for another proof."""
 PAST = "brokers, leaders and replicas are shown as they were when one last did; that may have changed"
 _PERHAPS_DONE = "the change may have been made anyway: check before you try again"
 
@@ -41,8 +43,18 @@ def security_properties(args: argparse.Namespace) -> dict[str, str]:
     return {
         key: value
         for key, value in _command_config(args).items()
-        if key not in ("bootstrap.servers", "client.id")
+        if key not in ("bootstrap.servers", "client.id") and not key.startswith(FOR_CONTROLLERS)
     }
+
+
+def _controller_properties(args: argparse.Namespace) -> dict[str, str]:
+    """The same for the controllers' listener, where keys with the prefix go before those without."""
+    own = {
+        key.removeprefix(FOR_CONTROLLERS): value
+        for key, value in _command_config(args).items()
+        if key.startswith(FOR_CONTROLLERS)
+    }
+    return {**security_properties(args), **own}
 
 
 def bootstrap_of(args: argparse.Namespace) -> str:
@@ -68,12 +80,11 @@ def _command_config(args: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def _client(args: argparse.Namespace, address: str) -> Client:
+def _client(args: argparse.Namespace, address: str, properties: dict[str, str]) -> Client:
     """A client by the common options. Raises `CliError`."""
     from odradek.client.shells.blocking import Client
 
     config, timeout_ms = None, int(args.timeout * 1000)
-    properties = security_properties(args)
     try:
         if properties:
             from odradek.client.core.client_keys import AdminSettings
@@ -97,7 +108,7 @@ def connected(args: argparse.Namespace) -> Iterator[Client]:
     from odradek.client.errors import ClientError
     from wire.errors import KafkaError
 
-    client = _client(args, bootstrap_of(args))
+    client = _client(args, bootstrap_of(args), security_properties(args))
     try:
         with client:
             yield client
@@ -115,7 +126,7 @@ def connected_to_controller(
         raise CliError("the quorum has no leader just now, or does not say where it listens: try again")
     listener, host, port = leader.endpoints[0]
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    with _client(args, address) as controller:
+    with _client(args, address, _controller_properties(args)) as controller:
         yield controller, listener
 
 

@@ -77,7 +77,7 @@ class DevSecurity:
             "inter.broker.listener.name": "BROKERS",
             "sasl.enabled.mechanisms": MECHANISM,
             "authorizer.class.name": _AUTHORIZER,
-            "super.users": f"User:{USERS[0]};User:CN={NODE_NAME}",
+            "super.users": f"User:{USERS[0]};User:CN={NODE_NAME};User:CN={USERS[0]}",
             "odradek.scram.secret": (self.directory / "scram.secret").read_text(),
             "delegation.token.secret.key": (self.directory / _TOKEN_SECRET).read_text(),
             "ssl.keystore.type": "PEM",
@@ -100,6 +100,12 @@ class DevSecurity:
             "ssl.truststore.location": str(self.directory / "authority.pem"),
             "ssl.truststore.type": "PEM",
         }
+        if user == USERS[0]:  # the controllers' listener asks for a certificate
+            keys |= {
+                "odradek.controller.security.protocol": "SSL",
+                "odradek.controller.ssl.keystore.location": str(self.directory / "admin.pem"),
+                "odradek.controller.ssl.keystore.type": "PEM",
+            }
         text = "".join(f"{key}={value}\n" for key, value in keys.items())
         _write_secret(self.data / f"{user}.properties", text.encode())
 
@@ -114,13 +120,13 @@ def _write_secret(path: Path, data: bytes) -> None:
 
 
 def _make_certificates(write: Callable[[str, bytes], None]) -> None:
-    """An authority, and one certificate for all nodes of this machine."""
+    """An authority, one certificate for all nodes of this machine, and one for the administrator."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-    authority_key, node_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    authority_key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "odradek dev authority")])
     authority = (
         _begin(issuer, issuer, authority_key)
@@ -128,24 +134,26 @@ def _make_certificates(write: Callable[[str, bytes], None]) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NODE_NAME)])
     names = [
         x509.DNSName("localhost"),
         x509.IPAddress(ip_address("127.0.0.1")),
         x509.IPAddress(ip_address("::1")),
     ]
-    node = (
-        _begin(subject, issuer, node_key)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
+    for file, common_name in (("node.pem", NODE_NAME), ("admin.pem", USERS[0])):
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
+        own_key = ec.generate_private_key(ec.SECP256R1())
+        certificate = (
+            _begin(subject, issuer, own_key)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
+            )
+            .sign(authority_key, hashes.SHA256())
         )
-        .sign(authority_key, hashes.SHA256())
-    )
-    key = node_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        key = own_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        write(file, key + certificate.public_bytes(Encoding.PEM))
     write("authority.pem", authority.public_bytes(Encoding.PEM))
-    write("node.pem", key + node.public_bytes(Encoding.PEM))
 
 
 def _begin(subject: Name, issuer: Name, key: EllipticCurvePrivateKey) -> CertificateBuilder:

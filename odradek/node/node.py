@@ -310,10 +310,10 @@ class Node:
 
     def _controller_endpoints(self) -> tuple[tuple[str, str, int], ...]:
         """The endpoints of this node's controller; with port 0 in the file, the port that the system chose."""
-        voter = self._config.voter
-        if voter is None:
-            return ()
-        return ((voter.listener, voter.host, voter.port or self._ports[voter.listener]),)
+        return tuple(
+            (each.listener, each.host, each.port or self._ports[each.listener])
+            for each in self._config.controller_endpoints
+        )
 
     async def _catch_up(self, metadata: MetadataService) -> None:
         """Wait for a leader, and until the image is as new as its log; log what is missing."""

@@ -20,7 +20,7 @@ from wire.batches.batch_header import iter_batches
 from wire.messages.fetch import FetchRequest, FetchResponse
 from wire.topic_partition import TopicIdPartition
 
-__all__ = ["ServedRecords", "is_replica"]
+__all__ = ["ServedRecords", "end_of", "is_replica"]
 
 READ_COMMITTED = 1
 
@@ -77,7 +77,7 @@ class ServedRecords:
                         f"{name}: {member.name} tells a consumer of high watermark {part.high_watermark}, "
                         f"and has {highest.high_watermark}"
                     )
-                end_offset = _end_of(part.records)
+                end_offset = end_of(part.records)
                 self.batches_seen += end_offset >= 0
                 if end_offset > limit:
                     raise SafetyViolation(
@@ -105,7 +105,7 @@ class ServedRecords:
         return highest
 
 
-def _end_of(records: Any) -> int:
+def end_of(records: Any) -> int:
     """The offset behind the last whole batch; -1 for none. What a disk has damaged ends there."""
     end_offset = -1
     try:

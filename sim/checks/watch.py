@@ -33,6 +33,7 @@ from odradek.node.connections.answer_queue import SEND_QUEUE_BYTES_MAX
 from odradek.node.connections.answers import HELD_BYTES_MAX, PARKED_MAX, SLOTS_MAX
 from odradek.node.connections.connection_loop import FRAMES_PER_TURN
 from odradek.node.node import Node
+from sim.checks.access import Access
 from sim.checks.availability import Availability
 from sim.checks.derived_state import DerivedState
 from sim.checks.groups.fenced_members import FencedMembers
@@ -72,6 +73,11 @@ WAITING_TASKS_MAX = 10_000
 """The most tasks of one node that may wait for something."""
 ANSWER_BYTES_MAX = 16 << 20
 """The largest answer that the clients of a run ask for, beside what may wait."""
+GUARDED_APIS = (
+    *(ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.METADATA, ApiKey.PRODUCE, ApiKey.FETCH),
+    *(ApiKey.CREATE_TOPICS, ApiKey.CREATE_ACLS),
+)
+"""What `sim.checks.access` hears."""
 _METADATA = TopicIdPartition(b"metadata", 0)
 
 __all__ = ["Watch"]
@@ -142,6 +148,9 @@ class Watch:
             self.derived_state,
             self.transactions,
         )
+        self.access = Access(processes, cluster.shape.session_ms)
+        if cluster.shape.guarded:
+            self.checks += (self.access,)
         self.availability = Availability(processes)
         self.tap = Wiretap(self._world.refute)
         self.tap.listen(ApiKey.FETCH, self.served_records)
@@ -154,6 +163,9 @@ class Watch:
         self.fenced_members = FencedMembers(processes)
         for api in (ApiKey.JOIN_GROUP, ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT):
             self.tap.listen(api, self.fenced_members)
+        if cluster.shape.guarded:
+            for api in GUARDED_APIS:
+                self.tap.listen(api, self.access)
 
     def begin(self) -> None:
         """Look, and listen, from now on, until the run ends."""

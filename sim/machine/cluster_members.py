@@ -24,6 +24,7 @@ from odradek.client.core.client_config import ClientConfig
 from odradek.client.errors import ClientError
 from odradek.client.shells.aio import AsyncClient
 from odradek.node.configuration.node_config import NodeConfig
+from sim.machine.guards import SASL, SASL_PORT, guarded_settings
 from sim.machine.members import Member
 from sim.machine.releases import OLDER_LEVELS, OLDER_RELEASE
 from sim.machine.world import World
@@ -65,6 +66,10 @@ class Shape:
     """The number of racks, over which brokers are spread in turns; 0: each broker is in a rack of its own."""
     broker_log_dirs: tuple[int, ...] = ()
     """Log directories of each broker, in order; empty: `log_dirs` of them everywhere."""
+    guarded: int = 0
+    """Who has to log in (`sim.machine.guards`); 0: nobody, and everybody may do everything."""
+    session_ms: int = 0
+    """How long a login of a guarded cluster lasts; 0: for ever."""
 
     @classmethod
     def draw(cls, random: Random, nodes: int = 3, controllers: int | None = None) -> Shape:
@@ -308,6 +313,8 @@ class Cluster:
         settings = dict(self.shape.settings)
         if is_broker:
             listeners.append(f"PLAINTEXT://{name}:{BROKER_PORT}")
+            if self.shape.guarded:
+                listeners.append(f"{SASL}://{name}:{SASL_PORT}")
             racks = self.shape.racks or self.shape.nodes
             settings["broker.rack"] = f"rack-{(node_id - 1) % racks + 1}"
         if is_voter:
@@ -321,6 +328,8 @@ class Cluster:
             "log.dirs": ",".join(DATA[: self._log_dirs_of(node_id)]),
             **settings,
         }
+        if self.shape.guarded:
+            properties |= guarded_settings(self.shape.guarded, self.shape.session_ms, listeners)
         if self.shape.dynamic_voters:
             servers = ",".join(f"{host}:{CONTROLLER_PORT}" for host in self._voters.values())
             properties["controller.quorum.bootstrap.servers"] = servers

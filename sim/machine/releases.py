@@ -8,9 +8,13 @@ from metadata_quorum.features import (
     TRANSACTION_VERSION,
     Release,
 )
+from wire.api_keys import ApiKey
 
 OLDER_RELEASE = Release(
-    {**SUPPORTED_FEATURES, ELIGIBLE_LEADER_REPLICAS: (0, 0), TRANSACTION_VERSION: (0, 1)}, versions_behind=1
+    {**SUPPORTED_FEATURES, ELIGIBLE_LEADER_REPLICAS: (0, 0), TRANSACTION_VERSION: (0, 1)},
+    versions_behind=1,
+    # Before version 1, tokens are bare frames (KIP-152), which our clients do not speak.
+    versions_kept=frozenset({ApiKey.SASL_HANDSHAKE}),
 )
 OLDER_LEVELS = {ELIGIBLE_LEADER_REPLICAS: 0, TRANSACTION_VERSION: 1}
 """The feature levels of a cluster that begins with nodes of the release before."""

@@ -26,6 +26,7 @@ from sim.checks.watch import Watch
 from sim.history import History, SafetyViolation
 from sim.load import pipelining
 from sim.load.operators import Operator, moves
+from sim.load.operators.access import USERS
 from sim.load.operators.crew import Crew, load_topics
 from sim.load.own_workload import OwnWorkload
 from sim.load.producers import varied
@@ -190,6 +191,8 @@ class ClusterScenario:
             await each.setup(load)
         await self._must_be_whole("after the topic was created", START_SECONDS_MAX)
         await self._crew.setup()
+        if (access := self._crew.access) is not None:
+            self.watch.access.watch(USERS, access.topics, access.passwords)
         world.spawn(watch_quorum, cluster, self.committed)
         half = (len(self._producers) + 1) // 2
         readers_named = ("reader",) if "consume" in self.options.workloads else ()
@@ -212,6 +215,8 @@ class ClusterScenario:
             if not done.is_set():
                 raise Liveness(f"seed {world.seed}: the workload {self.own[number]} does not end")
         await self._crew.check()
+        if self.options.profile == "calm":
+            self.watch.access.must_be_prompt()
         await load.find_ends(admin)
         await self._clientele.find_ends(admin)
         await self._readers_must_come_to_the_end(readers)
@@ -272,6 +277,7 @@ class ClusterScenario:
             ),
             **self._clientele.figures(),
             **self._crew.figures(),
+            **{f"access {name}": times for name, times in self.watch.access.statistics().items() if times},
             "snapshots": sum(cluster.snapshot_end(member) > 0 for member in cluster.members),
         }
 

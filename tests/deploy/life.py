@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import confluent_kafka.admin as admins
 
 from tests.deploy.hosts import Hosts, hosts_in, refused_by_the_machine
-from tests.deploy.load import Load
+from tests.deploy.load import TOPIC, Load
 from tests.deploy.playbooks import Outcome, Playbooks
 from tests.deploy.releases import BROKEN, NEW, OLD
 
@@ -49,6 +50,8 @@ class Life:
     playbooks: Playbooks
     load: Load
     loaded: bool = False
+    secured: bool = False
+    """True once the hosts ask the cluster by their certificate."""
     steps: list[Step] = attrs.field(factory=list)
 
     @contextmanager
@@ -76,7 +79,13 @@ class Life:
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"{self.hosts[name].address}:9092" for name in self.told)
+        port = 9096 if self.secured else 9092
+        return ",".join(f"{self.hosts[name].address}:{port}" for name in self.told)
+
+    def started(self, name: str) -> str:
+        """When the first node of a host was started."""
+        asked = f"systemctl show --property=ExecMainStartTimestampMonotonic odradek@{self.hosts[name].number}"
+        return self.hosts.ssh(name, asked) or ""
 
     def status(self) -> dict[str, Any]:
         """`odradek cluster status --json`, asked on a host that answers."""
@@ -84,6 +93,8 @@ class Life:
             if self.hosts[name].process is None:
                 continue
             command = f"{_ODRADEK} cluster status --json --timeout 10 --bootstrap-server {self.bootstrap}"
+            if self.secured:
+                command += " --command-config /etc/odradek/operator.properties"
             answer = self.hosts.ssh(name, command, check=False)
             if answer is not None:
                 found: dict[str, Any] = json.loads(answer)
@@ -457,6 +468,63 @@ def look_and_keep(life: Life) -> None:
         assert archive.stat().st_size > 1000
 
 
+def secure(life: Life) -> None:
+    """A plaintext cluster goes to SASL_SSL, listener by listener; then its certificates are made anew."""
+    variables = life.playbooks.inventory["vars"]
+    secrets = life.hosts.work / "secrets"
+    variables["odradek_secrets"] = str(secrets)
+    with life.step("secured listeners beside the others"):
+        variables["odradek_security"] = "beside"
+        shown = life.playbooks.run("reconfigure", "--diff").output
+        secret = (secrets / "scram.secret").read_text().strip()
+        assert secret not in shown
+        assert "PRIVATE KEY" not in shown
+        assert life.playbooks.run("reconfigure").changed == 0
+        for name in life.told:
+            number = life.hosts[name].number
+            asked = f"stat -c %a /etc/odradek/tls/node.pem /etc/odradek/node-{number}.properties"
+            assert (life.hosts.ssh(name, asked) or "").split() == ["600", "600"]
+    with life.step("clients move to SASL_SSL"):
+        password = "secret of the load"
+        scram = admins.ScramCredentialInfo(admins.ScramMechanism.SCRAM_SHA_512, 4096)
+        wanted = admins.UserScramCredentialUpsertion("load", scram, password.encode())
+        admin = admins.AdminClient({"bootstrap.servers": life.bootstrap})
+        admin.alter_user_scram_credentials([wanted])["load"].result(30)
+        variables["odradek_acls"] = [
+            {"user": "load", "operation": "write", "topic": TOPIC},
+            {"user": "load", "operation": "read", "topic": TOPIC},
+            {"user": "load", "operation": "read", "group": "*"},
+            {"user": "gone", "operation": "read", "topic": TOPIC, "state": "absent"},
+        ]
+        assert life.playbooks.run("access").changed == 1
+        assert life.playbooks.run("access").changed == 0
+        secured = ",".join(f"{life.hosts[name].address}:9095" for name in life.told)
+        keys = {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": "load",
+            "sasl.password": password,
+            "ssl.ca.location": str(secrets / "authority.pem"),
+        }
+        life.load.move(secured, keys)
+    with life.step("nodes reach each other by the secured listeners"):
+        variables["odradek_security"] = "within"
+        life.secured = True
+        life.playbooks.run("reconfigure")
+    with life.step("the plaintext listeners are gone"):
+        variables["odradek_security"] = "only"
+        life.playbooks.run("reconfigure")
+        for name in life.told:
+            asked = "python3 -c 'import socket; socket.create_connection((\"{}\", {}), 5)' 2>&1 | tail -1"
+            for port in (9092, 9093):
+                refused_there = life.hosts.ssh(name, asked.format(life.hosts[name].address, port))
+                assert "refused" in (refused_there or ""), (name, port, refused_there)
+    with life.step("certificates made anew, without a restart"):
+        before = {name: life.started(name) for name in life.told}
+        life.playbooks.run("rotate_certificates")
+        assert {name: life.started(name) for name in life.told} == before
+
+
 SHORT = (birth, again, reconfigure)
 WHOLE = (
     bad_input,
@@ -474,4 +542,5 @@ WHOLE = (
     drain,
     rollback,
     look_and_keep,
+    secure,
 )

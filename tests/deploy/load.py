@@ -33,6 +33,8 @@ class Load:
 
     bootstrap: str
     replicas: int = 3
+    keys: dict[str, Any] = attrs.field(factory=dict)
+    """The keys of security with which clients come."""
     producers: int = 2
     records_per_second: int = 100
     """The rate of all producers together."""
@@ -56,16 +58,35 @@ class Load:
             [NewTopic(TOPIC, num_partitions=_PARTITIONS, replication_factor=self.replicas)]
         )
         made[TOPIC].result(_DELIVERY_SECONDS)
-        for number in range(self.producers):
-            self._threads.append(threading.Thread(target=self._write, args=(number,), daemon=True))
+        self._set_to_work()
+
+    def _set_to_work(self) -> None:
+        first = len(self._threads)
+        threads = [
+            threading.Thread(target=self._write, args=(first + number,), daemon=True)
+            for number in range(self.producers)
+        ]
+        self._threads += threads
         self._readers.append(threading.Thread(target=self._read_along, daemon=True))
-        for thread in (*self._threads, *self._readers):
+        for thread in (*threads, self._readers[-1]):
             thread.start()
+
+    def move(self, bootstrap: str, keys: dict[str, Any]) -> None:
+        """End all clients, and go on with others that come elsewhere and with these keys."""
+        self._stop.set()
+        self._stop_reading.set()
+        for thread in (*self._threads, *self._readers):
+            thread.join()
+        self.bootstrap, self.keys = bootstrap, keys
+        self._stop.clear()
+        self._stop_reading.clear()
+        self._set_to_work()
 
     def _write(self, number: int) -> None:
         producer = confluent_kafka.Producer(
             {
                 **_QUIET,
+                **self.keys,
                 "bootstrap.servers": self.bootstrap,
                 "client.id": f"writer-{number}",
                 "acks": "all",
@@ -108,6 +129,7 @@ class Load:
         consumer = confluent_kafka.Consumer(
             {
                 **_QUIET,
+                **self.keys,
                 "bootstrap.servers": self.bootstrap,
                 "group.id": "along",
                 "auto.offset.reset": "earliest",
@@ -175,7 +197,13 @@ class Load:
     def _read_all(self) -> dict[tuple[int, int], str]:
         """Value by partition and offset of everything in the topic."""
         consumer = confluent_kafka.Consumer(
-            {**_QUIET, "bootstrap.servers": self.bootstrap, "group.id": "judge", "enable.auto.commit": False}
+            {
+                **_QUIET,
+                **self.keys,
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "judge",
+                "enable.auto.commit": False,
+            }
         )
         there: dict[tuple[int, int], str] = {}
         ends = {}

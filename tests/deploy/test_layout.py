@@ -117,3 +117,29 @@ def test_disks_that_are_not_known_yet() -> None:
 def test_nobody_votes() -> None:
     """An inventory without a quorum is refused."""
     assert "0 nodes vote" in " ".join(layout(inventory(voters=0))["problems"])
+
+
+@pytest.mark.parametrize(
+    ("stage", "clients", "controllers"),
+    [("plaintext", 9092, 9093), ("beside", 9092, 9093), ("within", 9096, 9097), ("only", 9096, 9097)],
+)
+def test_stages_of_security(stage: str, clients: int, controllers: int) -> None:
+    """From the stage on in which nodes reach each other securely, so do the operator's commands."""
+    told = inventory()
+    for values in told.values():
+        values["odradek_security"] = stage
+    plan = layout(told)
+    assert plan["problems"] == []
+    assert plan["bootstrap"].split(",")[0] == f"192.0.2.1:{clients}"
+    assert plan["controller_bootstrap"].split(",")[0] == f"192.0.2.1:{controllers}"
+    assert bool(plan["environment"]) is (stage in ("within", "only"))
+
+
+def test_one_stage_for_all() -> None:
+    """Hosts of two stages, or of one that there is not, are refused."""
+    told = inventory()
+    told["host1"]["odradek_security"] = "only"
+    assert "must be the same on all hosts" in layout(told)["problems"][0]
+    for values in told.values():
+        values["odradek_security"] = "tls"
+    assert "one of plaintext, beside, within, only" in layout(told)["problems"][0]

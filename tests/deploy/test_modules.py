@@ -158,7 +158,8 @@ def test_files_are_put_back(files: ModuleType, tmp_path: Path) -> None:
 def test_a_file_is_as_wanted(files: ModuleType, tmp_path: Path) -> None:
     """Content, mode and owner count: a file that is as wanted is not written again."""
     path = tmp_path / "deep" / "file"
-    files._write(str(path), "content\n", 0o640, 0)
-    assert files._is_as_wanted(str(path), "content\n", 0o640, 0)
-    assert not files._is_as_wanted(str(path), "content\n", 0o644, 0)
-    assert not files._is_as_wanted(str(path), "other\n", 0o640, 0)
+    files._write(str(path), "content\n", 0o640, 0, 0)
+    assert files._is_as_wanted(str(path), "content\n", 0o640, 0, 0)
+    assert not files._is_as_wanted(str(path), "content\n", 0o644, 0, 0)
+    assert not files._is_as_wanted(str(path), "content\n", 0o640, 1, 0)
+    assert not files._is_as_wanted(str(path), "other\n", 0o640, 0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.bugs_of_access import MUTANTS_OF_ACCESS
 from tests.mutants.bugs_of_cleaning import MUTANTS_OF_CLEANING
 from tests.mutants.bugs_of_parts import MUTANTS_OF_PARTS
 from tests.mutants.bugs_of_rules import MUTANTS_OF_RULES
@@ -341,6 +342,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "cluster",
         40,
     ),
+    *MUTANTS_OF_ACCESS,
     *MUTANTS_OF_CLEANING,
     *MUTANTS_OF_PARTS,
     *MUTANTS_OF_RULES,

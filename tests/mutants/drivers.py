@@ -22,6 +22,7 @@ from sim.alone.quorum import quorum_alone
 from sim.alone.raft_alone import RaftPlan
 from sim.load.keyed.keying import CLOCK_KINDS
 from sim.machine.cluster_members import QUICK_SETTINGS, SETTINGS, Shape
+from sim.machine.guards import CLIENTS_LOG_IN
 from sim.machine.network import SimConn
 from sim.machine.weather import Weather
 from sim.options import TRANSACTION_SETTINGS, RunOptions
@@ -251,6 +252,34 @@ def _copy(seed: int, *kinds: str) -> str:
     )
 
 
+def access_options(seed: int) -> RunOptions:
+    """Clients whose rights and passwords change all the time, while brokers die; nothing else happens."""
+    options = RunOptions.draw(seed, "lite", nodes=3, seconds=12.0)
+    shape = attrs.evolve(
+        options.shape,
+        settings={**SETTINGS, **QUICK_SETTINGS},
+        log_dirs=1,
+        older=0,
+        guarded=CLIENTS_LOG_IN,
+        session_ms=3000,
+    )
+    storm = attrs.evolve(options.storm, kinds=("deaths",), power=False)
+    return attrs.evolve(
+        options,
+        shape=shape,
+        storm=storm,
+        weather=Weather(),
+        workloads=("produce",),
+        clients=1,
+        duties=("access",),
+    )
+
+
+def access(seed: int) -> str:
+    """Aimed: `access_options`."""
+    return _run_options(seed, access_options(seed))
+
+
 def compacted_log(seed: int) -> str:
     """Aimed: one log that is cleaned over and over, with crashes at any call to its disk; a hundred schedules."""
 
@@ -296,5 +325,6 @@ DRIVERS: Mapping[str, Driver] = {
     "keyed": keyed,
     "copy": copy,
     "endings": endings,
+    "access": access,
     "compacted_log": compacted_log,
 }

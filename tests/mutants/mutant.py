@@ -26,6 +26,8 @@ AREAS = {
     "data_plane.transactions": "transactions",
     "data_plane": "replication",
     "odradek.client": "client",
+    "odradek.security": "security",
+    "odradek.node.entrances": "security",
     "odradek.node": "replication",
 }
 """Areas by the first package that a function's module begins with."""

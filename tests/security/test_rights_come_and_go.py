@@ -102,6 +102,18 @@ def test_the_command_line_gives_shows_explains_and_takes(bootstrap: str) -> None
     assert odradek("acl", "remove", bootstrap=bootstrap).code == 2
 
 
+def test_one_rule_of_several_alike_is_removed(bootstrap: str) -> None:
+    """`acl remove --exact` takes the rule that `add` makes of the same options, and leaves its likes."""
+    rule = ("--user", "erin", "--operation", "read", "--topic", "alike")
+    for more in ((), ("--prefixed",), ("--deny",)):
+        assert odradek("acl", "add", *rule, *more, bootstrap=bootstrap).code == 0
+    removed = odradek("acl", "remove", "--exact", *rule, "--json", bootstrap=bootstrap).json()["acls"]
+    assert [(each["pattern_type"], each["permission"]) for each in removed] == [("literal", "allow")]
+    assert odradek("acl", "remove", "--deny", *rule, bootstrap=bootstrap).code == 2
+    left = odradek("acl", "remove", *rule, "--json", bootstrap=bootstrap).json()["acls"]
+    assert len(left) == 2
+
+
 def test_an_operation_that_a_resource_has_not_is_refused(bootstrap: str) -> None:
     """A typing error ends with usage, before it becomes a rule without effect."""
     wrong = odradek("acl", "add", "--user", "a", "--operation", "create", "--group", "g", bootstrap=bootstrap)

@@ -40,6 +40,12 @@ def register(groups: Groups) -> None:
     add_connection_options(add)
     remove = add_command(commands, "remove", _remove, "remove the rules that match")
     _add_rule_options(remove)
+    remove.add_argument(
+        "--exact",
+        action="store_true",
+        help="only the rules that `acl add` makes of the same options (otherwise all that these options match)",
+    )
+    remove.add_argument("--deny", action="store_true", help="with --exact: the rule is a denial")
     remove.add_argument("--dry-run", action="store_true", help="only show the rules")
     add_connection_options(remove)
     check = add_command(
@@ -154,6 +160,15 @@ def _filters(args: argparse.Namespace) -> list[AclFilter]:
     ]
 
 
+def _exact_filters(args: argparse.Namespace) -> list[AclFilter]:
+    """A filter for each rule that these options make."""
+    import attrs
+
+    from odradek.security.acls.acl_requests import AclFilter
+
+    return [AclFilter(*attrs.astuple(rule)) for rule in _rules(args)]
+
+
 def _document(acl: Acl) -> dict[str, str]:
     from odradek.security.acls.rules import Operation, PatternType, Permission, ResourceType
 
@@ -213,7 +228,9 @@ def _add(args: argparse.Namespace) -> int:
 
 
 def _remove(args: argparse.Namespace) -> int:
-    filters = _filters(args)
+    filters = _exact_filters(args) if args.exact else _filters(args)
+    if args.deny and not args.exact:
+        raise CliError("--deny goes with --exact", USAGE)
     if not (args.user or args.operation or args.host or _resources(args)):
         raise CliError("say which rules: give --user, --operation, --host or a resource", USAGE)
     with connected(args) as client:

@@ -67,13 +67,18 @@ T = TypeVar("T")
 
 
 def _asked(question: Callable[[], T]) -> T | None:
-    """The answer; None where the cluster cannot give one now. The status is then shown without it."""
+    """The answer; None where the cluster cannot give one now. The status is then shown without it.
+
+    A refusal for lack of rights is none of those, and comes out.
+    """
     from odradek.client.errors import ClientError
-    from wire.errors import KafkaError
+    from wire.errors import ErrorCode, KafkaError
 
     try:
         return question()
-    except (KafkaError, ClientError):
+    except (KafkaError, ClientError) as error:
+        if isinstance(error, KafkaError) and error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise
         return None
 
 

@@ -153,8 +153,8 @@ class NodeConfig:
     inter_broker_listener_name: str
     log_dirs: tuple[str, ...]
     metadata_log_dir: str
-    voter: VoterEndpoint | None
-    """The endpoint at which other nodes find this node's controller; None for a node that is only a broker."""
+    controller_endpoints: tuple[VoterEndpoint, ...]
+    """The endpoints at which other nodes find this node's controller, by the order of `controller.listener.names`."""
     static_voters: tuple[StaticVoter, ...]
     """`controller.quorum.voters`; empty where the voters stand in the metadata log (KIP-853)."""
     bootstrap_servers: tuple[tuple[str, int], ...]
@@ -224,6 +224,11 @@ class NodeConfig:
         value = self.values[key]
         assert value is None or isinstance(value, str), f"{key} is no text"
         return value
+
+    @property
+    def voter(self) -> VoterEndpoint | None:
+        """The endpoint of this node's controller that a new voter begins with; None for a node that is only a broker."""
+        return self.controller_endpoints[0] if self.controller_endpoints else None
 
     @property
     def rack(self) -> str | None:
@@ -318,7 +323,11 @@ def _check(explicit: dict[str, str], secrets: Mapping[str, str]) -> NodeConfig:
         inter_broker_listener_name=inter_broker,
         log_dirs=log_dirs,
         metadata_log_dir=metadata_dir,
-        voter=_voter(values, listeners, controller_names, static_voters, node_id),
+        controller_endpoints=tuple(
+            endpoint
+            for name in controller_names
+            if (endpoint := _voter(values, listeners, name, static_voters, node_id)) is not None
+        ),
         static_voters=static_voters,
         bootstrap_servers=bootstrap_servers,
         metrics_address=_metrics_address(str(values[METRICS_LISTENER])),
@@ -559,13 +568,11 @@ def _inter_broker_listener(
 def _voter(
     values: Mapping[str, ConfigValue],
     listeners: tuple[ListenerConfig, ...],
-    controller_names: tuple[str, ...],
+    name: str,
     static_voters: tuple[StaticVoter, ...],
     node_id: int,
 ) -> VoterEndpoint | None:
-    """The address for other nodes: the advertised one of the first controller listener, else the one that it listens
-    on."""
-    name = controller_names[0]
+    """The address of a controller listener for other nodes: the advertised one, else the one that it listens on."""
     own = next((each for each in listeners if each.name == name), None)
     if own is None:
         return None

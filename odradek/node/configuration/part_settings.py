@@ -103,7 +103,15 @@ def metadata_settings(
     """`me` and `bootstrap`, the first records, are what the log directory says; `endpoints` what this node listens on."""
     layers = config.config_layers
     raft = settings_of(RaftConfig, layers)
-    quorum = QuorumSettings(me, cluster_id, raft, _static_voters(config), config.bootstrap_servers, endpoints)
+    quorum = QuorumSettings(
+        me,
+        cluster_id,
+        raft,
+        _static_voters(config),
+        config.bootstrap_servers,
+        endpoints,
+        config.controller_listener_names[0],
+    )
     snapshots = settings_of(SnapshotSettings, layers)
     controller = config.controller_settings() if config.is_controller else None
     return MetadataSettings(quorum, controller, snapshots, bootstrap, config.release)

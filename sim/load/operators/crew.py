@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from odradek.env.ports import Event
 from sim.load.operators import moves
+from sim.load.operators.access import Access
 from sim.load.operators.asker import Asker
 from sim.load.operators.directories import Directories
 from sim.load.operators.duty import Duty, Site
@@ -23,6 +24,7 @@ OPERATORS: Mapping[str, type[Duty]] = {
     "elections": Elections,
     "directories": Directories,
     "ask": Asker,
+    "access": Access,
 }
 MOVING_KINDS = ("operator", "wipes", "dying", "rot", "full")
 """Kinds of trouble that put replicas into other directories, too."""
@@ -54,6 +56,12 @@ class Crew:
             if isinstance(operator, Directories):
                 operator.replicas_stay = self._replicas_stay
             await operator.setup()
+
+    @property
+    def access(self) -> Access | None:
+        """The operator of rights, if there is one."""
+        found = self.operators.get("access")
+        return found if isinstance(found, Access) else None
 
     def start(self) -> None:
         """Set them to work."""

@@ -132,6 +132,11 @@ class MoveProgress:
     bytes: int
 
 
+def _is_refused(error: Exception) -> bool:
+    """True if the caller may not ask: waiting does not mend that."""
+    return isinstance(error, KafkaError) and error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
 def survey_cluster(
     core: ClientCore, *, patience: float | None = None, measured: bool = True
 ) -> Operation[ClusterSurvey]:
@@ -149,8 +154,8 @@ def survey_cluster(
     is_current = True
     try:
         reassignments = yield from list_partition_reassignments(core, timeout=patience)
-    except (KafkaError, ClientError):
-        if patience is None:
+    except (KafkaError, ClientError) as error:
+        if patience is None or _is_refused(error):
             raise
         is_current = False
     alive = [broker.node_id for broker in cluster.brokers if broker.node_id not in cluster.fenced]

@@ -34,7 +34,12 @@ _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{22}\Z")
 _DISK_NAME = re.compile(r"[a-z0-9]{1,8}\Z")
 _ROLES = ("broker,controller", "broker", "controller")
 _PORTS_PER_NODE = 10
+_SECURED_PORTS = {"secured_port": 9095, "brokers_port": 9096, "controller_ssl_port": 9097}
+OPERATOR_KEYS = "/etc/odradek/operator.properties"
+"""The client's keys by which a host asks the cluster: its own certificate."""
 DISCOVER = "discover"
+PLAINTEXT, BESIDE, WITHIN, ONLY = STAGES = ("plaintext", "beside", "within", "only")
+"""How far a cluster is secured: not at all, secured listeners beside the others, nodes among themselves too, nothing else."""
 
 
 def directory_id(cluster_id: str, node_id: int) -> str:
@@ -67,14 +72,27 @@ def layout(variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             f"{len(voters)} nodes vote: a majority needs an odd number of them; set odradek_voter on one, three or five."
         )
     problems += _shared_hosts(nodes)
-    servers = [f"{node['address']}:{node['controller_port']}" for node in voters]
+    stages = sorted({str(values.get("odradek_security") or PLAINTEXT) for values in variables.values()})
+    stage = stages[0]
+    if len(stages) > 1 or stage not in STAGES:
+        problems.append(
+            f"odradek_security is {', '.join(stages)}: it must be the same on all hosts, one of {', '.join(STAGES)}."
+        )
+    reached_securely = stage in (WITHIN, ONLY)
+    for node in nodes:
+        node["asked_port"] = node["brokers_port" if reached_securely else "client_port"]
+    controller_port = "controller_ssl_port" if reached_securely else "controller_port"
+    servers = [f"{node['address']}:{node[controller_port]}" for node in voters]
     return {
         "cluster_id": cluster_id,
         "nodes": nodes,
         "brokers": sorted(node["id"] for node in nodes if "broker" in node["roles"]),
         "voters": sorted(node["id"] for node in voters),
+        "security": stage,
+        # The environment of commands that ask the cluster.
+        "environment": {"ODRADEK_COMMAND_CONFIG": OPERATOR_KEYS} if reached_securely else {},
         "bootstrap": ",".join(
-            f"{node['address']}:{node['client_port']}" for node in nodes if "broker" in node["roles"]
+            f"{node['address']}:{node['asked_port']}" for node in nodes if "broker" in node["roles"]
         ),
         "controller_bootstrap": ",".join(servers),
         "initial_controllers": ",".join(
@@ -142,6 +160,10 @@ def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list
                 "metrics_port": int(
                     node.get("metrics_port") or int(values.get("odradek_metrics_port", 9094)) + shift
                 ),
+                **{
+                    name: int(values.get(f"odradek_{name}", port)) + shift
+                    for name, port in _SECURED_PORTS.items()
+                },
                 "roles": roles,
                 "voter": voter,
                 "disks": mine,

@@ -32,6 +32,10 @@ options:
         description: Its group.
         type: str
         default: root
+      owner:
+        description: Its owner.
+        type: str
+        default: root
   keep:
     description: Directory that gets the former version of each file that changes; see C(restore).
     type: path
@@ -62,6 +66,8 @@ paths:
 
 import grp
 import os
+import pwd
+import re
 import shutil
 import stat
 import tempfile
@@ -77,21 +83,31 @@ def _read(path: str) -> str | None:
         return None
 
 
-def _is_as_wanted(path: str, content: str, mode: int, group: int) -> bool:
+_SECRET = re.compile(
+    r"^([^#=]*(?:secret|password|jaas\.config|\.key)[^=]*=).+$", re.MULTILINE | re.IGNORECASE
+)
+
+
+def masked(content: str) -> str:
+    """The content with the values of secret keys hidden."""
+    return _SECRET.sub(r"\1[hidden]", content)
+
+
+def _is_as_wanted(path: str, content: str, mode: int, owner: int, group: int) -> bool:
     if _read(path) != content:
         return False
     found = os.stat(path)
-    return stat.S_IMODE(found.st_mode) == mode and found.st_uid == 0 and found.st_gid == group
+    return stat.S_IMODE(found.st_mode) == mode and found.st_uid == owner and found.st_gid == group
 
 
-def _write(path: str, content: str, mode: int, group: int) -> None:
+def _write(path: str, content: str, mode: int, owner: int, group: int) -> None:
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(content)
         file.flush()
         os.fchmod(descriptor, mode)
-        os.fchown(descriptor, 0, group)
+        os.fchown(descriptor, owner, group)
         os.fsync(descriptor)
     os.rename(temporary, path)
 
@@ -139,9 +155,10 @@ def main() -> None:
                 "required": True,
                 "options": {
                     "path": {"type": "path", "required": True},
-                    "content": {"type": "str", "required": True},
+                    "content": {"type": "str", "required": True, "no_log": False},
                     "mode": {"type": "str", "default": "0644"},
                     "group": {"type": "str", "default": "root"},
+                    "owner": {"type": "str", "default": "root"},
                 },
             },
             "keep": {"type": "path"},
@@ -159,18 +176,22 @@ def main() -> None:
         wanted = []
         for file in files:
             try:
+                owner = pwd.getpwnam(file["owner"]).pw_uid
+            except KeyError:
+                owner = 0
+            try:
                 group = grp.getgrnam(file["group"]).gr_gid
             except KeyError:
                 group = 0
             content = file["content"] if file["content"].endswith("\n") else file["content"] + "\n"
             mode = int(file["mode"], 8)
-            if not _is_as_wanted(file["path"], content, mode, group):
-                wanted.append((file["path"], content, mode, group))
+            if not _is_as_wanted(file["path"], content, mode, owner, group):
+                wanted.append((file["path"], content, mode, owner, group))
                 before = _read(file["path"]) or ""
                 diff.append(
                     {
-                        "before": before,
-                        "after": content,
+                        "before": masked(before),
+                        "after": masked(content),
                         "before_header": file["path"],
                         "after_header": file["path"],
                     }

@@ -1,0 +1,195 @@
+"""An operator that gives rights to clients while they work, takes them away, and changes their passwords. PORTED.
+
+It logs in as a super user at the listener that asks who one is. Its clients (`sim.load.operators.guarded_client`) do so
+too, each as a user of its own. `sim.checks.access` hears all answers and judges them. At the end every broker has the
+rules that were acknowledged last, and lets each user in or not as these say.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from odradek.client.admin import NewTopic
+from odradek.client.admin.admin_acls import AclFilter, create_acls, delete_acls, describe_acls
+from odradek.client.errors import ClientError
+from odradek.client.shells.aio import AsyncClient
+from odradek.env.ports import Event
+from odradek.security.acls.rules import ANY_HOST, Acl, Operation, PatternType, Permission, ResourceType
+from odradek.security.scram import ITERATIONS_MIN, MECHANISMS, server_keys
+from sim.load.operators.duty import CALL_SECONDS, Duty, Possible, Site
+from sim.load.operators.guarded_client import MECHANISM, GuardedClient, Passwords, secured_client
+from sim.load.producing import ProduceConfig, Producing, RecordToSend
+from sim.machine.guards import ADMIN, ADMIN_PASSWORD, PLAIN, SASL_PORT
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+
+PREFIX = "guarded-"
+TOPICS = ("guarded-a", "guarded-b")
+PARTITIONS = 2
+USERS = ("worker-1", "worker-2")
+EVERYTHING = AclFilter(ResourceType.ANY, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY)
+REFUSED = (ErrorCode.RESOURCE_NOT_FOUND, ErrorCode.INVALID_REQUEST)
+"""Answers that say for certain that nothing was changed."""
+
+__all__ = ["TOPICS", "USERS", "Access"]
+
+
+class Access(Duty):
+    """One operator, and the clients whose rights it changes."""
+
+    calm_seconds_max = 0.5
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._admin: AsyncClient = secured_client(self.load, site.name, ADMIN, ADMIN_PASSWORD, PLAIN)
+        self.passwords = Passwords()
+        self.topics = TOPICS
+        self._rules: dict[Acl, Possible[bool]] = {
+            rule: Possible(False)
+            for user in USERS
+            for permission in (Permission.ALLOW, Permission.ALLOW, Permission.DENY)
+            for rule in _rules_of(f"User:{user}", permission)
+        }
+        self._producing = Producing(self.client.core, ProduceConfig(auto_create=False))
+        self._clients: list[GuardedClient] = []
+        self._ended: list[Event] = []
+
+    async def setup(self) -> None:
+        """Make the topics and the users, give the first rights, and set the clients to work."""
+        configs = {"min.insync.replicas": self.cluster.shape.settings["min.insync.replicas"]}
+        wanted = [NewTopic(name, PARTITIONS, self.site.replicas, configs) for name in TOPICS]
+        await self.load.create_topics(self.client, wanted, self.load.request_seconds)
+        for user in USERS:
+            await self.must_hold(lambda user=user: self._credential_wrong(user))  # type: ignore[misc]
+            first = Acl(
+                ResourceType.TOPIC,
+                PREFIX,
+                PatternType.PREFIXED,
+                f"User:{user}",
+                ANY_HOST,
+                Operation.ALL,
+                Permission.ALLOW,
+            )
+            await self.must_hold(lambda rule=first: self._grant_wrong(rule))  # type: ignore[misc]
+        self._clients = [GuardedClient(self.load, user, TOPICS, PARTITIONS, self.passwords) for user in USERS]
+        self._ended = [self.world.spawn(each.run) for each in self._clients]
+
+    async def _credential_wrong(self, user: str) -> str | None:
+        await self._set_password(user)
+        return None
+
+    async def _grant_wrong(self, rule: Acl) -> str | None:
+        await self._change(rule, wanted=True)
+        return None
+
+    async def run(self) -> None:
+        await super().run()
+        for client in self._clients:
+            client.is_over = True
+        for ended in self._ended:
+            await ended.wait()
+
+    async def step(self) -> None:
+        draw = self.random.random()
+        if draw < 0.8:
+            rule = self.random.choice(list(self._rules))
+            await self._change(rule, wanted=self.random.random() < 0.5)
+            await self._write()
+        elif draw < 0.96:
+            await self._set_password(self.random.choice(USERS))
+        else:
+            await self._remove_user(self.random.choice(USERS))
+
+    async def _change(self, rule: Acl, *, wanted: bool) -> None:
+        """Make a rule, or remove it."""
+        possible = self._rules[rule]
+        try:
+            if wanted:
+                made = await self._admin.run(create_acls(self._admin.core, [rule], timeout=CALL_SECONDS))
+                if (error := made[rule]) is not None:
+                    raise error
+            else:
+                exact = AclFilter(*attrs.astuple(rule))
+                await self._admin.run(delete_acls(self._admin.core, [exact], timeout=CALL_SECONDS))
+        except KafkaError as error:
+            if error.code not in REFUSED:
+                possible.ask(wanted)
+            raise
+        except ClientError:
+            possible.ask(wanted)
+            raise
+        possible.acknowledge(wanted)
+
+    async def _write(self) -> None:
+        """Append a record to each partition: a fetch that has lost its right while it waits must not get it."""
+        clock = self.world.node_env(self.site.name).clock
+        records = [
+            RecordToSend(topic, b"after a change", partition=partition, timestamp_ms=clock.wall_ms())
+            for topic in TOPICS
+            for partition in range(PARTITIONS)
+        ]
+        await self.client.run(self._producing.produce(records, timeout=CALL_SECONDS))
+
+    async def _set_password(self, user: str) -> None:
+        """Give a user a new password; the client learns it when the answer has come."""
+        password = f"{user}-{self.random.randrange(1 << 32)}"
+        salt = self.random.randbytes(16)
+        mechanism = MECHANISMS[MECHANISM]
+        salted = mechanism.salted_password(password, salt, ITERATIONS_MIN)
+        keys = server_keys(mechanism, salted, salt, ITERATIONS_MIN)
+        self.passwords.made[keys.stored_key] = password
+        upsertion = ScramCredentialUpsertion(user, mechanism.number, ITERATIONS_MIN, salt, salted)
+        await self._alter(AlterUserScramCredentialsRequest([], [upsertion]))
+        self.passwords.set(user, password)
+
+    async def _remove_user(self, user: str) -> None:
+        deletion = ScramCredentialDeletion(user, MECHANISMS[MECHANISM].number)
+        await self._alter(AlterUserScramCredentialsRequest([deletion], []))
+
+    async def _alter(self, request: AlterUserScramCredentialsRequest) -> None:
+        answer: AlterUserScramCredentialsResponse = await self._admin.request(
+            request, timeout_ms=int(CALL_SECONDS * 1000)
+        )
+        for result in answer.results:
+            if result.error_code:
+                raise KafkaError(ErrorCode(result.error_code), result.user)
+
+    async def check(self) -> None:
+        """Hold each broker to the rules that were acknowledged last. Raises `SafetyViolation`."""
+        await self.must_hold(self._wrong)
+        for client in self._clients:
+            client.close()
+        self._admin.close()
+
+    async def _wrong(self) -> str | None:
+        """The first broker whose rules are others than acknowledged."""
+        for member in self.cluster.brokers:
+            client = secured_client(
+                self.load, self.site.name, ADMIN, ADMIN_PASSWORD, PLAIN, [(member.name, SASL_PORT)]
+            )
+            try:
+                there = set(await client.run(describe_acls(client.core, EVERYTHING, timeout=CALL_SECONDS)))
+            finally:
+                client.close()
+            for rule, possible in self._rules.items():
+                if not possible.allows(rule in there):
+                    return f"{member.name} {'has' if rule in there else 'lacks'} {rule}, acknowledged was {possible}"
+        return None
+
+
+def _rules_of(principal: str, permission: Permission) -> list[Acl]:
+    """Rules of each kind of name that decide about the topics of the load."""
+    found = []
+    for operation in (Operation.READ, Operation.WRITE, Operation.ALL):
+        names = [(name, PatternType.LITERAL) for name in TOPICS]
+        names += [(PREFIX, PatternType.PREFIXED)]
+        found += [
+            Acl(ResourceType.TOPIC, name, pattern, principal, ANY_HOST, operation, permission)
+            for name, pattern in names
+        ]
+    return found

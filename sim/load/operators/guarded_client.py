@@ -1,0 +1,194 @@
+"""A client that writes and reads as a user whose rights and password an operator changes all the time. PORTED.
+
+It judges nothing itself: `sim.checks.access` hears its answers, and knows which rights it has at each
+broker. It also asks for what it may never do. Now and then it logs in with an older password, on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import attrs
+
+from odradek.client.core.client_config import ClientConfig
+from odradek.client.core.client_security import ClientSecurity
+from odradek.client.errors import AuthenticationFailed, ClientError
+from odradek.client.shells.aio import AsyncClient
+from odradek.security.acls.rules import ANY_HOST, Operation, PatternType, Permission, ResourceType
+from odradek.security.sasl_client import Credentials
+from sim.load.workload import Workload
+from sim.machine.guards import SASL_PORT
+from wire.batches.records import RecordBatchBuilder
+from wire.errors import KafkaError
+from wire.messages.create_acls import AclCreation, CreateAclsRequest
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from wire.structure import Message
+
+MECHANISM = "SCRAM-SHA-256"
+CALL_SECONDS = 6.0
+WAIT_MS = (1_000, 5_000)
+"""How long a fetch at the end may wait for records."""
+READS_IN_A_ROW = 4
+CALM_SECONDS_MAX = 0.15
+FETCH_BYTES_MAX = 20_000
+OLD_PASSWORD_PROBABILITY = 0.1
+NEW_LOGIN_PROBABILITY = 0.05
+
+__all__ = ["MECHANISM", "GuardedClient", "Passwords", "secured_client"]
+
+
+@attrs.define(eq=False)
+class Passwords:
+    """The passwords that users were given."""
+
+    made: dict[bytes, str] = attrs.Factory(dict)
+    """The password behind each stored key, from before it is asked for."""
+    used: dict[str, str] = attrs.Factory(dict)
+    """The password with which each user logs in now."""
+    known: dict[str, list[str]] = attrs.Factory(dict)
+    """The passwords that were acknowledged, by the user; the newest is last."""
+
+    def set(self, user: str, password: str) -> None:
+        """A user has this password from now on."""
+        self.known.setdefault(user, []).append(password)
+
+
+def secured_client(
+    load: Workload,
+    machine: str,
+    user: str,
+    password: str,
+    mechanism: str,
+    servers: Sequence[tuple[str, int]] | None = None,
+) -> AsyncClient:
+    """A client that logs in at `servers`, or at all brokers."""
+    config = ClientConfig(
+        client_id=machine,
+        request_timeout=CALL_SECONDS,
+        fail_fast=False,
+        security=ClientSecurity(None, Credentials(mechanism, user, password)),
+    )
+    where = servers or [(host, SASL_PORT) for host, _ in load.bootstrap]
+    return AsyncClient(load.world.node_env(machine), load.world.tasks, where, config)
+
+
+class GuardedClient:
+    """One user, on a machine of its name."""
+
+    def __init__(
+        self, load: Workload, user: str, topics: Sequence[str], partitions: int, passwords: Passwords
+    ) -> None:
+        self.user = user
+        self.is_over = False
+        self._load = load
+        self._topics = topics
+        self._partitions = partitions
+        self._passwords = passwords
+        self._random = Random(f"{load.world.seed}/{user}")
+        self._client: AsyncClient | None = None
+        self._positions: dict[tuple[str, int], int] = {}
+        self._places: dict[tuple[str, int], tuple[bytes, int]] = {}
+        """The topic id and the leader of each partition, as they were known last."""
+        self._serial = 0
+
+    async def run(self) -> None:
+        """One request after the other, until it is over. None of them needs an answer."""
+        world, random = self._load.world, self._random
+        while not self.is_over:
+            await world.sleep(random.uniform(0.0, CALM_SECONDS_MAX) * self._load.pace)
+            if self._client is None or random.random() < NEW_LOGIN_PROBABILITY:
+                self._log_in()
+            try:
+                await self._ask()
+            except AuthenticationFailed as error:
+                world.trace.record(world.now, self.user, "login refused", error)
+                self.close()
+            except (KafkaError, ClientError) as error:
+                world.trace.record(world.now, self.user, "refused", error)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _log_in(self) -> None:
+        self.close()
+        known = self._passwords.known[self.user]
+        is_old = self._random.random() < OLD_PASSWORD_PROBABILITY
+        password = self._random.choice(known) if is_old else known[-1]
+        self._passwords.used[self.user] = password
+        self._client = secured_client(self._load, self.user, self.user, password, MECHANISM)
+
+    async def _ask(self) -> None:
+        client = self._client
+        assert client is not None
+        draw = self._random.random()
+        if draw < 0.1:
+            await client.request(self._forbidden())
+            return
+        topic = self._random.choice(self._topics)
+        partition = self._random.randrange(self._partitions)
+        known = (await client.metadata([topic])).topics.get(topic)
+        place = None if known is None else known.partitions.get(partition)
+        if known is not None and place is not None and place.leader >= 0:
+            self._places[topic, partition] = (known.topic_id, place.leader)
+        # A topic that it may not know of any more is asked for where it was.
+        topic_id, leader = self._places.get((topic, partition), (bytes(16), -1))
+        if leader not in client.core.cluster.brokers:
+            return
+        if draw < 0.5:
+            await client.request(self._produce(topic, topic_id, partition), node=leader)
+            return
+        position, wait_ms = self._positions.get((topic, partition), 0), 0
+        for _ in range(READS_IN_A_ROW):
+            # The first one comes to the end, so that the next one waits there for a record or for a change.
+            request = self._fetch(topic, topic_id, partition, position, wait_ms)
+            (found,) = (await client.request(request, node=leader)).responses[0].partitions
+            if found.error_code:
+                return
+            position = self._positions[topic, partition] = found.high_watermark
+            wait_ms = self._random.choice(WAIT_MS)
+
+    def _produce(self, topic: str, topic_id: bytes, partition: int) -> ProduceRequest:
+        self._serial += 1
+        builder = RecordBatchBuilder()
+        builder.append(0, None, b"%s:%d" % (self.user.encode(), self._serial))
+        data = PartitionProduceData(partition, bytes(builder.build()))
+        return ProduceRequest(
+            None, self._random.choice((-1, 1)), 2_000, [TopicProduceData(topic, topic_id, [data])]
+        )
+
+    def _fetch(self, topic: str, topic_id: bytes, partition: int, offset: int, wait_ms: int) -> FetchRequest:
+        wanted = FetchPartition(partition, -1, offset, -1, -1, FETCH_BYTES_MAX)
+        return FetchRequest(
+            None,
+            -1,
+            ReplicaState(-1, -1),
+            wait_ms,
+            1,
+            FETCH_BYTES_MAX,
+            0,
+            0,
+            -1,
+            [FetchTopic(topic, topic_id, [wanted])],
+            [],
+            "",
+        )
+
+    def _forbidden(self) -> Message:
+        """What nobody may do but super users: a right for oneself, a topic of another name."""
+        if self._random.random() < 0.5:
+            stolen = AclCreation(
+                ResourceType.TOPIC,
+                "stolen",
+                PatternType.LITERAL,
+                f"User:{self.user}",
+                ANY_HOST,
+                Operation.ALL,
+                Permission.ALLOW,
+            )
+            return CreateAclsRequest([stolen])
+        return CreateTopicsRequest([CreatableTopic("stolen", 1, 1, [], [])], 2_000, False)

@@ -1,0 +1,107 @@
+"""The check of rights and logins sees what it is for, each rule broken once; its own judgement is KIP-11's."""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+import pytest
+
+from odradek.security.acls.rules import Acl, Operation, PatternType, Permission, ResourceType
+from sim.checks.access import is_allowed
+from sim.machine.guards import NODES_LOG_IN
+from sim.options import RunOptions
+from sim.run import RunResult, run
+from tests.mutants.drivers import access_options
+from tests.mutants.patching import patched
+
+PLANTED = {
+    "right that is gone": (
+        "odradek.security.acls.authorizer:Authorizer.apply",
+        "        self.generation += 1\n",
+        "        self.generation = 1\n",
+        "its rules have not allowed it|its rules allow it",
+    ),
+    "right that is there": (
+        "odradek.security.acls.acl_index:permits",
+        "or acl.operation == Operation.ALL",
+        "or False",
+        "is denied, and its rules allow it",
+    ),
+    "records of a lost right": (
+        "data_plane.handlers.fetching.fetch_job:FetchJob._read",
+        "if self.rights is not None and not",
+        "if is_first and self.rights is not None and not",
+        "READ was lost at",
+    ),
+    "wrong password": (
+        "odradek.security.scram:ScramServer._answer_final",
+        "is_right = len(proof) == len(signature) and",
+        "is_right = len(proof) == len(signature) or",
+        "a password that it has not",
+    ),
+    "forbidden": (
+        "metadata_quorum.controller_table:EnvelopeHandler.handle",
+        "let_in(service, enclosed.sender, enclosed.request",
+        "let_in(service, type(enclosed.sender)(context.principal, context.client_address), enclosed.request",
+        "which only super users may do",
+    ),
+}
+SEEDS_MAX = 6
+
+
+def run_access(seed: int) -> RunResult:
+    """A short run of the driver that is aimed at rights."""
+    return run(seed, access_options(seed))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_broken_rule_is_told(name: str) -> None:
+    """A bug in one function is told by its rule, within few seeds."""
+    function, old, new, told = PLANTED[name]
+    with patched(function, old, new):
+        messages = (run_access(seed).message for seed in range(SEEDS_MAX))
+        message = next(filter(None, messages), "")
+    assert re.search(told, message), message
+
+
+@pytest.mark.long
+def test_nodes_that_log_in_to_each_other() -> None:
+    """Where nodes log in too, and logins end after seconds, a storm ends well, and enough answers were judged."""
+    options = access_options(1)
+    shape = attrs.evolve(options.shape, guarded=NODES_LOG_IN)
+    result = run(1, attrs.evolve(options, shape=shape))
+    assert result.verdict == "ok", result.message
+    judged = result.statistics
+    assert min(judged[f"access {name}"] for name in ("let in", "denied", "logged in", "login refused")) > 0
+
+
+def acl(operation: Operation, permission: Permission, name: str, pattern: PatternType) -> Acl:
+    return Acl(ResourceType.TOPIC, name, pattern, "User:u", "*", operation, permission)
+
+
+def test_judgement() -> None:
+    """A denial wins; ALL means every operation; a name is meant literally, by its beginning, or by the asterisk."""
+    read, every = Operation.READ, Operation.ALL
+    allow, deny = Permission.ALLOW, Permission.DENY
+    literal, prefixed = PatternType.LITERAL, PatternType.PREFIXED
+    granted = acl(every, allow, "gu", prefixed)
+    assert is_allowed([granted], "User:u", read, "guarded")
+    assert not is_allowed([granted], "User:v", read, "guarded")
+    assert not is_allowed([granted], "User:u", read, "other")
+    assert not is_allowed([granted, acl(read, deny, "guarded", literal)], "User:u", read, "guarded")
+    assert is_allowed([acl(read, allow, "*", literal)], "User:u", read, "guarded")
+    assert not is_allowed([acl(read, allow, "gu", literal)], "User:u", read, "guarded")
+    assert not is_allowed([], "User:u", read, "guarded")
+
+
+def test_guarded_runs_are_a_share_of_all() -> None:
+    """A share of the seeds has them, with logins of nodes in some; a run that is made smaller can lose them again."""
+    drawn = [RunOptions.draw(seed, "lite") for seed in range(60)]
+    guarded = [each for each in drawn if each.shape.guarded]
+    assert 5 <= len(guarded) <= 30
+    assert {each.shape.guarded for each in guarded} == {1, 2}
+    assert all("access" in each.duties for each in guarded)
+    smaller = dict(guarded[0].simpler())["duty -access"]
+    assert dict(smaller.simpler())["shape guarded"].shape.guarded == 0
