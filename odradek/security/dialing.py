@@ -106,10 +106,9 @@ class SecuredNetwork:
                 session = self._tls.client_session(host)
                 secured = await self._handshakes.connect(conn, session)
             if self._credentials is not None:
-                lifetime_ms = await self._log_in(secured, self._credentials)
-                if lifetime_ms > 0:
-                    began_at = self._env.clock.monotonic()
-                    return RenewableConn(secured, began_at + RENEWED_SHARE * lifetime_ms / 1000)
+                renew_at = await self._log_in(secured, self._credentials)
+                if renew_at is not None:
+                    return RenewableConn(secured, renew_at)
             return secured
         except (TlsFailed, TokenUnavailable, LoginFailed, ProtocolError) as error:
             conn.close()
@@ -118,8 +117,8 @@ class SecuredNetwork:
             conn.close()
             raise
 
-    async def _log_in(self, conn: Conn, credentials: Credentials) -> int:
-        """The login's time in milliseconds; 0: for ever."""
+    async def _log_in(self, conn: Conn, credentials: Credentials) -> float | None:
+        """The monotonic time from which the login is to be renewed; None: it lasts for ever."""
         wire = ClientConnection(ANSWER_BYTES_MAX, client_id="")
         chosen = await _ask(conn, wire, SaslHandshakeRequest(credentials.mechanism), HANDSHAKE_VERSION)
         if chosen.error_code:
@@ -134,14 +133,16 @@ class SecuredNetwork:
             own_token = await self._token_workers.run(self._tokens)
         client = SaslClient(credentials, self._nonce, own_token)
         token: bytes | None = client.first()
-        lifetime_ms = 0
+        # Counted from before the last token was sent: the server's count begins later than this.
+        lifetime_ms, asked_at = 0, 0.0
         while token is not None:
+            asked_at = self._env.clock.monotonic()
             answer = await _ask(conn, wire, SaslAuthenticateRequest(token), TOKENS_VERSION)
             if answer.error_code:
                 raise LoginFailed(answer.error_message or ErrorCode(answer.error_code).name)
             lifetime_ms = answer.session_lifetime_ms
             token = await self._env.workers.run(client.answer, answer.auth_bytes)
-        return lifetime_ms
+        return asked_at + RENEWED_SHARE * lifetime_ms / 1000 if lifetime_ms > 0 else None
 
     def _nonce(self) -> str:
         return base64.b64encode(self._env.new_uuid() + self._env.new_uuid()).decode().rstrip("=")

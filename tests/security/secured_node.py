@@ -35,7 +35,7 @@ class SecuredNode:
     """TLS; a certificate of the client's makes its name the principal, but none is needed."""
     sasl_tls: str
     renewing: str
-    """SASL, where a login lasts for two seconds."""
+    """SASL, where a login lasts for three seconds."""
     controller: str
     issuer: Issuer
     """Whose tokens are taken; the node reads its keys from `jwks.json`."""
@@ -97,7 +97,7 @@ def properties(directory: Path, ports: list[int]) -> dict[str, str]:
         "sasl.oauthbearer.expected.issuer": "https://issuer",
         "listener.name.sasl.plain.sasl.jaas.config": jaas,
         "listener.name.renewing.plain.sasl.jaas.config": jaas,
-        "listener.name.renewing.connections.max.reauth.ms": "2000",
+        "listener.name.renewing.connections.max.reauth.ms": "3000",
         "connection.failed.authentication.delay.ms": "10",
         "odradek.scram.secret": "a secret of all brokers",
         "delegation.token.secret.key": TOKEN_KEY,

@@ -24,7 +24,7 @@ from tests.security.issuer import Issuer
 from tests.security.secured_node import PLAIN_MODULE
 
 OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
-LIFETIME_MS = 1_500
+LIFETIME_MS = 4_000
 
 
 @attrs.frozen
@@ -146,7 +146,7 @@ def _hold(directory: Path, way: Way) -> None:
         made = admin.create_topics([confluent_kafka.admin.NewTopic("both", 2, way.nodes)])
         made["both"].result(30)
         producer = confluent_kafka.Producer({"bootstrap.servers": last, "acks": "all"})
-        until = time.monotonic() + 3 * way.lifetime_ms / 1000
+        until = time.monotonic() + 2.2 * way.lifetime_ms / 1000
         number = 0
         while number < 20 or time.monotonic() < until:
             producer.produce("both", b"%d" % number)

@@ -1,4 +1,4 @@
-"""Logins that last for two seconds: clients renew them in time, on the connections that they have (KIP-368)."""
+"""Logins that last for three seconds: clients renew them in time, on the connections that they have (KIP-368)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from wire.messages.metadata import MetadataRequest
 from wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from wire.messages.sasl_handshake import SaslHandshakeRequest
 
-LIFETIME_SECONDS = 2.0
+LIFETIME_SECONDS = 3.0
 TOKEN_SECONDS = 3
-LIFETIMES = 2.5
+LIFETIMES = 1.8
 """A client that has worked for so many lifetimes has renewed its login."""
 
 
