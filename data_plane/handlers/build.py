@@ -52,6 +52,7 @@ from data_plane.handlers.transacting.partition_requests import (
     AddPartitionsToTxnHandler,
 )
 from data_plane.handlers.transacting.producer_requests import EndTxnHandler, InitProducerIdHandler
+from metadata_quorum.describe_client_quotas import DescribeClientQuotasHandler
 from metadata_quorum.describe_configs import (
     DescribeConfigsHandler,
     ListConfigResourcesHandler,
@@ -103,6 +104,9 @@ def build_table(
         ).handle,
         **sasl_handlers(),
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: DescribeScramUsersHandler(
+            lambda: broker.image, broker.long_work
+        ).handle,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: DescribeClientQuotasHandler(
             lambda: broker.image, broker.long_work
         ).handle,
         **_group_handlers(broker),

@@ -208,6 +208,7 @@ CONTROLLER_DOORS: Mapping[ApiKey, Door] = {
     ApiKey.SASL_AUTHENTICATE: PASSES,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: for_cluster(refuse_describe_users, Operation.DESCRIBE),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: for_cluster(_refuse, Operation.ALTER),
+    ApiKey.ALTER_CLIENT_QUOTAS: for_cluster(_refuse, Operation.ALTER_CONFIGS),
     ApiKey.CREATE_TOPICS: create_topics_door,
     ApiKey.DELETE_TOPICS: delete_topics_door,
     ApiKey.CREATE_PARTITIONS: create_partitions_door,

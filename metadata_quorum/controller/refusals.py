@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from metadata_quorum.controller import acls, configs, topics
+from metadata_quorum.controller.client_quotas import refuse_alter_quotas
 from metadata_quorum.controller.partitions import create_partitions as partitions
 from metadata_quorum.controller.partitions import elect_leaders as elections
 from metadata_quorum.controller.partitions import reassignment
 from metadata_quorum.controller.scram_users import refuse_alter_users
 from wire.errors import ErrorCode
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from wire.messages.alter_client_quotas import AlterClientQuotasRequest
 from wire.messages.alter_configs import AlterConfigsRequest
 from wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
@@ -46,6 +48,7 @@ _REFUSALS: dict[type, Callable[[Any, ErrorCode, str], Message]] = {
     AlterPartitionReassignmentsRequest: reassignment.refuse_alter,
     ListPartitionReassignmentsRequest: reassignment.refuse_list,
     AlterUserScramCredentialsRequest: refuse_alter_users,
+    AlterClientQuotasRequest: refuse_alter_quotas,
     ElectLeadersRequest: elections.refuse_elect_leaders,
     UnregisterBrokerRequest: lambda _, code, text: UnregisterBrokerResponse(0, code, text),
     ControllerRegistrationRequest: lambda _, code, text: ControllerRegistrationResponse(0, code, text),

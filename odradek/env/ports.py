@@ -387,7 +387,11 @@ class Companion(Protocol):
 class Meter(Protocol):
     """Processor time, for request quotas and reports."""
 
-    def cpu_seconds(self) -> float: ...
+    def cpu_seconds(self) -> float:
+        """Of the whole process."""
+
+    def loop_cpu_seconds(self) -> float:
+        """Of the thread of the loop, which is the caller. A reading costs a microsecond."""
 
 
 class Log(Protocol):
