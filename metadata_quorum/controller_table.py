@@ -25,14 +25,14 @@ from metadata_quorum.controller_channel import (
 )
 from metadata_quorum.describe_configs import DescribeConfigsHandler
 from metadata_quorum.describe_scram_users import DescribeScramUsersHandler
-from metadata_quorum.envelope import Enclosed, open_request, seal_response
+from metadata_quorum.envelope import Enclosed, Sender, open_request, seal_response
 from metadata_quorum.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from metadata_quorum.image.config_layers import layers_for
 from metadata_quorum.image.metadata_image import MetadataImage
 from odradek.env.long_work import LongWork, Share
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.doors.acl_handler import DescribeAclsHandler
-from odradek.security.doors.door import Admitted, GuardedHandler
+from odradek.security.doors.door import Admitted, GuardedHandler, revised
 from odradek.serving.api_table import ApiTable
 from odradek.serving.api_versions import ApiVersionsHandler
 from odradek.serving.authorized_operations import (
@@ -138,6 +138,14 @@ class AskHere:
 
     def handle(self, context: Context, request: Message) -> Result:
         service, version = self._service, context.api_version
+        sender = Sender(context.principal, context.client_id or "", context.client_address)
+        charged = service.charge_changes(sender, request, version)
+        if charged is not None:
+            return revised(self._ask(charged.request, version), charged.merge)
+        return self._ask(request, version)
+
+    def _ask(self, request: Message, version: int) -> Result:
+        service = self._service
         if takes_long(service, request):
             return Suspend(
                 lambda: answer_in_turns(service, service.env.long_work.begin(), request, version),

@@ -52,13 +52,13 @@ from data_plane.handlers.transacting.partition_requests import (
     AddPartitionsToTxnHandler,
 )
 from data_plane.handlers.transacting.producer_requests import EndTxnHandler, InitProducerIdHandler
-from metadata_quorum.describe_client_quotas import DescribeClientQuotasHandler
 from metadata_quorum.describe_configs import (
     DescribeConfigsHandler,
     ListConfigResourcesHandler,
 )
 from metadata_quorum.describe_scram_users import DescribeScramUsersHandler
 from metadata_quorum.features import KRAFT_VERSION
+from metadata_quorum.quotas.describe_client_quotas import DescribeClientQuotasHandler
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.doors.acl_handler import DescribeAclsHandler
 from odradek.serving.api_table import ApiTable

@@ -25,7 +25,8 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-from data_plane.quotas.quota_levels import (
+from metadata_quorum.config.typed_settings import setting
+from metadata_quorum.quotas.quota_levels import (
     CONSUMER_BYTE_RATE,
     IP,
     PRODUCER_BYTE_RATE,
@@ -34,8 +35,7 @@ from data_plane.quotas.quota_levels import (
     Holding,
     holding_quota,
 )
-from data_plane.quotas.token_bucket import TokenBucket
-from metadata_quorum.config.typed_settings import setting
+from metadata_quorum.quotas.token_bucket import TokenBucket
 
 __all__ = ["ACCOUNTS_MAX", "Account", "ClientQuotas", "ClientShare", "QuotaSettings"]
 
@@ -169,7 +169,7 @@ class ClientQuotas:
         self.generation += 1
         of_clients = [key for entity, key in quotas if entity and entity[0][0] != IP]
         self.charges_requests = REQUEST_PERCENTAGE in of_clients
-        self.is_charging = any(key in CHARGED_KEYS for key in of_clients)
+        self.is_charging = bool(of_clients)
         # Who shares may have changed with the level: an account is found again by its sharers, or opened anew.
         stale = []
         for at, account in self._accounts.items():

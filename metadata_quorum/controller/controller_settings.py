@@ -23,6 +23,9 @@ class ControllerSettings:
         "leader.imbalance.check.interval.seconds", seconds_as_milliseconds
     )
     unclean_leader_election_interval_ms: int = setting("unclean.leader.election.interval.ms")
+    quota_windows: int = setting("controller.quota.window.num")
+    quota_window_seconds: int = setting("controller.quota.window.size.seconds")
+    """A client's burst is what its quota of changes gives in all these windows (KIP-599)."""
     remote_storage_enable: bool = setting("remote.log.storage.system.enable")
     static_config: Mapping[str, str] = attrs.field(factory=dict)
     release: Release = THIS_RELEASE

@@ -31,6 +31,7 @@ GROUPS = (
     "txn",
     "config",
     "acl",
+    "quota",
     "cluster",
     "broker",
     "partition",

@@ -90,6 +90,13 @@ if TYPE_CHECKING:
         unregister_broker,
         update_features,
     )
+    from odradek.client.admin.admin_quotas import (
+        QuotaAlteration,
+        QuotaEntity,
+        QuotaMatch,
+        alter_client_quotas,
+        describe_client_quotas,
+    )
     from odradek.client.admin.admin_replicas import ReplicaLog, describe_replica_logs
     from odradek.client.admin.admin_topics import (
         ClusterDescription,
@@ -161,6 +168,9 @@ __all__ = [
     "Prospect",
     "QuorumDescription",
     "QuorumReplica",
+    "QuotaAlteration",
+    "QuotaEntity",
+    "QuotaMatch",
     "Reassignment",
     "RefusedMarker",
     "ReplicaCleaning",
@@ -172,6 +182,7 @@ __all__ = [
     "TransactionListing",
     "abort_transaction",
     "add_raft_voter",
+    "alter_client_quotas",
     "alter_group_offsets",
     "alter_partition_reassignments",
     "alter_replica_log_dirs",
@@ -184,6 +195,7 @@ __all__ = [
     "delete_records",
     "delete_topics",
     "describe_acls",
+    "describe_client_quotas",
     "describe_cluster",
     "describe_configs",
     "describe_controllers",
@@ -229,6 +241,7 @@ _HOMES = {
         "admin_offsets": "CommittedOffset GroupOffsets OffsetReset OffsetSpan PartitionLag ResetTarget ResetTo alter_group_offsets delete_group_offsets describe_group_lag describe_lag list_group_offsets offset_spans plan_offset_reset",
         "admin_partitions": "ElectionType Reassignment alter_partition_reassignments elect_leaders list_partition_reassignments",
         "admin_quorum": "QuorumDescription QuorumReplica add_raft_voter describe_controllers describe_quorum remove_raft_voter unregister_broker update_features",
+        "admin_quotas": "QuotaAlteration QuotaEntity QuotaMatch alter_client_quotas describe_client_quotas",
         "admin_replicas": "ReplicaLog describe_replica_logs",
         "admin_topics": "ClusterDescription CreatedTopic NewPartitions NewTopic create_partitions create_topics delete_topics describe_cluster describe_topic_partitions describe_topics",
         "admin_transactions": "TIMELESS_MS FencedProducer TransactionDescription TransactionListing abort_transaction describe_transactions fence_producer list_transactions",

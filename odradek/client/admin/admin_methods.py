@@ -112,6 +112,8 @@ class BlockingAdminMethods:
     describe_acls = _blocking(lambda: admin.describe_acls)
     create_acls = _blocking(lambda: admin.create_acls)
     delete_acls = _blocking(lambda: admin.delete_acls)
+    describe_client_quotas = _blocking(lambda: admin.describe_client_quotas)
+    alter_client_quotas = _blocking(lambda: admin.alter_client_quotas)
 
     # Groups and their offsets
     list_groups = _blocking(lambda: admin.list_groups)
@@ -182,6 +184,8 @@ class AsyncAdminMethods:
     describe_acls = _async(lambda: admin.describe_acls)
     create_acls = _async(lambda: admin.create_acls)
     delete_acls = _async(lambda: admin.delete_acls)
+    describe_client_quotas = _async(lambda: admin.describe_client_quotas)
+    alter_client_quotas = _async(lambda: admin.alter_client_quotas)
 
     # Groups and their offsets
     list_groups = _async(lambda: admin.list_groups)

@@ -27,7 +27,7 @@ from odradek.node.connections.answers import (
     release_response,
     splice,
 )
-from odradek.node.connections.charging import throttled
+from odradek.node.connections.charging import CHANGING, throttled
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.long_requests import encode_beside
 from odradek.node.connections.send_queue import Chunk, SendQueue
@@ -195,15 +195,18 @@ class AnswerQueue:
         queue.bytes_queued += size
         entry.response_bytes += size
         if self.services.charging is not None:
-            self.charge_answer(entry, size)
+            self.charge_answer(entry, response, size)
         if queue.bytes_queued > SEND_QUEUE_BYTES_MAX and self.room is None:
             self.room = self.services.new_event()
 
-    def charge_answer(self, entry: ApiEntry, size: int) -> None:
-        """Charge the bytes of an answer to the client's quota."""
+    def charge_answer(self, entry: ApiEntry, response: Any, size: int) -> None:
+        """Charge the bytes of an answer to the client's quota; mute it where the controller says so (KIP-599)."""
         services = self.services
         if services.charging is not None:
-            services.charging.charge_answer(self.context, entry.api_key, size, services.clock.monotonic())
+            now = services.clock.monotonic()
+            services.charging.charge_answer(self.context, entry.api_key, size, now)
+            if entry.api_key in CHANGING and response.throttle_time_ms:
+                self.muted_until = max(self.muted_until, now + response.throttle_time_ms / 1000)
 
     def _encode_early(self, slot: Slot) -> None:
         """Encode an answer that has to wait for an earlier one, behind what is queued, and take it out from there."""

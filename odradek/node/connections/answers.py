@@ -48,7 +48,7 @@ class Answering(Protocol):
     def encode_long(self, slot: Slot, response: Any) -> None:
         """A long answer is there: nothing more is dispatched until it is bytes."""
 
-    def charge_answer(self, entry: ApiEntry, size: int) -> None:
+    def charge_answer(self, entry: ApiEntry, response: Any, size: int) -> None:
         """Charge the bytes of an answer to the client's quota."""
 
     def encoded(self, slot: Slot, chunks: list[Chunk], size: int) -> None:

@@ -15,11 +15,13 @@ from data_plane.quotas.client_quotas import ClientQuotas, ClientShare
 from odradek.serving.contract import Context
 from wire.api_keys import ApiKey
 
-__all__ = ["Charging", "throttled"]
+__all__ = ["CHANGING", "Charging", "throttled"]
 
 _PRODUCE, _FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
 _OF_NODES = frozenset((int(ApiKey.WRITE_TXN_MARKERS),))
 """The APIs that Kafka exempts as well: they need CLUSTER_ACTION where there are rights."""
+CHANGING = frozenset((int(ApiKey.CREATE_TOPICS), int(ApiKey.DELETE_TOPICS), int(ApiKey.CREATE_PARTITIONS)))
+"""The APIs whose answer may name a wait that the controller asks for."""
 _MS_PER_SECOND = 1000
 
 

@@ -60,7 +60,7 @@ async def encode_beside(services: ConnectionServices, slot: Slot, response: Any)
         return
     for code, count in errors.items():
         entry.errors[code] = entry.errors.get(code, 0) + count
-    connection.charge_answer(entry, size)
+    connection.charge_answer(entry, response, size)
     connection.encoded(slot, chunks, size)
 
 

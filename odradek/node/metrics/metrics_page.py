@@ -18,6 +18,7 @@ from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
 from odradek.node.metrics.controller_metrics import controller_metrics
 from odradek.node.metrics.metrics_text import MetricsText
+from odradek.node.metrics.quota_metrics import quota_metrics
 from odradek.node.metrics.replication_metrics import replication_metrics
 from odradek.node.metrics.transaction_metrics import transaction_metrics
 from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS, ApiEntry
@@ -74,6 +75,7 @@ def metrics_page(sources: MetricsSources) -> bytes:
         _cleaner(page, statistics["cleaner"])
         _groups(page, statistics["groups"])
         transaction_metrics(page, sources.broker, statistics["transactions"])
+        quota_metrics(page, sources.broker.quotas)
         shown = ("topics", "partitions", "groups", "transactions", "cleaner")
         _parts(page, "broker", statistics, skip=shown)
     controller_metrics(page, sources.controller)
