@@ -140,7 +140,7 @@ def answer_request(service: Service, request: Message, version: int, respond: Ca
 def let_in(service: Service, sender: Sender, request: Message, version: int) -> Admitted | Any:
     """The part of a client's request that this node's controller may decide, or the refusal of the whole.
 
-    What a node asks its own controller needs no right, and no quota holds for it."""
+    What a node asks its own controller needs neither a right nor a quota."""
     if sender is NODE_ITSELF:
         return Admitted(request, _as_it_is)
     admitted: Admitted | Any = Admitted(request, _as_it_is)

@@ -58,6 +58,7 @@ from metadata_quorum.describe_configs import (
 )
 from metadata_quorum.describe_scram_users import DescribeScramUsersHandler
 from metadata_quorum.features import KRAFT_VERSION
+from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.quotas.describe_client_quotas import DescribeClientQuotasHandler
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.doors.acl_handler import DescribeAclsHandler
@@ -99,16 +100,7 @@ def build_table(
         ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(broker).handle,
         ApiKey.WRITE_TXN_MARKERS: markers.handle,
         ApiKey.DESCRIBE_CLUSTER: DescribeClusterHandler(broker).handle,
-        ApiKey.DESCRIBE_ACLS: DescribeAclsHandler(
-            authorizer, lambda: broker.image.access.acls, broker.long_work
-        ).handle,
-        **sasl_handlers(),
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: DescribeScramUsersHandler(
-            lambda: broker.image, broker.long_work
-        ).handle,
-        ApiKey.DESCRIBE_CLIENT_QUOTAS: DescribeClientQuotasHandler(
-            lambda: broker.image, broker.long_work
-        ).handle,
+        **_access_handlers(broker, authorizer),
         **_group_handlers(broker),
         **_producer_handlers(broker),
         **forwarded,
@@ -132,6 +124,20 @@ def build_table(
     if authorizer is not None:
         handlers = guarded(broker, authorizer, handlers)
     return ApiTable(handlers, advertised, served, versions.unsupported)
+
+
+def _access_handlers(broker: Broker, authorizer: Authorizer | None) -> dict[int, Handler]:
+    def image() -> MetadataImage:
+        return broker.image
+
+    return {
+        **sasl_handlers(),
+        ApiKey.DESCRIBE_ACLS: DescribeAclsHandler(
+            authorizer, lambda: broker.image.access.acls, broker.long_work
+        ).handle,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: DescribeScramUsersHandler(image, broker.long_work).handle,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: DescribeClientQuotasHandler(image, broker.long_work).handle,
+    }
 
 
 def _group_handlers(broker: Broker) -> dict[int, Handler]:

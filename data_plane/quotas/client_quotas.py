@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-`ClientQuotas` follows the metadata image. As long as no quota is there, connections have nothing to do with it.
+`ClientQuotas` follows the metadata image. Connections ask it only while a quota is there.
 
 Each connection keeps a `ClientShare`: the accounts that its present principal and client id are charged to. It asks
 for it again when the client id changes, or when `generation` has grown. An `Account` belongs to all who share a quota

@@ -7,7 +7,7 @@ a new controller begins anew. Two kinds of clients:
   change is refused with THROTTLING_QUOTA_EXCEEDED, and the answer says how long to wait. The client asks again.
 * **Permissive**: older versions. The change is done, and the answer says how long to wait.
 
-Only what could be done is charged: a topic that exists is not created, so it costs nothing.
+Only what could be done is charged: to create a topic that exists costs nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from wire.messages.create_partitions import (
 )
 from wire.messages.create_topics import CreatableTopicResult, CreateTopicsRequest
 from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest
-from wire.structure import ZERO_UUID, Message
+from wire.structure import Message
 
 __all__ = ["MutationQuotas"]
 
@@ -84,7 +84,7 @@ class MutationQuotas:
         if not refused:
             return Admitted(request, lambda response: response)
         self._refused += len(refused)
-        return _without(request, refused, bucket.wait_seconds(now))
+        return _without(image, request, refused, bucket.wait_seconds(now))
 
     def _bucket(self, holding: Holding, now: float) -> TokenBucket:
         burst = holding.value * self._burst_seconds
@@ -146,7 +146,7 @@ _COSTS: Mapping[type[Message], Callable[[MetadataImage, Any, ControllerSettings]
 }
 
 
-def _without(request: Any, refused: set[int], seconds: float) -> Admitted:
+def _without(image: MetadataImage, request: Any, refused: set[int], seconds: float) -> Admitted:
     """The request without the topics that are refused, and how their errors come into its answer."""
     if isinstance(request, DeleteTopicsRequest):
         names = len(request.topic_names)
@@ -156,12 +156,17 @@ def _without(request: Any, refused: set[int], seconds: float) -> Admitted:
             topics=[each for number, each in enumerate(request.topics, names) if number not in refused],
         )
         told: list[Any] = [
-            DeletableTopicResult(each, ZERO_UUID, _EXCEEDED, _EXCEEDED.message)
+            DeletableTopicResult(each, image.topics[each].topic_id, _EXCEEDED, None)
             for number, each in enumerate(request.topic_names)
             if number in refused
         ]
         told += [
-            DeletableTopicResult(each.name, each.topic_id, _EXCEEDED, _EXCEEDED.message)
+            DeletableTopicResult(
+                each.name,
+                each.topic_id if each.name is None else image.topics[each.name].topic_id,
+                _EXCEEDED,
+                None,
+            )
             for number, each in enumerate(request.topics, names)
             if number in refused
         ]
@@ -170,12 +175,9 @@ def _without(request: Any, refused: set[int], seconds: float) -> Admitted:
     gone = [each for number, each in enumerate(request.topics) if number in refused]
     inner = attrs.evolve(request, topics=kept)
     if isinstance(request, CreatePartitionsRequest):
-        told = [CreatePartitionsTopicResult(each.name, _EXCEEDED, _EXCEEDED.message) for each in gone]
+        told = [CreatePartitionsTopicResult(each.name, _EXCEEDED, None) for each in gone]
         return Admitted(inner, lambda response: _joined(response, "results", told, seconds))
-    told = [
-        CreatableTopicResult(name=each.name, error_code=_EXCEEDED, error_message=_EXCEEDED.message)
-        for each in gone
-    ]
+    told = [CreatableTopicResult(name=each.name, error_code=_EXCEEDED, error_message=None) for each in gone]
     return Admitted(inner, lambda response: _joined(response, "topics", told, seconds))
 
 

@@ -13,9 +13,9 @@ The most specific level that has a value decides, for each key by itself:
 | 7 | | this client id |
 | 8 | | default |
 
-Who shares a quota follows from the level: with user and client id, all connections of that user with that client id;
-with a user alone, all of that user; with a client id alone, all with that client id. A default gives each of them a
-quota of its own.
+Who shares a quota follows from the level. With both, it is all connections of that user with that client id. With a
+user alone, it is all of that user; with a client id alone, all with that client id. A default gives each of them a quota
+of its own.
 """
 
 from __future__ import annotations

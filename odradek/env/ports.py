@@ -388,10 +388,10 @@ class Meter(Protocol):
     """Processor time, for request quotas and reports."""
 
     def cpu_seconds(self) -> float:
-        """Of the whole process."""
+        """Processor time of the whole process."""
 
     def loop_cpu_seconds(self) -> float:
-        """Of the thread of the loop, which is the caller. A reading costs a microsecond."""
+        """Processor time of the loop's thread, which is the caller. A reading costs a microsecond."""
 
 
 class Log(Protocol):

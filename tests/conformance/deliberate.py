@@ -28,6 +28,13 @@ class Deliberate:
 
 DELIBERATE = (
     Deliberate(
+        "AlterClientQuotas",
+        r"^alter_client_quotas by values that mean nothing: .*(Kafka 0, here 42|must be greater than 0)",
+        "takes a quota that is not a number (NaN)",
+        "INVALID_REQUEST, as for a quota that is not greater than 0",
+        "Nothing can be compared with it.",
+    ),
+    Deliberate(
         "IncrementalAlterConfigs",
         r"^incremental_alter_configs of .*: (an unknown|a negative) operation: .*(Kafka -1, here 42|Kafka null, here)",
         "answers an operation that it does not know with UNKNOWN_SERVER_ERROR, except for a broker",
@@ -327,7 +334,7 @@ NOT_SEEN = {
     ),
     "Security": (
         Remark(
-            "Client quotas and delegation tokens",
+            "Delegation tokens",
             "in a metadata log that Kafka wrote are kept, in memory and in snapshots, and not enforced.",
         ),
         Remark(
@@ -369,7 +376,6 @@ NOT_SERVED = (
         "ACLs, delegation tokens",
         "come with authorization",
     ),
-    NotServed((48, 49), "client quotas", "to come"),
     NotServed(
         (71, 72, 76, 77, 78, 79, *range(83, 93)),
         "client telemetry, share groups, streams groups",

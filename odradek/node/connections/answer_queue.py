@@ -204,7 +204,7 @@ class AnswerQueue:
         services = self.services
         if services.charging is not None:
             now = services.clock.monotonic()
-            services.charging.charge_answer(self.context, entry.api_key, size, now)
+            services.charging.charge_answer(self.context, entry.api_key, response, size, now)
             if entry.api_key in CHANGING and response.throttle_time_ms:
                 self.muted_until = max(self.muted_until, now + response.throttle_time_ms / 1000)
 

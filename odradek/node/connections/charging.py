@@ -78,10 +78,18 @@ class Charging:
             return ClientShare.exempt(context.principal, context.client_id, self._quotas.generation)
         return self._quotas.share_of(context.principal, context.client_id, now)
 
-    def charge_answer(self, context: Context, api_key: int, size: int, now: float) -> None:
-        """Charge the bytes of a Fetch's answer."""
+    def charge_answer(self, context: Context, api_key: int, response: Any, size: int, now: float) -> None:
+        """Charge the bytes of a Fetch's answer.
+
+        One that tells the client to wait is free: else a client that asks at once would never come out of debt.
+        """
         share: ClientShare | None = context.quota
-        if api_key == _FETCH and share is not None and share.fetch is not None:
+        if (
+            api_key == _FETCH
+            and share is not None
+            and share.fetch is not None
+            and not response.throttle_time_ms
+        ):
             share.fetch.charge(size, now)
 
     def payer(self, context: Context) -> Callable[[float, float], float] | None:

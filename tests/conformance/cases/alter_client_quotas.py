@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from tests.conformance.talk import Talk, case
+from tests.node.raw_client import frame
 from wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     EntityData,
     OpData,
 )
+from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 
 EXACT, DEFAULT, ANY = 0, 1, 2
@@ -152,3 +157,34 @@ def _(talk: Talk) -> None:
     _wait(talk, "user", user, 1)
     _alter(talk, _entry({"user": user}, (FETCH, None), (PRODUCE, None)))
     _wait(talk, "user", user, 0)
+
+
+@case("alter_client_quotas by which changes of the metadata are refused")
+def _(talk: Talk) -> None:
+    client = "mutating"
+    entity: dict[str, str | None] = {"client-id": client}
+    _alter(talk, _entry(entity, ("controller_mutation_rate", 0.001)))
+    _wait(talk, "client-id", client, 1)
+    names = [talk.name(kind) for kind in ("first", "second", "third")]
+
+    def ask(request: Any, version: int) -> None:
+        # A connection that was told to wait is not read for a long time.
+        line = talk.line()
+        line.send_frame(frame(request, version, client_id=client.encode()), request.API_KEY, version)
+        line.answer()
+
+    def create(version: int, *wanted: str) -> None:
+        ask(CreateTopicsRequest([CreatableTopic(name, 1, 1) for name in wanted], 10_000, False), version)
+
+    create(4, names[0])
+    create(6, names[0], names[1])
+    create(7, names[1], "bad/name")
+    create(4, names[2])
+    for version in (5, 4):
+        ask(DeleteTopicsRequest(topic_names=[names[0]], timeout_ms=10_000), version)
+    ask(DeleteTopicsRequest([DeleteTopicState(names[2])], timeout_ms=10_000), 6)
+    for version in (3, 2):
+        growth = CreatePartitionsRequest([CreatePartitionsTopic(names[2], 2, None)], 10_000, False)
+        ask(growth, version)
+    _alter(talk, _entry(entity, ("controller_mutation_rate", None)))
+    _wait(talk, "client-id", client, 0)
