@@ -30,6 +30,7 @@ from data_plane.newest_image import NewestImage
 from data_plane.ports import TransactionVerifier
 from data_plane.produce_workers import ProduceWorkers
 from data_plane.producer_ids import ProducerIds
+from data_plane.quotas.client_quotas import ClientQuotas, QuotaSettings
 from data_plane.replication.hosted_topics import HostedTopics
 from data_plane.replication.partition import Partition
 from data_plane.replication.replication import Replication
@@ -131,6 +132,9 @@ class Broker:
             is_known=lambda key: hosted.partition(*key) is not None,
             is_follower=self._is_follower,
         )
+        self.quotas = ClientQuotas(settings_of(QuotaSettings, settings.config_layers))
+        self.quota_listeners: list[Callable[[], None]] = []
+        """Called when the quotas of clients have changed."""
         self.groups = GroupCoordinator(self, settings.groups)
         self.transactions = TransactionCoordinator(self, settings.transactions, self.producer_ids)
         self.transaction_verifier: TransactionVerifier = self.transactions.verifier
@@ -198,6 +202,17 @@ class Broker:
             )
         )
 
+    def is_brokers_fetch(self, request: FetchRequest) -> bool:
+        """True if a fetch names another broker together with the epoch of its registration, which clients never hear."""
+        state = request.replica_state
+        broker = self.image.brokers.get(state.replica_id)
+        return broker is not None and state.replica_id != self.node_id and state.replica_epoch == broker.epoch
+
+    def _apply_quotas(self, image: MetadataImage) -> None:
+        self.quotas.apply(image.access.client_quotas, self.clock.monotonic())
+        for listener in self.quota_listeners:
+            listener()
+
     def missing_partition_error(self, topic: str, index: int) -> ErrorCode:
         """The error for a partition that is not served here."""
         known = self.image.partition(topic, index)
@@ -260,6 +275,8 @@ class Broker:
         if image.troubled_directories != before.troubled_directories:
             self.replication.troubles_changed()
         self.rotten.look_again()
+        if delta.access_changed and image.access.client_quotas is not self.quotas.applied:
+            self._apply_quotas(image)
         self.groups.apply_metadata(delta)
         self.transactions.follow(delta)
         self.run_woken()

@@ -134,6 +134,8 @@ class Service(Protocol):
     @property
     def doors(self) -> ControllerDoors | None: ...
 
+    def charge_changes(self, sender: Sender, request: Message, version: int) -> Admitted | None: ...
+
     def submit(
         self, request: Any, api_version: int | None = None, sender: Sender = NODE_ITSELF
     ) -> Deferred: ...
@@ -165,12 +167,21 @@ def answer_request(
 def let_in(service: Service, sender: Sender, request: Message, version: int) -> Admitted | Any:
     """The part of a client's request that this node's controller may decide, or the refusal of the whole.
 
-    What a node asks its own controller needs no right."""
+    What a node asks its own controller needs neither a right nor a quota."""
     if request.API_KEY in TOKEN_APIS:
         return let_token_request_in(service, sender, request, may_ask=not sender.by_token)
-    if service.doors is None or sender is NODE_ITSELF:
+    if sender is NODE_ITSELF:
         return Admitted(request, _as_it_is)
-    return service.doors.admit(sender.principal, sender.client_address, request, version)
+    admitted: Admitted | Any = Admitted(request, _as_it_is)
+    if service.doors is not None:
+        admitted = service.doors.admit(sender.principal, sender.client_address, request, version)
+        if not isinstance(admitted, Admitted):
+            return admitted
+    charged = service.charge_changes(sender, admitted.request, version)
+    if charged is None:
+        return admitted
+    merge, merge_charged = admitted.merge, charged.merge
+    return Admitted(charged.request, lambda response: merge(merge_charged(response)))
 
 
 def let_token_request_in(

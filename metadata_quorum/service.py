@@ -38,6 +38,7 @@ from metadata_quorum.features import THIS_RELEASE, Release, unsupported_feature
 from metadata_quorum.image.metadata_image import InvalidMetadata, MetadataDelta, MetadataImage
 from metadata_quorum.image.unreadable_configs import MetadataErrors
 from metadata_quorum.ports import PeerChannels, QuorumStateStore, ReplicatedLog, SnapshotStore
+from metadata_quorum.quotas.mutation_quotas import MutationQuotas
 from metadata_quorum.replica.driver_protocol import QuorumSettings
 from metadata_quorum.replica.peers import Addresses, PeerConnections
 from metadata_quorum.replica.publisher import MetadataPublisher
@@ -47,6 +48,7 @@ from metadata_quorum.replica.storage_format import bootstrap_records
 from metadata_quorum.state_machine import Deferred, ReplicatedStateMachine
 from odradek.env.ports import DiskRefused, Env, Log, TaskGroup
 from odradek.security.audit.auditor import Auditor
+from odradek.security.doors.door import Admitted
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import AbortTransactionRecord, FeatureLevelRecord
 from wire.structure import Message
@@ -120,6 +122,7 @@ class MetadataService:
         """The judges of what clients ask the controller; None without an authorizer."""
         self.auditor: Auditor | None = None
         """The one who hears whose request has written which records; None without an audit log."""
+        self.mutation_quotas = MutationQuotas(settings.controller or ControllerSettings())
         self._is_active = False
         self._is_stopping = False
         self._followed = env.event()
@@ -197,6 +200,11 @@ class MetadataService:
     def is_active(self) -> bool:
         """True while this node is the active controller, which decides."""
         return self._is_active
+
+    def charge_changes(self, sender: Sender, request: Message, version: int) -> Admitted | None:
+        """The part of a client's request that its quota of changes lets in; None where no quota says anything."""
+        now = self._env.clock.monotonic()
+        return self.mutation_quotas.admit(self.committed_image, sender, request, version, now)
 
     @property
     def committed_image(self) -> MetadataImage:

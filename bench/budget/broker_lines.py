@@ -403,6 +403,13 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             {"owners.principal_name": distinct},
         ),
     ),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: (
+        Costly(
+            "The filter grows; a type that stands twice is refused at once.",
+            ("components",),
+            {"components.entity_type": distinct, "components.match_type": 0, "components.match": ""},
+        ),
+    ),
     ApiKey.LIST_CONFIG_RESOURCES: (
         Costly("A type is named again and again.", ("resource_types",), {"resource_types": 2}),
     ),

@@ -276,6 +276,30 @@ CONTROLLER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             },
         ),
     ),
+    ApiKey.ALTER_CLIENT_QUOTAS: (
+        Costly(
+            "Each entity is judged, and its values compared with those that are there.",
+            ("entries",),
+            {
+                "entries.entity.entity_type": "user",
+                "entries.entity.entity_name": distinct,
+                "entries.ops.key": "producer_byte_rate",
+                "entries.ops.value": 1e9,
+                "entries.ops.remove": False,
+                "validate_only": True,
+            },
+        ),
+        Costly(
+            "One entity with many changes, of which each key stands again and again.",
+            ("entries.ops",),
+            {
+                "entries.entity.entity_type": "user",
+                "entries.entity.entity_name": "somebody",
+                "entries.ops.key": distinct,
+                "entries.ops.remove": True,
+            },
+        ),
+    ),
     ApiKey.ENVELOPE: (
         Costly(
             "The bytes inside are a request of their own, decoded and decided.",

@@ -59,6 +59,8 @@ from metadata_quorum.describe_configs import (
 from metadata_quorum.describe_scram_users import DescribeScramUsersHandler
 from metadata_quorum.describe_tokens import DescribeTokensHandler
 from metadata_quorum.features import KRAFT_VERSION
+from metadata_quorum.image.metadata_image import MetadataImage
+from metadata_quorum.quotas.describe_client_quotas import DescribeClientQuotasHandler
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.doors.acl_handler import DescribeAclsHandler
 from odradek.serving.api_table import ApiTable
@@ -99,11 +101,7 @@ def build_table(
         ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(broker).handle,
         ApiKey.WRITE_TXN_MARKERS: markers.handle,
         ApiKey.DESCRIBE_CLUSTER: DescribeClusterHandler(broker).handle,
-        ApiKey.DESCRIBE_ACLS: DescribeAclsHandler(
-            authorizer, lambda: broker.image.access.acls, broker.long_work
-        ).handle,
-        **sasl_handlers(),
-        **_user_handlers(broker),
+        **_access_handlers(broker, authorizer),
         **_group_handlers(broker),
         **_producer_handlers(broker),
         **forwarded,
@@ -129,13 +127,19 @@ def build_table(
     return ApiTable(handlers, advertised, served, versions.unsupported)
 
 
-def _user_handlers(broker: Broker) -> dict[int, Handler]:
+def _access_handlers(broker: Broker, authorizer: Authorizer | None) -> dict[int, Handler]:
+    def image() -> MetadataImage:
+        return broker.image
+
     return {
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: DescribeScramUsersHandler(
-            lambda: broker.image, broker.long_work
+        **sasl_handlers(),
+        ApiKey.DESCRIBE_ACLS: DescribeAclsHandler(
+            authorizer, lambda: broker.image.access.acls, broker.long_work
         ).handle,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: DescribeScramUsersHandler(image, broker.long_work).handle,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: DescribeClientQuotasHandler(image, broker.long_work).handle,
         ApiKey.DESCRIBE_DELEGATION_TOKEN: DescribeTokensHandler(
-            lambda: broker.image, broker.long_work, broker.settings.token_secrets
+            image, broker.long_work, broker.settings.token_secrets
         ).handle,
     }
 

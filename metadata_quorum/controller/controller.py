@@ -18,6 +18,7 @@ from metadata_quorum.controller.brokers import directories
 from metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
 from metadata_quorum.controller.brokers.controller_registration import register_controller
 from metadata_quorum.controller.brokers.unregistration import unregister_broker
+from metadata_quorum.controller.client_quotas import alter_client_quotas
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.decision_basis import DecisionBasis
 from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX, check_named
@@ -40,6 +41,7 @@ from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.state_machine import Decision, DecisionContext
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from wire.messages.alter_client_quotas import AlterClientQuotasRequest
 from wire.messages.alter_configs import AlterConfigsRequest
 from wire.messages.alter_partition import AlterPartitionRequest
 from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
@@ -211,6 +213,7 @@ _OF_CLIENTS: Mapping[type, _Decide] = {
     DeleteAclsRequest: acls.delete_acls,
     AlterUserScramCredentialsRequest: alter_user_scram_credentials,
     TokenRequest: decide_token_request,
+    AlterClientQuotasRequest: alter_client_quotas,
 }
 """Requests of clients, forwarded by the broker that they asked."""
 

@@ -215,6 +215,7 @@ CONTROLLER_DOORS: Mapping[ApiKey, Door] = {
     ApiKey.RENEW_DELEGATION_TOKEN: own_token_door,
     ApiKey.EXPIRE_DELEGATION_TOKEN: own_token_door,
     ApiKey.DESCRIBE_DELEGATION_TOKEN: describe_tokens_door,
+    ApiKey.ALTER_CLIENT_QUOTAS: for_cluster(_refuse, Operation.ALTER_CONFIGS),
     ApiKey.CREATE_TOPICS: create_topics_door,
     ApiKey.DELETE_TOPICS: delete_topics_door,
     ApiKey.CREATE_PARTITIONS: create_partitions_door,

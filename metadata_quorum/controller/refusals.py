@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from metadata_quorum.controller import acls, configs, topics
+from metadata_quorum.controller.client_quotas import refuse_alter_quotas
 from metadata_quorum.controller.partitions import create_partitions as partitions
 from metadata_quorum.controller.partitions import elect_leaders as elections
 from metadata_quorum.controller.partitions import reassignment
@@ -14,6 +15,7 @@ from metadata_quorum.controller.tokens import TokenRequest
 from odradek.security.doors.token_doors import refuse_token_request
 from wire.errors import ErrorCode
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from wire.messages.alter_client_quotas import AlterClientQuotasRequest
 from wire.messages.alter_configs import AlterConfigsRequest
 from wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
@@ -56,6 +58,7 @@ _REFUSALS: dict[type, Callable[[Any, ErrorCode, str], Message]] = {
         lambda request, code, _: refuse_token_request(request, code),
     ),
     TokenRequest: lambda asked, code, _: refuse_token_request(asked.message, code, asked.requester),
+    AlterClientQuotasRequest: refuse_alter_quotas,
     ElectLeadersRequest: elections.refuse_elect_leaders,
     UnregisterBrokerRequest: lambda _, code, text: UnregisterBrokerResponse(0, code, text),
     ControllerRegistrationRequest: lambda _, code, text: ControllerRegistrationResponse(0, code, text),

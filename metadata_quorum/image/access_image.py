@@ -1,7 +1,8 @@
 """Access and its limits: ACLs, SCRAM credentials, delegation tokens and client quotas, as the metadata log has them.
 PURE.
 
-An authorizer enforces the ACLs; credentials and tokens let their users log in. Quotas are kept only. So a directory of Kafka's can be opened, and a snapshot
+An authorizer enforces the ACLs, brokers and the controller the quotas; credentials and tokens let their users log in. So a
+directory of Kafka's can be opened, and a snapshot
 still has all of its entries. With `odradek.start.without.acls` the operator confirms to know this (`odradek/node/node.py`).
 
 Secrets do not show in what is printed of these values.

@@ -11,7 +11,7 @@ state *is* a MetadataImage, and brokers serve from the same class.
   resigning means to go back to the newest committed one. There is no undo log.
 
 Partitions dominate memory: a `PartitionImage` is one slotted object whose tuples are shared between partitions.
-Access rules, users and delegation tokens are kept in `access_image.py`; so are quotas, which are not enforced yet.
+Access rules, quotas, users and delegation tokens are in `access_image.py`.
 """
 
 from __future__ import annotations

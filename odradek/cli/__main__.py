@@ -33,6 +33,7 @@ GROUPS = (
     "acl",
     "user",
     "token",
+    "quota",
     "cluster",
     "broker",
     "partition",

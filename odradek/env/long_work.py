@@ -84,6 +84,7 @@ class LongWork:
         "_worker",
         "described",
         "in_progress",
+        "payer",
         "seconds",
         "turns",
     )
@@ -108,6 +109,8 @@ class LongWork:
         """The seconds that the last share had taken when its turn began. A new share begins there."""
         self._rest_until = 0.0
         self._turns_before = 0
+        self.payer: Callable[[float, float], object] | None = None
+        """Takes the seconds of each piece, and the time, of the share that begins next: a client's quota."""
         self.turns = 0
         """Turns of connections: each adds one."""
         self.seconds = 0.0
@@ -184,6 +187,8 @@ class LongWork:
         self.in_progress -= 1
         share.taken += took
         self.seconds += took
+        if share.payer is not None:
+            share.payer(took, ended)
         self._turns_before = turns
         self._rest_until = ended + min(REST_FACTOR * took, REST_SECONDS_MAX)
 
@@ -198,10 +203,12 @@ class LongWork:
 class Share:
     """One request's share of the long work: its pieces take turns with those of other requests."""
 
-    __slots__ = ("_work", "taken")
+    __slots__ = ("_work", "payer", "taken")
 
     def __init__(self, work: LongWork) -> None:
         self._work = work
+        node = work._of_node
+        self.payer, node.payer = node.payer, None
         self.taken = 0.0
         """Seconds that it has taken, on top of what the others had taken when it came."""
 

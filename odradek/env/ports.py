@@ -400,7 +400,11 @@ class Companion(Protocol):
 class Meter(Protocol):
     """Processor time, for request quotas and reports."""
 
-    def cpu_seconds(self) -> float: ...
+    def cpu_seconds(self) -> float:
+        """Processor time of the whole process."""
+
+    def loop_cpu_seconds(self) -> float:
+        """Processor time of the loop's thread, which is the caller. A reading costs a microsecond."""
 
 
 class Log(Protocol):

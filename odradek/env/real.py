@@ -148,6 +148,9 @@ class RealMeter:
     def cpu_seconds(self) -> float:
         return time.process_time()
 
+    def loop_cpu_seconds(self) -> float:
+        return time.thread_time()
+
 
 class RealEnv:
     """`odradek.env.ports.Env` of this machine.

@@ -51,6 +51,7 @@ from odradek.node.connections.server import Server
 from odradek.node.controller_lifecycle import register_controller
 from odradek.node.directories import Directories, NodeCannotStart
 from odradek.node.entrances import Entrances, World
+from odradek.node.listeners_charging import ListenersCharging
 from odradek.node.metrics.metrics_page import LoopLateness, MetricsSources, metrics_page
 from odradek.node.metrics.metrics_server import MetricsServer, watch_loop
 from odradek.node.quorum_start import check_refusals, tell_role, what_is_missing
@@ -465,13 +466,19 @@ class Node:
         services = self._connection_services(table, broker.run_woken)
         servers = []
         listeners = self._config.broker_listeners
+        charged = ListenersCharging(broker, self._authorizer)
+        charged.follow(services, is_of_nodes=False)
         for listener in listeners:
             opened = self._listen(listener)
             is_peers = len(listeners) > 1 and listener.name == self._config.inter_broker_listener_name
+            own = services
+            if is_peers:
+                # Peers have memory of their own: no client's half requests hold them up.
+                own = self._connection_services(table, broker.run_woken)
+                charged.follow(own, is_of_nodes=True)
             servers.append(
                 Server(
-                    # Peers have memory of their own: no client's half requests hold them up.
-                    self._connection_services(table, broker.run_woken) if is_peers else services,
+                    own,
                     opened,
                     listener.name,
                     idle_ms_max=self._listener_settings.idle_ms_max,

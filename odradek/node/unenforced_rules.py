@@ -1,7 +1,7 @@
 """Rules in the metadata log that this version keeps and does not enforce: when a node refuses to start, and when it
 warns. All calls return at once.
 
-Kafka may have written ACLs, quotas and tokens. A node with an authorizer enforces the ACLs. Without one it
+Kafka may have written ACLs and tokens. A node with an authorizer enforces the ACLs. Without one it
 would be an open door, unseen by its operators. So it starts only if `odradek.start.without.acls` is true. ACLs may also arrive
 later, from Kafka's controllers in a mixed cluster. They do not end a running node, because all nodes would end at
 once. Each node writes an error to its log, and refuses at its next start.
@@ -51,7 +51,7 @@ class UnenforcedRules:
         access = image.access
         if self._config.authorizer is None and access.acls:
             return True
-        return bool(access.client_quotas or self._useless_tokens(image))
+        return bool(self._useless_tokens(image))
 
     def _useless_tokens(self, image: MetadataImage) -> int:
         """The number of tokens that let nobody in, because this node has no key for them."""
@@ -64,6 +64,5 @@ class UnenforcedRules:
         tell(
             "rules.not_enforced",
             acls=acls,
-            quotas=len(access.client_quotas),
             delegation_tokens=self._useless_tokens(image),
         )

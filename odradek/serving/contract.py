@@ -152,7 +152,9 @@ class Context:
         "number",
         "of_connection",
         "principal",
+        "quota",
         "rights",
+        "throttle_ms",
     )
 
     def __init__(self, listener: str, client_address: str) -> None:
@@ -163,6 +165,10 @@ class Context:
         """The client's `Rights`, which remember decisions; None without an authorizer."""
         self.login: Login | None = None
         """The SASL login of the connection; None where the listener has none."""
+        self.quota: Any = None
+        """The accounts that the client is charged to; None while no quota holds for anybody."""
+        self.throttle_ms = 0
+        """The time for which the client of the current request has to wait, in milliseconds."""
         self.client_id: str | None = None
         self.api_version = 0
         self.number = 0
@@ -200,10 +206,6 @@ class Context:
     def authorize(self, operation: int, resource_type: int, resource: str) -> bool:
         """True if the principal may do this, by Kafka's numbers; always true without an authorizer."""
         return self.rights is None or self.rights.allows(operation, resource_type, resource)
-
-    def charge(self, api_key: int, request_bytes: int) -> int:
-        """Milliseconds to throttle this client by. Always 0, because this version does not enforce quotas."""
-        return 0
 
 
 Handler: TypeAlias = Callable[[Context, Any], Result]

@@ -207,6 +207,9 @@ class SimMeter:
     def cpu_seconds(self) -> float:
         return self._env.operation_count * CPU_SECONDS_PER_OPERATION
 
+    def loop_cpu_seconds(self) -> float:
+        return self.cpu_seconds()
+
 
 if TYPE_CHECKING:
 

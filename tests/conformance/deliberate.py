@@ -35,6 +35,13 @@ DELIBERATE = (
         "In Kafka it is an exception on the way.",
     ),
     Deliberate(
+        "AlterClientQuotas",
+        r"^alter_client_quotas by values that mean nothing: .*(Kafka 0, here 42|must be greater than 0)",
+        "takes a quota that is not a number (NaN)",
+        "INVALID_REQUEST, as for a quota that is not greater than 0",
+        "Nothing can be compared with it.",
+    ),
+    Deliberate(
         "IncrementalAlterConfigs",
         r"^incremental_alter_configs of .*: (an unknown|a negative) operation: .*(Kafka -1, here 42|Kafka null, here)",
         "answers an operation that it does not know with UNKNOWN_SERVER_ERROR, except for a broker",
@@ -347,10 +354,6 @@ NOT_SEEN = {
     ),
     "Security": (
         Remark(
-            "Client quotas",
-            "in a metadata log that Kafka wrote are kept, in memory and in snapshots, and not enforced.",
-        ),
-        Remark(
             "A delegation token",
             "is known to the controller as soon as it is made; in Kafka a renewal may not find it for a moment. It may have "
             "1,000 renewers, with 65,536 characters in all; above that POLICY_VIOLATION. A controller answers "
@@ -391,7 +394,6 @@ NOT_SERVED = (
         "the quorum, registration, replication's decisions",
         "for the controllers' listener, as in Kafka",
     ),
-    NotServed((48, 49), "client quotas", "to come"),
     NotServed(
         (71, 72, 76, 77, 78, 79, *range(83, 93)),
         "client telemetry, share groups, streams groups",

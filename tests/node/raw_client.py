@@ -13,9 +13,9 @@ from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceR
 CLIENT_ID = b"raw"
 
 
-def frame(message: Any, version: int, correlation_id: int = 7) -> bytearray:
+def frame(message: Any, version: int, correlation_id: int = 7, *, client_id: bytes = CLIENT_ID) -> bytearray:
     """A whole request frame, size included."""
-    body = struct.pack(">hhih", message.API_KEY, version, correlation_id, len(CLIENT_ID)) + CLIENT_ID
+    body = struct.pack(">hhih", message.API_KEY, version, correlation_id, len(client_id)) + client_id
     if request_header_version(message.API_KEY, version) >= 2:
         body += b"\0"
     body += encode(message, version)

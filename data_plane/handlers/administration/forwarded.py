@@ -41,6 +41,7 @@ _OF_THE_CONTROLLER = (
     ApiKey.UNREGISTER_BROKER,
     ApiKey.UPDATE_FEATURES,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    ApiKey.ALTER_CLIENT_QUOTAS,
 )
 _OF_THE_QUORUM: dict[ApiKey, Refuse] = {
     ApiKey.DESCRIBE_QUORUM: lambda _, code, text: DescribeQuorumResponse(code, text, [], []),

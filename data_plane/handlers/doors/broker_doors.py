@@ -32,6 +32,7 @@ from wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
+from wire.messages.describe_client_quotas import DescribeClientQuotasResponse
 from wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from wire.messages.describe_log_dirs import DescribeLogDirsResponse
 from wire.messages.heartbeat import HeartbeatResponse
@@ -52,6 +53,7 @@ AT_CONTROLLER = frozenset(
         ApiKey.CREATE_DELEGATION_TOKEN,
         ApiKey.RENEW_DELEGATION_TOKEN,
         ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.ALTER_CLIENT_QUOTAS,
         ApiKey.CREATE_PARTITIONS,
         ApiKey.ELECT_LEADERS,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
@@ -137,6 +139,9 @@ DOORS: Mapping[ApiKey, Door] = {
     ApiKey.SASL_AUTHENTICATE: PASSES,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: for_cluster(refuse_describe_users, Operation.DESCRIBE),
     ApiKey.DESCRIBE_DELEGATION_TOKEN: describe_tokens_door,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: for_cluster(
+        lambda _: DescribeClientQuotasResponse(0, _DENIED, _DENIED.message, None), Operation.DESCRIBE_CONFIGS
+    ),
     ApiKey.DESCRIBE_LOG_DIRS: for_cluster(
         lambda _: DescribeLogDirsResponse(0, _DENIED, []), Operation.DESCRIBE
     ),

@@ -42,6 +42,9 @@ class FetchHandler:
         plan = broker.sessions.plan(request, by_id, int(broker.clock.monotonic() * 1000))
         if plan.error:
             return FetchResponse(0, plan.error, 0, [], [])
+        if context.throttle_ms:
+            # The client has to wait: as in Kafka (KIP-219), its session goes on and it gets nothing.
+            return FetchResponse(0, 0, plan.session_id, [], [])
         job = FetchJob(broker, plan, request, context)
         if len(plan.partitions) > PARTITIONS_AT_ONCE and not _is_followers(plan):
             return in_slices(broker.long_work, self._read_many(job, request.max_wait_ms))
@@ -77,6 +80,8 @@ class FetchHandler:
         plan = broker.sessions.plan(request, by_id, int(broker.clock.monotonic() * 1000), named)
         if plan.error:
             return FetchResponse(0, plan.error, 0, [], [])
+        if context.throttle_ms:
+            return FetchResponse(0, 0, plan.session_id, [], [])
         job = FetchJob(broker, plan, request, context)
         if _is_followers(plan):
             attempt = job.read(is_first=True)

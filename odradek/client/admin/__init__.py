@@ -90,6 +90,13 @@ if TYPE_CHECKING:
         unregister_broker,
         update_features,
     )
+    from odradek.client.admin.admin_quotas import (
+        QuotaAlteration,
+        QuotaEntity,
+        QuotaMatch,
+        alter_client_quotas,
+        describe_client_quotas,
+    )
     from odradek.client.admin.admin_replicas import ReplicaLog, describe_replica_logs
     from odradek.client.admin.admin_tokens import (
         DelegationToken,
@@ -175,6 +182,9 @@ __all__ = [
     "Prospect",
     "QuorumDescription",
     "QuorumReplica",
+    "QuotaAlteration",
+    "QuotaEntity",
+    "QuotaMatch",
     "Reassignment",
     "RefusedMarker",
     "ReplicaCleaning",
@@ -188,6 +198,7 @@ __all__ = [
     "TransactionListing",
     "abort_transaction",
     "add_raft_voter",
+    "alter_client_quotas",
     "alter_group_offsets",
     "alter_partition_reassignments",
     "alter_replica_log_dirs",
@@ -202,6 +213,7 @@ __all__ = [
     "delete_records",
     "delete_topics",
     "describe_acls",
+    "describe_client_quotas",
     "describe_cluster",
     "describe_configs",
     "describe_controllers",
@@ -251,6 +263,7 @@ _HOMES = {
         "admin_offsets": "CommittedOffset GroupOffsets OffsetReset OffsetSpan PartitionLag ResetTarget ResetTo alter_group_offsets delete_group_offsets describe_group_lag describe_lag list_group_offsets offset_spans plan_offset_reset",
         "admin_partitions": "ElectionType Reassignment alter_partition_reassignments elect_leaders list_partition_reassignments",
         "admin_quorum": "QuorumDescription QuorumReplica add_raft_voter describe_controllers describe_quorum remove_raft_voter unregister_broker update_features",
+        "admin_quotas": "QuotaAlteration QuotaEntity QuotaMatch alter_client_quotas describe_client_quotas",
         "admin_replicas": "ReplicaLog describe_replica_logs",
         "admin_tokens": "DelegationToken create_delegation_token describe_delegation_tokens expire_delegation_token renew_delegation_token",
         "admin_topics": "ClusterDescription CreatedTopic NewPartitions NewTopic create_partitions create_topics delete_topics describe_cluster describe_topic_partitions describe_topics",

@@ -112,6 +112,8 @@ class BlockingAdminMethods:
     describe_acls = _blocking(lambda: admin.describe_acls)
     create_acls = _blocking(lambda: admin.create_acls)
     delete_acls = _blocking(lambda: admin.delete_acls)
+    describe_client_quotas = _blocking(lambda: admin.describe_client_quotas)
+    alter_client_quotas = _blocking(lambda: admin.alter_client_quotas)
 
     # Users and delegation tokens
     describe_user_scram_credentials = _blocking(lambda: admin.describe_user_scram_credentials)
@@ -190,6 +192,8 @@ class AsyncAdminMethods:
     describe_acls = _async(lambda: admin.describe_acls)
     create_acls = _async(lambda: admin.create_acls)
     delete_acls = _async(lambda: admin.delete_acls)
+    describe_client_quotas = _async(lambda: admin.describe_client_quotas)
+    alter_client_quotas = _async(lambda: admin.alter_client_quotas)
 
     # Users and delegation tokens
     describe_user_scram_credentials = _async(lambda: admin.describe_user_scram_credentials)

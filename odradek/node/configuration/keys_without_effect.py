@@ -125,11 +125,7 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "queued.max.requests",
         "transaction.state.log.load.buffer.size",
     ),
-    "there are no such quotas; a throttle of replication counts by the second": (
-        "controller.quota.window.num",
-        "controller.quota.window.size.seconds",
-        "quota.window.num",
-        "quota.window.size.seconds",
+    "a throttle of replication counts by the second": (
         "replication.quota.window.num",
         "replication.quota.window.size.seconds",
     ),

@@ -27,6 +27,7 @@ from odradek.node.connections.answers import (
     release_response,
     splice,
 )
+from odradek.node.connections.charging import CHANGING, throttled
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.long_requests import encode_beside
 from odradek.node.connections.send_queue import Chunk, SendQueue
@@ -57,12 +58,14 @@ class AnswerQueue:
         "encoding",
         "held_bytes",
         "last_active",
+        "muted_until",
         "parked",
         "room",
         "send_queue",
         "services",
         "slots",
         "suspended",
+        "woken",
     )
 
     def __init__(self, services: ConnectionServices, conn: Conn, listener: str) -> None:
@@ -85,6 +88,10 @@ class AnswerQueue:
         self.dispatching = False
         self.closing = False
         self.last_active = services.clock.monotonic()
+        self.woken: Event | None = None
+        """Set to end a mute early."""
+        self.muted_until = 0.0
+        """The time until which nothing is read, because the client used up its quota; 0: it is read."""
 
     def _who(self) -> _Who:
         return {"peer": self.conn.peer_host, "client_id": self.context.client_id}
@@ -111,12 +118,14 @@ class AnswerQueue:
             self._hold(slot, size)
             self.suspended = (slot, result)
             return
+        if self.context.throttle_ms:
+            result = throttled(result, self.context.throttle_ms)
         if self.slots:
             slot = self._queue_slot(entry, correlation_id, size)
             slot.response = result
             self._encode_early(slot)
         else:
-            self._encode(entry, correlation_id, size, result)
+            self._encode(entry, correlation_id, result)
             entry.answered_in_turn += 1
             services = self.services
             if services.answered_last is not entry:
@@ -125,6 +134,7 @@ class AnswerQueue:
 
     def _queue_slot(self, entry: ApiEntry, correlation_id: int, size: int) -> Slot:
         slot = Slot(self, entry, correlation_id, size)
+        slot.throttle_ms = self.context.throttle_ms
         if self.slots is None:
             self.slots = deque()
         self.slots.append(slot)
@@ -171,8 +181,7 @@ class AnswerQueue:
 
     # -- encoding and sending --------------------------------------------------------------------------------------------------
 
-    def _encode(self, entry: ApiEntry, correlation_id: int, request_bytes: int, response: Any) -> None:
-        self.throttle(entry, request_bytes, response)
+    def _encode(self, entry: ApiEntry, correlation_id: int, response: Any) -> None:
         frame = bytearray(entry.prefix)
         spills = self.services.spills
         entry.encode(frame, response, spills, entry.errors)
@@ -185,21 +194,26 @@ class AnswerQueue:
             size = splice(frame, correlation_id, spills, queue.chunks)
         queue.bytes_queued += size
         entry.response_bytes += size
+        if self.services.charging is not None:
+            self.charge_answer(entry, response, size)
         if queue.bytes_queued > SEND_QUEUE_BYTES_MAX and self.room is None:
             self.room = self.services.new_event()
 
-    def throttle(self, entry: ApiEntry, request_bytes: int, response: Any) -> None:
-        """Tell the client how long to wait, where its quota says so."""
-        throttle_ms = self.context.charge(entry.api_key, request_bytes)
-        if throttle_ms:
-            response.throttle_time_ms = throttle_ms
+    def charge_answer(self, entry: ApiEntry, response: Any, size: int) -> None:
+        """Charge the bytes of an answer to the client's quota; mute it where the controller says so (KIP-599)."""
+        services = self.services
+        if services.charging is not None:
+            now = services.clock.monotonic()
+            services.charging.charge_answer(self.context, entry.api_key, response, size, now)
+            if entry.api_key in CHANGING and response.throttle_time_ms:
+                self.muted_until = max(self.muted_until, now + response.throttle_time_ms / 1000)
 
     def _encode_early(self, slot: Slot) -> None:
         """Encode an answer that has to wait for an earlier one, behind what is queued, and take it out from there."""
         queue = self.send_queue
         chunks, size = len(queue.chunks), queue.bytes_queued
         response, slot.response = slot.response, None
-        self._encode(slot.entry, slot.correlation_id, slot.request_bytes, response)
+        self._encode(slot.entry, slot.correlation_id, response)
         slot.chunks = queue.chunks[chunks:]
         del queue.chunks[chunks:]
         size, queue.bytes_queued = queue.bytes_queued - size, size
@@ -255,7 +269,7 @@ class AnswerQueue:
             slot = slots.popleft()
             entry, latency = slot.entry, now - slot.received_at
             if slot.chunks is None:
-                self._encode(entry, slot.correlation_id, slot.request_bytes, slot.response)
+                self._encode(entry, slot.correlation_id, slot.response)
             else:
                 queue.chunks += slot.chunks
                 queue.bytes_queued += slot.held_bytes
@@ -370,6 +384,9 @@ class AnswerQueue:
     async def _run_suspended(self) -> None:
         assert self.suspended is not None
         slot, suspend = self.suspended
+        services = self.services
+        if services.charging is not None:
+            services.long_work.payer = services.charging.payer(self.context)
         result = await suspend.run()
         while result.__class__ is Suspend:
             slot.is_long |= result.is_long
@@ -391,12 +408,34 @@ class AnswerQueue:
         if self.closing:
             raise ConnectionLost("closed while a request was suspended")
 
+    # -- quotas ---------------------------------------------------------------------------------------------------
+
+    def _mute(self, throttle_ms: int) -> None:
+        """Read no further requests for so long, as in Kafka (KIP-219)."""
+        self.muted_until = self.last_active + throttle_ms / 1000
+
+    async def _stay_muted(self) -> None:
+        """Wait until the client may go on."""
+        services = self.services
+        self.woken = services.new_event()
+        try:
+            with services.clock.timeout_at(self.muted_until):
+                await self.woken.wait()
+        finally:
+            self.woken = None
+            self.muted_until = 0.0
+            self.context.throttle_ms = 0
+        if self.closing:
+            raise ConnectionLost("closed while it was muted")
+
     # -- the end --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """End the connection from outside its task."""
         self.closing = True
         self.conn.close()
+        if self.woken is not None:
+            self.woken.set()
         self.signal_room()
 
     def _release_answers(self) -> None:

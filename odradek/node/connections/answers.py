@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from data_plane.log.partition_log import FileRange
+from odradek.node.connections.charging import throttled
 from odradek.node.connections.send_queue import Chunk
 from odradek.serving.api_table import ApiEntry
 from odradek.serving.contract import Delayed, PinsFiles
@@ -47,8 +48,8 @@ class Answering(Protocol):
     def encode_long(self, slot: Slot, response: Any) -> None:
         """A long answer is there: nothing more is dispatched until it is bytes."""
 
-    def throttle(self, entry: ApiEntry, request_bytes: int, response: Any) -> None:
-        """Tell the client how long to wait, where its quota says so."""
+    def charge_answer(self, entry: ApiEntry, response: Any, size: int) -> None:
+        """Charge the bytes of an answer to the client's quota."""
 
     def encoded(self, slot: Slot, chunks: list[Chunk], size: int) -> None:
         """A long answer is bytes now."""
@@ -72,6 +73,7 @@ class Slot:
         "received_at",
         "request_bytes",
         "response",
+        "throttle_ms",
     )
 
     def __init__(
@@ -92,6 +94,8 @@ class Slot:
         self.is_long = False
         """True if its answer is encoded beside the loop."""
         self.delayed: Delayed | None = None
+        self.throttle_ms = 0
+        """The wait that the answer names, by the client's quota."""
 
     @property
     def is_answered(self) -> bool:
@@ -100,6 +104,8 @@ class Slot:
     def complete(self, response: Any) -> None:
         """Hand in the answer. The owner of the delayed request calls this once."""
         self.delayed = None
+        if self.throttle_ms:
+            response = throttled(response, self.throttle_ms)
         if self.is_long:
             self.connection.encode_long(self, response)
         else:

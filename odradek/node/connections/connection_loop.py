@@ -25,14 +25,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from odradek.env.ports import Conn, ConnectionLost, DiskError, Event
 from odradek.node.connections.answer_queue import AnswerQueue
 from odradek.node.connections.buffers import PooledBuffer
+from odradek.node.connections.charging import Charging
 from odradek.node.connections.complaints import size_refusal
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.long_requests import decode_beside
+from odradek.serving.contract import Context
 from odradek.serving.shared_parts import assert_unchanged
 from wire.codec import ELEMENTS_AT_ONCE
 from wire.errors import ProtocolError, RemoteProtocolError, TooManyElements
@@ -55,6 +58,7 @@ class Connection(AnswerQueue):
 
     __slots__ = (
         "client_id_raw",
+        "cpu_began",
         "frame_began_at",
         "have",
         "memory",
@@ -76,6 +80,8 @@ class Connection(AnswerQueue):
         self.memory: Event | None = None
         """Set while the connection waits for a larger buffer."""
         self.client_id_raw = b""
+        self.cpu_began = 0.0
+        """The processor time at which this turn began; 0 where no quota is about it."""
 
     # -- receiving ------------------------------------------------------------------------------------------------
 
@@ -90,10 +96,14 @@ class Connection(AnswerQueue):
                 if self.pending_frames:
                     await services.clock.sleep_until(0.0)
                     self.last_active = services.clock.monotonic()
+                    if services.charging is not None:
+                        self._begin_metering(services.charging)
                     self._dispatch_own()
                 else:
                     await self.conn.readable()
                     self.last_active = services.clock.monotonic()
+                    if services.charging is not None:
+                        self._begin_metering(services.charging)
                     got = self._receive()
                     if not got:
                         if got is None:
@@ -102,6 +112,8 @@ class Connection(AnswerQueue):
                 services.long_work.turns += 1
                 if self.send_queue.chunks:
                     self._end_turn()
+                if self.cpu_began:
+                    self._end_metering()
                 services.after_turn()
                 if services.buggify is not None and services.buggify("connection.close_after_answer"):
                     return
@@ -115,6 +127,8 @@ class Connection(AnswerQueue):
                     await self._run_suspended()
                 if self.room is not None:
                     await self._wait_for_room()
+                if self.muted_until:
+                    await self._stay_muted()
                 if self.own is not None and self.have == self.own.size and not self.pending_frames:
                     await self._grow()
         except ConnectionLost:
@@ -261,7 +275,13 @@ class Connection(AnswerQueue):
                     break
                 if frames == look_at:
                     look_at = self._look_again_after(frames)
-                if not look_at or self.suspended is not None or self.room is not None or self.closing:
+                if (
+                    not look_at
+                    or self.suspended is not None
+                    or self.room is not None
+                    or self.closing
+                    or self.muted_until
+                ):
                     self.pending_frames = True
                     break
                 self._dispatch_frame(view[start + 4 : stop], size)
@@ -306,10 +326,43 @@ class Connection(AnswerQueue):
         try:
             request, _ = (entry.decode if size <= ELEMENTS_AT_ONCE else entry.decode_large)(frame, offset)
         except TooManyElements:
-            result: Any = decode_beside(self.services, entry, context, frame, offset)
+            charge = partial(self._charge_suspended, api_key, size)
+            result: Any = decode_beside(self.services, entry, context, frame, offset, charge)
         else:
+            if self.services.charging is not None:
+                self._charge(self.services.charging, api_key, size, request)
             result = entry.handle(context, request)
         self._answer(entry, correlation_id, size, result)
+
+    def _charge(self, charging: Charging, api_key: int, size: int, request: Any) -> None:
+        """Charge a request to its client; one that used up its quota is answered, and then muted."""
+        context = self.context
+        charging.charge(context, api_key, size, request, self.last_active)
+        if context.throttle_ms:
+            self._mute(context.throttle_ms)
+        self.services.long_work.payer = charging.payer(context)
+
+    def _charge_suspended(self, api_key: int, size: int, asker: Context, request: Any) -> None:
+        """Charge the request for which this connection is suspended, now that it is decoded."""
+        charging = self.services.charging
+        if charging is not None and self.suspended is not None:
+            charging.charge(asker, api_key, size, request, self.services.clock.monotonic())
+            if asker.throttle_ms:
+                self._mute(asker.throttle_ms)
+                self.suspended[0].throttle_ms = asker.throttle_ms
+
+    def _begin_metering(self, charging: Charging) -> None:
+        """Note the processor time at which this turn begins, if a quota is about it."""
+        if charging.measures_cpu:
+            self.cpu_began = self.services.meter.loop_cpu_seconds()
+
+    def _end_metering(self) -> None:
+        """Charge this turn's processor time. One reading serves all requests of the turn."""
+        services = self.services
+        seconds, self.cpu_began = services.meter.loop_cpu_seconds() - self.cpu_began, 0.0
+        if services.charging is not None:
+            services.charging.charge_cpu(self.context, seconds, self.last_active)
+            services.long_work.payer = None
 
     def _take_client_id(self, raw: memoryview, length: int) -> None:
         if len(raw) != length:

@@ -8,6 +8,7 @@ from typing import Any
 from odradek.env.ports import Env, Log, TaskGroup
 from odradek.node.connections.answers import HeldAnswers
 from odradek.node.connections.buffers import ReceiveBuffers
+from odradek.node.connections.charging import Charging
 from odradek.node.connections.complaints import Complaints
 from odradek.serving.api_table import ApiEntry, ApiTable
 
@@ -21,12 +22,14 @@ class ConnectionServices:
         "answered_last",
         "buffers",
         "buggify",
+        "charging",
         "clock",
         "complaints",
         "frame_bytes_max",
         "held",
         "log",
         "long_work",
+        "meter",
         "new_event",
         "poison",
         "spills",
@@ -51,6 +54,9 @@ class ConnectionServices:
         """A hook of the simulator; None in production, because every turn of a connection tests it."""
         self.table = table
         self.buffers = buffers
+        self.charging: Charging | None = None
+        """The quotas of the clients; None while there are none, because every request tests it."""
+        self.meter = env.meter
         self.clock = env.clock
         self.long_work = env.long_work
         self.tasks = tasks

@@ -7,6 +7,7 @@ worker.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from odradek.node.connections.answers import RESPONSE_PREFIX, Slot, release_response, splice
@@ -18,17 +19,24 @@ from wire.codec import ErrorCounts
 
 
 def decode_beside(
-    services: ConnectionServices, entry: ApiEntry, context: Context, frame: memoryview, offset: int
+    services: ConnectionServices,
+    entry: ApiEntry,
+    context: Context,
+    frame: memoryview,
+    offset: int,
+    charge: Callable[[Context, Any], None],
 ) -> Suspend:
     """The work for a frame of too many elements. The frame is copied, because the receive buffer is reused.
 
-    The copy can be written to: an append sets offsets and times in place."""
+    The copy can be written to: an append sets offsets and times in place. `charge` is called with the request, before
+    it is handled."""
     copied, asker = memoryview(bytearray(frame)), context.for_later()
 
     async def handle() -> Any:
         share = services.long_work.begin()
         request, elements = await share.in_worker(entry.decode_all, copied, offset)
         entry.elements += elements
+        charge(asker, request)
         result = await share.on_loop(entry.handle, asker, request)
         services.after_turn()
         return result
@@ -43,7 +51,6 @@ async def encode_beside(services: ConnectionServices, slot: Slot, response: Any)
         release_response(response)
         return
     try:
-        connection.throttle(entry, slot.request_bytes, response)
         chunks, size, errors = await services.long_work.begin().in_worker(
             encode_apart, entry, slot.correlation_id, response
         )
@@ -53,6 +60,7 @@ async def encode_beside(services: ConnectionServices, slot: Slot, response: Any)
         return
     for code, count in errors.items():
         entry.errors[code] = entry.errors.get(code, 0) + count
+    connection.charge_answer(entry, response, size)
     connection.encoded(slot, chunks, size)
 
 

@@ -21,6 +21,7 @@ from odradek.node.entrances import Entrances
 from odradek.node.metrics.controller_metrics import controller_metrics
 from odradek.node.metrics.login_metrics import login_metrics
 from odradek.node.metrics.metrics_text import MetricsText
+from odradek.node.metrics.quota_metrics import quota_metrics
 from odradek.node.metrics.replication_metrics import replication_metrics
 from odradek.node.metrics.security_metrics import security_metrics
 from odradek.node.metrics.transaction_metrics import transaction_metrics
@@ -83,6 +84,7 @@ def metrics_page(sources: MetricsSources) -> bytes:
         _cleaner(page, statistics["cleaner"])
         _groups(page, statistics["groups"])
         transaction_metrics(page, sources.broker, statistics["transactions"])
+        quota_metrics(page, sources.broker.quotas)
         shown = ("topics", "partitions", "groups", "transactions", "cleaner")
         _parts(page, "broker", statistics, skip=shown)
     controller_metrics(page, sources.controller)

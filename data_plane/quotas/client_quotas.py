@@ -1,0 +1,251 @@
+"""The quotas of a node's clients: what each connection is charged, and how long it is muted. PURE.
+
+Theory of operation
+-------------------
+`ClientQuotas` follows the metadata image. Connections ask it only while a quota is there.
+
+Each connection keeps a `ClientShare`: the accounts that its present principal and client id are charged to. It asks
+for it again when the client id changes, or when `generation` has grown. An `Account` belongs to all who share a quota
+(`quota_levels`), on all listeners. It has a token bucket, and counts what clients used and how long they were told to wait.
+
+* **Produce** pays the bytes of its request when it comes; the answer names the wait.
+* **Fetch** pays the bytes of its answer. A fetch of a client in debt is answered empty (KIP-219). One fetch takes at
+  most what the quota gives in `quota.window.size.seconds`.
+* **Requests** pay the processor time that they took. 100 % is one core. The wait is one window at most, so sessions live on.
+
+A client in debt is muted: its connection is not read until the wait is over, whatever the client does.
+
+Client ids are endless. There are `ACCOUNTS_MAX` accounts at most; those who come later share one account of each kind,
+and of each value. An account that nobody has used for `IDLE_SECONDS_MAX` goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+from metadata_quorum.config.typed_settings import setting
+from metadata_quorum.quotas.quota_levels import (
+    CONSUMER_BYTE_RATE,
+    IP,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    Entity,
+    Holding,
+    holding_quota,
+)
+from metadata_quorum.quotas.token_bucket import TokenBucket
+
+__all__ = ["ACCOUNTS_MAX", "Account", "ClientQuotas", "ClientShare", "QuotaSettings"]
+
+ACCOUNTS_MAX = 10_000
+IDLE_SECONDS_MAX = 3600.0
+"""Kafka's: a sensor that is idle for an hour goes."""
+SWEEP_SECONDS = 60.0
+CHARGED_KEYS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+_OTHERS = ("", "<others>")
+
+
+@attrs.frozen
+class QuotaSettings:
+    """Windows of quotas."""
+
+    windows: int = setting("quota.window.num")
+    window_seconds: int = setting("quota.window.size.seconds")
+
+    @property
+    def burst_seconds(self) -> float:
+        """The time whose quota a client that was idle may use at once. Kafka counts all windows but the present one."""
+        return float(max(1, self.windows - 1) * self.window_seconds)
+
+
+class Account:
+    """One quota of those who share it. Units are bytes, or seconds of processor time."""
+
+    __slots__ = ("bucket", "holding", "is_overflow", "key", "throttled_seconds", "used", "used_at")
+
+    def __init__(self, key: str, holding: Holding, bucket: TokenBucket, now: float) -> None:
+        self.key = key
+        self.holding = holding
+        self.bucket = bucket
+        self.is_overflow = False
+        self.used = 0.0
+        """Units since the account was opened."""
+        self.throttled_seconds = 0.0
+        """The waits that clients were told, in all."""
+        self.used_at = now
+
+    def charge(self, amount: float, now: float) -> float:
+        """Count what was used; the seconds to wait."""
+        self.used += amount
+        self.used_at = now
+        return self.bucket.charge(amount, now)
+
+    @property
+    def units_per_second(self) -> float:
+        """The quota in the account's units."""
+        return self.bucket.rate
+
+
+class ClientShare:
+    """The accounts of one client, as its connection keeps them. None where no quota holds."""
+
+    __slots__ = (
+        "client_id",
+        "fetch",
+        "generation",
+        "is_exempt",
+        "principal",
+        "produce",
+        "request",
+        "window_seconds",
+    )
+
+    def __init__(
+        self,
+        principal: str,
+        client_id: str | None,
+        generation: int,
+        accounts: tuple[Account | None, Account | None, Account | None],
+        window_seconds: float,
+    ) -> None:
+        self.principal = principal
+        self.client_id = client_id
+        self.generation = generation
+        self.produce, self.fetch, self.request = accounts
+        self.window_seconds = window_seconds
+        self.is_exempt = False
+        """True for a node, which no quota holds for."""
+
+    @classmethod
+    def exempt(cls, principal: str, client_id: str | None, generation: int) -> ClientShare:
+        """The share of a node."""
+        share = cls(principal, client_id, generation, (None, None, None), 0.0)
+        share.is_exempt = True
+        return share
+
+    def note_wait(self, is_produce: bool, is_fetch: bool, seconds: float) -> None:
+        """Count the wait that a client is told, in the account that it is about."""
+        account = (self.produce if is_produce else self.fetch if is_fetch else None) or self.request
+        if account is not None:
+            account.throttled_seconds += seconds
+
+    @property
+    def fetch_bytes_max(self) -> int | None:
+        """The most bytes of one fetch; None where no quota holds."""
+        if self.fetch is None:
+            return None
+        return max(1, int(self.fetch.bucket.rate * self.window_seconds))
+
+    def request_wait(self, now: float) -> float:
+        """The seconds to wait for processor time that was used before; a window at most."""
+        if self.request is None:
+            return 0.0
+        return min(self.request.bucket.wait_seconds(now), self.window_seconds)
+
+
+class ClientQuotas:
+    """All accounts of a node."""
+
+    def __init__(self, settings: QuotaSettings, accounts_max: int = ACCOUNTS_MAX) -> None:
+        self.settings = settings
+        self.generation = 0
+        """Grows when the quotas change, or accounts go."""
+        self.is_charging = False
+        """True if some quota of a user or a client id is there."""
+        self.charges_requests = False
+        """True if one of them is about processor time."""
+        self.exempt_requests = 0
+        self.exempt_bytes = 0
+        self._accounts_max = accounts_max
+        self._quotas: Mapping[tuple[Entity, str], float] = {}
+        self._accounts: dict[tuple[str, tuple[str, str]], Account] = {}
+        self._sweep_at = 0.0
+
+    def apply(self, quotas: Mapping[tuple[Entity, str], float], now: float) -> None:
+        """Take over the quotas of a newer image. Accounts go on with their new values."""
+        self._quotas = quotas
+        self.generation += 1
+        of_clients = [key for entity, key in quotas if entity and entity[0][0] != IP]
+        self.charges_requests = REQUEST_PERCENTAGE in of_clients
+        self.is_charging = bool(of_clients)
+        # Who shares may have changed with the level: an account is found again by its sharers, or opened anew.
+        stale = []
+        for at, account in self._accounts.items():
+            holding = None
+            if not account.is_overflow:
+                holding = holding_quota(quotas, account.key, *account.holding.sharers)
+            if holding is None or holding.sharers != account.holding.sharers:
+                stale.append(at)
+            else:
+                account.holding = holding
+                rate = _rate(account.key, holding.value)
+                account.bucket.set_rate(rate, rate * self.settings.burst_seconds, now)
+        for at in stale:
+            del self._accounts[at]
+
+    def share_of(self, principal: str, client_id: str | None, now: float) -> ClientShare:
+        """The accounts of a client: `principal` as `type:name`."""
+        self._sweep(now)
+        user = principal.partition(":")[2]
+        produce, fetch, request = (self._account(key, user, client_id or "", now) for key in CHARGED_KEYS)
+        return ClientShare(
+            principal, client_id, self.generation, (produce, fetch, request), self.settings.window_seconds
+        )
+
+    @property
+    def applied(self) -> Mapping[tuple[Entity, str], float]:
+        """The quotas of the image that was applied last."""
+        return self._quotas
+
+    def holding(self, key: str, user: str, client_id: str) -> Holding | None:
+        """The quota that holds for a client now."""
+        return holding_quota(self._quotas, key, user, client_id)
+
+    def _account(self, key: str, user: str, client_id: str, now: float) -> Account | None:
+        holding = holding_quota(self._quotas, key, user, client_id)
+        if holding is None:
+            return None
+        at = (key, holding.sharers)
+        account = self._accounts.get(at)
+        if account is None and len(self._accounts) >= self._accounts_max:
+            at = (key, (_OTHERS[0], f"{_OTHERS[1]} of {holding.value:g}"))
+            account = self._accounts.get(at)
+        if account is None:
+            rate = _rate(key, holding.value)
+            bucket = TokenBucket(rate, rate * self.settings.burst_seconds, now)
+            account = self._accounts[at] = Account(key, holding, bucket, now)
+            account.is_overflow = at[1] != holding.sharers
+        account.used_at = now
+        return account
+
+    def _sweep(self, now: float) -> None:
+        """Forget idle accounts, now and then."""
+        if now < self._sweep_at:
+            return
+        self._sweep_at = now + SWEEP_SECONDS
+        idle = [at for at, account in self._accounts.items() if now - account.used_at > IDLE_SECONDS_MAX]
+        for at in idle:
+            del self._accounts[at]
+        if idle:
+            # Connections that are idle as long may still hold such an account.
+            self.generation += 1
+
+    def accounts(self) -> Iterator[tuple[tuple[str, str], Account]]:
+        """User and client id of those who share, and their account."""
+        for (_, sharers), account in self._accounts.items():
+            yield sharers, account
+
+    def statistics(self) -> dict[str, float]:
+        """Accounts that are open, and requests and bytes of nodes, which no quota holds for."""
+        return {
+            "accounts": len(self._accounts),
+            "exempt_requests": self.exempt_requests,
+            "exempt_bytes": self.exempt_bytes,
+        }
+
+
+def _rate(key: str, value: float) -> float:
+    """Units per second. A request percentage of 100 is a second of processor time per second."""
+    return value / 100 if key == REQUEST_PERCENTAGE else value

@@ -1,0 +1,192 @@
+"""Quotas of changes of the metadata: partitions that clients create and delete, per second (KIP-599). PURE.
+
+The active controller keeps a token bucket for each client with a quota of `controller_mutation_rate`; soft state, which
+a new controller begins anew. Two kinds of clients:
+
+* **Strict**: CreateTopics since 6, DeleteTopics since 5, CreatePartitions since 3. While the client is in debt, each
+  change is refused with THROTTLING_QUOTA_EXCEEDED, and the answer says how long to wait. The client asks again.
+* **Permissive**: older versions. The change is done, and the answer says how long to wait.
+
+Only what could be done is charged: to create a topic that exists costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.partitions.create_partitions import new_partitions_asked
+from metadata_quorum.controller.topics import partitions_asked
+from metadata_quorum.envelope import Sender
+from metadata_quorum.image.metadata_image import MetadataImage, TopicImage
+from metadata_quorum.quotas.quota_levels import CONTROLLER_MUTATION_RATE, Holding, holding_quota
+from metadata_quorum.quotas.token_bucket import TokenBucket
+from metadata_quorum.topic_names import invalid_topic_name_reason
+from odradek.security.doors.door import Admitted
+from wire.errors import ErrorCode
+from wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopicResult,
+)
+from wire.messages.create_topics import CreatableTopicResult, CreateTopicsRequest
+from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest
+from wire.structure import Message
+
+__all__ = ["MutationQuotas"]
+
+BUCKETS_MAX = 10_000
+"""More clients than these share one bucket for each value of a quota."""
+_STRICT_SINCE: Mapping[type[Message], int] = {
+    CreateTopicsRequest: 6,
+    DeleteTopicsRequest: 5,
+    CreatePartitionsRequest: 3,
+}
+_EXCEEDED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
+class MutationQuotas:
+    """The buckets of one controller's clients."""
+
+    def __init__(self, controller: ControllerSettings) -> None:
+        self._burst_seconds = float(controller.quota_windows * controller.quota_window_seconds)
+        self._controller = controller
+        self._buckets: dict[tuple[str, str], TokenBucket] = {}
+        self._refused = 0
+
+    def admit(
+        self, image: MetadataImage, sender: Sender, request: Message, version: int, now: float
+    ) -> Admitted | None:
+        """The part of a request that the sender's quota lets in; None where no quota says anything.
+
+        `now` is monotonic, in seconds.
+        """
+        kind = type(request)
+        if kind not in _STRICT_SINCE or not image.access.client_quotas:
+            return None
+        user = sender.principal.partition(":")[2]
+        holding = holding_quota(image.access.client_quotas, CONTROLLER_MUTATION_RATE, user, sender.client_id)
+        if holding is None:
+            return None
+        bucket = self._bucket(holding, now)
+        if version < _STRICT_SINCE[kind]:
+            seconds = bucket.charge(sum(self._costs(image, request)), now)
+            return Admitted(request, lambda response: _with_wait(response, seconds))
+        refused: set[int] = set()
+        for number, cost in enumerate(self._costs(image, request)):
+            if cost and bucket.wait_seconds(now) > 0:
+                refused.add(number)
+            elif cost:
+                bucket.charge(cost, now)
+        if not refused:
+            return Admitted(request, lambda response: response)
+        self._refused += len(refused)
+        return _without(image, request, refused, bucket.wait_seconds(now))
+
+    def _bucket(self, holding: Holding, now: float) -> TokenBucket:
+        burst = holding.value * self._burst_seconds
+        sharers = holding.sharers
+        bucket = self._buckets.get(sharers)
+        if bucket is None and len(self._buckets) >= BUCKETS_MAX:
+            sharers = ("", f"<others> of {holding.value:g}")
+            bucket = self._buckets.get(sharers)
+        if bucket is None:
+            bucket = self._buckets[sharers] = TokenBucket(holding.value, burst, now)
+        elif bucket.rate != holding.value:
+            bucket.set_rate(holding.value, burst, now)
+        return bucket
+
+    def _costs(self, image: MetadataImage, request: Any) -> Sequence[int]:
+        """The partitions that each named topic creates or deletes; 0 where it cannot be done."""
+        return _COSTS[type(request)](image, request, self._controller)
+
+    def statistics(self) -> dict[str, int]:
+        """Clients with a bucket, and changes that were refused since the start."""
+        return {"buckets": len(self._buckets), "refused": self._refused}
+
+
+def _creation_costs(
+    image: MetadataImage, request: CreateTopicsRequest, settings: ControllerSettings
+) -> list[int]:
+    counts = Counter(topic.name for topic in request.topics)
+    return [
+        0
+        if counts[topic.name] > 1
+        or topic.name in image.topics
+        or invalid_topic_name_reason(topic.name) is not None
+        else partitions_asked(topic, settings)
+        for topic in request.topics
+    ]
+
+
+def _growth_costs(
+    image: MetadataImage, request: CreatePartitionsRequest, settings: ControllerSettings
+) -> list[int]:
+    return [new_partitions_asked(image, topic) for topic in request.topics]
+
+
+def _deletion_costs(
+    image: MetadataImage, request: DeleteTopicsRequest, settings: ControllerSettings
+) -> list[int]:
+    found: list[TopicImage | None] = [image.topics.get(name) for name in request.topic_names]
+    found += [
+        image.topics_by_id.get(each.topic_id) if each.name is None else image.topics.get(each.name)
+        for each in request.topics
+    ]
+    return [0 if topic is None else len(topic.partitions) for topic in found]
+
+
+_COSTS: Mapping[type[Message], Callable[[MetadataImage, Any, ControllerSettings], Sequence[int]]] = {
+    CreateTopicsRequest: _creation_costs,
+    CreatePartitionsRequest: _growth_costs,
+    DeleteTopicsRequest: _deletion_costs,
+}
+
+
+def _without(image: MetadataImage, request: Any, refused: set[int], seconds: float) -> Admitted:
+    """The request without the topics that are refused, and how their errors come into its answer."""
+    if isinstance(request, DeleteTopicsRequest):
+        names = len(request.topic_names)
+        inner: Any = attrs.evolve(
+            request,
+            topic_names=[each for number, each in enumerate(request.topic_names) if number not in refused],
+            topics=[each for number, each in enumerate(request.topics, names) if number not in refused],
+        )
+        told: list[Any] = [
+            DeletableTopicResult(each, image.topics[each].topic_id, _EXCEEDED, None)
+            for number, each in enumerate(request.topic_names)
+            if number in refused
+        ]
+        told += [
+            DeletableTopicResult(
+                each.name,
+                each.topic_id if each.name is None else image.topics[each.name].topic_id,
+                _EXCEEDED,
+                None,
+            )
+            for number, each in enumerate(request.topics, names)
+            if number in refused
+        ]
+        return Admitted(inner, lambda response: _joined(response, "responses", told, seconds))
+    kept = [each for number, each in enumerate(request.topics) if number not in refused]
+    gone = [each for number, each in enumerate(request.topics) if number in refused]
+    inner = attrs.evolve(request, topics=kept)
+    if isinstance(request, CreatePartitionsRequest):
+        told = [CreatePartitionsTopicResult(each.name, _EXCEEDED, None) for each in gone]
+        return Admitted(inner, lambda response: _joined(response, "results", told, seconds))
+    told = [CreatableTopicResult(name=each.name, error_code=_EXCEEDED, error_message=None) for each in gone]
+    return Admitted(inner, lambda response: _joined(response, "topics", told, seconds))
+
+
+def _joined(response: Any, field: str, told: list[Any], seconds: float) -> Any:
+    changed = attrs.evolve(response, **{field: [*getattr(response, field), *told]})
+    return _with_wait(changed, seconds)
+
+
+def _with_wait(response: Any, seconds: float) -> Any:
+    if seconds <= 0:
+        return response
+    return attrs.evolve(response, throttle_time_ms=int(seconds * 1000) + 1)

@@ -1,0 +1,97 @@
+"""Which quota holds for a client: the eight levels of precedence (KIP-13, KIP-55). PURE.
+
+The most specific level that has a value decides, for each key by itself:
+
+| | user | client id |
+| --- | --- | --- |
+| 1 | this user | this client id |
+| 2 | this user | default |
+| 3 | this user | |
+| 4 | default | this client id |
+| 5 | default | default |
+| 6 | default | |
+| 7 | | this client id |
+| 8 | | default |
+
+Who shares a quota follows from the level. With both, it is all connections of that user with that client id. With a
+user alone, it is all of that user; with a client id alone, all with that client id. A default gives each of them a quota
+of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import attrs
+
+__all__ = [
+    "CLIENT_ID",
+    "CONSUMER_BYTE_RATE",
+    "CONTROLLER_MUTATION_RATE",
+    "IP",
+    "PRODUCER_BYTE_RATE",
+    "REQUEST_PERCENTAGE",
+    "USER",
+    "Entity",
+    "Holding",
+    "holding_quota",
+    "text_of",
+]
+
+USER = "user"
+CLIENT_ID = "client-id"
+IP = "ip"
+PRODUCER_BYTE_RATE = "producer_byte_rate"
+CONSUMER_BYTE_RATE = "consumer_byte_rate"
+REQUEST_PERCENTAGE = "request_percentage"
+CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+
+Entity: TypeAlias = tuple[tuple[str, str | None], ...]
+"""(type, name) in the order of the types, as the metadata image has it; no name stands for the default of that type."""
+
+
+@attrs.frozen
+class Holding:
+    """The quota that holds for a client, and who shares it."""
+
+    value: float
+    level: int
+    """The row of the table above, from 1."""
+    entity: Entity
+    """The entity that has the value: an operator changes this one."""
+    sharers: tuple[str, str]
+    """User and client id of those who share it; an empty text stands for any."""
+
+
+def holding_quota(
+    quotas: Mapping[tuple[Entity, str], float], key: str, user: str, client_id: str
+) -> Holding | None:
+    """The quota of one key for a client; None if no level has a value."""
+    for level, (entity, sharers) in enumerate(_levels(user, client_id), 1):
+        if (not client_id and len(entity) == 2) or not sharers[0] + sharers[1]:
+            # A client without an id has no part in quotas of client ids.
+            continue
+        value = quotas.get((entity, key))
+        if value is not None:
+            return Holding(value, level, entity, sharers)
+    return None
+
+
+def _levels(user: str, client_id: str) -> tuple[tuple[Entity, tuple[str, str]], ...]:
+    both, of_user, of_client = (user, client_id), (user, ""), ("", client_id)
+    return (
+        (((CLIENT_ID, client_id), (USER, user)), both),
+        (((CLIENT_ID, None), (USER, user)), both),
+        (((USER, user),), of_user),
+        (((CLIENT_ID, client_id), (USER, None)), both),
+        (((CLIENT_ID, None), (USER, None)), both),
+        (((USER, None),), of_user),
+        (((CLIENT_ID, client_id),), of_client),
+        (((CLIENT_ID, None),), of_client),
+    )
+
+
+def text_of(entity: Entity) -> str:
+    """The entity for people: `user=ann, client-id=<default>`."""
+    return ", ".join(f"{kind}={'<default>' if name is None else name}" for kind, name in reversed(entity))

@@ -1,0 +1,44 @@
+"""A token bucket: how much a client may use now, and how long it has to wait after it used more. PURE.
+
+Tokens come at a steady rate, up to a burst. A client may overdraw: it is served, and then waits until the debt is
+repaid. So over any long time, its rate is the quota, however large its requests are. (Kafka compares a rate over the last
+windows with the quota. KIP-599 has a bucket like this one for changes of the metadata.)
+"""
+
+from __future__ import annotations
+
+__all__ = ["TokenBucket"]
+
+
+class TokenBucket:
+    """Units per second, with a burst of so many units. Times are seconds of the monotonic clock."""
+
+    __slots__ = ("_at", "_tokens", "burst", "rate")
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self.rate = rate
+        self.burst = burst
+        self._tokens = burst
+        self._at = now
+
+    def charge(self, amount: float, now: float) -> float:
+        """Take `amount`; the seconds that the client has to wait after this."""
+        tokens = self._tokens + (now - self._at) * self.rate
+        if tokens > self.burst:
+            tokens = self.burst
+        self._at = now
+        self._tokens = tokens = tokens - amount
+        return -tokens / self.rate if tokens < 0.0 else 0.0
+
+    def wait_seconds(self, now: float) -> float:
+        """The seconds until the debt is repaid; 0 if there is none."""
+        tokens = self._tokens + (now - self._at) * self.rate
+        return -tokens / self.rate if tokens < 0.0 else 0.0
+
+    def set_rate(self, rate: float, burst: float, now: float) -> None:
+        """Go on with another quota. A debt stays, up to one burst: a lower quota would make it last for hours."""
+        tokens = min(self._tokens + (now - self._at) * self.rate, self.burst)
+        self._at = now
+        self.rate = rate
+        self.burst = burst
+        self._tokens = max(-burst, min(tokens, burst))

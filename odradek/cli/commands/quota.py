@@ -1,0 +1,271 @@
+"""`odradek quota list|set|remove|explain`: how much of the cluster a client may use."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from odradek.cli.connecting import changing, connected
+from odradek.cli.failure import USAGE, CliError
+from odradek.cli.output import YELLOW, counted, paint, print_json, print_table
+from odradek.cli.parsing import Groups, add_command, add_connection_options
+
+if TYPE_CHECKING:
+    from odradek.client.admin.admin_quotas import QuotaAlteration, QuotaEntity, QuotaMatch
+    from odradek.client.shells.blocking import Client
+
+__all__ = ["register"]
+
+_KEYS = {
+    "produce-rate": ("producer_byte_rate", "bytes per second that clients may produce"),
+    "fetch-rate": ("consumer_byte_rate", "bytes per second that clients may fetch"),
+    "request-percentage": ("request_percentage", "processor time of the broker: 100 is one core"),
+    "mutation-rate": ("controller_mutation_rate", "partitions per second that clients may create and delete"),
+    "connection-rate": ("connection_creation_rate", "connections per second from an address (--ip)"),
+}
+_OPTIONS = {key: option for option, (key, _) in _KEYS.items()}
+_OF_ADDRESSES = "connection-rate"
+_UNITS = {"producer_byte_rate": "B/s", "consumer_byte_rate": "B/s", "request_percentage": "%"}
+DEFAULT = "<default>"
+
+
+def register(groups: Groups) -> None:
+    """Add the group of commands."""
+    commands = groups.add_parser("quota", help="list, set, remove, explain quotas").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    listing = add_command(commands, "list", _list, "list the quotas of clients")
+    _add_entity_options(listing)
+    add_connection_options(listing)
+    setting = add_command(commands, "set", _set, "set quotas of clients")
+    _add_entity_options(setting)
+    for option, (_, described) in _KEYS.items():
+        setting.add_argument(f"--{option}", type=float, metavar="NUMBER", help=described)
+    setting.add_argument("--dry-run", action="store_true", help="only have the controller check it")
+    add_connection_options(setting)
+    remove = add_command(commands, "remove", _remove, "remove quotas of clients")
+    _add_entity_options(remove)
+    for option, (_, described) in _KEYS.items():
+        remove.add_argument(f"--{option}", action="store_true", help=f"only that of {described}")
+    remove.add_argument("--dry-run", action="store_true", help="only show what would go")
+    add_connection_options(remove)
+    explain = add_command(commands, "explain", _explain, "tell which quotas hold for a client, and why")
+    explain.add_argument(
+        "--user", default="ANONYMOUS", metavar="NAME", help="(default: ANONYMOUS, without a login)"
+    )
+    explain.add_argument("--client-id", default="", metavar="ID", help="(default: a client without an id)")
+    explain.add_argument(
+        "--metrics",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="the metrics page of a broker, to show what is used there (repeat for more)",
+    )
+    add_connection_options(explain)
+
+
+def _add_entity_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--user", metavar="NAME", help=f"a user, or {DEFAULT} for all without a quota of their own"
+    )
+    parser.add_argument(
+        "--client-id", metavar="ID", help=f"a client id, or {DEFAULT}; with --user: of that user"
+    )
+    parser.add_argument("--ip", metavar="ADDRESS", help=f"an address, or {DEFAULT}")
+
+
+def _entity(args: argparse.Namespace) -> QuotaEntity:
+    named = {"client-id": args.client_id, "ip": args.ip, "user": args.user}
+    return tuple(
+        (kind, None if name == DEFAULT else name) for kind, name in named.items() if name is not None
+    )
+
+
+def _needed_entity(args: argparse.Namespace) -> QuotaEntity:
+    entity = _entity(args)
+    if not entity:
+        raise CliError("give --user, --client-id (or both) or --ip", USAGE)
+    if args.ip is not None and len(entity) > 1:
+        raise CliError("--ip stands alone: quotas of addresses know no users", USAGE)
+    return entity
+
+
+def _matches(entity: QuotaEntity) -> list[QuotaMatch]:
+    from odradek.client.admin.admin_quotas import QuotaMatch
+
+    return [QuotaMatch(kind, name) for kind, name in entity]
+
+
+def _named(name: str | None) -> str:
+    return DEFAULT if name is None else name
+
+
+def _document(entity: QuotaEntity, values: Mapping[str, float | None]) -> dict[str, Any]:
+    return {
+        "entity": {kind: _named(name) for kind, name in entity},
+        "quotas": dict(sorted(values.items())),
+    }
+
+
+def _text(key: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    number = f"{value:,.0f}" if value == int(value) else f"{value:,g}"
+    return f"{number} {_UNITS.get(key, '/s')}"
+
+
+def _show(
+    quotas: Mapping[QuotaEntity, Mapping[str, float | None]], args: argparse.Namespace, **more: Any
+) -> None:
+    ordered = sorted(quotas.items(), key=lambda each: [(kind, name or "") for kind, name in each[0]])
+    if args.json:
+        print_json({"quotas": [_document(entity, values) for entity, values in ordered], **more})
+        return
+    rows = []
+    for entity, values in ordered:
+        named = dict(entity)
+        for key, value in sorted(values.items()):
+            rows.append(
+                (
+                    _named(named["user"]) if "user" in named else "",
+                    _named(named["client-id"]) if "client-id" in named else "",
+                    _named(named["ip"]) if "ip" in named else "",
+                    _OPTIONS.get(key, key),
+                    _text(key, value),
+                )
+            )
+    print_table(("USER", "CLIENT ID", "ADDRESS", "QUOTA", "VALUE"), rows)
+
+
+def _list(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        _show(client.admin.describe_client_quotas(_matches(_entity(args))), args)
+    return 0
+
+
+def _set(args: argparse.Namespace) -> int:
+    from odradek.client.admin.admin_quotas import QuotaAlteration
+
+    entity = _needed_entity(args)
+    values: dict[str, float | None] = {}
+    for option, (key, _) in _KEYS.items():
+        value = getattr(args, option.replace("-", "_"))
+        if value is not None:
+            values[key] = value
+    if not values:
+        raise CliError(f"give a quota: {', '.join(f'--{option}' for option in _KEYS)}", USAGE)
+    with connected(args) as client, changing():
+        _alter(client, QuotaAlteration(entity, values), validate_only=args.dry_run)
+    _show({entity: values}, args, executed=not args.dry_run)
+    if args.dry_run and not args.json:
+        print(paint(YELLOW, "nothing was changed: leave --dry-run out to do it"))
+    return 0
+
+
+def _remove(args: argparse.Namespace) -> int:
+    from odradek.client.admin.admin_quotas import QuotaAlteration
+
+    entity = _needed_entity(args)
+    wanted = {key for option, (key, _) in _KEYS.items() if getattr(args, option.replace("-", "_"))}
+    with connected(args) as client:
+        there = client.admin.describe_client_quotas(_matches(entity), strict=True).get(entity, {})
+        gone = {key: value for key, value in there.items() if key in wanted or not wanted}
+        if gone and not args.dry_run:
+            with changing():
+                _alter(client, QuotaAlteration(entity, dict.fromkeys(gone)))
+    _show({entity: gone}, args, executed=not args.dry_run)
+    if not args.json:
+        print(
+            paint(YELLOW, "nothing was changed: leave --dry-run out to do it")
+            if args.dry_run
+            else f"{counted(len(gone), 'quota')} removed"
+        )
+    return 0
+
+
+def _alter(client: Client, alteration: QuotaAlteration, *, validate_only: bool = False) -> None:
+    """Raises `KafkaError`."""
+    for error in client.admin.alter_client_quotas([alteration], validate_only=validate_only).values():
+        if error is not None:
+            raise error
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from metadata_quorum.quotas.quota_levels import holding_quota, text_of
+
+    with connected(args) as client:
+        described = client.admin.describe_client_quotas()
+    quotas = {(entity, key): value for entity, values in described.items() for key, value in values.items()}
+    use = _use(args.metrics)
+    documents: list[dict[str, Any]] = []
+    for option, (key, _) in _KEYS.items():
+        if option == _OF_ADDRESSES:
+            continue
+        holding = holding_quota(quotas, key, args.user, args.client_id)
+        if holding is None:
+            documents.append(
+                {"quota": key, "value": None, "level": None, "of": "no quota holds", "shared_by": ""}
+            )
+            continue
+        user, client_id = holding.sharers
+        sharers = {"user": user, "client_id": client_id}
+        document: dict[str, Any] = {
+            "quota": key,
+            "value": holding.value,
+            "level": holding.level,
+            "of": text_of(holding.entity),
+            "shared_by": ", ".join(
+                f"{kind.replace('_', ' ')} {name}" for kind, name in sharers.items() if name
+            ),
+        }
+        if args.metrics:
+            document["used"] = use.get((key, user, client_id))
+        documents.append(document)
+    if args.json:
+        print_json({"user": args.user, "client_id": args.client_id, "quotas": documents})
+        return 0
+    heads = ["QUOTA", "VALUE", "LEVEL", "OF", "SHARED BY"] + ["USED SINCE THE START"] * bool(args.metrics)
+    rows = [
+        (
+            _OPTIONS[each["quota"]],
+            _text(each["quota"], each["value"]),
+            "-" if each["level"] is None else f"{each['level']} of 8",
+            each["of"],
+            each["shared_by"],
+            *([_use_text(each.get("used"))] if args.metrics else ()),
+        )
+        for each in documents
+    ]
+    print_table(tuple(heads), rows)
+    return 0
+
+
+def _use_text(used: Mapping[str, float] | None) -> str:
+    if not used:
+        return "nothing"
+    return f"{used['used']:,.0f}, told to wait {used['throttled']:,.1f} s"
+
+
+def _use(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
+    """(key, user, client id) -> what the metrics pages tell, in all. Raises `CliError`."""
+    import re
+    from urllib.error import URLError
+    from urllib.request import urlopen
+
+    line = re.compile(
+        r'odradek_quota_(used|throttled_seconds)_total\{key="([^"]*)",user="([^"]*)",client_id="([^"]*)"\} (\S+)'
+    )
+    found: dict[tuple[str, str, str], dict[str, float]] = {}
+    for address in addresses:
+        if not address.startswith(("http://", "https://")):
+            raise CliError(f"--metrics {address}: expected http://HOST:PORT/metrics", USAGE)
+        try:
+            with urlopen(address, timeout=10) as page:  # http and https alone, see above
+                text = page.read(64 << 20).decode()
+        except (URLError, OSError) as error:
+            raise CliError(f"--metrics {address}: {getattr(error, 'reason', error)}") from error
+        for what, key, user, client_id, value in line.findall(text):
+            use = found.setdefault((key, user, client_id), {"used": 0.0, "throttled": 0.0})
+            use["used" if what == "used" else "throttled"] += float(value)
+    return found

@@ -1,0 +1,113 @@
+"""What a listener's clients are charged for their requests, and how long they are muted. PORTED.
+
+`data_plane/quotas` has the accounts. Here stands who pays: clients do, nodes do not. A node is known by its listener
+(the brokers' own), by a principal with CLUSTER_ACTION, or by a request that only nodes send. Neither a replica id nor a
+client id alone makes a client a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import Any
+
+from data_plane.quotas.client_quotas import ClientQuotas, ClientShare
+from odradek.serving.contract import Context
+from wire.api_keys import ApiKey
+
+__all__ = ["CHANGING", "Charging", "throttled"]
+
+_PRODUCE, _FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
+_OF_NODES = frozenset((int(ApiKey.WRITE_TXN_MARKERS),))
+"""The APIs that Kafka exempts as well: they need CLUSTER_ACTION where there are rights."""
+CHANGING = frozenset((int(ApiKey.CREATE_TOPICS), int(ApiKey.DELETE_TOPICS), int(ApiKey.CREATE_PARTITIONS)))
+"""The APIs whose answer may name a wait that the controller asks for."""
+_MS_PER_SECOND = 1000
+
+
+class Charging:
+    """The charges of one listener. Connections ask only while some quota is there."""
+
+    def __init__(
+        self,
+        quotas: ClientQuotas,
+        *,
+        is_of_nodes: bool,
+        is_node: Callable[[Context], bool],
+        is_follower: Callable[[Any], bool],
+    ) -> None:
+        """`is_of_nodes`: the listener is for brokers alone. `is_node` judges a principal, `is_follower` a Fetch."""
+        self._quotas = quotas
+        self._is_of_nodes = is_of_nodes
+        self._is_node = is_node
+        self._is_follower = is_follower
+
+    @property
+    def measures_cpu(self) -> bool:
+        """True if some quota is about processor time."""
+        return self._quotas.charges_requests
+
+    def charge(self, context: Context, api_key: int, size: int, request: Any, now: float) -> None:
+        """Charge a request of `size` bytes; `context.throttle_ms` is how long its client has to wait."""
+        context.throttle_ms = 0
+        quotas = self._quotas
+        share: ClientShare | None = context.quota
+        if (
+            share is None
+            or share.generation != quotas.generation
+            or share.client_id != context.client_id
+            or share.principal != context.principal
+        ):
+            share = context.quota = self._share_of(context, now)
+        if share.is_exempt or api_key in _OF_NODES or (api_key == _FETCH and self._is_follower(request)):
+            quotas.exempt_requests += 1
+            quotas.exempt_bytes += size
+            return
+        seconds = share.request_wait(now)
+        if api_key == _PRODUCE:
+            if share.produce is not None:
+                seconds = max(seconds, share.produce.charge(size, now))
+        elif api_key == _FETCH and share.fetch is not None:
+            seconds = max(seconds, share.fetch.bucket.wait_seconds(now))
+        if seconds > 0.0:
+            context.throttle_ms = int(seconds * _MS_PER_SECOND) + 1
+            share.note_wait(api_key == _PRODUCE, api_key == _FETCH, seconds)
+
+    def _share_of(self, context: Context, now: float) -> ClientShare:
+        if self._is_of_nodes or self._is_node(context):
+            return ClientShare.exempt(context.principal, context.client_id, self._quotas.generation)
+        return self._quotas.share_of(context.principal, context.client_id, now)
+
+    def charge_answer(self, context: Context, api_key: int, response: Any, size: int, now: float) -> None:
+        """Charge the bytes of a Fetch's answer.
+
+        One that tells the client to wait is free: else a client that asks at once would never come out of debt.
+        """
+        share: ClientShare | None = context.quota
+        if (
+            api_key == _FETCH
+            and share is not None
+            and share.fetch is not None
+            and not response.throttle_time_ms
+        ):
+            share.fetch.charge(size, now)
+
+    def payer(self, context: Context) -> Callable[[float, float], float] | None:
+        """Takes the seconds of long work that the present request begins, and the time; None where nobody pays."""
+        share: ClientShare | None = context.quota
+        return None if share is None or share.request is None else share.request.charge
+
+    def charge_cpu(self, context: Context, seconds: float, now: float) -> None:
+        """Charge processor time to the client that asked."""
+        share: ClientShare | None = context.quota
+        if share is not None and share.request is not None:
+            share.request.charge(seconds, now)
+
+
+def throttled(response: Any, throttle_ms: int) -> Any:
+    """The response with the wait in it, if it has a field for that. It is copied: handlers may share responses."""
+    if not hasattr(response, "throttle_time_ms"):
+        return response
+    changed = copy(response)
+    changed.throttle_time_ms = max(throttle_ms, response.throttle_time_ms)
+    return changed

@@ -1,0 +1,37 @@
+"""Figures of quotas for the metrics page: what clients used, and how long they were told to wait. PURE."""
+
+from __future__ import annotations
+
+from data_plane.quotas.client_quotas import Account, ClientQuotas
+from odradek.node.metrics.metrics_text import MetricsText
+
+__all__ = ["SHOWN_MAX", "quota_metrics"]
+
+SHOWN_MAX = 200
+"""Accounts with figures of their own: those that waited the longest."""
+
+
+def quota_metrics(page: MetricsText, quotas: ClientQuotas) -> None:
+    """Add the accounts of one broker."""
+    statistics = quotas.statistics()
+    page.gauge("odradek_quota_accounts", "Quotas that clients are charged to now.")
+    page.one(statistics["accounts"])
+    page.counter("odradek_quota_exempt_requests_total", "Requests of nodes, which no quota holds for.")
+    page.one(statistics["exempt_requests"])
+    page.counter("odradek_quota_exempt_bytes_total", "Their bytes.")
+    page.one(statistics["exempt_bytes"])
+    accounts = sorted(quotas.accounts(), key=lambda each: (-each[1].throttled_seconds, -each[1].used))
+    shown = accounts[:SHOWN_MAX]
+
+    def labels(sharers: tuple[str, str], account: Account) -> dict[str, str]:
+        return {"key": account.key, "user": sharers[0], "client_id": sharers[1]}
+
+    page.gauge("odradek_quota", "The quota: bytes per second, or cores.")
+    for sharers, account in shown:
+        page.sample(account.units_per_second, **labels(sharers, account))
+    page.counter("odradek_quota_used_total", "Bytes, or seconds of processor time, that were charged to it.")
+    for sharers, account in shown:
+        page.sample(account.used, **labels(sharers, account))
+    page.counter("odradek_quota_throttled_seconds_total", "Waits that clients were told because of it.")
+    for sharers, account in shown:
+        page.sample(account.throttled_seconds, **labels(sharers, account))

@@ -1,0 +1,100 @@
+"""Accounts of clients: who shares them, how many there are, when they go."""
+
+from __future__ import annotations
+
+from data_plane.quotas.client_quotas import IDLE_SECONDS_MAX, ClientQuotas, QuotaSettings
+from metadata_quorum.quotas.quota_levels import Entity
+
+PRODUCE, FETCH, REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
+OF_ANN: Entity = (("user", "ann"),)
+OF_EACH_CLIENT: Entity = (("client-id", None),)
+
+
+def quotas(values: dict[tuple[Entity, str], float], accounts_max: int = 100) -> ClientQuotas:
+    made = ClientQuotas(QuotaSettings(11, 1), accounts_max)
+    made.apply(values, 0.0)
+    return made
+
+
+def test_connections_of_a_user_share_one_account() -> None:
+    """KIP-55: a user's quota is one, whatever the client ids are."""
+    made = quotas({(OF_ANN, PRODUCE): 1000.0})
+    first = made.share_of("User:ann", "a", 0.0)
+    second = made.share_of("User:ann", "b", 0.0)
+    assert first.produce is second.produce is not None
+    assert first.fetch is None
+    assert first.produce.charge(10_000, 0.0) == 0.0, "a burst of ten windows"
+    assert second.produce.charge(500, 0.0) == 0.5
+
+
+def test_a_default_gives_each_client_an_account_of_its_own() -> None:
+    """KIP-13: one client's use is not another's."""
+    made = quotas({(OF_EACH_CLIENT, FETCH): 1000.0})
+    first, second = (made.share_of("User:ann", name, 0.0) for name in "ab")
+    assert first.fetch is not None
+    assert second.fetch is not None
+    first.fetch.charge(50_000, 0.0)
+    assert second.fetch.bucket.wait_seconds(0.0) == 0.0
+    assert first.fetch_bytes_max == 1000
+
+
+def test_a_hundred_percent_are_one_core() -> None:
+    """A request percentage is about processor time; the wait is one window at most."""
+    share = quotas({(OF_ANN, REQUEST): 50.0}).share_of("User:ann", None, 0.0)
+    assert share.request is not None
+    share.request.charge(5.25, 0.0)
+    assert share.request_wait(0.0) == 0.5
+    share.request.charge(100.0, 0.0)
+    assert share.request_wait(0.0) == 1.0
+
+
+def test_a_changed_value_holds_at_once_and_the_use_is_kept() -> None:
+    """Quotas are dynamic: the account goes on with its debt."""
+    made = quotas({(OF_ANN, PRODUCE): 1000.0})
+    share = made.share_of("User:ann", None, 0.0)
+    assert share.produce is not None
+    share.produce.charge(11_000, 0.0)
+    made.apply({(OF_ANN, PRODUCE): 500.0}, 0.0)
+    assert share.generation != made.generation
+    again = made.share_of("User:ann", None, 0.0)
+    assert again.produce is share.produce
+    assert again.produce.bucket.wait_seconds(0.0) == 2.0
+    made.apply({}, 0.0)
+    assert made.share_of("User:ann", None, 0.0).produce is None
+    assert not made.is_charging
+
+
+def test_a_more_specific_quota_opens_an_account_of_its_own() -> None:
+    """KIP-55: precedence is decided anew when quotas change."""
+    made = quotas({(OF_ANN, PRODUCE): 1000.0})
+    before = made.share_of("User:ann", "app", 0.0)
+    made.apply({(OF_ANN, PRODUCE): 1000.0, ((("client-id", "app"), *OF_ANN), PRODUCE): 10.0}, 0.0)
+    after = made.share_of("User:ann", "app", 0.0)
+    assert after.produce is not before.produce
+    assert after.produce is not None
+    assert after.produce.holding.value == 10.0
+
+
+def test_endless_client_ids_share_what_is_left() -> None:
+    """A client that names itself anew with each request costs no memory, and gets one quota for all its names."""
+    made = quotas({(OF_EACH_CLIENT, PRODUCE): 1000.0}, accounts_max=10)
+    shares = [made.share_of("User:eve", f"c{number}", 0.0) for number in range(1000)]
+    assert len({id(each.produce) for each in shares}) == 11
+    assert made.statistics()["accounts"] == 11
+    assert shares[500].produce is shares[999].produce
+
+
+def test_an_account_that_nobody_uses_goes() -> None:
+    """Kafka: a sensor is removed after an hour without use."""
+    made = quotas({(OF_EACH_CLIENT, PRODUCE): 1000.0})
+    made.share_of("User:ann", "a", 0.0)
+    made.share_of("User:ann", "b", IDLE_SECONDS_MAX - 1)
+    generation = made.generation
+    made.share_of("User:ann", "b", IDLE_SECONDS_MAX + 61)
+    assert [sharers for sharers, _ in made.accounts()] == [("", "b")]
+    assert made.generation != generation
+
+
+def test_quotas_of_addresses_charge_no_requests() -> None:
+    """KIP-612: an address has a rate of connections alone."""
+    assert not quotas({((("ip", None),), "connection_creation_rate"): 5.0}).is_charging

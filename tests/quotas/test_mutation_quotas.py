@@ -1,0 +1,104 @@
+"""The controller's quota of changes (KIP-599): strict and permissive clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.envelope import Sender
+from metadata_quorum.image.image_builder import ImageBuilder
+from metadata_quorum.image.metadata_image import MetadataImage
+from metadata_quorum.quotas.mutation_quotas import MutationQuotas
+from odradek.security.doors.door import Admitted
+from wire.errors import ErrorCode
+from wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from wire.messages.metadata_records import ClientQuotaRecord, EntityData, PartitionRecord, TopicRecord
+
+EXCEEDED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+ANN = Sender("User:ann", "app", "127.0.0.1")
+
+
+def image(rate: float) -> MetadataImage:
+    """A topic `there` with four partitions, and a quota of user ann."""
+    builder = ImageBuilder(MetadataImage())
+    records: list[Any] = [
+        ClientQuotaRecord([EntityData("user", "ann")], "controller_mutation_rate", rate, False),
+        TopicRecord("there", bytes(15) + b"\1"),
+    ]
+    records += [PartitionRecord(number, bytes(15) + b"\1", [1], [1], [], [], 1, 0, 0) for number in range(4)]
+    for offset, record in enumerate(records):
+        builder.replay(offset, record, 1)
+    return builder.build()[0]
+
+
+def quotas() -> MutationQuotas:
+    return MutationQuotas(ControllerSettings(quota_windows=2, quota_window_seconds=1))
+
+
+def create(*names: str, partitions: int = 3) -> CreateTopicsRequest:
+    return CreateTopicsRequest([CreatableTopic(name, partitions, 1) for name in names], 1000, False)
+
+
+def test_a_strict_client_in_debt_is_refused_and_told_how_long() -> None:
+    """KIP-599: CreateTopics 6 is refused topic by topic once the bucket is overdrawn."""
+    made, now = quotas(), 0.0
+    admitted = made.admit(image(2.0), ANN, create("a", "b", "c"), 6, now)
+    assert isinstance(admitted, Admitted)
+    assert [each.name for each in admitted.request.topics] == ["a", "b"], "4 tokens: 3 fit, 3 more overdraw"
+    answer = admitted.merge(CreateTopicsResponse(0, []))
+    assert [(each.name, each.error_code) for each in answer.topics] == [("c", EXCEEDED)]
+    assert answer.throttle_time_ms == 1001
+    later = made.admit(image(2.0), ANN, create("c"), 6, 1.0)
+    assert isinstance(later, Admitted)
+    assert len(later.request.topics) == 1
+
+
+def test_a_permissive_client_is_served_and_told_to_wait() -> None:
+    """KIP-599: older versions know no such error."""
+    admitted = quotas().admit(image(2.0), ANN, create("a", "b", "c"), 5, 0.0)
+    assert isinstance(admitted, Admitted)
+    assert len(admitted.request.topics) == 3
+    assert admitted.merge(CreateTopicsResponse(0, [])).throttle_time_ms == 2501
+
+
+def test_what_cannot_be_done_costs_nothing() -> None:
+    """A topic that exists, a bad name and a name that stands twice are errors of their own."""
+    made = quotas()
+    for _ in range(10):
+        made.admit(image(1.0), ANN, create("there", "bad/name", "x", "x"), 6, 0.0)
+    admitted = made.admit(image(1.0), ANN, create("a"), 6, 0.0)
+    assert isinstance(admitted, Admitted)
+    assert len(admitted.request.topics) == 1
+
+
+def test_partitions_that_are_deleted_or_added_are_charged() -> None:
+    """KIP-599: deletions by name and by id, and the growth of a topic."""
+    there = image(1.0)
+    by_name = DeleteTopicsRequest([], ["there"], 1000)
+    by_id = DeleteTopicsRequest([DeleteTopicState(None, bytes(15) + b"\1")], [], 1000)
+    growth = CreatePartitionsRequest([CreatePartitionsTopic("there", 8, None)], 1000, False)
+    for request, version, empty, results in (
+        (by_name, 5, DeleteTopicsResponse(0, []), "responses"),
+        (by_id, 6, DeleteTopicsResponse(0, []), "responses"),
+        (growth, 3, CreatePartitionsResponse(0, []), "results"),
+    ):
+        made = quotas()
+        first = made.admit(there, ANN, request, version, 0.0)
+        assert isinstance(first, Admitted)
+        assert first.request == request
+        second = made.admit(there, ANN, request, version, 0.0)
+        assert isinstance(second, Admitted)
+        told = getattr(second.merge(empty), results)
+        assert [each.error_code for each in told] == [EXCEEDED]
+
+
+def test_who_has_no_quota_is_let_in() -> None:
+    """A quota of ann is none of bob."""
+    made = quotas()
+    assert made.admit(image(0.1), Sender("User:bob", "app", ""), create("a"), 6, 0.0) is None

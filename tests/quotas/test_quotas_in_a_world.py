@@ -1,0 +1,176 @@
+"""A node with quotas, on a virtual clock: clients that ignore what they are told keep to their quotas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from sim.machine.world import World
+from tests.node.raw_client import frame
+from tests.node.test_bad_batches import good_batch
+from tests.node.test_connection_loop import Client
+from tests.node.test_node_in_a_world import (
+    answer_to,
+    create_topic,
+    fetch_request,
+    play,
+    produce_request,
+    request,
+)
+from wire.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntryData,
+    EntityData,
+    OpData,
+)
+from wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from wire.messages.metadata import MetadataRequest
+
+WARM_UP_SECONDS, MEASURED_SECONDS = 10.0, 30.0
+QUOTA = 20_000.0
+
+
+async def set_quota(
+    client: Client, key: str, value: float | None, kind: str = "user", name: str | None = None
+) -> None:
+    """Alter a quota, and wait until the broker has it."""
+    entry = AlterClientQuotasRequestEntryData(
+        [EntityData(kind, name)], [OpData(key, value or 0.0, value is None)]
+    )
+    answer = await request(client, AlterClientQuotasRequest([entry], False), 1)
+    assert not answer.entries[0].error_code, answer
+    wanted = DescribeClientQuotasRequest([ComponentData(kind, 1 if name is None else 0, name)], True)
+    while True:
+        answer = await request(client, wanted, 1)
+        values = [each for entry in answer.entries for each in entry.values if each.key == key]
+        if bool(values) == (value is not None):
+            return
+
+
+async def rate(world: World, step: Any) -> float:
+    """The bytes per second that `step` moves, once the burst is used up. It goes on whatever answers say."""
+    clock = world.node_env("client").clock
+    began = clock.monotonic()
+    while clock.monotonic() < began + WARM_UP_SECONDS:
+        await step()
+    began, moved = clock.monotonic(), 0
+    while clock.monotonic() < began + MEASURED_SECONDS:
+        moved += await step()
+    return moved / (clock.monotonic() - began)
+
+
+def test_a_producer_keeps_to_its_quota() -> None:
+    """KIP-219: the channel is muted, so the rate is within 5 % of the quota, whatever the client does."""
+
+    async def script(world: World, connect: Any) -> None:
+        admin, client = await connect(), await connect()
+        await create_topic(admin)
+        await set_quota(admin, "producer_byte_rate", QUOTA)
+        batch = good_batch(timestamp_ms=0)
+        told = 0
+
+        async def step() -> int:
+            nonlocal told
+            answer = await request(client, produce_request(batch), 9)
+            assert not answer.responses[0].partition_responses[0].error_code
+            told += answer.throttle_time_ms
+            return len(batch) + 45
+
+        measured = await rate(world, step)
+        assert measured == pytest.approx(QUOTA, rel=0.05)
+        assert told > 0
+
+    play(script)
+
+
+def test_a_consumer_keeps_to_its_quota() -> None:
+    """KIP-219: fetches of a client in debt are answered empty, and no fetch takes more than a window gives."""
+
+    async def script(world: World, connect: Any) -> None:
+        admin, client = await connect(), await connect()
+        await create_topic(admin)
+        batch = good_batch(timestamp_ms=0)
+        for _ in range(300):
+            await request(admin, produce_request(batch), 9)
+        await set_quota(admin, "consumer_byte_rate", QUOTA)
+        empty = 0
+
+        async def step() -> int:
+            nonlocal empty
+            answer = await request(client, fetch_request(0), 11)
+            records = [each.records for topic in answer.responses for each in topic.partitions]
+            size = sum(len(each) for each in records)
+            assert size <= QUOTA, "a window is a second"
+            if answer.throttle_time_ms:
+                assert not records
+                empty += 1
+            return size
+
+        assert await rate(world, step) == pytest.approx(QUOTA, rel=0.05)
+        assert empty > 0
+
+    play(script)
+
+
+def test_connections_of_one_client_id_share_its_quota_and_others_are_undisturbed() -> None:
+    """KIP-55: a client id's quota is one for all its connections, and none for others."""
+
+    async def script(world: World, connect: Any) -> None:
+        admin, *clients = [await connect() for _ in range(3)]
+        clock = world.node_env("client").clock
+        await create_topic(admin)
+        await set_quota(admin, "producer_byte_rate", QUOTA, "client-id", "limited")
+        produce = produce_request(good_batch(timestamp_ms=0))
+        data = bytes(frame(produce, 9, client_id=b"limited"))
+        moved = [0, 0]
+
+        async def work(number: int, until: float) -> None:
+            while clock.monotonic() < until:
+                await clients[number].send(data)
+                await answer_to(clients[number], produce, 9)
+                moved[number] += len(data)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(2):
+                nursery.start_soon(work, number, clock.monotonic() + MEASURED_SECONDS)
+            answer = await request(admin, produce, 9)
+            assert answer.throttle_time_ms == 0, "the admin has another client id"
+        burst = QUOTA * 10
+        assert sum(moved) == pytest.approx(burst + QUOTA * MEASURED_SECONDS, rel=0.05)
+        assert min(moved) > 0.2 * max(moved), "both had a part of it"
+
+    play(script)
+
+
+def test_a_request_percentage_slows_a_busy_client_and_spares_its_session() -> None:
+    """KIP-124: time is charged; a wait is one window at most."""
+
+    async def script(world: World, connect: Any) -> None:
+        admin, client = await connect(), await connect()
+        await set_quota(admin, "request_percentage", 0.01)
+        waits = [
+            (await request(client, MetadataRequest(None, False), 9)).throttle_time_ms for _ in range(3_000)
+        ]
+        assert max(waits) > 0
+        assert max(waits) <= 1001
+
+    play(script)
+
+
+def test_a_quota_that_is_removed_ends_the_wait() -> None:
+    """Quotas act as soon as a broker has replayed them."""
+
+    async def script(world: World, connect: Any) -> None:
+        admin, client = await connect(), await connect()
+        await create_topic(admin)
+        await set_quota(admin, "producer_byte_rate", 1000.0)
+        for _ in range(200):
+            answer = await request(client, produce_request(good_batch(timestamp_ms=0)), 9)
+        assert answer.throttle_time_ms > 0
+        await set_quota(admin, "producer_byte_rate", None)
+        answers = [await request(client, produce_request(good_batch(timestamp_ms=0)), 9) for _ in range(3)]
+        assert answers[-1].throttle_time_ms == 0
+
+    play(script)

@@ -1,0 +1,52 @@
+"""The bucket of a quota."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata_quorum.quotas.token_bucket import TokenBucket
+
+amounts = st.floats(0, 1e6, allow_nan=False)
+
+
+@given(st.floats(1, 1e6), st.floats(0, 60), st.lists(amounts, max_size=50))
+def test_a_client_that_waits_as_told_keeps_to_its_quota(
+    rate: float, burst_seconds: float, asked: list[float]
+) -> None:
+    """KIP-219: what a client used before its last request is at most the burst and the rate times the time."""
+    bucket = TokenBucket(rate, rate * burst_seconds, 0.0)
+    now = used = 0.0
+    for amount in asked:
+        assert used <= rate * (burst_seconds + now) * (1 + 1e-9) + 1e-6
+        used += amount
+        now += bucket.charge(amount, now)
+
+
+@given(st.floats(1, 1e6), st.lists(st.tuples(amounts, st.floats(0, 100)), max_size=50))
+def test_a_bucket_never_holds_more_than_its_burst(rate: float, asked: list[tuple[float, float]]) -> None:
+    """KIP-599: tokens that nobody took are lost above the burst."""
+    bucket = TokenBucket(rate, rate * 10, 0.0)
+    now = 0.0
+    for amount, rest in asked:
+        bucket.charge(amount, now)
+        now += rest + bucket.wait_seconds(now)
+    assert bucket.charge(rate * 10, now + 1e6) == 0.0
+    assert bucket.charge(rate, now + 1e6) > 0.0
+
+
+def test_a_debt_is_repaid_at_the_rate() -> None:
+    """KIP-13: the wait is the excess over the quota, divided by the quota."""
+    bucket = TokenBucket(100.0, 1000.0, 5.0)
+    assert bucket.charge(1000.0, 5.0) == 0.0
+    assert bucket.charge(250.0, 5.0) == 2.5
+    assert bucket.wait_seconds(6.5) == 1.0
+    assert bucket.wait_seconds(8.0) == 0.0
+
+
+def test_a_lower_quota_keeps_a_debt_of_one_burst_at_most() -> None:
+    """A changed quota holds at once, and nobody waits for hours because of what was used under the old one."""
+    bucket = TokenBucket(1e6, 1e7, 0.0)
+    bucket.charge(2e7, 0.0)
+    bucket.set_rate(10.0, 100.0, 0.0)
+    assert bucket.wait_seconds(0.0) == 10.0
