@@ -21,10 +21,10 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from metadata_quorum.controller.access.tokens import TokenRequest
 from metadata_quorum.controller.doors import ControllerDoors
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, batch_too_large, names_more_than
 from metadata_quorum.controller.parts import LongRequest
-from metadata_quorum.controller.tokens import TokenRequest
 from metadata_quorum.envelope import NODE_ITSELF, Sender, open_response, seal_request, tells_of
 from metadata_quorum.replica.describe_quorum import refuse_description
 from metadata_quorum.replica.peers import Peer, PeerCall, PeerConnections

@@ -11,14 +11,23 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.controller import acls, configs, features, producer_ids, topics
+from metadata_quorum.controller import configs, features, producer_ids, topics
+from metadata_quorum.controller.access import acls
+from metadata_quorum.controller.access.client_quotas import alter_client_quotas
+from metadata_quorum.controller.access.scram_users import alter_user_scram_credentials
+from metadata_quorum.controller.access.tokens import (
+    EXPIRED_PER_TURN_MAX,
+    ExpireTokens,
+    TokenRequest,
+    decide_token_request,
+    expire_tokens,
+)
 from metadata_quorum.controller.broker_sessions import BrokerSessions
 from metadata_quorum.controller.brokers import broker_registration as brokers
 from metadata_quorum.controller.brokers import directories
 from metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
 from metadata_quorum.controller.brokers.controller_registration import register_controller
 from metadata_quorum.controller.brokers.unregistration import unregister_broker
-from metadata_quorum.controller.client_quotas import alter_client_quotas
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.decision_basis import DecisionBasis
 from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX, check_named
@@ -28,14 +37,6 @@ from metadata_quorum.controller.partitions import elect_leaders as elections
 from metadata_quorum.controller.partitions.elect_leaders import BalanceLeaders, ElectLeaderless
 from metadata_quorum.controller.parts import PART_WEIGHT_MAX, LongRequest, Trial, long_request
 from metadata_quorum.controller.refusals import refusal
-from metadata_quorum.controller.scram_users import alter_user_scram_credentials
-from metadata_quorum.controller.tokens import (
-    EXPIRED_PER_TURN_MAX,
-    ExpireTokens,
-    TokenRequest,
-    decide_token_request,
-    expire_tokens,
-)
 from metadata_quorum.image.image_builder import ImageBuilder, Interned
 from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.state_machine import Decision, DecisionContext

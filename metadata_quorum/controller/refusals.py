@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from metadata_quorum.controller import acls, configs, topics
-from metadata_quorum.controller.client_quotas import refuse_alter_quotas
+from metadata_quorum.controller import configs, topics
+from metadata_quorum.controller.access import acls
+from metadata_quorum.controller.access.client_quotas import refuse_alter_quotas
+from metadata_quorum.controller.access.scram_users import refuse_alter_users
+from metadata_quorum.controller.access.tokens import TokenRequest
 from metadata_quorum.controller.partitions import create_partitions as partitions
 from metadata_quorum.controller.partitions import elect_leaders as elections
 from metadata_quorum.controller.partitions import reassignment
-from metadata_quorum.controller.scram_users import refuse_alter_users
-from metadata_quorum.controller.tokens import TokenRequest
 from odradek.security.doors.token_doors import refuse_token_request
 from wire.errors import ErrorCode
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse

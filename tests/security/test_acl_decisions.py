@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from metadata_quorum.controller.acls import COMPARED_PER_REQUEST_MAX, create_acls, delete_acls
+from metadata_quorum.controller.access.acls import COMPARED_PER_REQUEST_MAX, create_acls, delete_acls
 from metadata_quorum.controller.broker_sessions import BrokerSessions
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.decision_basis import DecisionBasis

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from metadata_quorum.controller.access.tokens import EXPIRED_PER_TURN_MAX, ExpireTokens, TokenRequest
 from metadata_quorum.controller.controller import Controller
 from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.tokens import EXPIRED_PER_TURN_MAX, ExpireTokens, TokenRequest
 from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.state_machine import DecisionContext
 from odradek.security.doors.token_doors import RENEWERS_MAX, token_request_refused
