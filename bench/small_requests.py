@@ -145,11 +145,21 @@ def connect(bootstrap: str) -> socket.socket:
 
 
 def _connect(task: Drive) -> socket.socket:
-    connection = connect(task.address or task.bootstrap)
+    """A connection to the listener that is loaded. One of TLS may be refused while a flood ebbs away: then another."""
+    address = task.address or task.bootstrap
     if not task.authority:
-        return connection
+        return connect(address)
     context = ssl.create_default_context(cafile=task.authority)
-    return context.wrap_socket(connection, server_hostname=connection.getpeername()[0])
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        connection = connect(address)
+        try:
+            return context.wrap_socket(connection, server_hostname=connection.getpeername()[0])
+        except OSError:
+            connection.close()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 @attrs.define

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,7 +23,7 @@ from odradek.env.tls_ports import TlsRefused, TlsSettings
 __all__ = ["KeyStore", "load_key", "load_trust", "read_key", "tls_reason"]
 
 STORE_BYTES_MAX = 4 << 20
-"""More than any store has; a path like /dev/zero is not read for ever."""
+"""More than any store has."""
 _PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _LINE_CHARS = 64
 
@@ -130,7 +131,10 @@ def tls_reason(error: Exception) -> str:
 
 
 def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
+    # Whoever may change a running broker's values may name any path: a pipe must not hold a worker for ever.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no file")
         data = file.read(STORE_BYTES_MAX + 1)
     if len(data) > STORE_BYTES_MAX:
         raise ValueError(f"more than {STORE_BYTES_MAX} bytes")

@@ -26,6 +26,8 @@ WAITING_PER_HOST_MAX = WAITING_MAX // 2
 OTHERS_SHARE = 7
 IDLE_PASS_SECONDS = 0.0002
 """A pass of the event loop that takes less has nothing to do."""
+IDLE_PASSES = 3
+"""Idle passes in a row, since tasks of one pass run in any order: between two turns of one task another may have none."""
 HANDSHAKE_BYTES_MAX = 256 * 1024
 """Bytes that a peer may send before the handshake is done; the longest chain of certificates has a tenth of it."""
 RECORD_BYTES_MAX = 16 * 1024 + 2048
@@ -160,10 +162,10 @@ class _Turns:
     async def _give_way(self) -> None:
         """Let others have the loop for their share of the time, or until they have nothing to do."""
         clock = self._clock
-        while (now := clock.monotonic()) < self._free_at:
+        idle = 0
+        while idle < IDLE_PASSES and (now := clock.monotonic()) < self._free_at:
             await clock.sleep_until(0.0)
-            if clock.monotonic() - now < IDLE_PASS_SECONDS:
-                return
+            idle = idle + 1 if clock.monotonic() - now < IDLE_PASS_SECONDS else 0
 
 
 class Handshakes:

@@ -4,8 +4,8 @@
   when that has taken what they became. So a caller that has sent everything has nothing left here. Any other comes
   again with the same bytes: those that are encrypted already are passed over.
 * A receive reads as much from the connection below as fits the caller's buffer, and feeds it record by record. So
-  OpenSSL's own memory of a connection stays at about one record in each direction, and it is only asked for what it
-  has: its "not yet" is an exception, which costs 2 us.
+  OpenSSL's own memory of a connection stays at about one record in each direction. It is asked for whole records
+  alone, since its "not yet" is an exception, which costs 2 us.
 * Ranges of files are read and encrypted: sendfile would send them as they are.
 * A stream that ends without close_notify was cut off. What came before is given first; then `ConnectionLost` is raised.
 """

@@ -134,7 +134,7 @@ def test_renegotiation_is_refused(tls_node: TlsNode) -> None:
 
 
 def test_a_stream_that_is_cut_off_is_a_lost_connection(tls_node: TlsNode) -> None:
-    """Half a request and an end without close_notify are like a reset: they count as no mistake."""
+    """Half a request, and an end that no close_notify has announced, are like a reset."""
     complaints = tls_node.metric("odradek_protocol_errors_total")
     with undisturbed(tls_node), tls_node.connect(tls_node.context()) as inside:
         inside.sendall(ASK[:10])

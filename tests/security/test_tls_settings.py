@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -336,6 +337,18 @@ def test_what_cannot_be_used_is_refused_in_one_line(name: str) -> None:
     assert "\n" not in text
     for secret in ("PRIVATE", PASSWORD, "secret"):
         assert secret not in text
+
+
+def test_a_pipe_is_no_store(tmp_path: Path) -> None:
+    """It is refused at once, where a read would wait for ever."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    for keys in (
+        {"ssl.keystore.location": str(path)},
+        pkcs12(OWN, tmp_path / "x") | {"ssl.keystore.location": str(path)},
+    ):
+        with pytest.raises(TlsRefused, match="it is no file"):
+            opened(keys)
 
 
 def test_ciphers_of_tls_1_3_are_all_or_none() -> None:
