@@ -23,7 +23,7 @@ def peers(listener: str | None, *endpoints: tuple[str, str, int]) -> QuorumPeers
 
 
 def test_the_endpoint_of_the_own_listener() -> None:
-    """Of several endpoints that one counts whose name is the first of the node's own; else the first."""
+    """The endpoint counts whose name is the first of the node's own listeners; else the first one."""
     assert peers("CONTROLLER_SSL", PLAIN, SECURED).leader_address() == ("two", 9097)
     assert peers("CONTROLLER", PLAIN, SECURED).leader_address() == ("two", 9093)
     assert peers("OTHER", PLAIN, SECURED).leader_address() == ("two", 9093)
