@@ -125,16 +125,8 @@ class Broker:
         self.check_key_stores: Callable[[Mapping[str, str]], Awaitable[str]] | None = None
         """Judges this broker's dynamic values as to its listeners' keys and certificates: the reason against them, or
         nothing."""
-        self.sessions = FetchSessions(
-            settings.fetch_session_slots_max,
-            settings.fetch_session_eviction_ms,
-            env.random,
-            is_known=lambda key: hosted.partition(*key) is not None,
-            is_follower=self._is_follower,
-        )
+        self.sessions = self._make_sessions()
         self.quotas = ClientQuotas(settings_of(QuotaSettings, settings.config_layers))
-        self.quota_listeners: list[Callable[[], None]] = []
-        """Called when the quotas of clients have changed."""
         self.groups = GroupCoordinator(self, settings.groups)
         self.transactions = TransactionCoordinator(self, settings.transactions, self.producer_ids)
         self.transaction_verifier: TransactionVerifier = self.transactions.verifier
@@ -146,6 +138,15 @@ class Broker:
         self.replication = Replication(self, ReplicationSettings.of(settings.config_layers))
         self.rotten = RottenReplicas(self, self.replication.settings.fetch_bytes_max)
         self.hosting = HostedPartitions(self, self.configs, disks, self.replication, self.rotten)
+
+    def _make_sessions(self) -> FetchSessions:
+        return FetchSessions(
+            self.settings.fetch_session_slots_max,
+            self.settings.fetch_session_eviction_ms,
+            self.env.random,
+            is_known=lambda key: self.hosted.partition(*key) is not None,
+            is_follower=self._is_follower,
+        )
 
     def _make_disks(self, unavailable_dirs: Mapping[str, str]) -> ReplicaDisks:
         placement = ReplicaPlacement(self.log_dirs, unavailable_dirs, self.log)
@@ -210,8 +211,6 @@ class Broker:
 
     def _apply_quotas(self, image: MetadataImage) -> None:
         self.quotas.apply(image.access.client_quotas, self.clock.monotonic())
-        for listener in self.quota_listeners:
-            listener()
 
     def missing_partition_error(self, topic: str, index: int) -> ErrorCode:
         """The error for a partition that is not served here."""

@@ -21,7 +21,7 @@ and of each value. An account that nobody has used for `IDLE_SECONDS_MAX` goes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
@@ -158,6 +158,8 @@ class ClientQuotas:
         """True if one of them is about processor time."""
         self.exempt_requests = 0
         self.exempt_bytes = 0
+        self.listeners: list[Callable[[], None]] = []
+        """Called when the quotas have changed."""
         self._accounts_max = accounts_max
         self._quotas: Mapping[tuple[Entity, str], float] = {}
         self._accounts: dict[tuple[str, tuple[str, str]], Account] = {}
@@ -184,6 +186,8 @@ class ClientQuotas:
                 account.bucket.set_rate(rate, rate * self.settings.burst_seconds, now)
         for at in stale:
             del self._accounts[at]
+        for listener in self.listeners:
+            listener()
 
     def share_of(self, principal: str, client_id: str | None, now: float) -> ClientShare:
         """The accounts of a client: `principal` as `type:name`."""

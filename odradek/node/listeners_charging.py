@@ -21,7 +21,7 @@ class ListenersCharging:
         self._broker = broker
         self._authorizer = authorizer
         self._listeners: list[tuple[ConnectionServices, Charging]] = []
-        broker.quota_listeners.append(self._apply)
+        broker.quotas.listeners.append(self._apply)
 
     def follow(self, services: ConnectionServices, *, is_of_nodes: bool) -> None:
         """Charge the clients of these connections; `is_of_nodes`: they are brokers alone."""

@@ -51,7 +51,8 @@ def used_by(cases: Path) -> list[Path]:
     """The other modules of this folder that a file of cases asks with."""
     imported = (each for each in ast.walk(ast.parse(cases.read_text())) if isinstance(each, ast.ImportFrom))
     names = {each.module for each in imported if each.module is not None} - NO_QUESTIONS
-    paths = {HERE / f"{name.removeprefix(PACKAGE)}.py" for name in names if name.startswith(PACKAGE)}
+    used = (name.removeprefix(PACKAGE).split(".") for name in names if name.startswith(PACKAGE))
+    paths = {HERE.joinpath(*parts).with_suffix(".py") for parts in used}
     return sorted(paths.difference(SHARED))
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from odradek.cli.connecting import LOOK_SECONDS_MAX, changing, connected, present_quorum, say_if_past
 from odradek.cli.failure import CliError
+from odradek.cli.moves.plans import add_plan_options, carry_out
 from odradek.cli.output import YELLOW, bytes_text, counted, paint, print_json, print_table
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
-from odradek.cli.plans import add_plan_options, carry_out
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from odradek.cli.connecting import connected, connected_to_controller, present_quorum
 from odradek.cli.failure import CliError
+from odradek.cli.moves.plans import topic_partitions
 from odradek.cli.output import RED, YELLOW, paint, print_json
 from odradek.cli.parsing import add_command, add_connection_options, natural, positive
-from odradek.cli.plans import topic_partitions
 from odradek.cli.times import TIME_HELP, moment
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.commands.elect import elect_preferred, elect_uncleanly
 from odradek.cli.connecting import (
     LOOK_SECONDS_MAX,
     call_failure,
@@ -16,6 +15,8 @@ from odradek.cli.connecting import (
 )
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.leaderless import Leaderless, find_leaderless, print_leaderless
+from odradek.cli.moves.elect import elect_preferred, elect_uncleanly
+from odradek.cli.moves.plans import add_plan_options, carry_out, topic_partitions
 from odradek.cli.output import (
     YELLOW,
     bytes_text,
@@ -25,7 +26,6 @@ from odradek.cli.output import (
     print_table,
 )
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
-from odradek.cli.plans import add_plan_options, carry_out, topic_partitions
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey

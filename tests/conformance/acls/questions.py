@@ -36,6 +36,12 @@ from wire.messages import write_txn_markers as markers
 from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from wire.messages.add_raft_voter import AddRaftVoterRequest
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from wire.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntryData,
+    OpData,
+)
+from wire.messages.alter_client_quotas import EntityData as QuotaEntity
 from wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
@@ -53,6 +59,7 @@ from wire.messages.delete_groups import DeleteGroupsRequest
 from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from wire.messages.describe_acls import DescribeAclsRequest
+from wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from wire.messages.describe_cluster import DescribeClusterRequest
 from wire.messages.describe_delegation_token import (
     DescribeDelegationTokenOwner,
@@ -470,6 +477,27 @@ ask(
     "alter_user_scram_credentials",
     (0,),
     lambda n: AlterUserScramCredentialsRequest([ScramCredentialDeletion("nobody", 1)], []),
+    *_CLUSTER_ONLY,
+)
+ask(
+    "describe_client_quotas",
+    (0, 1),
+    lambda n: DescribeClientQuotasRequest([ComponentData("user", 0, "nobody")], True),
+    "DESCRIBE_CONFIGS cluster",
+    *_CLUSTER_ONLY,
+)
+ask(
+    "alter_client_quotas",
+    (0, 1),
+    lambda n: AlterClientQuotasRequest(
+        [
+            AlterClientQuotasRequestEntryData(
+                [QuotaEntity("user", "nobody")], [OpData("producer_byte_rate", 0.0, True)]
+            )
+        ],
+        True,
+    ),
+    "ALTER_CONFIGS cluster",
     *_CLUSTER_ONLY,
 )
 ask("sasl_handshake", (0, 1), lambda n: SaslHandshakeRequest("PLAIN"), "DESCRIBE cluster")

@@ -1,0 +1,1 @@
+"""What commands that move partitions and their leaders share."""
