@@ -22,6 +22,9 @@ _SECRET_WORDS = ("password", "passphrase", "secret")
 
 def is_secret_key(key: str) -> bool:
     """True if a configuration's value is a secret by its key, also under a prefix such as `listener.name.NAME.`."""
+    if key.endswith(".file"):
+        # The place of a secret.
+        return False
     return key.endswith(_SECRET_KEYS) or any(word in key for word in _SECRET_WORDS)
 
 

@@ -341,7 +341,7 @@ BROKEN = {
     "a chain that is none": ("ssl.keystore.certificate.chain", lambda value: WRONG),
     "an authority that is none": ("ssl.truststore.certificates", lambda value: WRONG),
     "a malformed escape": ("odradek.scram.secret", lambda value: f"{WRONG}\\uzzzz"),
-    "a key that is not built": ("delegation.token.secret.key", lambda value: WRONG),
+    "a key that is not built": ("sasl.oauthbearer.assertion.private.key.passphrase", lambda value: WRONG),
     "a password of no store": ("ssl.truststore.password", lambda value: WRONG),
     "an unknown key": ("some.password", lambda value: WRONG),
     "a broken port": ("odradek.metrics.listener", lambda value: "nowhere"),
@@ -480,5 +480,5 @@ def test_what_dev_writes_is_for_its_owner_alone(tmp_path: Path) -> None:
     old.chmod(0o644)
     DevSecurity(tmp_path).make("127.0.0.1:9092")
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) == 7
+    assert len(files) == 9
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
