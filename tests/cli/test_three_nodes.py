@@ -75,9 +75,16 @@ class Nodes:
 
     def partition(self, topic: str) -> Partition:
         """Partition 0 of a topic as a broker that answers tells it."""
-        with Client(self.bootstrap) as client:
-            (found,) = client.admin.describe_topics([topic])
-            return found.partitions[0]
+        found: list[Partition] = []
+
+        def look() -> bool:
+            # Another broker may have to replay the topic first.
+            with Client(self.bootstrap) as client:
+                found[:] = [client.admin.describe_topics([topic])[0].partitions[0]]
+            return bool(found)
+
+        self.until(f"topic {topic}", look)
+        return found[0]
 
 
 @pytest.fixture(scope="module")

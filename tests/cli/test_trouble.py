@@ -14,8 +14,9 @@ import pytest
 from attrs import evolve
 
 from odradek.cli.__main__ import main
-from odradek.cli.commands import broker, cluster, disk, events, partition, plans, quorum, topic
+from odradek.cli.commands import broker, cluster, disk, events, partition, quorum, topic
 from odradek.cli.connecting import LOOK_SECONDS_MAX, call_failure
+from odradek.cli.moves import plans
 from odradek.client.admin import (
     BrokerLogDirs,
     ClusterDescription,

@@ -43,6 +43,7 @@ LEAVES = [
     *(("acl", each) for each in ("list", "add", "remove", "check")),
     *(("user", each) for each in ("list", "add", "password", "remove")),
     *(("token", each) for each in ("create", "list", "renew", "expire")),
+    *(("quota", each) for each in ("list", "set", "remove", "explain")),
 ]
 
 
@@ -68,6 +69,7 @@ def test_the_commands_are_those_of_this_version() -> None:
             "acl",
             "user",
             "token",
+            "quota",
             "cluster",
             "broker",
             "partition",

@@ -96,6 +96,9 @@ class Service:
     def long_request(self, request: Any) -> LongRequest | None:
         return long_request(MetadataImage(), request, ControllerSettings())
 
+    def charge_changes(self, sender: Any, request: Any, version: int) -> None:
+        """No quota holds for anybody."""
+
     def submit(self, request: Any, api_version: int | None = None, sender: Any = None) -> Deferred:
         self.asked.append(request)
         if self.on_asked is not None:

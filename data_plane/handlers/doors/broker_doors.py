@@ -140,7 +140,7 @@ DOORS: Mapping[ApiKey, Door] = {
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: for_cluster(refuse_describe_users, Operation.DESCRIBE),
     ApiKey.DESCRIBE_DELEGATION_TOKEN: describe_tokens_door,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: for_cluster(
-        lambda _: DescribeClientQuotasResponse(0, _DENIED, _DENIED.message, None), Operation.DESCRIBE_CONFIGS
+        lambda _: DescribeClientQuotasResponse(0, _DENIED, None, None), Operation.DESCRIBE_CONFIGS
     ),
     ApiKey.DESCRIBE_LOG_DIRS: for_cluster(
         lambda _: DescribeLogDirsResponse(0, _DENIED, []), Operation.DESCRIBE

@@ -36,10 +36,15 @@ def _alter(
     talk.ask(AlterClientQuotasRequest(list(entries), only_checks), version)
 
 
-def _wait(talk: Talk, kind: str, name: str, values: int) -> None:
-    """Until the broker's image has so many values of the entity."""
+def _wait(talk: Talk, kind: str, name: str, *keys: str) -> None:
+    """Until the broker's image has a value of the entity for each of these keys, and for no other."""
     request = DescribeClientQuotasRequest([ComponentData(kind, EXACT, name)], True)
-    talk.ask_until(request, 1, lambda answer: sum(len(each.values) for each in answer.entries) == values)
+    wanted = sorted(keys)
+    talk.ask_until(
+        request,
+        1,
+        lambda answer: sorted(each.key for entry in answer.entries for each in entry.values) == wanted,
+    )
 
 
 @case("alter_client_quotas sets, describes, replaces and removes")
@@ -47,16 +52,16 @@ def _(talk: Talk) -> None:
     user = talk.name("user")
     describe = DescribeClientQuotasRequest([ComponentData("user", EXACT, user)], False)
     _alter(talk, _entry({"user": user}, (PRODUCE, 1e6), (FETCH, 2.0**41)))
-    _wait(talk, "user", user, 2)
+    _wait(talk, "user", user, PRODUCE, FETCH)
     _alter(talk, _entry({"user": user}, (PRODUCE, 5e5), ("request_percentage", 12.5)), version=0)
-    _wait(talk, "user", user, 3)
+    _wait(talk, "user", user, PRODUCE, FETCH, "request_percentage")
     _alter(talk, _entry({"user": user}, (PRODUCE, None), (FETCH, None)))
-    _wait(talk, "user", user, 1)
+    _wait(talk, "user", user, "request_percentage")
     talk.ask(describe, 1)
     _alter(talk, _entry({"user": user}, ("request_percentage", None), ("controller_mutation_rate", 0.5)))
-    _wait(talk, "user", user, 1)
+    _wait(talk, "user", user, "controller_mutation_rate")
     _alter(talk, _entry({"user": user}, ("controller_mutation_rate", None)))
-    _wait(talk, "user", user, 0)
+    _wait(talk, "user", user)
     talk.ask(describe, 0)
 
 
@@ -143,7 +148,7 @@ def _(talk: Talk) -> None:
     _alter(talk, _entry({"user": user}, (PRODUCE, 7.0), (PRODUCE, None)))
     _alter(talk, _entry({"user": user}, (PRODUCE, 8.0), (FETCH, 8.0), (PRODUCE, 9.0)))
     _alter(talk, _entry({"user": user}, (PRODUCE, None), (FETCH, None)))
-    _wait(talk, "user", user, 0)
+    _wait(talk, "user", user)
     _alter(talk, _entry({"user": user}, (PRODUCE, None)))
 
 
@@ -154,9 +159,9 @@ def _(talk: Talk) -> None:
     _alter(talk, _entry({"user": user}, (PRODUCE, 5.0), ("nothing", 1.0)))
     _alter(talk, _entry({"user": user}, (FETCH, 5.0)), only_checks=True)
     _alter(talk, _entry({"user": user}, (FETCH, 5.0), (PRODUCE, None)))
-    _wait(talk, "user", user, 1)
+    _wait(talk, "user", user, FETCH)
     _alter(talk, _entry({"user": user}, (FETCH, None), (PRODUCE, None)))
-    _wait(talk, "user", user, 0)
+    _wait(talk, "user", user)
 
 
 @case("alter_client_quotas by which changes of the metadata are refused")
@@ -164,7 +169,7 @@ def _(talk: Talk) -> None:
     client = "mutating"
     entity: dict[str, str | None] = {"client-id": client}
     _alter(talk, _entry(entity, ("controller_mutation_rate", 0.001)))
-    _wait(talk, "client-id", client, 1)
+    _wait(talk, "client-id", client, "controller_mutation_rate")
     names = [talk.name(kind) for kind in ("first", "second", "third")]
 
     def ask(request: Any, version: int) -> None:
@@ -187,4 +192,4 @@ def _(talk: Talk) -> None:
         growth = CreatePartitionsRequest([CreatePartitionsTopic(names[2], 2, None)], 10_000, False)
         ask(growth, version)
     _alter(talk, _entry(entity, ("controller_mutation_rate", None)))
-    _wait(talk, "client-id", client, 0)
+    _wait(talk, "client-id", client)
