@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
+from data_plane.quotas.address_rates import AddressRates
 from metadata_quorum.config.typed_settings import setting
 from metadata_quorum.quotas.quota_levels import (
     CONSUMER_BYTE_RATE,
@@ -158,6 +159,8 @@ class ClientQuotas:
         """True if one of them is about processor time."""
         self.exempt_requests = 0
         self.exempt_bytes = 0
+        self.addresses = AddressRates(settings.burst_seconds)
+        """The quotas of addresses, which are about connections alone."""
         self.listeners: list[Callable[[], None]] = []
         """Called when the quotas have changed."""
         self._accounts_max = accounts_max
@@ -169,6 +172,7 @@ class ClientQuotas:
         """Take over the quotas of a newer image. Accounts go on with their new values."""
         self._quotas = quotas
         self.generation += 1
+        self.addresses.apply(quotas)
         of_clients = [key for entity, key in quotas if entity and entity[0][0] != IP]
         self.charges_requests = REQUEST_PERCENTAGE in of_clients
         self.is_charging = bool(of_clients)
@@ -247,6 +251,7 @@ class ClientQuotas:
             "accounts": len(self._accounts),
             "exempt_requests": self.exempt_requests,
             "exempt_bytes": self.exempt_bytes,
+            "refused_connections": self.addresses.refused,
         }
 
 

@@ -27,6 +27,7 @@ import attrs
 
 __all__ = [
     "CLIENT_ID",
+    "CONNECTION_CREATION_RATE",
     "CONSUMER_BYTE_RATE",
     "CONTROLLER_MUTATION_RATE",
     "IP",
@@ -46,6 +47,7 @@ PRODUCER_BYTE_RATE = "producer_byte_rate"
 CONSUMER_BYTE_RATE = "consumer_byte_rate"
 REQUEST_PERCENTAGE = "request_percentage"
 CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 Entity: TypeAlias = tuple[tuple[str, str | None], ...]
 """(type, name) in the order of the types, as the metadata image has it; no name stands for the default of that type."""

@@ -35,6 +35,10 @@ class TokenBucket:
         tokens = self._tokens + (now - self._at) * self.rate
         return -tokens / self.rate if tokens < 0.0 else 0.0
 
+    def has(self, amount: float, now: float) -> bool:
+        """True if so much can be taken without a debt."""
+        return min(self._tokens + (now - self._at) * self.rate, self.burst) >= amount
+
     def set_rate(self, rate: float, burst: float, now: float) -> None:
         """Go on with another quota. A debt stays, up to one burst: a lower quota would make it last for hours."""
         tokens = min(self._tokens + (now - self._at) * self.rate, self.burst)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from data_plane.broker import Broker
 from odradek.node.connections.charging import Charging
+from odradek.node.connections.connection_limits import ConnectionLimits
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.acls.rules import Operation
@@ -17,7 +18,9 @@ __all__ = ["ListenersCharging"]
 class ListenersCharging:
     """Turns the charging of listeners on with the first quota, and off with the last one."""
 
-    def __init__(self, broker: Broker, authorizer: Authorizer | None) -> None:
+    def __init__(self, broker: Broker, authorizer: Authorizer | None, limits: ConnectionLimits) -> None:
+        """`limits` are those of the listeners for clients, which follow the quotas of addresses."""
+        limits.addresses = broker.quotas.addresses
         self._broker = broker
         self._authorizer = authorizer
         self._listeners: list[tuple[ConnectionServices, Charging]] = []

@@ -466,7 +466,7 @@ class Node:
         services = self._connection_services(table, broker.run_woken)
         servers = []
         listeners = self._config.broker_listeners
-        charged = ListenersCharging(broker, self._authorizer)
+        charged = ListenersCharging(broker, self._authorizer, self._limits)
         charged.follow(services, is_of_nodes=False)
         for listener in listeners:
             opened = self._listen(listener)

@@ -352,6 +352,23 @@ NOT_SEEN = {
             "checks CRCs.",
         ),
     ),
+    "Quotas": (
+        Remark(
+            "A quota of an address",
+            "takes IP addresses alone. Kafka also takes names of hosts, and asks DNS for them. A connection beyond the "
+            "quota is closed at once; Kafka keeps it open for a while before.",
+        ),
+        Remark(
+            "`request_percentage`",
+            "counts processor time: 100 is one core. Kafka counts the time of its threads, of which it has many. Here about "
+            "200 is all that a broker has.",
+        ),
+        Remark(
+            "A client that has used up its quota",
+            "waits until the excess is repaid, so its rate is the quota. Kafka compares a rate over the last windows with the "
+            "quota, and lets some more through.",
+        ),
+    ),
     "Security": (
         Remark(
             "A delegation token",

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from odradek.env.ports import ConnectionLost
 from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_bad_batches import good_batch
@@ -172,5 +173,43 @@ def test_a_quota_that_is_removed_ends_the_wait() -> None:
         await set_quota(admin, "producer_byte_rate", None)
         answers = [await request(client, produce_request(good_batch(timestamp_ms=0)), 9) for _ in range(3)]
         assert answers[-1].throttle_time_ms == 0
+
+    play(script)
+
+
+def test_a_muted_connection_is_not_idle() -> None:
+    """A client that waits as it was told keeps its connection, however short the idle time is."""
+
+    async def script(world: World, connect: Any) -> None:
+        admin, client = await connect(), await connect()
+        await create_topic(admin)
+        await set_quota(admin, "producer_byte_rate", 100.0)
+        answer = await request(client, produce_request(good_batch(timestamp_ms=0)), 9)
+        while answer.throttle_time_ms < 1_000:
+            answer = await request(client, produce_request(good_batch(timestamp_ms=0)), 9)
+        for _ in range(3):
+            answer = await request(client, produce_request(good_batch(timestamp_ms=0)), 9)
+            assert answer.throttle_time_ms > 1_500
+
+    play(script, connections_max_idle_ms="1000")
+
+
+def test_an_address_that_connects_too_often_is_turned_away() -> None:
+    """KIP-612: connections beyond the quota of their address are closed, and come in again later."""
+
+    async def script(world: World, connect: Any) -> None:
+        admin = await connect()
+        await set_quota(admin, "connection_creation_rate", 1.0, "ip")
+        served = 0
+        for _ in range(20):
+            try:
+                await request(await connect(), MetadataRequest([], False), 9)
+            except ConnectionLost:
+                continue
+            served += 1
+        assert 9 <= served <= 11
+        clock = world.node_env("client").clock
+        await clock.sleep_until(clock.monotonic() + 2.5)
+        await request(await connect(), MetadataRequest([], False), 9)
 
     play(script)

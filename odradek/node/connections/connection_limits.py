@@ -16,6 +16,7 @@ from typing import Protocol
 
 import attrs
 
+from data_plane.quotas.address_rates import AddressRates
 from metadata_quorum.config.typed_settings import setting
 
 INT_MAX = (1 << 31) - 1
@@ -75,6 +76,8 @@ class ConnectionLimits:
     listener_creation_rate_max: Mapping[str, int] = attrs.field(factory=dict)
     yielding: list[Callable[[], Iterable[Closable]]] = attrs.field(factory=list)
     """The open connections of each listener whose clients give way to peers."""
+    addresses: AddressRates | None = None
+    """The quotas of addresses; None where there are none to follow."""
     _open: int = attrs.field(init=False, default=0)
     _reserved: int = attrs.field(init=False, default=0)
     """The number of open connections that are peers'."""
@@ -89,7 +92,7 @@ class ConnectionLimits:
         at = self._second_of.setdefault(listener, _Second()).accept_at(now, of_listener)
         return at if is_peers else max(at, self._second.accept_at(now, self.creation_rate_max))
 
-    def enter(self, host: str, listener: str = "", *, is_peers: bool = False) -> bool:
+    def enter(self, host: str, listener: str = "", *, is_peers: bool = False, now: float = 0.0) -> bool:
         """Count a new connection; False when there are too many: in all, at its listener, or from its address.
 
         `is_peers`: it came to the brokers' own listener. As in Kafka, the limit of all connections does not hold
@@ -105,6 +108,8 @@ class ConnectionLimits:
             or at_listener >= self.listener_connections_max.get(listener, INT_MAX)
             or from_host >= self.per_ip_overrides.get(host, self.per_ip_max)
         ):
+            return False
+        if self.addresses is not None and not is_peers and not self.addresses.admits(host, now):
             return False
         self._open += 1
         self._reserved += is_peers

@@ -66,7 +66,7 @@ class Server:
                 return
             entrance = self._entrance
             if (entrance is not None and not entrance.has_room(conn.peer_host)) or not limits.enter(
-                conn.peer_host, self.name, is_peers=self._is_peers
+                conn.peer_host, self.name, is_peers=self._is_peers, now=clock.monotonic()
             ):
                 self._refused += 1
                 self._tell_refused(clock.monotonic(), conn.peer_host)
@@ -143,7 +143,7 @@ class Server:
             self._services.complaints.tell_held_back(now)
             for connection in list(self._connections):
                 idle = now - connection.last_active
-                if idle > self._idle_seconds_max and not connection.slots:
+                if idle > self._idle_seconds_max and not connection.slots and not connection.muted_until:
                     self._reaped += 1
                     connection.close()
                 elif idle > TRIM_AFTER_SECONDS or buffers.contended:

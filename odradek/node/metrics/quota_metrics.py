@@ -20,6 +20,8 @@ def quota_metrics(page: MetricsText, quotas: ClientQuotas) -> None:
     page.one(statistics["exempt_requests"])
     page.counter("odradek_quota_exempt_bytes_total", "Their bytes.")
     page.one(statistics["exempt_bytes"])
+    page.counter("odradek_quota_connections_refused_total", "Connections beyond the quota of their address.")
+    page.one(statistics["refused_connections"])
     accounts = sorted(quotas.accounts(), key=lambda each: (-each[1].throttled_seconds, -each[1].used))
     shown = accounts[:SHOWN_MAX]
 

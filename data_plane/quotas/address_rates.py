@@ -1,0 +1,61 @@
+"""Connections per second from one address (KIP-612): the quotas of the entity `ip`. PURE.
+
+An address may open a burst of connections: what its quota gives in all windows but one. Further ones are turned away
+until the quota has made room. (Kafka keeps such a connection open for a while before it closes it.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from metadata_quorum.quotas.quota_levels import CONNECTION_CREATION_RATE, IP, Entity
+from metadata_quorum.quotas.token_bucket import TokenBucket
+
+__all__ = ["ADDRESSES_MAX", "AddressRates"]
+
+ADDRESSES_MAX = 10_000
+"""Addresses with a bucket of their own; the one that was made first goes when another comes."""
+
+
+class AddressRates:
+    """The buckets of all addresses that have a quota."""
+
+    def __init__(self, burst_seconds: float) -> None:
+        self._burst_seconds = burst_seconds
+        self._default: float | None = None
+        self._rates: dict[str, float] = {}
+        self._buckets: dict[str, TokenBucket] = {}
+        self.refused = 0
+        """Connections turned away since the start."""
+
+    def apply(self, quotas: Mapping[tuple[Entity, str], float]) -> None:
+        """Take over the quotas of a newer image."""
+        self._default, self._rates = None, {}
+        for (entity, key), value in quotas.items():
+            if key == CONNECTION_CREATION_RATE and entity and entity[0][0] == IP:
+                address = entity[0][1]
+                if address is None:
+                    self._default = value
+                else:
+                    self._rates[address] = value
+        if self._default is None and not self._rates:
+            self._buckets.clear()
+
+    def admits(self, address: str, now: float) -> bool:
+        """True if the address may open a connection now, which is then counted."""
+        rate = self._rates.get(address, self._default)
+        if rate is None:
+            return True
+        burst = max(1.0, rate * self._burst_seconds)
+        bucket = self._buckets.get(address)
+        if bucket is None:
+            if len(self._buckets) >= ADDRESSES_MAX:
+                del self._buckets[next(iter(self._buckets))]
+            bucket = self._buckets[address] = TokenBucket(rate, burst, now)
+        elif bucket.rate != rate:
+            bucket.set_rate(rate, burst, now)
+        if not bucket.has(1.0, now):
+            self.refused += 1
+            return False
+        bucket.charge(1.0, now)
+        return True

@@ -1,0 +1,54 @@
+"""Connections per second from one address (KIP-612)."""
+
+from __future__ import annotations
+
+from data_plane.quotas.address_rates import ADDRESSES_MAX, AddressRates
+from metadata_quorum.quotas.quota_levels import Entity
+from odradek.node.connections.connection_limits import ConnectionLimits
+
+RATE = "connection_creation_rate"
+DEFAULT: Entity = (("ip", None),)
+
+
+def of(address: str) -> Entity:
+    return (("ip", address),)
+
+
+def test_an_address_has_a_burst_and_then_its_rate() -> None:
+    """KIP-612: connections beyond the quota are turned away, and others are not concerned."""
+    rates = AddressRates(burst_seconds=10.0)
+    rates.apply({(of("10.0.0.1"), RATE): 2.0})
+    assert sum(rates.admits("10.0.0.1", 0.0) for _ in range(100)) == 20
+    assert sum(rates.admits("10.0.0.1", 5.0) for _ in range(100)) == 10
+    assert all(rates.admits("10.0.0.2", 0.0) for _ in range(100))
+    assert rates.refused == 170
+
+
+def test_the_default_is_for_each_address_without_a_quota_of_its_own() -> None:
+    """KIP-612: an address has a value of its own, or the default."""
+    rates = AddressRates(burst_seconds=1.0)
+    rates.apply({(DEFAULT, RATE): 1.0, (of("10.0.0.1"), RATE): 5.0})
+    assert sum(rates.admits("10.0.0.1", 0.0) for _ in range(10)) == 5
+    assert sum(rates.admits("10.0.0.2", 0.0) for _ in range(10)) == 1
+    assert sum(rates.admits("10.0.0.3", 0.0) for _ in range(10)) == 1
+    rates.apply({})
+    assert all(rates.admits("10.0.0.1", 0.0) for _ in range(10))
+
+
+def test_endless_addresses_cost_no_memory() -> None:
+    """There are at most so many buckets."""
+    rates = AddressRates(burst_seconds=1.0)
+    rates.apply({(DEFAULT, RATE): 1.0})
+    for number in range(ADDRESSES_MAX + 100):
+        assert rates.admits(f"10.{number}", 0.0)
+    assert len(rates._buckets) == ADDRESSES_MAX
+
+
+def test_brokers_own_listener_is_exempt() -> None:
+    """Nodes are never turned away by a quota of clients."""
+    limits = ConnectionLimits(addresses=AddressRates(burst_seconds=1.0))
+    assert limits.addresses is not None
+    limits.addresses.apply({(DEFAULT, RATE): 1.0})
+    assert limits.enter("10.0.0.1")
+    assert not limits.enter("10.0.0.1")
+    assert limits.enter("10.0.0.1", "BROKERS", is_peers=True)
