@@ -95,19 +95,10 @@ class Shape:
         nodes = random.choices(tuple(NODES), tuple(NODES.values()))[0]
         replicas = random.choices(*REPLICAS_OF[nodes])[0]
         in_sync_min = random.choice(IN_SYNC_MIN_OF[replicas])
-        factors = (
-            "default.replication.factor",
-            "offsets.topic.replication.factor",
-            "transaction.state.log.replication.factor",
-        )
-        in_sync = dict.fromkeys(("min.insync.replicas", "transaction.state.log.min.isr"), str(in_sync_min))
-        drawn = {**dict.fromkeys(factors, str(replicas)), **in_sync}
         controllers = random.choice(CONTROLLERS) if self.controllers else 0
         return attrs.evolve(
-            self,
+            self.replicated(replicas, in_sync_min),
             nodes=nodes,
-            replicas=replicas,
-            settings={**self.settings, **drawn},
             controllers=controllers,
             voters=0 if controllers or random.random() < 0.6 else random.randint(1, min(nodes, VOTERS_MAX)),
             racks=random.choice((0, 0, 2, 3)),
@@ -115,6 +106,17 @@ class Shape:
             if random.random() < 0.3
             else (),
         )
+
+    def replicated(self, replicas: int, in_sync_min: int) -> Shape:
+        """The same with so many replicas of everything, and so many of them that have to be in sync."""
+        factors = (
+            "default.replication.factor",
+            "offsets.topic.replication.factor",
+            "transaction.state.log.replication.factor",
+        )
+        in_sync = dict.fromkeys(("min.insync.replicas", "transaction.state.log.min.isr"), str(in_sync_min))
+        settings = {**self.settings, **dict.fromkeys(factors, str(replicas)), **in_sync}
+        return attrs.evolve(self, replicas=replicas, settings=settings)
 
     def narrowed(self) -> Shape:
         """The same with three brokers, each of which has a replica of everything."""

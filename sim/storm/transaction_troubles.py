@@ -13,6 +13,10 @@ these troubles hunt: they look into the living brokers until such a moment has c
 | --- | --- | --- |
 | `coordinators` | all | the leader of the transaction's `__transaction_state`, or of its group's offsets |
 | `markers` | `deciding`, `marking` | the leader of a partition that it has written, or its coordinator |
+| `handovers` | `open`, `deciding` | the link from its coordinator to such a leader, then the coordinator |
+
+The last one makes a late marker. It lies in the link while its coordinator is frozen, and comes when another coordinator
+has ended the transaction.
 
 They strike as other troubles do, within the fault model of `sim.storm.storm`. A process dies, is asked to stop, or
 freezes. Or it is cut off from everybody, or in one direction from one other. A look changes nothing.
@@ -20,23 +24,33 @@ freezes. Or it is cut off from everybody, or in one direction from one other. A 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from random import Random
+from typing import TypeVar
 
 import attrs
 
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC
-from data_plane.transactions.state import TopicPartitionPair, Transaction, TransactionStatus
+from data_plane.transactions.state import (
+    TopicPartitionPair,
+    Transaction,
+    TransactionsState,
+    TransactionStatus,
+)
 from sim.checks.watched import Processes
 from sim.machine.members import Member
 from sim.storm.storm import Storm, Trouble
 
 __all__ = ["TRANSACTION_TROUBLES"]
 
+_Found = TypeVar("_Found")
+
 CALM_SECONDS_MAX = 5.0
 HUNT_SECONDS_MAX = 5.0
 LOOK_SECONDS = 0.001
+HANDOVER_SECONDS_MAX = 15.0
+"""How long another coordinator may take to end what the frozen one has decided."""
 LINGER_SECONDS = (0.0, 0.0, 0.001, 0.01, 0.1)
 """The time between the moment and the strike."""
 STRIKES = ("all", "all", "stop", "pause", "pause", "cut off", "cut off", "one way")
@@ -44,22 +58,28 @@ STRIKES = ("all", "all", "stop", "pause", "pause", "cut off", "cut off", "one wa
 
 def _transactions(storm: Storm, moment: str) -> Iterator[tuple[Member, Transaction]]:
     """The transactions for which it is this moment, with the members that coordinate them."""
+    if moment == "marking":
+        for member, node in Processes(storm.cluster).living():
+            if node.broker is not None:
+                for ending in node.broker.transactions.markers.endings():
+                    yield member, attrs.evolve(ending.transaction, partitions=frozenset(ending.left))
+        return
+    for member, state in _states(storm):
+        for transactional_id in sorted(state.transactions):
+            transaction = state.transactions[transactional_id]
+            is_open = transaction.status is TransactionStatus.ONGOING
+            if is_open if moment == "open" else transaction.status.is_ending:
+                yield member, transaction
+
+
+def _states(storm: Storm) -> Iterator[tuple[Member, TransactionsState]]:
+    """What the serving coordinators of each living member know."""
     for member, node in Processes(storm.cluster).living():
         if node.broker is None:
             continue
-        if moment == "marking":
-            for ending in node.broker.transactions.markers.endings():
-                yield member, attrs.evolve(ending.transaction, partitions=frozenset(ending.left))
-            continue
         for _, shard in sorted(node.broker.transactions.shards.items()):
-            state = shard.state
-            if shard.is_loading or shard.is_stopped or state is None:
-                continue
-            for transactional_id in sorted(state.transactions):
-                transaction = state.transactions[transactional_id]
-                is_open = transaction.status is TransactionStatus.ONGOING
-                if is_open if moment == "open" else transaction.status.is_ending:
-                    yield member, transaction
+            if not (shard.is_loading or shard.is_stopped or shard.state is None):
+                yield member, shard.state
 
 
 def _leaders(storm: Storm, partitions: list[TopicPartitionPair]) -> list[Member]:
@@ -90,9 +110,7 @@ async def _hunt(storm: Storm, random: Random, *, targets: tuple[str, ...], momen
     world = storm.world
     while await storm.calm(random, CALM_SECONDS_MAX):
         target, moment = random.choice(targets), random.choice(moments)
-        gives_up_at = world.now + min(HUNT_SECONDS_MAX, storm.seconds_left)
-        while not (victims := _victims(storm, target, moment)) and world.now < gives_up_at:
-            await world.sleep(LOOK_SECONDS)
+        victims = await _until(storm, partial(_victims, storm, target, moment), HUNT_SECONDS_MAX)
         if victims:
             await world.sleep(random.choice(LINGER_SECONDS))
             await _strike(storm, random, random.choice(victims), f"aimed at {target}")
@@ -115,6 +133,61 @@ async def _strike(storm: Storm, random: Random, member: Member, why: str) -> Non
         await storm.cut(links, f"{how} {member.name} {why}", random)
 
 
+async def _hand_over(storm: Storm, random: Random) -> None:
+    """Have markers of a coordinator arrive when another one has taken over, and has ended the transaction."""
+    world = storm.world
+    while await storm.calm(random, CALM_SECONDS_MAX):
+        found = await _until(storm, partial(_far_leaders, storm), HUNT_SECONDS_MAX)
+        if not found:
+            continue
+        coordinator, leader, name = random.choice(found)
+        storm.begin(f"handover {name} from {coordinator.name}, cut off from {leader.name}")
+        world.cut(coordinator.name, leader.name)
+        # The leader may have to leave the ISR of the coordinator's log before the outcome is committed.
+        await _until(storm, partial(_marking, storm, name), HUNT_SECONDS_MAX)
+        if coordinator.is_up():
+            world.pause(coordinator.name)
+            await _until(storm, partial(_ended_elsewhere, storm, coordinator, name), HANDOVER_SECONDS_MAX)
+        world.fabric.heal(coordinator.name, leader.name)
+        await storm.last(random, random.choice((0.1, 1.0)))
+        world.resume(coordinator.name)
+        storm.end()
+
+
+async def _until(storm: Storm, look: Callable[[], list[_Found]], seconds_max: float) -> list[_Found]:
+    """What a look finds at last; nothing if time is up first."""
+    gives_up_at = storm.world.now + min(seconds_max, storm.seconds_left)
+    while not (found := look()) and storm.world.now < gives_up_at:
+        await storm.world.sleep(LOOK_SECONDS)
+    return found
+
+
+def _marking(storm: Storm, transactional_id: str) -> list[Transaction]:
+    return [each for _, each in _transactions(storm, "marking") if each.transactional_id == transactional_id]
+
+
+def _far_leaders(storm: Storm) -> list[tuple[Member, Member, str]]:
+    """Coordinators of open transactions, leaders of what these have written on other members, and transactional ids."""
+    return [
+        (coordinator, leader, transaction.transactional_id)
+        for moment in ("open", "deciding")
+        for coordinator, transaction in _transactions(storm, moment)
+        for leader in _leaders(storm, sorted(transaction.partitions))
+        if leader is not coordinator
+    ]
+
+
+def _ended_elsewhere(storm: Storm, coordinator: Member, transactional_id: str) -> list[Member]:
+    """The members but this one that know the transactional id, and of no outcome that is still to be told."""
+    return [
+        member
+        for member, state in _states(storm)
+        if member is not coordinator
+        and transactional_id in state.transactions
+        and not state.transactions[transactional_id].status.is_ending
+    ]
+
+
 TRANSACTION_TROUBLES: Mapping[str, Trouble] = {
     "coordinators": partial(
         _hunt, targets=("coordinator", "coordinator", "offsets"), moments=("open", "deciding", "marking")
@@ -122,5 +195,6 @@ TRANSACTION_TROUBLES: Mapping[str, Trouble] = {
     "markers": partial(
         _hunt, targets=("written", "written", "coordinator"), moments=("deciding", "marking", "marking")
     ),
+    "handovers": _hand_over,
 }
 """Troubles by their word in `StormPlan.kinds`, for runs that have copiers."""

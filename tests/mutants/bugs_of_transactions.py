@@ -75,9 +75,9 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
         "data_plane.log.parts.producer_state:ProducerState.check_marker",
         "if coordinator_epoch < entry.coordinator_epoch:",
         "if coordinator_epoch < -1:",
-        "copy",
+        "handovers",
         30,
-        unseen="a coordinator has to be replaced while its marker lies in a link that is cut; the check of a log's markers would tell",
+        aimed_only="a coordinator has to be replaced while its marker lies in a link that is cut",
     ),
     Mutant(
         "timeout-aborts-a-committed-transaction",
@@ -165,9 +165,9 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
         "data_plane.transactions.markers:MarkerSender._route",
         "                homeless.append((topic, index))\n",
         "                ending.left.discard((topic, index))\n",
-        "copy",
+        "lonely",
         30,
-        unseen="a partition has to be without a leader at the moment when its marker is sent",
+        aimed_only="a partition has to be without a leader at the moment when its marker is sent",
     ),
     Mutant(
         "stable-over-an-uncommitted-marker",

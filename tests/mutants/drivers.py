@@ -224,31 +224,39 @@ def _keyed(seed: int) -> RunOptions:
 
 def copy(seed: int) -> str:
     """Aimed: programs that copy in transactions, nodes that die, freeze and are cut off; nothing else happens."""
-    return _copy(seed, "deaths", "links", "pauses", "links")
+    return _run_options(seed, _copying(seed, "deaths", "links", "pauses", "links"))
 
 
 def endings(seed: int) -> str:
     """Aimed: programs that copy in transactions, and faults aimed at these (`sim.storm.transaction_troubles`)."""
-    return _copy(seed, "coordinators", "markers", "links")
+    return _run_options(seed, _copying(seed, "coordinators", "markers", "links"))
 
 
-def _copy(seed: int, *kinds: str) -> str:
-    options = RunOptions.draw(seed, "lite", nodes=3, controllers=0, seconds=20.0)
+def handovers(seed: int) -> str:
+    """Aimed: programs that copy in transactions, and markers that come when another coordinator has taken over."""
+    return _run_options(seed, _copying(seed, "handovers", "handovers", nodes=4))
+
+
+def lonely(seed: int) -> str:
+    """Aimed: programs that copy in transactions between partitions of one replica, and faults aimed at their leaders."""
+    options = _copying(seed, "markers", "markers")
+    return _run_options(seed, attrs.evolve(options, shape=options.shape.replicated(1, 1)))
+
+
+def _copying(seed: int, *kinds: str, nodes: int = 3) -> RunOptions:
+    options = RunOptions.draw(seed, "lite", nodes=nodes, controllers=0, seconds=20.0)
     draws = Random(f"{seed}/copy?")
     drawn = {key: draws.choice(values) for key, values in TRANSACTION_SETTINGS.items()}
     shape = attrs.evolve(options.shape, settings={**options.shape.settings, **drawn}, log_dirs=1, older=0)
     storm = attrs.evolve(options.storm, kinds=kinds, power=False)
-    return _run_options(
-        seed,
-        attrs.evolve(
-            options,
-            shape=shape,
-            storm=storm,
-            weather=Weather(),
-            workloads=("produce", "copy"),
-            clients=1,
-            duties=(),
-        ),
+    return attrs.evolve(
+        options,
+        shape=shape,
+        storm=storm,
+        weather=Weather(),
+        workloads=("produce", "copy"),
+        clients=1,
+        duties=(),
     )
 
 
@@ -325,6 +333,8 @@ DRIVERS: Mapping[str, Driver] = {
     "keyed": keyed,
     "copy": copy,
     "endings": endings,
+    "handovers": handovers,
+    "lonely": lonely,
     "access": access,
     "compacted_log": compacted_log,
 }
