@@ -80,7 +80,7 @@ by a stream of its own."""
 OPERATED_KINDS = {"rolling": 0.2, "unregister": 0.15, "descriptors": 0.15}
 """Kinds of trouble that operators make (`sim.storm.upkeep`), and the lack of descriptors, with the share of the runs
 that have them, drawn alike."""
-TRANSACTION_KINDS = {"coordinators": 0.4, "markers": 0.3}
+TRANSACTION_KINDS = {"coordinators": 0.4, "markers": 0.3, "handovers": 0.3}
 """Troubles that are aimed at transactions (`sim.storm.transaction_troubles`), with the share of the runs with copiers
 that have them, drawn alike."""
 LITE_SECONDS = 8.0

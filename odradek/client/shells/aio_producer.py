@@ -16,6 +16,7 @@ from odradek.client.core.partition_keys import ByPartition
 from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import ClientClosed, ClientError, IllegalTransactionCall
 from odradek.client.producer.accumulator import Accumulator, Batch
+from odradek.client.producer.producer_upkeep import Identity
 from odradek.client.producer.record_metadata import RecordMetadata, as_bytes
 from odradek.client.producer.sender import Sender
 from odradek.client.shells.aio import AsyncClient
@@ -154,6 +155,11 @@ class AsyncProducer:
     def limit_transaction_version(self, level_max: int) -> None:
         """Work by this level of `transaction.version` at most, as an older client would. Counts from the next begin on."""
         self._of_transactions().level_max = level_max
+
+    @property
+    def identity(self) -> Identity | None:
+        """The producer id and epoch of the transaction to come, or of the open one; None before `init_transactions`."""
+        return self._of_transactions().current
 
     async def init_transactions(self) -> None:
         """Get ready for transactions: the first call of a producer with a `transactional.id`."""

@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 from odradek.client.consumer.consumer_types import ConsumerRecord
+from odradek.client.core.coordinator_finder import CoordinatorFinder, CoordinatorKind
 from odradek.client.errors import (
     ClientError,
     IllegalTransactionCall,
     RequestTimedOut,
     TransactionFatalError,
 )
+from odradek.client.producer.producer_upkeep import Identity
 from odradek.client.shells.aio_consumer import AsyncConsumer
 from odradek.client.shells.aio_producer import AsyncProducer
 from odradek.env.ports import Env, TaskGroup
@@ -20,6 +22,7 @@ from sim.load.copying.copy_plan import CopyPlan
 from sim.load.workload import FETCH_BYTES_MAX, ROT_SECONDS, Workload
 from wire.batches.batch_errors import CorruptBatch
 from wire.errors import KafkaError
+from wire.messages.end_txn import EndTxnRequest
 from wire.topic_partition import TopicPartition
 
 SOURCE, SINK = "copy-source", "copy-sink"
@@ -31,6 +34,9 @@ CLOSE_SECONDS = 3.0
 ENDING_TRIES = 5
 """Calls of a commit or an abort that runs out of time, before the producer is given up."""
 REST_SECONDS = 0.1
+ECHO_SECONDS = 2.0
+ECHO_VERSION = 5
+"""The first version of EndTxn that bumps the epoch."""
 EXPLICIT_LEVEL = 1
 """The highest level of `transaction.version` at which clients add partitions and offsets by requests of their own."""
 
@@ -61,6 +67,9 @@ class CopierLife:
         self._transactional_id = transactional_id
         self._plan = plan
         self._random = Random(f"{load.world.seed}/{name}")
+        self._echoes = Random(f"{load.world.seed}/{name}/echoes")
+        self._ended: EndTxnRequest | None = None
+        """How the transaction before was ended."""
         self._serial = 0
         self._polled: dict[TopicPartition, int] = {}
         """Where the last poll began, of partitions that have stayed since."""
@@ -176,6 +185,7 @@ class CopierLife:
         if random.random() < plan.stall_share and not is_calm:
             stalls_at = random.randint(0, len(records) + 1)
         producer.begin_transaction()
+        identity = producer.identity
         try:
             await self._write(copy, records, stalls_at)
             offsets = {TopicPartition(each.topic, each.partition): each.offset + 1 for each in records}
@@ -188,15 +198,49 @@ class CopierLife:
                 await self._patiently(producer.commit_transaction)
                 copy.outcome = Outcome.COMMITTED
                 self._ledger.advance(copy.offsets)
+                self._note_end(identity, commit=True)
                 return
         except TransactionFatalError:
             raise
         except (KafkaError, ClientError) as error:
             self._note(error)
         await self._abort(copy)
+        self._note_end(identity, commit=False)
+
+    def _note_end(self, identity: Identity | None, *, commit: bool) -> None:
+        """Remember how a transaction was ended. The newer protocol tells that from later ends (KIP-890, part 2)."""
+        self._ended = None
+        if identity is not None:
+            self._ended = EndTxnRequest(
+                self._transactional_id, identity.producer_id, identity.producer_epoch, commit
+            )
+
+    def _is_told_from(self, ended: EndTxnRequest | None) -> bool:
+        """Whether the open transaction has another epoch. At lower levels of `transaction.version` it may have the same."""
+        identity = self._producer.identity
+        return (
+            ended is not None
+            and identity is not None
+            and (ended.producer_id, ended.producer_epoch) != (identity.producer_id, identity.producer_epoch)
+        )
+
+    async def _echo(self) -> None:
+        """Have the former transaction's EndTxn come again while this one is open, as one that lay in a router."""
+        core, deadline = self._producer.client.core, self._env.clock.monotonic() + ECHO_SECONDS
+        finder = CoordinatorFinder(core, CoordinatorKind.TRANSACTION, self._transactional_id)
+        try:
+            await self._producer.flush()
+            await self._producer.client.run(
+                finder.request(self._ended, deadline=deadline, version_min=ECHO_VERSION)
+            )
+        except (KafkaError, ClientError) as error:
+            self._note(error)
 
     async def _write(self, copy: Copy, records: Sequence[ConsumerRecord], stalls_at: int) -> None:
         random = self._random
+        echoes_at = -1
+        if self._is_told_from(self._ended) and self._echoes.random() < self._plan.echo_share:
+            echoes_at = self._echoes.randrange(len(records))
         for number, record in enumerate(records):
             if number == stalls_at:
                 await self._rest(self._plan.stall_seconds)
@@ -205,6 +249,8 @@ class CopierLife:
             partition = random.randrange(PARTITIONS)
             copy.records.append((partition, value))
             await self._producer.send(SINK, value, partition=partition)
+            if number == echoes_at:
+                await self._echo()
         if stalls_at == len(records):
             await self._producer.flush()
             await self._rest(self._plan.stall_seconds)

@@ -14,6 +14,7 @@ TIMEOUT_MS_MAX = max(TIMEOUTS_MS)
 ASSIGNED_SHARE = 0.6
 ENDS = ("close", "die", "die", "zombie", "zombie", "freeze", "nap", "nap")
 SESSION_MS = 2_000
+ECHO_SHARE = 0.1
 NAP_SECONDS = (2.2, 6.0)
 """How long a nap lasts: longer than the session of a group's member."""
 
@@ -45,6 +46,8 @@ class CopyPlan:
     life_seconds: float
     session_ms: int = SESSION_MS
     """Its `session.timeout.ms` as a member of the group."""
+    echo_share: float = 0.0
+    """How often the EndTxn of the transaction before comes again in the middle of one."""
 
     @classmethod
     def draw(cls, random: Random) -> CopyPlan:
@@ -61,6 +64,7 @@ class CopyPlan:
             random.choice(ENDS),
             random.uniform(0.5, 5.0),
         )
+        drawn = attrs.evolve(drawn, echo_share=ECHO_SHARE)
         if drawn.end != "nap":
             return drawn
         # Most naps shall begin in the middle of a transaction that outlives them.
