@@ -148,6 +148,12 @@ class Access:
         if image.access is not process.images[-1][1]:
             self._see(process, image)
 
+    def _catch_up(self, process: _Replayed) -> None:
+        """Take in the image whose other listeners were called first: they may have answered what waited for it."""
+        metadata = process.node.metadata
+        if metadata is not None and metadata.committed_image.access is not process.images[-1][1]:
+            self._see(process, metadata.committed_image)
+
     def _see(self, process: _Replayed, image: MetadataImage) -> None:
         process.images.append((self._world.now, image.access))
         rules = list(image.access.acls.values())
@@ -186,6 +192,7 @@ class Access:
             # Nobody has looked at this process yet, so nothing is known of its logins.
             self._logins.pop(exchange.conn, None)
             return
+        self._catch_up(process)
         told = f"{member.name} to {exchange.conn.host_name}"
         if exchange.api == ApiKey.SASL_AUTHENTICATE:
             self._judge_login(process, exchange, answer, told)
