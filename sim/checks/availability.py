@@ -245,7 +245,7 @@ class Availability:
             for index, partition in topic.partitions.items():
                 key = TopicIdPartition(topic_id, index)
                 there[key] = None
-                broker = self._serving(key, partition, living)
+                broker = self._serving(key, partition, image, living)
                 if broker is not None:
                     self._unserved.pop(key, None)
                     member = self._members[partition.leader]
@@ -274,9 +274,16 @@ class Availability:
             del self._unserved[key]
 
     def _serving(
-        self, key: TopicIdPartition, partition: PartitionImage, living: Mapping[int, tuple[Member, Node]]
+        self,
+        key: TopicIdPartition,
+        partition: PartitionImage,
+        image: MetadataImage,
+        living: Mapping[int, tuple[Member, Node]],
     ) -> Broker | None:
-        """The broker that leads a partition as the metadata say, awake, and within reach of the quorum's leader."""
+        """The broker that leads a partition as the metadata say, awake, and within reach of the quorum's leader.
+
+        A new process of that broker has to be registered: with other disks it waits for the session of the one before.
+        """
         found = living.get(partition.leader)
         if found is None:
             return None
@@ -285,6 +292,9 @@ class Availability:
         hosted = None if broker is None else broker.topics_by_id.get(key.topic_id)
         replica = None if hosted is None else hosted.partitions.get(key.partition)
         if replica is None or not replica.is_leader or replica.leader_epoch != partition.leader_epoch:
+            return None
+        registered = image.brokers.get(partition.leader)
+        if broker is None or registered is None or registered.epoch != broker.replication.broker_epoch:
             return None
         if self.fitness.wrong_with(member.name) == "paused":
             return None
