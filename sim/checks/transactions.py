@@ -1,8 +1,8 @@
 """Transactions as partitions and coordinators know them, against the bytes of their logs. PURE.
 
 1. The last stable offset of a replica lies at or below the first record of each open transaction, and never falls while
-   the replica lives. It is no lower than transactions and the high watermark ask for. A replica that starts with a marker
-   above its high watermark may lose that marker again: it serves nobody before it has agreed with a leader.
+   the replica lives. It is no lower than transactions and the high watermark ask for. A replica may start with a marker
+   above its high watermark, and lose it again. It serves nobody before it has agreed with a leader.
 2. A log knows its open transactions, the coordinator epochs of the last markers, and its aborted transactions. The
    coordinator epochs of a producer's markers never fall.
 3. The state of a coordinator is the replay of its partition of `__transaction_state`.
