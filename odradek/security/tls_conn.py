@@ -3,9 +3,10 @@
 * A send encrypts records one by one, and gives many of them to the connection below at once. Bytes count as taken only
   when that has taken what they became. So a caller that has sent everything has nothing left here. Any other comes
   again with the same bytes: those that are encrypted already are passed over.
-* A receive reads as much from the connection below as fits the caller's buffer, and feeds it record by record. So
-  OpenSSL's own memory of a connection stays at about one record in each direction. It is asked for whole records
-  alone, since its "not yet" is an exception, which costs 2 us.
+* A receive reads as much from the connection below as fits the caller's buffer, and feeds it as many whole records at a
+  time as one full record has bytes. So OpenSSL's own memory of a connection stays at about one record in each direction.
+  Some clients send dozens of records of a few bytes each: librdkafka makes two of each message. OpenSSL is asked for whole
+  records alone, since its "not yet" is an exception, which costs 2 us.
 * Ranges of files are read and encrypted: sendfile would send them as they are.
 * A stream that ends without close_notify was cut off. What came before is given first; then `ConnectionLost` is raised.
 """
@@ -21,7 +22,7 @@ __all__ = ["RECORD_BYTES", "Scratch", "TlsConn"]
 
 RECORD_BYTES = 16 * 1024
 FEED_BYTES = RECORD_BYTES + 512
-"""A whole record with its header. More at a time would stay in OpenSSL's memory of each connection."""
+"""A whole record with its header, or smaller ones. More at a time would stay in OpenSSL's memory of each connection."""
 HEADER_BYTES = 5
 RECEIVE_BYTES = 128 * 1024
 SEND_BYTES = 128 * 1024
@@ -131,31 +132,51 @@ class TlsConn:
         tls, missing, at, end = self._tls, self._missing, 0, len(data)
         is_ended = False
         while at < end:
+            stop, records = at, 0
             if missing:
-                stop = at + missing
-            elif end - at >= HEADER_BYTES:
-                stop = at + HEADER_BYTES + (data[at + 3] << 8 | data[at + 4])
-            else:
+                stop, records, missing = at + missing, 1, 0
+            while end - stop >= HEADER_BYTES:
+                after = stop + HEADER_BYTES + (data[stop + 3] << 8 | data[stop + 4])
+                if records and (after > end or after - at > FEED_BYTES):
+                    break
+                stop = after
+                records += 1
+            if not records:
                 break
-            missing = max(0, stop - end)
-            stop = min(stop, end)
+            if stop > end:
+                missing, stop, records = stop - end, end, records - 1
             tls.feed(data[at:stop])
             at = stop
-            if missing or is_ended:
+            if not records or is_ended:
                 continue
             if filled == len(buffer):
                 self._has_more = True
                 continue
-            count = self._read(buffer, filled)
-            if count:
-                filled += count
-                # A record that fills the buffer may have more; any other has been taken whole.
-                self._has_more = self._has_more or filled == len(buffer)
-            elif count == 0:
-                is_ended = self._has_more = True
+            filled, is_ended = self._read_records(records, buffer, filled)
         self._missing = missing
         self._head = bytes(data[at:])
         return filled, is_ended
+
+    def _read_records(self, records: int, buffer: memoryview, filled: int) -> tuple[int, bool]:
+        """Take the plain bytes of so many whole records, some of which may have none; as `_take_records`."""
+        room = len(buffer)
+        try:
+            for _ in range(records):
+                count = self._tls.read_into(buffer[filled:])
+                if not count:
+                    self._has_more = self._has_more or count == 0
+                    return filled, count == 0
+                filled += count
+                if filled == room:
+                    # A record that fills the buffer may have more; any other has been taken whole.
+                    self._has_more = True
+                    break
+        except TlsFailed as error:
+            self._end = error
+            if not filled:
+                raise
+            return filled, True
+        return filled, False
 
     def _decrypt(self, buffer: memoryview, filled: int) -> tuple[int, bool]:
         """Take all plain bytes that are there: bytes in the buffer, and whether the stream has ended."""

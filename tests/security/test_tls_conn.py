@@ -183,6 +183,30 @@ def test_what_comes_is_received_once_and_in_order(part_max: int, buffer_bytes: i
     assert pair.conn.recv_into(buffer) is None
 
 
+@pytest.mark.parametrize("part_max", [3, 700, 30_000, 1 << 30])
+@pytest.mark.parametrize("buffer_bytes", [5, 1_000, 20_000, 300_000])
+def test_records_of_any_size_are_received_in_order(part_max: int, buffer_bytes: int) -> None:
+    """Records of a few bytes, as librdkafka sends them, among full ones."""
+    pair = Pair(buffer_bytes, part_max)
+    source = random.Random(part_max + buffer_bytes)
+    sizes = [source.choice((1, 9, 9, 1_024, 1_024, 5_000, 16_384)) for _ in range(9 if part_max == 3 else 90)]
+    if buffer_bytes == 5:
+        sizes = [min(size, 1_024) for size in sizes[:20]]
+    data = random.Random(1).randbytes(sum(sizes))
+    at = 0
+    for size in sizes:
+        pair.client_says(data[at : at + size])
+        at += size
+    found = bytearray()
+    buffer = memoryview(bytearray(buffer_bytes))
+    while len(found) < len(data):
+        count = pair.conn.recv_into(buffer)
+        assert count != 0
+        found += buffer[: count or 0]
+    assert found == data
+    assert pair.conn.recv_into(buffer) is None
+
+
 def test_many_records_take_one_receive() -> None:
     """A large buffer is filled by few calls of the connection below."""
     pair = Pair()
