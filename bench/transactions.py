@@ -182,8 +182,8 @@ def committed(side: Side, seconds: float, number: int) -> None:
         else:
             made.commit_transaction(WAIT_SECONDS)
     rates: dict[str, list[float]] = {"read_uncommitted": [], "read_committed": []}
-    for _ in range(3):
-        for isolation, of_level in rates.items():
+    for turn in range(4):
+        for isolation, of_level in sorted(rates.items(), reverse=turn % 2 == 1):
             read = reader(bootstrap, topic, isolation)
             read.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
             count, first, is_over = 0, 0, False
