@@ -17,8 +17,10 @@ from odradek.env.tls_ports import Tls, TlsFailed
 from odradek.env.token_ports import Tokens, TokenUnavailable
 from odradek.security.handshakes import Handshakes
 from odradek.security.sasl_client import Credentials, LoginFailed, SaslClient
+from wire.api_keys import ApiKey
 from wire.errors import ErrorCode, ProtocolError
 from wire.framing.connection import ClientConnection, ResponseReceived
+from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from wire.messages.sasl_handshake import SaslHandshakeRequest
 from wire.structure import Message
@@ -26,7 +28,10 @@ from wire.structure import Message
 __all__ = ["SecuredEnv", "SecuredNetwork"]
 
 ANSWER_BYTES_MAX = 512 * 1024
+VERSIONS_VERSION = 0
+"""Every broker answers this version of ApiVersions."""
 TOKENS_VERSION = 2
+_TOKENS = ApiKey.SASL_AUTHENTICATE
 HANDSHAKE_VERSION = 1
 RENEWED_SHARE = 0.85
 """A login is renewed after this share of its time, as Kafka's clients do at the earliest."""
@@ -120,6 +125,12 @@ class SecuredNetwork:
     async def _log_in(self, conn: Conn, credentials: Credentials) -> float | None:
         """The monotonic time from which the login is to be renewed; None: it lasts for ever."""
         wire = ClientConnection(ANSWER_BYTES_MAX, client_id="")
+        # The other node may be a release behind, or of another make.
+        served = await _ask(conn, wire, ApiVersionsRequest(), VERSIONS_VERSION)
+        tokens_version = min(
+            TOKENS_VERSION,
+            max((each.max_version for each in served.api_keys if each.api_key == _TOKENS), default=0),
+        )
         chosen = await _ask(conn, wire, SaslHandshakeRequest(credentials.mechanism), HANDSHAKE_VERSION)
         if chosen.error_code:
             raise LoginFailed(
@@ -137,7 +148,7 @@ class SecuredNetwork:
         lifetime_ms, asked_at = 0, 0.0
         while token is not None:
             asked_at = self._env.clock.monotonic()
-            answer = await _ask(conn, wire, SaslAuthenticateRequest(token), TOKENS_VERSION)
+            answer = await _ask(conn, wire, SaslAuthenticateRequest(token), tokens_version)
             if answer.error_code:
                 raise LoginFailed(answer.error_message or ErrorCode(answer.error_code).name)
             lifetime_ms = answer.session_lifetime_ms
