@@ -156,14 +156,19 @@ class TransactionCoordinator(Shards[TransactionShard]):
     """All shards of a broker, their markers, and the way to other brokers' coordinators."""
 
     def __init__(
-        self, broker: TransactionHost, settings: TransactionSettings, producer_ids: ProducerIds
+        self,
+        broker: TransactionHost,
+        settings: TransactionSettings,
+        producer_ids: ProducerIds,
+        peers: BrokerPeers | None = None,
     ) -> None:
+        """`peers` is the way to other brokers, if it is another one than connections."""
         super().__init__(broker, TRANSACTIONS_TOPIC)
         self._host = broker
         self.settings = settings
         self.producer_ids = producer_ids
         self.counts = TransactionCounts()
-        self.peers = BrokerPeers(broker)
+        self.peers = BrokerPeers(broker) if peers is None else peers
         self.markers = MarkerSender(broker, self.peers)
         self.verifier = CoordinatorVerifier(broker, self, self.peers)
         self._timeouts: Timer | None = None

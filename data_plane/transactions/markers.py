@@ -326,7 +326,9 @@ class MarkerSender:
         )
         shard.submit(Ask(written, 0, None, self._broker.clock.wall_ms()))
         if shard.has_completed(transaction):
-            self._endings.pop((shard, transaction.transactional_id), None)
+            # Requests that were held may have begun and ended the next one in this very decision.
+            if not self._is_over(ending):
+                del self._endings[shard, transaction.transactional_id]
         elif not shard.is_stopped:
             at = self._broker.clock.monotonic() + RETRY_SECONDS
             self._broker.timers.at(at, partial(self._ends.add, partial(self._complete, ending)))

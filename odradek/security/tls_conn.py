@@ -3,8 +3,8 @@
 * A send encrypts records one by one, and gives many of them to the connection below at once. Bytes count as taken only
   when that has taken what they became. So a caller that has sent everything has nothing left here. Any other comes
   again with the same bytes: those that are encrypted already are passed over.
-* A receive reads as much from the connection below as fits the caller's buffer, and feeds it as many whole records at a
-  time as one full record has bytes. So OpenSSL's own memory of a connection stays at about one record in each direction.
+* A receive reads as much from the connection below as fits the caller's buffer. It feeds whole records, at a time as many
+  as have the bytes of a full one. So OpenSSL's own memory of a connection stays at about one record in each direction.
   Some clients send dozens of records of a few bytes each: librdkafka makes two of each message. OpenSSL is asked for whole
   records alone, since its "not yet" is an exception, which costs 2 us.
 * Ranges of files are read and encrypted: sendfile would send them as they are.

@@ -9,6 +9,7 @@ import attrs
 from sim.alone import raft_alone, replication_alone
 from sim.alone.groups import groups_alone
 from sim.alone.quorum import quorum_alone
+from sim.alone.transactions import transactions_alone
 from sim.history import SafetyViolation
 from sim.machine.world import Liveness
 
@@ -17,9 +18,10 @@ PARTS: Mapping[str, Callable[[int], object]] = {
     "quorum": quorum_alone.run,
     "replication": replication_alone.run,
     "groups": groups_alone.run,
+    "transactions": transactions_alone.run,
 }
 """Parts by the word that `python -m sim --alone` takes: a function that runs the schedule of a seed."""
-SCHEDULES: Mapping[str, int] = {"raft": 16, "quorum": 10, "replication": 32, "groups": 24}
+SCHEDULES: Mapping[str, int] = {"raft": 16, "quorum": 10, "replication": 32, "groups": 24, "transactions": 16}
 """Schedules that belong to a seed of a campaign: about three seconds of CPU time beside the ten of the cluster."""
 
 __all__ = ["PARTS", "SCHEDULES", "FailedSchedule", "run_schedules", "schedules_of"]

@@ -20,6 +20,7 @@ from sim.alone.groups import groups_alone
 from sim.alone.parts import run_schedules
 from sim.alone.quorum import quorum_alone
 from sim.alone.raft_alone import RaftPlan
+from sim.alone.transactions import transactions_alone
 from sim.load.keyed.keying import CLOCK_KINDS
 from sim.machine.cluster_members import QUICK_SETTINGS, SETTINGS, Shape
 from sim.machine.guards import CLIENTS_LOG_IN
@@ -237,6 +238,11 @@ def handovers(seed: int) -> str:
     return _run_options(seed, _copying(seed, "handovers", "handovers", nodes=4))
 
 
+def transactions(seed: int) -> str:
+    """Aimed: a coordinator of transactions alone, whose markers and requests come late."""
+    return _verdict_of(transactions_alone.run)(seed)
+
+
 def lonely(seed: int) -> str:
     """Aimed: programs that copy in transactions between partitions of one replica, and faults aimed at their leaders."""
     options = _copying(seed, "markers", "markers")
@@ -335,6 +341,7 @@ DRIVERS: Mapping[str, Driver] = {
     "endings": endings,
     "handovers": handovers,
     "lonely": lonely,
+    "transactions": transactions,
     "access": access,
     "compacted_log": compacted_log,
 }

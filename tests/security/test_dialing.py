@@ -86,7 +86,7 @@ class Dialled:
 async def test_a_login_takes_a_version_that_the_other_node_serves(
     version_max: int | None, asked: int
 ) -> None:
-    """As Kafka's nodes, it asks for ApiVersions first. Without that a cluster was not whole in a rolling upgrade."""
+    """As Kafka's nodes, it asks for ApiVersions first. Otherwise a rolling upgrade locks nodes out."""
     real, node = RealEnv(), OtherNode(version_max)
     env = cast("Any", Dialled(node, real.clock, real.workers))
     network = SecuredNetwork(env, None, Credentials("PLAIN", "broker", "secret"), Handshakes(real))

@@ -17,6 +17,7 @@ from sim.alone.quorum.quorum_checks import whole_log
 from sim.alone.quorum.quorum_node import Node
 from sim.alone.quorum.quorum_platter import LoggedBatch
 from sim.alone.replication_broker import Broker
+from sim.alone.transactions import transactions_alone
 from sim.history import SafetyViolation
 from tests.mutants.patching import patched
 from wire.errors import ErrorCode
@@ -32,6 +33,8 @@ is over.
 """
 GROUPS_SEEDS = (*range(60), 2167035, 2172304)
 """In the last two, a deposed coordinator that has yet to hear of it answers a fetch of offsets."""
+TRANSACTIONS_SEEDS = (*range(60), 133)
+"""In the last one, a transaction is begun and aborted in the decision that ends the one before."""
 
 
 def test_the_quorum_keeps_rafts_promises() -> None:
@@ -66,6 +69,15 @@ def test_group_coordinators_keep_what_was_acknowledged() -> None:
     assert sum(each["loads"] for each in found) > len(GROUPS_SEEDS)
     assert sum(each["deaths"] for each in found) > len(GROUPS_SEEDS)
     assert groups_alone.run(3) == found[3]
+
+
+def test_transactions_are_there_whole_or_not_at_all() -> None:
+    """As their producers were told, over deaths, late markers and late requests; in the end nothing is open (KIP-98)."""
+    found = [transactions_alone.run(seed) for seed in TRANSACTIONS_SEEDS]
+    assert sum(each["committed"] for each in found) > len(TRANSACTIONS_SEEDS)
+    assert sum(each["aborted"] for each in found) > len(TRANSACTIONS_SEEDS)
+    assert sum(each["deaths"] for each in found) > len(TRANSACTIONS_SEEDS)
+    assert transactions_alone.run(3) == found[3]
 
 
 class Offsets(GroupPromises):
@@ -117,7 +129,7 @@ def test_a_hole_in_the_log_of_an_open_quorum_is_found() -> None:
         whole_log(replica(is_open=True))
 
 
-@pytest.mark.parametrize("part", ["raft", "quorum", "replication", "groups"])
+@pytest.mark.parametrize("part", ["raft", "quorum", "replication", "groups", "transactions"])
 def test_the_command_runs_them(part: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`python -m sim --alone PART --seed N`, with the exit statuses of whole clusters."""
     assert command.main(["--alone", part, "--seed", "1"]) == 0

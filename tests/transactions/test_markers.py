@@ -212,6 +212,29 @@ def test_a_fenced_coordinator_leaves_the_transaction_to_another() -> None:
     assert loop.lines[-1][1]["error"] == "TRANSACTION_COORDINATOR_FENCED"
 
 
+def test_a_transaction_that_the_end_of_the_last_one_decides_gets_its_markers() -> None:
+    """Held requests may begin and abort the next transaction in the decision that completes this one."""
+    first = Transaction("id", 7, 1, 1000, TransactionStatus.PREPARE_COMMIT, frozenset({("t", 0)}))
+    second = Transaction("id", 7, 2, 1000, TransactionStatus.PREPARE_ABORT, frozenset({("t", 1)}))
+    loop = Loop()
+    sender = MarkerSender(loop, loop)  # type: ignore[arg-type]
+    sender.write_here = loop.write
+
+    class Deciding(Shard):
+        """A coordinator alone in its ISR: what it decides is committed at once."""
+
+        def submit(self, ask: Any) -> None:
+            super().submit(ask)
+            if self.told == 1:
+                sender.begin(self, second)
+
+    shard = Deciding()
+    sender.begin(shard, first)
+    loop.run()
+    assert (sum(loop.written), shard.told) == (2, 2)
+    assert sender.statistics() == {"ending": 0}
+
+
 def prepared(count: int) -> TransactionsState:
     """As many decided transactions of one partition each, and the same number of ids that are idle."""
     transactions = {}

@@ -1,147 +1,40 @@
-"""A broker as its group coordinator sees it, for schedules of groups alone: timers, tasks and workers by hand. PURE.
+"""A broker as its group coordinator sees it, for schedules of groups alone. PURE.
 
 The coordinator, its shard and its machine are the product's (`data_plane.groups.coordinator`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from random import Random
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from data_plane.coordination.shard import CoordinatorHost
 from data_plane.groups.coordinator import GroupCoordinator, Shard
 from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC
-from data_plane.log.partition_log import PartitionLog
 from data_plane.newest_image import NewestImage
 from data_plane.replication.hosted_topics import HostedTopic
-from data_plane.replication.partition import Partition
 from metadata_quorum.image.layered_map import LayeredMap
 from metadata_quorum.image.metadata_image import MetadataImage, TopicImage
-from odradek.serving.timers import Timers
-from sim.alone.replication_broker import START_MS, TOPIC_ID, Broker
-from sim.history import SafetyViolation
-from wire.errors import KafkaError
+from sim.alone.by_hand import ByHand
+from sim.alone.replication_broker import TOPIC_ID, Broker
 
 __all__ = ["GroupHost"]
 
-T = TypeVar("T")
 
-
-class _Pause:
-    """The one thing that a task here waits for: its next turn."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        yield
-
-
-class _Workers:
-    """`odradek.env.ports.Workers`: a function acts at some later turn, and its caller goes on at another."""
-
-    async def run(self, function: Callable[..., T], *args: Any) -> T:
-        await _Pause()
-        result = function(*args)
-        await _Pause()
-        return result
-
-
-class _Event:
-    """The event of `Timers`, which nobody waits for: the schedule fires what is due."""
-
-    def set(self) -> None:
-        """Nobody sleeps."""
-
-
-class _Clock:
-    """The schedule's time."""
-
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
-
-    def monotonic(self) -> float:
-        return self._now_ms() / 1000
-
-    def wall_ms(self) -> int:
-        return START_MS + self._now_ms()
-
-
-class _Log:
-    """Coordinators tell of bugs in their log alone, where they go on without the request."""
-
-    def info(self, event: str, /, **fields: Any) -> None:
-        """Drop a line."""
-
-    def error(self, event: str, /, **fields: Any) -> None:
-        """Raise what no schedule brings about."""
-        if event != "coordinator.not_written":
-            raise SafetyViolation(f"{event}: {fields}")
-
-    exception = error
-
-
-class _Env:
-    def __init__(self, random: Random) -> None:
-        self.random = random
-
-    def new_uuid(self) -> bytes:
-        return self.random.randbytes(16)
-
-
-class GroupHost:
-    """What a coordinator asks of its broker (`CoordinatorHost`), and the coordinator. For one life of the broker."""
+class GroupHost(ByHand):
+    """A group coordinator, and what it asks of its broker. For one life of the broker."""
 
     def __init__(self, broker: Broker, settings: GroupSettings, now_ms: Callable[[], int]) -> None:
-        self.broker = broker
-        self.clock = _Clock(now_ms)
-        self.log = _Log()
-        self.env = _Env(Random(f"{broker.node_id}/{broker.life}"))
-        self.tasks = self
-        self.timers = Timers(cast("Any", self.clock), cast("Any", _Event))
+        super().__init__(broker, now_ms)
         topic = TopicImage(OFFSETS_TOPIC, TOPIC_ID, {0: cast("Any", None)})
         self.newest = NewestImage(MetadataImage(topics=LayeredMap({OFFSETS_TOPIC: topic})))
         hosted = HostedTopic(OFFSETS_TOPIC, TOPIC_ID, broker.log.config)
         hosted.partitions[0] = broker.partition
         self.topics: Mapping[str, HostedTopic] = {OFFSETS_TOPIC: hosted}
-        self._coroutines: list[Coroutine[Any, Any, Any]] = []
         self.coordinator = GroupCoordinator(cast("CoordinatorHost", self), settings)
-
-    def workers_for(self, log: PartitionLog) -> _Workers:
-        """Threads for the log's disk."""
-        return _Workers()
-
-    def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
-        """Flush the log, at once."""
-        partition.log.flush()
-        done(None)
-
-    def run_woken(self) -> None:
-        """Nobody waits here for what a turn has appended: the schedule has the followers fetch."""
-
-    def start_soon(
-        self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None
-    ) -> None:
-        """Start a task (`TaskGroup`)."""
-        coroutine = function(*args)
-        assert isinstance(coroutine, Coroutine)
-        self._coroutines.append(coroutine)
 
     @property
     def shard(self) -> Shard | None:
         """The coordinator of the one partition, while this broker leads it."""
         return self.coordinator.shards.get(0)
-
-    def work(self, random: Random) -> None:
-        """Let a task go on to its next wait."""
-        if self._coroutines:
-            coroutine = random.choice(self._coroutines)
-            try:
-                coroutine.send(None)
-            except StopIteration:
-                self._coroutines.remove(coroutine)
-
-    def die(self) -> None:
-        """The process ends: so do its tasks."""
-        for coroutine in self._coroutines:
-            coroutine.close()
-        self._coroutines.clear()

@@ -1,0 +1,127 @@
+"""A broker's surroundings for schedules of a coordinator alone: timers, tasks and workers by hand. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from random import Random
+from typing import Any, TypeVar, cast
+
+from data_plane.log.partition_log import PartitionLog
+from data_plane.replication.partition import Partition
+from odradek.serving.timers import Timers
+from sim.alone.replication_broker import START_MS, Broker
+from sim.history import SafetyViolation
+from wire.errors import KafkaError
+
+__all__ = ["ByHand", "Pause"]
+
+T = TypeVar("T")
+
+
+class Pause:
+    """The one thing that a task here waits for: its next turn."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+class _Workers:
+    """`odradek.env.ports.Workers`: a function acts at some later turn, and its caller goes on at another."""
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
+        await Pause()
+        result = function(*args)
+        await Pause()
+        return result
+
+
+class _Event:
+    """The event of `Timers`, which nobody waits for: the schedule fires what is due."""
+
+    def set(self) -> None:
+        """Nobody sleeps."""
+
+
+class _Clock:
+    """The schedule's time."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+
+    def monotonic(self) -> float:
+        return self._now_ms() / 1000
+
+    def wall_ms(self) -> int:
+        return START_MS + self._now_ms()
+
+
+class _Log:
+    """Coordinators tell of bugs in their log alone, where they go on without the request."""
+
+    def info(self, event: str, /, **fields: Any) -> None:
+        """Drop a line."""
+
+    warning = info
+
+    def error(self, event: str, /, **fields: Any) -> None:
+        """Raise what no schedule brings about."""
+        if event != "coordinator.not_written":
+            raise SafetyViolation(f"{event}: {fields}")
+
+    exception = error
+
+
+class _Env:
+    def __init__(self, random: Random) -> None:
+        self.random = random
+
+    def new_uuid(self) -> bytes:
+        return self.random.randbytes(16)
+
+
+class ByHand:
+    """What every coordinator asks of its broker (`CoordinatorHost`). For one life of the broker."""
+
+    def __init__(self, broker: Broker, now_ms: Callable[[], int]) -> None:
+        self.broker = broker
+        self.clock = _Clock(now_ms)
+        self.log = _Log()
+        self.env = _Env(Random(f"{broker.node_id}/{broker.life}"))
+        self.tasks = self
+        self.timers = Timers(cast("Any", self.clock), cast("Any", _Event))
+        self._coroutines: list[Coroutine[Any, Any, Any]] = []
+
+    def workers_for(self, log: PartitionLog) -> _Workers:
+        """Threads for the log's disk."""
+        return _Workers()
+
+    def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
+        """Flush the log, at once."""
+        partition.log.flush()
+        done(None)
+
+    def run_woken(self) -> None:
+        """Nobody waits here for what a turn has appended: the schedule has the followers fetch."""
+
+    def start_soon(
+        self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None
+    ) -> None:
+        """Start a task (`TaskGroup`)."""
+        coroutine = function(*args)
+        assert isinstance(coroutine, Coroutine)
+        self._coroutines.append(coroutine)
+
+    def work(self, random: Random) -> None:
+        """Let a task go on to its next wait."""
+        if self._coroutines:
+            coroutine = random.choice(self._coroutines)
+            try:
+                coroutine.send(None)
+            except StopIteration:
+                self._coroutines.remove(coroutine)
+
+    def die(self) -> None:
+        """The process ends: so do its tasks."""
+        for coroutine in self._coroutines:
+            coroutine.close()
+        self._coroutines.clear()

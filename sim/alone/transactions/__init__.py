@@ -1,0 +1,1 @@
+"""Transaction coordinators alone."""

@@ -1,0 +1,158 @@
+"""A broker as its transaction coordinator sees it, for schedules of transactions alone. PURE.
+
+The coordinator, its machine, its log and its markers are the product's (`data_plane.transactions`). Requests to the
+partitions of a transaction are letters: the schedule says when one arrives, and whether its sender still waits then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, cast
+
+import attrs
+
+from data_plane.newest_image import NewestImage
+from data_plane.producer_ids import ProducerIds
+from data_plane.replication.hosted_topics import HostedTopic
+from data_plane.transactions.coordinator import TransactionCoordinator, TransactionShard
+from data_plane.transactions.peers import BrokerPeers
+from data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC, TransactionSettings
+from metadata_quorum.features import TRANSACTION_VERSION
+from metadata_quorum.image.layered_map import LayeredMap
+from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
+from sim.alone.by_hand import ByHand, Pause
+from sim.alone.replication_broker import TOPIC_ID, Broker
+from sim.alone.transactions.written_partition import TOPIC, WrittenPartition
+from wire.errors import ErrorCode
+
+__all__ = ["Ids", "Letter", "Post", "TransactionHost"]
+
+DATA_TOPIC_ID = bytes(range(2, 18))
+SETTINGS = TransactionSettings(
+    timeout_ms_max=60_000,
+    id_expiration_ms=1 << 40,
+    expiry_interval_ms=60_000,
+    timeout_check_interval_ms=500,
+    two_phase_commit=False,
+    topic_partitions=1,
+    topic_replication_factor=3,
+    topic_segment_bytes=1 << 20,
+    topic_min_isr=2,
+)
+
+
+@attrs.define(eq=False)
+class Letter:
+    """A request on its way, or its answer on the way back."""
+
+    to: int
+    """The broker that was taken for the leader."""
+    request: Any
+    answer: Any = None
+    is_awaited: bool = True
+    """False once the sender has given it up. It may arrive all the same."""
+    is_over: bool = False
+    """True once the sender has its answer, or knows that there will be none."""
+
+
+class Post:
+    """All letters of a schedule that have not arrived."""
+
+    def __init__(self) -> None:
+        self.letters: list[Letter] = []
+
+    def send(self, letter: Letter) -> None:
+        self.letters.append(letter)
+
+
+class _Peers:
+    """`data_plane.transactions.peers.BrokerPeers` by letters."""
+
+    def __init__(self, post: Post) -> None:
+        self._post = post
+
+    def coordinator_of(self, partition: int) -> int | None:
+        """Nobody asks: leaders of partitions are no brokers here."""
+        return None
+
+    async def ask(self, broker_id: int, request: Any) -> tuple[ErrorCode, Any]:
+        letter = Letter(broker_id, request)
+        self._post.send(letter)
+        while not letter.is_over:
+            await Pause()
+        return (
+            (ErrorCode.NETWORK_EXCEPTION, None) if letter.answer is None else (ErrorCode.NONE, letter.answer)
+        )
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Ids:
+    """Producer ids, of which there is always one."""
+
+    def __init__(self) -> None:
+        self._next_id = 1000
+
+    def take(self) -> int:
+        self._next_id += 1
+        return self._next_id
+
+
+class TransactionHost(ByHand):
+    """What a coordinator asks of its broker (`TransactionHost`), and the coordinator. For one life of the broker."""
+
+    request_timeout_ms = 5_000
+
+    def __init__(
+        self,
+        broker: Broker,
+        written: list[WrittenPartition],
+        post: Post,
+        ids: Ids,
+        now_ms: Callable[[], int],
+    ) -> None:
+        super().__init__(broker, now_ms)
+        self._written = written
+        self.node_id = broker.node_id
+        self.woken: list[Callable[[], None]] = []
+        hosted = HostedTopic(TRANSACTIONS_TOPIC, TOPIC_ID, broker.log.config)
+        hosted.partitions[0] = broker.partition
+        self.topics = {TRANSACTIONS_TOPIC: hosted}
+        self.newest = NewestImage(self._image())
+        self.coordinator = TransactionCoordinator(
+            cast("Any", self), SETTINGS, cast("ProducerIds", ids), cast("BrokerPeers", _Peers(post))
+        )
+
+    def _image(self) -> MetadataImage:
+        state = TopicImage(TRANSACTIONS_TOPIC, TOPIC_ID, {0: cast("Any", None)})
+        leaders = {
+            each.index: PartitionImage(each.leader, 0, 0, (each.leader,), (each.leader,), (bytes(16),))
+            for each in self._written
+        }
+        data = TopicImage(TOPIC, DATA_TOPIC_ID, leaders)
+        return MetadataImage(
+            topics=LayeredMap({TRANSACTIONS_TOPIC: state, TOPIC: data}),
+            features={TRANSACTION_VERSION: 2},
+        )
+
+    def learn(self) -> None:
+        """Hear who leads the partitions that transactions write."""
+        self.newest.image = self._image()
+
+    def run_woken(self) -> None:
+        """Do what is to happen after this turn."""
+        while self.woken:
+            woken, self.woken = self.woken, []
+            for action in woken:
+                action()
+
+    @property
+    def shard(self) -> TransactionShard | None:
+        """The coordinator of the one partition, while this broker leads it."""
+        return self.coordinator.shards.get(0)
+
+    def work(self, random: Random) -> None:
+        super().work(random)
+        self.run_woken()

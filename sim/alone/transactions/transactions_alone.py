@@ -1,0 +1,379 @@
+"""A transaction coordinator alone, from a seed: its machine, its log and its markers over a partition of three replicas.
+
+PURE.
+
+The partition below is that of `sim.alone.replication_alone`: late fetches, deaths, losses of power, elections, truncation.
+Each broker has a `TransactionCoordinator`, whose shard begins and ends as leadership comes and goes. Producers of both
+protocols write two partitions, whose leaders move or are nobody's for a while. They verify transactions with the coordinator,
+and take its markers. Requests and markers come late, or once their senders have given them up. Producers die, and others
+take over their transactional ids while they are at work.
+
+In the end all are healed, and time goes by until transactions that nobody ends are aborted. Then every transaction is
+there whole or not at all, as its producer was told, and once. Nothing is open (`ledger.py`). At every moment a producer's
+markers have rising coordinator epochs, and a new leader of a partition knows what the one before has known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+import attrs
+
+from sim.alone.replication_alone import PartitionRun, ReplicationPlan
+from sim.alone.replication_broker import START_MS, Broker
+from sim.alone.replication_checks import Promises
+from sim.alone.transactions.ledger import Ledger, Outcome
+from sim.alone.transactions.producers import Called, Producers, Surroundings, ask_of
+from sim.alone.transactions.transaction_host import Ids, Letter, Post, TransactionHost
+from sim.alone.transactions.written_partition import NOBODY, TOPIC, WrittenPartition
+from sim.history import SafetyViolation
+from wire.errors import ErrorCode
+from wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from wire.messages.write_txn_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+__all__ = ["TransactionsPlan", "run"]
+
+STEPS_DEFAULT = 1500
+SETTLE_ROUNDS_MAX = 1500
+PARTITIONS = 2
+_WEIGHTS: Mapping[str, tuple[float, ...]] = {
+    "fetch": (8.0, 14.0),
+    "answer": (8.0, 14.0),
+    "learn": (2.0, 6.0),
+    "flow": (10.0, 20.0, 40.0),
+    "go_on": (30.0, 50.0),
+    "call": (12.0, 20.0),
+    "letter": (6.0, 12.0),
+    "work": (10.0, 20.0),
+    "begin": (0.5, 1.0),
+    "decide": (2.0, 4.0),
+    "time": (0.5, 1.5),
+    "forget": (0.0, 0.5, 1.5),
+    "kill_producer": (0.0, 0.2),
+    "move": (0.0, 0.5, 1.5),
+    "hear": (0.5, 2.0),
+    "lose": (0.0, 0.5),
+    "crash": (0.0, 0.3, 0.6),
+    "power": (0.0, 0.3, 0.6),
+    "stop": (0.0, 0.3),
+    "start": (2.0,),
+    "elect": (0.0, 0.5, 1.5),
+    "fence": (0.0, 0.3),
+    "sync": (0.0, 1.0),
+    "cut": (0.0, 0.3),
+}
+
+
+@attrs.frozen
+class TransactionsPlan:
+    """What a schedule is made of: the partition's plan, with the producers' steps."""
+
+    partition: ReplicationPlan
+
+    @classmethod
+    def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> TransactionsPlan:
+        """A swarm: each kind of step is rare, common or absent, each by itself."""
+        weights = {name: random.choice(choices) for name, choices in _WEIGHTS.items()}
+        partition = ReplicationPlan(
+            steps,
+            random.choice((1, 2, 2)),
+            weights,
+            random.choice((1000, 3000, 1 << 20)),
+            random.choice((0, 4096)),
+            random.random() < 0.5,
+        )
+        return cls(partition)
+
+
+class _StateLog(Promises):
+    """The promises of the coordinator's log: equal replicas. Equal records may stand there twice."""
+
+    def check(self, nodes: Mapping[int, Broker]) -> None:
+        self._check_replicas(nodes)
+
+
+def run(seed: int, plan: TransactionsPlan | None = None) -> Mapping[str, int]:
+    """One schedule; what came of it. Raises `SafetyViolation`, and whatever a part raises."""
+    random = Random(f"{seed}/transactions")
+    return _Run(TransactionsPlan.draw(random) if plan is None else plan, random).run()
+
+
+class _Run(PartitionRun):
+    """One schedule: brokers with coordinators, producers, and the partitions that they write."""
+
+    def __init__(self, plan: TransactionsPlan, random: Random) -> None:
+        self._hosts: dict[int, TransactionHost] = {}
+        self._partitions = [WrittenPartition(index) for index in range(PARTITIONS)]
+        self._post = Post()
+        self._ids = Ids()
+        self._ledger = Ledger()
+        self._given: list[Called] = []
+        """Requests that coordinators have been given, and may not have answered."""
+        super().__init__(plan.partition, random)
+        self._around = Surroundings(random, self._hosts, self._partitions, self._ledger, lambda: self.now_ms)
+        self._transactional = Producers(self._around)
+
+    def run(self) -> Mapping[str, int]:
+        """Run the schedule; what came of it."""
+        self._transactional.begin()
+        try:
+            return super().run()
+        finally:
+            self._transactional.close()
+            for host in self._hosts.values():
+                host.die()
+
+    def _new_promises(self) -> Promises:
+        return _StateLog(self.plan.min_isr)
+
+    def _told(self) -> Mapping[str, int]:
+        return {
+            "committed": self._ledger.told(Outcome.COMMITTED),
+            "aborted": self._ledger.told(Outcome.ABORTED),
+            "unknown": self._ledger.told(Outcome.TRIED),
+            "markers": sum(each.markers for each in self._partitions),
+            "epochs": self._controller.state.leader_epoch,
+            "deaths": self.deaths,
+        }
+
+    # -- brokers --------------------------------------------------------------------------------------------------
+
+    def _born(self, node: Broker) -> None:
+        self._hosts[node.node_id] = TransactionHost(
+            node, self._partitions, self._post, self._ids, lambda: self.now_ms
+        )
+
+    def _apply(self, node: Broker) -> None:
+        super()._apply(node)
+        self._hosts[node.node_id].coordinator.follow_leadership()
+
+    def _kill(self, *, power: bool) -> None:
+        super()._kill(power=power)
+        self._bury()
+
+    def _stop(self) -> None:
+        super()._stop()
+        self._bury()
+
+    def _bury(self) -> None:
+        """Coordinators of dead brokers are gone, and nobody answers what they were asked."""
+        for node_id, node in self.nodes.items():
+            if not node.lives and node_id in self._hosts:
+                self._hosts.pop(node_id).die()
+        for called in self._given:
+            if called.node_id not in self._hosts:
+                called.is_over = True
+        self._given = [called for called in self._given if not called.is_over]
+
+    # -- steps ----------------------------------------------------------------------------------------------------
+
+    def _produce(self) -> None:
+        """Nobody writes the coordinator's log but the coordinator."""
+
+    def _fetch(self) -> None:
+        """All followers fetch, and mostly what they fetch arrives: the schedule is about what a coordinator makes of it."""
+        super()._fetch()
+        if self.random.random() < 0.7:
+            for node in self._living():
+                self._fetches.ask(node)
+            self._fetches.deliver_all()
+            for host in list(self._hosts.values()):
+                host.run_woken()
+
+    def _go_on(self) -> None:
+        self._transactional.go_on()
+
+    def _flow(self) -> None:
+        """Everything that is under way moves on by a step."""
+        self._transactional.go_on_all()
+        for _ in range(len(self._around.calls)):
+            self._call()
+        for _ in range(len(self._post.letters)):
+            self._letter()
+        for host in list(self._hosts.values()):
+            host.work(self.random)
+
+    def _begin(self) -> None:
+        if self._transactional.at_work < 4:
+            self._transactional.begin()
+
+    def _kill_producer(self) -> None:
+        self._transactional.kill_one()
+
+    def _call(self) -> None:
+        """A request reaches its coordinator."""
+        calls = self._around.calls
+        if not calls:
+            return
+        called = calls.pop(self.random.randrange(len(calls)))
+        host = self._hosts.get(called.node_id)
+        if host is None:
+            called.is_over = True
+            return
+        if called.is_over and not called.may_come_late:
+            return
+        self._given.append(called)
+        host.coordinator.submit("id", ask_of(called, START_MS + self.now_ms))
+        host.run_woken()
+        if self.random.random() < 0.5:
+            self._fetch()
+
+    def _letter(self) -> None:
+        """A coordinator's request reaches the leader of a partition."""
+        letters = self._post.letters
+        if letters:
+            self._deliver(letters.pop(self.random.randrange(len(letters))))
+
+    def _deliver(self, letter: Letter) -> None:
+        answer = self._answer_to(letter)
+        if letter.is_awaited and self.random.random() < 0.9:
+            letter.answer = answer
+        letter.is_over = True
+
+    def _answer_to(self, letter: Letter) -> WriteTxnMarkersResponse | DescribeProducersResponse:
+        request = letter.request
+        if isinstance(request, DescribeProducersRequest):
+            return DescribeProducersResponse(
+                topics=[
+                    TopicResponse(
+                        topic.name, [self._described(letter.to, index) for index in topic.partition_indexes]
+                    )
+                    for topic in request.topics
+                ]
+            )
+        assert isinstance(request, WriteTxnMarkersRequest)
+        results = []
+        for marker in request.markers:
+            indexes = [index for topic in marker.topics for index in topic.partition_indexes]
+            written = [
+                WritableTxnMarkerPartitionResult(
+                    index,
+                    self._partitions[index].write_marker(marker)
+                    if self._partitions[index].leader == letter.to
+                    else ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                )
+                for index in indexes
+            ]
+            results.append(
+                WritableTxnMarkerResult(marker.producer_id, [WritableTxnMarkerTopicResult(TOPIC, written)])
+            )
+        return WriteTxnMarkersResponse(results)
+
+    def _described(self, to: int, index: int) -> PartitionResponse:
+        partition = self._partitions[index]
+        if partition.leader != to:
+            return PartitionResponse(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return PartitionResponse(
+            index,
+            active_producers=[
+                ProducerState(producer_id=each, current_txn_start_offset=0)
+                for each in partition.open_producers()
+            ],
+        )
+
+    def _forget(self) -> None:
+        """A sender waits no longer: what it has sent may still arrive, or is lost."""
+        waiting = [each for each in self._post.letters if each.is_awaited]
+        calls = [each for each in self._around.calls if not each.is_over]
+        if waiting and self.random.random() < 0.5:
+            letter = self.random.choice(waiting)
+            letter.is_awaited, letter.is_over = False, True
+            if self.random.random() < 0.5:
+                self._post.letters.remove(letter)
+        elif calls:
+            called = self.random.choice(calls)
+            called.is_over = True
+            if self.random.random() < 0.5:
+                self._around.calls.remove(called)
+
+    def _move(self) -> None:
+        """A partition has another leader, or none for a while."""
+        partition = self.random.choice(self._partitions)
+        partition.move(self.random.choice((NOBODY, 11, 12, 13)))
+
+    def _hear(self) -> None:
+        """A broker hears who leads the partitions."""
+        if self._hosts:
+            self.random.choice(list(self._hosts.values())).learn()
+
+    def _work(self) -> None:
+        """A task of a coordinator goes on: it loads its log, or sends markers."""
+        if self._hosts:
+            self.random.choice(list(self._hosts.values())).work(self.random)
+
+    def _time(self) -> None:
+        super()._time()
+        self._fire()
+
+    def _fire(self) -> None:
+        for host in list(self._hosts.values()):
+            host.timers.fire_due(host.clock.monotonic())
+            host.run_woken()
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        """First the replicas come together; then all transactions come to their end."""
+        super()._heal()
+        self._around.is_calm = True
+        for partition in self._partitions:
+            if partition.leader < 0:
+                partition.move(11 + partition.index)
+        for _ in range(SETTLE_ROUNDS_MAX):
+            for host in list(self._hosts.values()):
+                host.learn()
+                for _ in range(4):
+                    host.work(self.random)
+            self._transactional.go_on_all()
+            while self._around.calls:
+                self._call()
+            while self._post.letters:
+                self._letter()
+            self._replicate()
+            self._fire()
+            self.now_ms += 50
+            if self._is_settled():
+                break
+        else:
+            raise SafetyViolation(
+                f"transactions do not come to their end in a healed cluster: {self._unsettled()}"
+            )
+        for _ in range(20):
+            self._replicate()
+        self._ledger.check([each.read() for each in self._partitions])
+
+    def _replicate(self) -> None:
+        for node in self.nodes.values():
+            self._apply_all(node)
+            self._fetches.ask(node)
+        self._fetches.deliver_all()
+        self._decide()
+        self._promises.look(self._living())
+        for host in list(self._hosts.values()):
+            host.run_woken()
+
+    def _is_settled(self) -> bool:
+        return not self._unsettled() and not self._transactional.at_work
+
+    def _unsettled(self) -> str:
+        shard = self._hosts[self._controller.state.leader].shard
+        state = None if shard is None else shard.state
+        if state is None:
+            return "nobody coordinates"
+        for each in state.transactions.values():
+            if each.status.is_ending or each.transactional_id in state.open:
+                return f"{each.transactional_id} is in {each.status.told}"
+        return ""

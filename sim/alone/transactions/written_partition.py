@@ -1,0 +1,140 @@
+"""A partition that transactions write, with the product's rules over batches in memory. PURE.
+
+Its leader moves. A new one knows what the batches say, and has to verify transactions anew. Markers come by letter, so
+some come late. What is held against each marker: the coordinator epochs of a producer never fall.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from data_plane.log.log_config import LogConfig
+from data_plane.log.log_types import Origin
+from data_plane.log.parts.lazy_producers import LazyProducers
+from data_plane.log.parts.producer_recovery import note_batch
+from data_plane.log.parts.producer_state import ProducerState
+from data_plane.log.parts.verification import ONGOING, VerificationGuard, Verifications
+from data_plane.log.transaction_rules import check_transaction
+from sim.alone.replication_broker import BATCH_BYTES_MAX, START_MS
+from sim.history import SafetyViolation
+from wire.batches.batch_header import BatchHeader, parse_header
+from wire.batches.records import records
+from wire.batches.transaction_markers import build_marker, parse_marker
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.write_txn_markers import WritableTxnMarker
+
+__all__ = ["TOPIC", "Written", "WrittenPartition"]
+
+TOPIC = "written"
+NOBODY = -1
+
+
+@attrs.frozen
+class Written:
+    """What a read_committed reader would find in a partition: values in order, and producers with an open transaction."""
+
+    committed: tuple[bytes, ...]
+    aborted: tuple[bytes, ...]
+    open: tuple[int, ...]
+
+
+class WrittenPartition:
+    """Batches, and what their leader knows of the producers."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.leader = 11 + index
+        self._config = LogConfig()
+        self._batches: list[tuple[int, BatchHeader, bytes]] = []
+        self._end = 0
+        self._epochs: dict[int, int] = {}
+        """The coordinator epoch of each producer's last marker."""
+        self.markers = 0
+        self._lead_anew()
+
+    def move(self, leader: int) -> None:
+        """Another broker leads, or nobody does."""
+        self.leader = leader
+        before = self._state
+        self._lead_anew()
+        if self._state.encode() != before.encode():
+            raise SafetyViolation(
+                f"partition {self.index} knows of its producers what its batches do not say"
+            )
+
+    def _lead_anew(self) -> None:
+        self._state = ProducerState()
+        for base_offset, header, batch in self._batches:
+            note_batch(self._state, header, base_offset, header.max_timestamp, batch)
+        self._lazy = LazyProducers()
+        self._lazy.take(self._state)
+
+    # -- appends
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, adds: bool, now_ms: int
+    ) -> VerificationGuard:
+        """As the log's. Raises `KafkaError`."""
+        if self._state.has_ongoing(producer_id, epoch):
+            return ONGOING
+        self._state.check_epoch(producer_id, epoch)
+        if self._lazy.verifications is None:
+            self._lazy.verifications = Verifications()
+        return self._lazy.verifications.begin(producer_id, epoch, sequence, adds, now_ms)
+
+    def append(self, batch: bytes, origin: Origin, guard: VerificationGuard | None, version: int = 0) -> None:
+        """Append a transactional batch or a marker. Raises `KafkaError`."""
+        header = parse_header(memoryview(batch))
+        duplicate = check_transaction(
+            self._lazy, self._state, self._config, memoryview(batch), header, origin, guard, version
+        )
+        if duplicate is not None:
+            return
+        note_batch(self._state, header, self._end, header.max_timestamp, batch)
+        self._lazy.void_verification(header.producer_id)
+        self._batches.append((self._end, header, batch))
+        self._end += header.last_offset_delta + 1
+        self._state.forget_ended(self._end)
+
+    def write_marker(self, marker: WritableTxnMarker) -> ErrorCode:
+        """As the handler of WriteTxnMarkers does."""
+        batch = build_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.coordinator_epoch,
+            is_commit=marker.transaction_result,
+            timestamp_ms=START_MS,
+        )
+        try:
+            self.append(bytes(batch), Origin.COORDINATOR, None, marker.transaction_version)
+        except KafkaError as error:
+            return error.code
+        self.markers += 1
+        before = self._epochs.get(marker.producer_id, NOBODY)
+        if marker.coordinator_epoch < before:
+            raise SafetyViolation(
+                f"producer {marker.producer_id} has a marker of coordinator {marker.coordinator_epoch} behind one of {before}"
+            )
+        self._epochs[marker.producer_id] = marker.coordinator_epoch
+        return ErrorCode.NONE
+
+    def open_producers(self) -> list[int]:
+        """The producers with a transaction open here."""
+        return sorted(self._state.ongoing.values())
+
+    # -- the end
+
+    def read(self) -> Written:
+        """All that is here."""
+        committed: list[bytes] = []
+        aborted: list[bytes] = []
+        is_open: dict[int, list[bytes]] = {}
+        for _, header, batch in self._batches:
+            if header.is_control:
+                marker = parse_marker(batch)
+                assert marker is not None
+                (aborted if marker.is_abort else committed).extend(is_open.pop(header.producer_id, []))
+            else:
+                found = records(batch, 0, decompressed_bytes_max=BATCH_BYTES_MAX)
+                is_open.setdefault(header.producer_id, []).extend(bytes(each.value or b"") for each in found)
+        return Written(tuple(committed), tuple(aborted), tuple(sorted(is_open)))
