@@ -65,9 +65,10 @@ def draw_request(api_key: int, version: int, random: Random, topics: Sequence[st
         request.isolation_level = random.choice((0, 1))  # Kafka answers others with UNKNOWN_SERVER_ERROR
     if api_key == ApiKey.WRITE_TXN_MARKERS:
         for marker in request.markers:
-            marker.transaction_version = random.choice(
-                (0, 1, 2)
-            )  # Kafka answers others with UNKNOWN_SERVER_ERROR
+            # Kafka answers other versions with UNKNOWN_SERVER_ERROR, and markers of no producer.
+            marker.transaction_version = random.choice((0, 1, 2))
+            marker.producer_id = max(marker.producer_id, 0)
+            marker.producer_epoch = max(marker.producer_epoch, 0)
     return request
 
 
