@@ -361,10 +361,13 @@ class World:
         try:
             with trio.CancelScope() as self._scope:
                 async with trio.open_nursery() as self._nursery:
-                    results.append(await async_main(*args))
-                    for name, machine in self.machines.items():
-                        if machine.running is not None and machine.running.env.alive:
-                            self.crash(name)
+                    try:
+                        results.append(await async_main(*args))
+                    finally:
+                        # Also where something failed: a frozen node would wait for its disk without end.
+                        for name, machine in self.machines.items():
+                            if machine.running is not None and machine.running.env.alive:
+                                self.crash(name)
                     self._nursery.cancel_scope.cancel()
         finally:
             clock.stopped = True
