@@ -59,7 +59,7 @@ SECONDS = {
     "tests/security/test_secrets.py": 14,
     "tests/security/test_audit_of_node.py": 13,
     "tests/node/test_away_at_the_start.py": 17,
-    "tests/cluster/test_exactly_once.py": 215,
+    "tests/cluster/test_exactly_once.py": 125,
     "tests/cluster/test_deaths_in_a_transaction.py": 73,
     "tests/other_clients/test_transactional_producers.py": 24,
     "tests/security/test_nodes_know_each_other.py": 30,
