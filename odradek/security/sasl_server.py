@@ -66,6 +66,10 @@ class BearerLogin(Protocol):
         """Whom the token names; empty until it was taken."""
 
     @property
+    def claimed_name(self) -> str:
+        """Whom the token names, whether it was taken or not."""
+
+    @property
     def seconds_left(self) -> float:
         """The time for which the token counted when it was taken; negative within the tolerated skew."""
 
@@ -268,7 +272,9 @@ class Login:
     def _step_bearer_login(self, login: BearerLogin, token: bytes) -> tuple[str, bytes, bool]:
         try:
             answer = login.answer(token)
+            self.claimed = login.claimed_name
         except BearerLoginFailed as error:
+            self.claimed = login.claimed_name
             raise LoginRefused(error.answer or self._generic(), f"{self.mechanism}: {error}") from error
         return login.principal_name, answer, bool(login.principal_name)
 

@@ -210,6 +210,30 @@ def test_a_refused_login_ends_with_the_second_answer() -> None:
     assert caught.value.answer == INVALID_TOKEN.decode()
 
 
+def _token_of(claims: bytes) -> str:
+    """A token that nobody has signed."""
+    return f"x.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.x"
+
+
+@pytest.mark.parametrize(
+    ("token", "name"),
+    [
+        pytest.param(ISSUER.token(now=NOW, exp=int(NOW) - 60), "alice", id="expired"),
+        pytest.param(_token_of(b'{"sub": "mallory"}'), "mallory", id="forged"),
+        pytest.param(_token_of(b"[" * 5000), "", id="deep"),
+        pytest.param(_token_of(b'{"sub": 7}'), "", id="no text"),
+        pytest.param(_token_of(b" " * 9000 + b'{"sub": "m"}'), "", id="too long"),
+        pytest.param("x.%.x", "", id="no base64"),
+        pytest.param("x", "", id="no token"),
+    ],
+)
+def test_a_refused_login_names_who_was_claimed(token: str, name: str) -> None:
+    """For the audit alone: whatever the token says of itself is unproven."""
+    found = login()
+    assert found.answer(encode_client_message(ClientMessage(token))) == INVALID_TOKEN
+    assert found.claimed_name == name
+
+
 def test_nobody_asks_for_another_name_than_the_tokens() -> None:
     """The authorization id, if there is one, is the token's subject."""
     found = login()

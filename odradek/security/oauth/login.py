@@ -36,6 +36,8 @@ class BearerLogin:
         self._now = now
         self._on_unknown_key = on_unknown_key
         self._refusal = ""
+        self.claimed_name = ""
+        """Whom the token names, whether it is taken or not."""
         self.bearer: Bearer | None = None
         """The token's facts, once it was taken."""
         self.seconds_left = 0.0
@@ -52,6 +54,7 @@ class BearerLogin:
         assert self.bearer is None, "the login is over"
         try:
             message = decode_client_message(data)
+            self.claimed_name = self._rules.claimed_name(message.token)
             bearer = self._judge(message.token)
         except MalformedClientMessage as error:
             raise BearerLoginFailed(str(error)) from error
