@@ -223,7 +223,7 @@ def _token_of(claims: bytes) -> str:
         pytest.param(_token_of(b"[" * 5000), "", id="deep"),
         pytest.param(_token_of(b'{"sub": 7}'), "", id="no text"),
         pytest.param(_token_of(b" " * 9000 + b'{"sub": "m"}'), "", id="too long"),
-        pytest.param("x.%.x", "", id="no base64"),
+        pytest.param("x.e.x", "", id="no base64"),
         pytest.param("x", "", id="no token"),
     ],
 )
