@@ -35,7 +35,7 @@ from odradek.env.ports import Listener as OpenListener
 from odradek.node.auditing import Auditing
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
 from odradek.node.configuration.disconnects import Disconnects
-from odradek.node.configuration.dynamic_config import DynamicConfig
+from odradek.node.configuration.dynamic_config import DynamicConfig, set_limits
 from odradek.node.configuration.node_config import ListenerConfig, NodeConfig
 from odradek.node.configuration.part_settings import (
     broker_settings,
@@ -133,6 +133,7 @@ class Node:
         room = client_room(process.descriptors_max)
         self._limits = ConnectionLimits(room=room)
         self._controller_limits = ConnectionLimits(room=room // 8 if config.is_broker else room)
+        set_limits(self._controller_limits, config.config_layers, log)
         self._auditing = Auditing(config, env, log)
         if self._authorizer is not None:
             self._authorizer.auditor = self._auditing.auditor

@@ -24,6 +24,7 @@ from wire.batches.batch_header import iter_batches
 from wire.batches.records import records
 from wire.codec import decode
 from wire.errors import ErrorCode
+from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.messages.metadata import MetadataRequest
@@ -245,4 +246,19 @@ def test_a_metadata_log_that_cannot_be_closed_leaves_no_other_log_open() -> None
     play(script, stop=stop, log=log)
     assert log.events.count("node.metadata_log_not_closed") == 1
     assert log.events[-1] == "node.stopped"
+    assert closed == [True]
+
+
+def test_the_controllers_listener_has_the_limits_of_the_file() -> None:
+    """`max.connections.per.ip` holds at each listener; there a stranger could hold up the quorum."""
+    closed: list[bool] = []
+
+    async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
+        network = world.node_env("client").network
+        clients = [Client(await network.connect("server", 9093)) for _ in range(3)]
+        closed.append(await clients[2].is_closed())
+        versions = await request(clients[1], ApiVersionsRequest(), 0)
+        assert versions.error_code == ErrorCode.NONE
+
+    play(script, max_connections_per_ip="2")
     assert closed == [True]

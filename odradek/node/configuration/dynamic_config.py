@@ -16,7 +16,9 @@ from data_plane.log.directory.log_dir import LogDir
 from metadata_quorum.config.config_defs import ConfigError, broker_defs
 from metadata_quorum.config.config_values import LISTENER_PREFIX, parse_overrides
 from metadata_quorum.config.dynamic_broker_config import ALL_DIRECTORIES
+from metadata_quorum.config.effective_config import BrokerConfigLayers
 from metadata_quorum.config.typed_settings import setting, settings_of
+from odradek.env.ports import Log
 from odradek.node.connections.connection_limits import ConnectionLimits
 
 
@@ -31,6 +33,38 @@ class DynamicSettings:
     producer_id_expiration_ms: int = setting("producer.id.expiration.ms")
     cordoned_paths: tuple[str, ...] = setting("cordoned.log.dirs")
     """Directories that take no new replicas (KIP-1066)."""
+
+
+def set_limits(limits: ConnectionLimits, layers: BrokerConfigLayers, log: Log) -> None:
+    """Set the limits of connections to what the configuration says now."""
+    now = settings_of(DynamicSettings, layers)
+    limits.connections_max = now.connections_max
+    limits.per_ip_max = now.connections_per_ip_max
+    limits.creation_rate_max = now.connection_rate_max
+    limits.listener_connections_max = _by_listener(layers, "max.connections", log)
+    limits.listener_creation_rate_max = _by_listener(layers, "max.connection.creation.rate", log)
+    try:
+        limits.per_ip_overrides = parse_overrides(now.connections_per_ip_overrides)
+    except ConfigError as error:
+        limits.per_ip_overrides = {}
+        log.error("config.not_applied", reason=str(error))
+
+
+def _by_listener(layers: BrokerConfigLayers, key: str, log: Log) -> dict[str, int]:
+    """The values of a key for single listeners (`listener.name.NAME.KEY`), by the listener's name."""
+    found: dict[str, int] = {}
+    suffix = f".{key}"
+    for _, layer in reversed(list(layers.layers())):
+        for name, text in layer.items():
+            if name.startswith(LISTENER_PREFIX) and name.endswith(suffix):
+                try:
+                    value = broker_defs()[key].parse(text)
+                except ConfigError as error:
+                    log.error("config.not_applied", reason=str(error))
+                    continue
+                assert isinstance(value, int), f"{key} is a number"
+                found[name[len(LISTENER_PREFIX) : -len(suffix)].upper()] = value
+    return found
 
 
 class DynamicConfig:
@@ -54,17 +88,7 @@ class DynamicConfig:
     def apply(self) -> None:
         """Apply the values that hold now."""
         now = settings_of(DynamicSettings, self._broker.config_layers)
-        limits = self._limits
-        limits.connections_max = now.connections_max
-        limits.per_ip_max = now.connections_per_ip_max
-        limits.creation_rate_max = now.connection_rate_max
-        limits.listener_connections_max = self._by_listener("max.connections")
-        limits.listener_creation_rate_max = self._by_listener("max.connection.creation.rate")
-        try:
-            limits.per_ip_overrides = parse_overrides(now.connections_per_ip_overrides)
-        except ConfigError as error:
-            limits.per_ip_overrides = {}
-            self._broker.log.error("config.not_applied", reason=str(error))
+        set_limits(self._limits, self._broker.config_layers, self._broker.log)
         for log_dir in self._by_path.values():
             context = log_dir.context
             if now.producer_id_expiration_ms != context.producer_id_expiration_ms:
@@ -75,22 +99,6 @@ class DynamicConfig:
         if cordoned != self._broker.placement.cordoned:
             self._broker.placement.cordoned = cordoned
             self._heartbeat_now()
-
-    def _by_listener(self, key: str) -> dict[str, int]:
-        """The values of a key for single listeners (`listener.name.NAME.KEY`), by the listener's name."""
-        found: dict[str, int] = {}
-        suffix = f".{key}"
-        for _, layer in reversed(list(self._broker.config_layers.layers())):
-            for name, text in layer.items():
-                if name.startswith(LISTENER_PREFIX) and name.endswith(suffix):
-                    try:
-                        value = broker_defs()[key].parse(text)
-                    except ConfigError as error:
-                        self._broker.log.error("config.not_applied", reason=str(error))
-                        continue
-                    assert isinstance(value, int), f"{key} is a number"
-                    found[name[len(LISTENER_PREFIX) : -len(suffix)].upper()] = value
-        return found
 
     def _ids(self, paths: tuple[str, ...]) -> tuple[bytes, ...]:
         """Ids of the directories at these paths."""
