@@ -11,6 +11,7 @@ from random import Random
 
 import attrs
 
+from sim.machine.guards import CLIENTS_LOG_IN
 from sim.options import RunOptions
 
 GUIDED_PROBABILITY = 0.25
@@ -54,5 +55,9 @@ def with_added(options: RunOptions, added: Sequence[str]) -> RunOptions:
             case "workload":
                 options = attrs.evolve(options, workloads=(*options.workloads, word))
             case "duty":
-                options = attrs.evolve(options, duties=(*options.duties, word))
+                shape = options.shape
+                if word == "access" and not shape.guarded:
+                    # Its clients log in.
+                    shape = attrs.evolve(shape, guarded=CLIENTS_LOG_IN)
+                options = attrs.evolve(options, shape=shape, duties=(*options.duties, word))
     return options

@@ -138,6 +138,13 @@ def test_options_that_reached_something_new_are_added_and_told() -> None:
     assert "duty ask" in options_named(with_added(attrs.evolve(options, duties=()), ("duty ask",)))
 
 
+def test_an_operator_of_rights_comes_with_a_listener_that_asks_who_one_is() -> None:
+    """Added to a seed without one, it would find nobody to log in to (seed 412035)."""
+    options = RunOptions.draw(0, "default", nodes=3)
+    plain = attrs.evolve(options, shape=attrs.evolve(options.shape, guarded=0), duties=())
+    assert with_added(plain, ("duty access",)).shape.guarded
+
+
 def test_branches_are_both_ways_of_a_conditional_jump() -> None:
     """A condition has the line that follows it and the one that it jumps to."""
     names: dict[str, Any] = {}
