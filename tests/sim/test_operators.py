@@ -139,7 +139,7 @@ def test_options_that_reached_something_new_are_added_and_told() -> None:
 
 
 def test_an_operator_of_rights_comes_with_a_listener_that_asks_who_one_is() -> None:
-    """Added to a seed without one, it would find nobody to log in to (seed 412035)."""
+    """Otherwise it finds no place to log in (seed 412035)."""
     options = RunOptions.draw(0, "default", nodes=3)
     plain = attrs.evolve(options, shape=attrs.evolve(options.shape, guarded=0), duties=())
     assert with_added(plain, ("duty access",)).shape.guarded
