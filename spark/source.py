@@ -108,12 +108,17 @@ class OdradekReader(DataSourceReader):
         self.pushed = Pushed()
 
     def partitions(self) -> list[InputPartition]:
-        """One for each topic's partition, or more: see `minPartitions` and `maxRecordsPerPartition`."""
-        from spark.reading.batch_plan import plan_batch
+        """One for each topic's partition, or more: see `minPartitions` and `maxRecordsPerPartition`.
 
-        # Of no partition at all Spark makes one with None in it.
+        Partitions with few records share a task, as in a stream: a task costs more than they do.
+        """
+        from spark.reading.batch_plan import plan_batch
+        from spark.reading.offset_ranges import gathered
+
         ranges = plan_batch(self.options, self.pushed)
-        return [RangePartition((each,)) for each in ranges] or [RangePartition(())]
+        tasks = gathered(ranges, self.options.partitions_min)
+        # Of no partition at all Spark makes one with None in it.
+        return [RangePartition(each) for each in tasks] or [RangePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""

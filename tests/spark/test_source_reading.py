@@ -120,15 +120,21 @@ class TestBatch:
             values(subscribe=f"{stem}-a", startingOffsets=json.dumps({f"{stem}-a": {"0": 0}}))
 
     def test_tasks(self, topics: Topics, options: Options, fresh_topic: Callable[[str], str]) -> None:
-        """minPartitions and maxRecordsPerPartition split what one partition has, and nothing is read twice."""
+        """minPartitions and maxRecordsPerPartition split what one partition has, small ranges share a task, nothing is
+        read twice."""
         name = topics.create(fresh_topic("tasks"), partitions=2)
         topics.send(name, [b"%d" % number for number in range(90)])
         topics.send(name, [b"x"] * 10, partition=1)
-        for given, tasks in (({}, 2), ({"minPartitions": 5}, 5), ({"maxRecordsPerPartition": 30}, 4)):
+        for given, tasks in (
+            ({}, [2]),
+            ({"minPartitions": 5}, [1] * 5),
+            ({"minPartitions": 2}, [1, 1]),
+            ({"maxRecordsPerPartition": 30}, [4]),
+        ):
             named = options(name, **given)
             reader = source.batch_reader(named, source.schema(named))
             partitions = reader.partitions()
-            assert len(partitions) == tasks
+            assert [len(each.ranges) for each in partitions if isinstance(each, RangePartition)] == tasks
             assert [row[:2] for row in rows(reader, list(partitions))] == [
                 *((0, offset) for offset in range(90)),
                 *((1, offset) for offset in range(10)),
