@@ -32,15 +32,19 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of Spark's own Kafka connector, headers if `includeHeaders` asks for them."""
+        from spark.plain_errors import plain_errors
         from spark.source import schema
 
-        return schema(self.options)
+        with plain_errors():
+            return schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query."""
+        from spark.plain_errors import plain_errors
         from spark.source import batch_reader
 
-        return batch_reader(self.options, schema)
+        with plain_errors():
+            return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The reader of a streaming query."""
@@ -50,14 +54,18 @@ class DefaultSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of a batch query's rows."""
+        from spark.plain_errors import plain_errors
         from spark.sink import batch_writer
 
-        return batch_writer(self.options, schema, overwrite)
+        with plain_errors(ValueError):
+            return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         """The writer of a streaming query's rows."""
+        from spark.plain_errors import plain_errors
         from spark.sink import stream_writer
 
-        return stream_writer(self.options, schema, overwrite)
+        with plain_errors(ValueError):
+            return stream_writer(self.options, schema, overwrite)

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark.plain_errors import plain_errors
 from spark.reading.filters import Pushed, push
 from spark.reading.range_partition import RangePartition
 from spark.source_options import OptionError, Query, SourceOptions
@@ -32,9 +33,7 @@ from spark.worker_process import runs_as
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
-
-    from spark.source_stream import OdradekStreamReader
+    from pyspark.sql.datasource import DataSourceStreamReader, Filter
 
 __all__ = ["batch_reader", "schema", "stream_reader"]
 
@@ -75,12 +74,17 @@ def batch_reader(options: Mapping[str, str], columns: StructType) -> OdradekRead
     return (FilteringReader if parsed.filter_pushdown and _session_pushes() else OdradekReader)(parsed)
 
 
-def stream_reader(options: Mapping[str, str], columns: StructType) -> OdradekStreamReader:
-    """The reader of a streaming query. Raises `OptionError`."""
+def stream_reader(options: Mapping[str, str], columns: StructType) -> DataSourceStreamReader:
+    """The reader of a streaming query; one that only raises `OptionError` where the options are wrong."""
+    try:
+        parsed = SourceOptions.parse(options, Query.STREAM)
+        _check_columns(parsed, columns)
+    except OptionError as error:
+        from spark.refused_stream import RefusedStream
+
+        return RefusedStream(error)
     from spark.source_stream import OdradekStreamReader
 
-    parsed = SourceOptions.parse(options, Query.STREAM)
-    _check_columns(parsed, columns)
     return OdradekStreamReader(parsed)
 
 
@@ -115,7 +119,8 @@ class OdradekReader(DataSourceReader):
         from spark.reading.batch_plan import plan_batch
         from spark.reading.offset_ranges import gathered
 
-        ranges = plan_batch(self.options, self.pushed)
+        with plain_errors():
+            ranges = plan_batch(self.options, self.pushed)
         tasks = gathered(ranges, self.options.partitions_min)
         # Of no partition at all Spark makes one with None in it.
         return [RangePartition(each) for each in tasks] or [RangePartition(())]
@@ -125,7 +130,8 @@ class OdradekReader(DataSourceReader):
         from spark.reading.fetching import read_ranges
 
         assert isinstance(partition, RangePartition)
-        return read_ranges(partition.ranges, self.options)
+        with plain_errors():
+            yield from read_ranges(partition.ranges, self.options)
 
 
 class FilteringReader(OdradekReader):

@@ -40,6 +40,7 @@ from spark.reading.offset_ranges import OffsetRange
 from spark.reading.read_errors import DataLoss, ReadError
 from spark.source_options import SourceOptions
 from spark.worker_process import spare_collector
+from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
 from wire.batches.batch_header import iter_batches
 from wire.errors import ErrorCode, KafkaError
 from wire.topic_partition import TopicPartition
@@ -48,7 +49,6 @@ __all__ = ["read_ranges"]
 
 _LOGGER = logging.getLogger("odradek.spark")
 _VERSION_MAX_WITHOUT_TOPIC_IDS = 12
-_DECOMPRESSED_BYTES_MAX = 256 << 20
 _PARTITION_BYTES = 4 << 20
 """The bytes per partition that a Fetch asks for by default: more than 20,000 rows of 100 B."""
 _ROWS = 10_000
@@ -92,8 +92,8 @@ def read_ranges(ranges: Sequence[OffsetRange], options: SourceOptions) -> Iterat
 
     Raises:
         DataLoss: records are gone, and `failOnDataLoss` is set.
-        ReadError: nothing came for `kafkaConsumer.pollTimeoutMs`.
-        CorruptBatch, InvalidRecord, KafkaError, ClientError: what the broker sent, or did not.
+        ReadError: nothing came for `kafkaConsumer.pollTimeoutMs`; a batch is damaged, or larger than `maxBatchBytes`.
+        KafkaError, ClientError: what the broker sent, or did not.
     """
     client = _cached_client(options)
     readers = [_RangeReader(each, options, client) for each in ranges]
@@ -176,14 +176,26 @@ class _RangeReader:
             partition=self._wanted.partition,
             offset=position,
             offset_end=self._wanted.end,
-            decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX,
+            decompressed_bytes_max=self._options.batch_bytes_max,
             with_headers=self._options.include_headers,
             rows_wanted=_ROWS,
             aborted=answer.aborted,
         )
-        for piece in pieces:
-            if piece.rows.num_rows:
-                yield piece.rows
+        where = f"{self._wanted.topic}-{self._wanted.partition}"
+        try:
+            for piece in pieces:
+                position = piece.next_offset
+                if piece.rows.num_rows:
+                    yield piece.rows
+        except DecompressionBomb:
+            raise ReadError(
+                f"a record batch of {where} from offset {position} on has more than {self._options.batch_bytes_max} bytes, "
+                "decompressed: the option maxBatchBytes allows more"
+            ) from None
+        except (CorruptBatch, InvalidRecord) as error:
+            raise ReadError(
+                f"a record batch of {where} from offset {position} on is damaged: {error}"
+            ) from error
 
     # One Fetch
 

@@ -98,7 +98,7 @@ class TestKafkaKeys:
 
 BATCH, STREAM = Query.BATCH, Query.STREAM
 REFUSED: list[tuple[Query, dict[str, str], str]] = [
-    (BATCH, {}, r"kafka\.bootstrap\.servers is missing .*no option at all has arrived: CREATE TABLE drops"),
+    (BATCH, {}, r"kafka\.bootstrap\.servers is missing .*no option at all has arrived: CREATE TABLE keeps no OPTIONS"),
     (BATCH, {"subscribe": "a"}, r"kafka\.bootstrap\.servers is missing \(HOST:PORT,HOST:PORT\)$"),
     (BATCH, SERVERS, r"one of the options assign, subscribe or subscribePattern says what to read, and none is given$"),
     (BATCH, {**TOPIC, "assign": '{"a": [0]}'}, r"only one of .* not both assign and subscribe$"),
@@ -134,6 +134,8 @@ REFUSED: list[tuple[Query, dict[str, str], str]] = [
         {**TOPIC, "startingOffsetsByTimestampStrategy": "guess"},
         r"startingOffsetsByTimestampStrategy must be error or latest",
     ),
+    (BATCH, {**TOPIC, "option.subscribe": "flights"}, r"^CREATE TABLE keeps no OPTIONS .*CREATE TEMPORARY VIEW"),
+    (BATCH, {**TOPIC, "maxBatchBytes": "2000000000"}, r"maxBatchBytes must be .* and at most 1073741824"),
     (BATCH, {**TOPIC, "startingOffset": "earliest"}, r"unknown option 'startingoffset': startingOffsets is the name"),
     (BATCH, {**TOPIC, "kafka.auto.offset.reset": "earliest"}, r"kafka\.auto\.offset\.reset cannot be given: startingOffsets"),
     (BATCH, {**TOPIC, "kafka.key.deserializer": "x"}, r"kafka\.key\.deserializer cannot be given: .*cast the column"),
