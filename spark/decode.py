@@ -16,7 +16,7 @@ Headers are rare and nested: the records that have some are walked one by one, a
 headers.
 
 What `wire.batches.records.records` refuses is refused here too, with the same errors. A reader of a log must not see
-batches in the wrong order, so that is refused as well. Headers that nobody asks for are not looked at.
+batches in the wrong order, so that is refused as well. Headers that nobody asks for are passed over.
 
 One odd record that a broker has taken must not stop every query of its topic. A header's key that is not UTF-8 is
 decoded with replacement characters, as the JVM connector does. A time that Spark's column cannot hold, which counts

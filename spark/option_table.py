@@ -15,7 +15,7 @@ class Option:
 
     name: str
     default: str
-    """In words where it is not a value; empty if there is none."""
+    """A value, or words; empty if there is none."""
     about: str
     queries: str = "both"
     """`batch`, `stream` or both."""
@@ -76,7 +76,7 @@ SOURCE_OPTIONS: Final = (
         "begins the name of the group that is told of committed offsets",
         "stream",
     ),
-    Option("includeHeaders", "`false`", "a column `headers` as well; without it headers are not decoded"),
+    Option("includeHeaders", "`false`", "a column `headers` as well; else headers are passed over"),
     Option("filterPushdown", "`true`", "take filters where the session pushes them", "batch", is_ours=True),
     Option(
         "jvmOffsets",

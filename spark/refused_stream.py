@@ -1,7 +1,7 @@
 """The reader of a streaming query that cannot begin: it says why when Spark asks for the first offset.
 
-Spark's runner cannot have a `streamReader()` that raises: the last line of its error is then about a variable of its
-own, and the reason stands far above.
+If `streamReader()` raises, the last line of the error is about a variable of Spark's runner. The reason stands far above
+it.
 """
 
 from __future__ import annotations

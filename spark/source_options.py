@@ -21,7 +21,15 @@ from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from spark.option_table import SOURCE_OPTIONS
 from wire.topic_partition import TopicPartition
 
-__all__ = ["Bound", "OptionError", "Query", "SourceOptions"]
+__all__ = [
+    "READING_KEYS",
+    "REFUSED_KEYS",
+    "SOURCE_DEFAULTS",
+    "Bound",
+    "OptionError",
+    "Query",
+    "SourceOptions",
+]
 
 T = TypeVar("T")
 
@@ -31,13 +39,26 @@ _NAMES: Final = {each.name.lower(): each.name for each in SOURCE_OPTIONS}
 _STRATEGIES: Final = ("assign", "subscribe", "subscribePattern")
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _BATCH_ONLY: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-_REFUSED: Final = {
+REFUSED_KEYS: Final = {
     "auto.offset.reset": "startingOffsets says where to start",
     "key.deserializer": "keys are read as bytes: cast the column",
     "value.deserializer": "values are read as bytes: cast the column",
     "enable.auto.commit": "the query's checkpoint says what was read",
     "interceptor.classes": "interceptors are Java classes",
 }
+READING_KEYS: Final = (
+    "client.rack",
+    "default.api.timeout.ms",
+    "fetch.max.bytes",
+    "fetch.max.wait.ms",
+    "fetch.min.bytes",
+    "group.id",
+    "isolation.level",
+    "max.partition.fetch.bytes",
+)
+"""A consumer's keys that the source goes by; it takes the others of a consumer, and has no use for them."""
+SOURCE_DEFAULTS: Final = {"max.partition.fetch.bytes": str(4 << 20)}
+"""Where the source differs from a consumer: 4 MiB are more than 20,000 rows of 100 bytes."""
 BATCH_BYTES_DEFAULT: Final = 256 << 20
 BATCH_BYTES_MAX: Final = 1 << 30
 """What `spark.decode` takes at most: Arrow's positions have 32 bits."""
@@ -219,7 +240,7 @@ class _Parser:
             raise OptionError(
                 f"the option kafka.bootstrap.servers is missing (HOST:PORT,HOST:PORT){self._without_any()}"
             )
-        for key, reason in _REFUSED.items():
+        for key, reason in REFUSED_KEYS.items():
             if key in properties:
                 raise OptionError(f"kafka.{key} cannot be given: {reason}")
         known = {each.name.replace("_", ".") for each in attrs.fields(ConsumerSettings)}

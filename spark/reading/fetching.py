@@ -38,7 +38,7 @@ from spark.decode import decode_batches
 from spark.reading.cluster_view import new_client
 from spark.reading.offset_ranges import OffsetRange
 from spark.reading.read_errors import DataLoss, ReadError
-from spark.source_options import SourceOptions
+from spark.source_options import SOURCE_DEFAULTS, SourceOptions
 from spark.worker_process import spare_collector
 from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
 from wire.batches.batch_header import iter_batches
@@ -49,8 +49,7 @@ __all__ = ["read_ranges"]
 
 _LOGGER = logging.getLogger("odradek.spark")
 _VERSION_MAX_WITHOUT_TOPIC_IDS = 12
-_PARTITION_BYTES = 4 << 20
-"""The bytes per partition that a Fetch asks for by default: more than 20,000 rows of 100 B."""
+_PARTITION_BYTES = int(SOURCE_DEFAULTS["max.partition.fetch.bytes"])
 _ROWS = 10_000
 _RANGES_AHEAD = 8
 """The number of a task's ranges that have a Fetch under way: several of them are small, and then it is the round trips

@@ -245,7 +245,7 @@ class TestAgainstThePlainReader:
 
 class TestPieces:
     def test_schema_without_headers(self) -> None:
-        """Without `includeHeaders` there are the JVM connector's seven columns, and headers are not looked at."""
+        """Without `includeHeaders` there are the JVM connector's seven columns, and headers are passed over."""
         builder = RecordBatchBuilder()
         builder.append(1, b"k", b"v", (("h", b"x"),))
         (piece,) = decode_batches(
@@ -427,7 +427,7 @@ class TestHostileBytes:
         assert code_of(raw_batch(body, count, max(count - 1, 0))) is ErrorCode.INVALID_RECORD
 
     def test_header_key_that_is_no_text(self) -> None:
-        """A broker takes a header's key that is not UTF-8: it stops no query, and reads with replacement characters."""
+        """A broker takes a header's key that is not UTF-8: every query reads on, with replacement characters."""
         odd = raw_batch(bytes([18, 0, 0, 0, 1, 1, 2, 2, 0xFF, 1]))
         assert arrow_rows(odd, 0)[0][0][5] == [("\N{REPLACEMENT CHARACTER}", None)]
         (piece,) = decode_batches(odd, topic="t", partition=0, offset=0, decompressed_bytes_max=BOUND)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
-from spark.source_options import Bound, OptionError, Query, SourceOptions
+from spark import options_page
+from spark.option_table import SOURCE_OPTIONS
+from spark.source_options import Bound, OptionError, Query, SourceOptions, _Parser
+from tests.docs.markdown import ROOT
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 TOPIC = {**SERVERS, "subscribe": "flights"}
@@ -78,6 +82,26 @@ class TestBounds:
         """Spark's short units; milliseconds without one."""
         options = SourceOptions.parse({**TOPIC, "maxTriggerDelay": text}, Query.STREAM)
         assert options.trigger_delay_max.total_seconds() == seconds
+
+
+class TestPage:
+    def test_it_is_what_the_code_says(self) -> None:
+        """docs/spark-options.md is current; `python -m spark.options_page` writes it anew."""
+        assert (ROOT / "docs" / "spark-options.md").read_text() == options_page.page()
+
+    def test_every_option_that_is_taken_is_in_the_table(self) -> None:
+        """The names that the parser asks for are those of the table."""
+        asked: set[str] = set()
+
+        class Noted(dict[str, str]):
+            def get(self, key: str, default: Any = None) -> Any:
+                asked.add(key)
+                return super().get(key, default)
+
+        for query in Query:
+            _Parser(Noted(TOPIC)).parse(query)
+        _Parser(Noted({**SERVERS, "assign": '{"a": [0]}', "startingtimestamp": "5"})).parse(Query.STREAM)
+        assert asked == {each.name.lower() for each in SOURCE_OPTIONS}
 
 
 class TestKafkaKeys:
