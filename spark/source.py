@@ -121,7 +121,7 @@ class OdradekReader(DataSourceReader):
 
         with plain_errors():
             ranges = plan_batch(self.options, self.pushed)
-        tasks = gathered(ranges, self.options.partitions_min)
+        tasks = gathered(ranges, self.options.partitions_min, self.options.records_per_partition_max)
         # Of no partition at all Spark makes one with None in it.
         return [RangePartition(each) for each in tasks] or [RangePartition(())]
 

@@ -395,9 +395,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if at > behind and self.options.fail_on_data_loss and not may_be_behind:
                 raise ReadError(f"the batch of {key} starts at {at}, behind its end at {behind}")
             ranges.append(OffsetRange(*key, at, behind, topic_id))
-        least = self.options.partitions_min
-        pieces = split(ranges, least, self.options.records_per_partition_max)
-        return [RangePartition(each) for each in gathered(pieces, least)]
+        bounds = (self.options.partitions_min, self.options.records_per_partition_max)
+        return [RangePartition(each) for each in gathered(split(ranges, *bounds), *bounds)]
 
     def _topic_id(self, key: TopicPartition, last: StreamOffset) -> bytes:
         """The value from the checkpoint; one that the JVM connector has written does not have it."""

@@ -6,6 +6,7 @@ import logging
 
 import attrs
 
+from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from spark.reading.cluster_view import ClusterView
 from spark.reading.filters import Pushed
 from spark.reading.offset_ranges import OffsetRange, split
@@ -36,9 +37,15 @@ def plan_batch(options: SourceOptions, pushed: Pushed) -> list[OffsetRange]:
 
 def _plan(view: ClusterView, options: SourceOptions, pushed: Pushed) -> list[OffsetRange]:
     known = view.partitions()
-    starts = view.resolve(options.starting, known, is_start=True)
-    ends = view.resolve(options.ending, known, is_start=False)
     earliest, latest = view.earliest(known), view.latest(known)
+    starts = (
+        earliest
+        if options.starting.everywhere == EARLIEST
+        else view.resolve(options.starting, known, is_start=True)
+    )
+    ends = (
+        latest if options.ending.everywhere == LATEST else view.resolve(options.ending, known, is_start=False)
+    )
     ranges = []
     for key, partition in known.items():
         start, end = starts[key], ends[key]

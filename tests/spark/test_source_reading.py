@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from odradek.client.admin import admin_offsets
 from odradek.client.core.operation import Operation, Wait
 from odradek.client.errors import RequestTimedOut
 from spark import source
+from spark.reading.fetching import close_idle_clients
 from spark.reading.filters import push
 from spark.reading.range_partition import RangePartition
 from spark.reading.read_errors import DataLoss, ReadError
@@ -132,7 +134,8 @@ class TestBatch:
             ({}, [2]),
             ({"minPartitions": 5}, [1] * 5),
             ({"minPartitions": 2}, [1, 1]),
-            ({"maxRecordsPerPartition": 30}, [4]),
+            ({"maxRecordsPerPartition": 30}, [1] * 4),
+            ({"maxRecordsPerPartition": 45}, [1, 1, 1]),
         ):
             named = options(name, **given)
             reader = source.batch_reader(named, source.schema(named))
@@ -718,6 +721,18 @@ class TestStreamDataLoss:
         assert lenient.batch() == []
         assert lenient.end is not None
         assert list(lenient.end["@id"]) == [kept]
+
+
+def test_idle_clients_are_closed(topics: Topics, options: Options, fresh_topic: Callable[[str], str]) -> None:
+    """A worker keeps the connections of its last sets of options, eight at most, and for five idle minutes."""
+    name = topics.create(fresh_topic("idle"))
+    topics.send(name, [b"x"])
+    for number in range(10):
+        assert len(read(options(name, **{"kafka.client.id": f"reader-{number}"}))) == 1
+    now = time.monotonic()
+    assert close_idle_clients(now) == 8
+    assert close_idle_clients(now + 301) == 0
+    assert len(read(options(name))) == 1
 
 
 def test_options_are_pickled() -> None:
