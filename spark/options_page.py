@@ -9,9 +9,10 @@ from pathlib import Path
 import attrs
 
 from odradek.client.core.client_keys import AdminSettings, ConsumerSettings, ProducerSettings
-from spark.option_table import SINK_OPTIONS, SOURCE_OPTIONS, Option
-from spark.sink_plan import SINK_DEFAULTS
-from spark.source_options import READING_KEYS, REFUSED_KEYS, SOURCE_DEFAULTS
+
+from .option_table import SINK_OPTIONS, SOURCE_OPTIONS, Option
+from .sink_plan import SINK_DEFAULTS
+from .source_options import READING_KEYS, REFUSED_KEYS, SOURCE_DEFAULTS
 
 __all__ = ["main", "page"]
 

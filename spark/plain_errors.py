@@ -35,8 +35,9 @@ def plain_errors(*more: type[Exception]) -> Iterator[None]:
 
 def _plain() -> tuple[type[Exception], ...]:
     from odradek.client.errors import ClientError
-    from spark.reading.read_errors import ReadError
-    from spark.source_options import OptionError
     from wire.errors import KafkaError
+
+    from .reading.read_errors import ReadError
+    from .source_options import OptionError
 
     return (OptionError, ReadError, ClientError, KafkaError)

@@ -25,11 +25,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark.plain_errors import plain_errors
-from spark.reading.filters import Pushed, push
-from spark.reading.range_partition import RangePartition
-from spark.source_options import OptionError, Query, SourceOptions
-from spark.worker_process import runs_as
+from .plain_errors import plain_errors
+from .reading.filters import Pushed, push
+from .reading.range_partition import RangePartition
+from .source_options import OptionError, Query, SourceOptions
+from .worker_process import runs_as
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,10 +80,10 @@ def stream_reader(options: Mapping[str, str], columns: StructType) -> DataSource
         parsed = SourceOptions.parse(options, Query.STREAM)
         _check_columns(parsed, columns)
     except OptionError as error:
-        from spark.refused_stream import RefusedStream
+        from .refused_stream import RefusedStream
 
         return RefusedStream(error)
-    from spark.source_stream import OdradekStreamReader
+    from .source_stream import OdradekStreamReader
 
     return OdradekStreamReader(parsed)
 
@@ -116,8 +116,8 @@ class OdradekReader(DataSourceReader):
 
         Partitions with few records share a task, as in a stream: a task costs more than they do.
         """
-        from spark.reading.batch_plan import plan_batch
-        from spark.reading.offset_ranges import gathered
+        from .reading.batch_plan import plan_batch
+        from .reading.offset_ranges import gathered
 
         with plain_errors():
             ranges = plan_batch(self.options, self.pushed)
@@ -127,7 +127,7 @@ class OdradekReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        from spark.reading.fetching import read_ranges
+        from .reading.fetching import read_ranges
 
         assert isinstance(partition, RangePartition)
         with plain_errors():

@@ -18,8 +18,9 @@ import attrs
 
 from odradek.client.core.client_keys import AdminSettings, ConsumerSettings, ProducerSettings
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
-from spark.option_table import SOURCE_OPTIONS
 from wire.topic_partition import TopicPartition
+
+from .option_table import SOURCE_OPTIONS
 
 __all__ = [
     "READING_KEYS",

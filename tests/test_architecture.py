@@ -65,6 +65,7 @@ SHELL = {
     "spark/pyspark_archive.py": "writes an archive of the installed pyspark anew, when a user asks",
     "spark/options_page.py": "prints a page of docs/",
     "spark/plain_errors.py": "which process this is, and a variable of its environment",
+    "spark/quiet.py": "prints where settings of Spark's logs are",
     "spark/sink.py": "an executor's producer, files of metrics",
     "spark/source_stream.py": "the clock of triggers and lag, names of groups",
     "spark/worker_process.py": "which process this is, and its collector of garbage",

@@ -7,12 +7,13 @@ import logging
 import attrs
 
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
-from spark.reading.cluster_view import ClusterView
-from spark.reading.filters import Pushed
-from spark.reading.offset_ranges import OffsetRange, split
-from spark.reading.read_errors import DataLoss, ReadError
-from spark.source_options import SourceOptions
 from wire.topic_partition import TopicPartition
+
+from ..reading.cluster_view import ClusterView
+from ..reading.filters import Pushed
+from ..reading.offset_ranges import OffsetRange, split
+from ..reading.read_errors import DataLoss, ReadError
+from ..source_options import SourceOptions
 
 __all__ = ["plan_batch"]
 

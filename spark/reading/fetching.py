@@ -36,17 +36,18 @@ from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, broker_error, error_code, is_retriable
 from odradek.client.shells.blocking import Client
-from spark.decode import decode_batches
-from spark.reading.cluster_view import new_client
-from spark.reading.first_fetch import first_fetch
-from spark.reading.offset_ranges import OffsetRange
-from spark.reading.read_errors import DataLoss, ReadError
-from spark.source_options import SOURCE_DEFAULTS, SourceOptions
-from spark.worker_process import spare_collector
 from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
 from wire.batches.batch_header import iter_batches
 from wire.errors import ErrorCode, KafkaError
 from wire.topic_partition import TopicPartition
+
+from ..decode import decode_batches
+from ..reading.cluster_view import new_client
+from ..reading.first_fetch import first_fetch
+from ..reading.offset_ranges import OffsetRange
+from ..reading.read_errors import DataLoss, ReadError
+from ..source_options import SOURCE_DEFAULTS, SourceOptions
+from ..worker_process import spare_collector
 
 __all__ = ["close_idle_clients", "read_ranges"]
 

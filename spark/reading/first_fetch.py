@@ -1,6 +1,6 @@
 """The first Fetch of many small ranges: one request to each leader instead of one for each range. PURE.
 
-It may bring nothing at all: whatever is missing, or wrong, is fetched again by the range's own reader, which knows
+It may bring nothing at all. Whatever is missing, or wrong, is fetched again by the range's own reader. That one knows
 what to do about errors.
 """
 
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from odradek.client.core.known_cluster import NO_TOPIC_ID
 from odradek.client.core.operation import Call, Operation, Wait
 from odradek.client.core.requests import known_leaders, refresh_metadata
-from spark.reading.offset_ranges import OffsetRange
 from wire.errors import ErrorCode
 from wire.topic_partition import TopicPartition
+
+from ..reading.offset_ranges import OffsetRange
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

@@ -79,7 +79,7 @@ def gathered(
 ) -> list[tuple[OffsetRange, ...]]:
     """The ranges of each task: small ranges share one, `tasks_min` tasks or more stay if there are as many ranges.
 
-    Neighbours are put together as long as they have no more than `_TASK_RECORDS` offsets in all, nor `records_max`.
+    Neighbours are put together up to `_TASK_RECORDS` offsets in all, and up to `records_max`.
     """
     most = _TASK_RECORDS if records_max is None else min(_TASK_RECORDS, records_max)
     spare = len(ranges) - (tasks_min or 1)
