@@ -11,7 +11,7 @@ JOBS ?= 2
 ARGS ?=
 HOURS ?= 0.1667
 
-.PHONY: help install install-dev run test test-security quick conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
+.PHONY: help install install-dev run test test-security test-spark quick conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -56,6 +56,19 @@ test: install-dev ## the whole test suite (JOBS=, ARGS=)
 TRANSACTIONS := tests/cluster/test_exactly_once.py tests/cluster/test_deaths_in_a_transaction.py tests/other_clients/test_transactional_producers.py
 test-transactions: install-dev ## five clients' transactions while nodes die, each and everywhere: 20,000 records exactly once (ARGS='-k java')
 	@exec $(BIN)/python -m pytest -v -s --matrix $(TRANSACTIONS) $(ARGS)
+
+SPARKS := 4.2.0 4.3.0
+CONNECT := .cache/spark-connect
+test-spark: install-dev ## all tests of Spark, on PySpark 4.2 and 4.3, with Spark Connect and sessions of their own (SPARKS=4.3.0, ARGS=)
+	@[ -d $(CONNECT) ] || { echo "installing what Spark Connect needs into $(CONNECT)"; \
+	  $(PIP) install -c constraints.txt --target $(CONNECT) grpcio grpcio-status googleapis-common-protos; }
+	@for version in $(SPARKS); do \
+	  [ -d .cache/pyspark-$$version ] || { echo "installing PySpark $$version into .cache"; \
+	    $(PIP) install --no-deps --target .cache/pyspark-$$version pyspark==$$version || exit 1; }; \
+	  echo "PySpark $$version"; \
+	  env -u SPARK_HOME PYTHONPATH=$(CURDIR)/.cache/pyspark-$$version:$(CURDIR)/$(CONNECT) \
+	    $(BIN)/python -m pytest -v -n 0 --matrix $(or $(ARGS),tests/spark) || exit 1; \
+	done
 
 QUICK := tests/test_*.py tests/wire tests/quorum tests/log tests/replication tests/groups tests/client
 quick: install-dev ## before each commit: format, lint, types, imports, and the tests of the cores but the long ones

@@ -12,11 +12,15 @@ of them:
 2. Arrow cuts keys and values out in C. The parts of the buffer are the items of an array, wanted and unwanted in
    turn. `take` copies every second item.
 
-Headers are rare and nested: the records that have some are walked one by one.
+Headers are rare and nested: the records that have some are walked one by one, and only where the query asks for
+headers.
 
-What `wire.batches.records.records` refuses is refused here too, with the same errors. Two more things are refused. A
-reader of a log must not see batches in the wrong order. Spark's columns cannot hold a timestamp beyond 64 bits of
-microseconds.
+What `wire.batches.records.records` refuses is refused here too, with the same errors. A reader of a log must not see
+batches in the wrong order, so that is refused as well. Headers that nobody asks for are passed over.
+
+One odd record that a broker has taken must not stop every query of its topic. A header's key that is not UTF-8 is
+decoded with replacement characters, as the JVM connector does. A time that Spark's column cannot hold, which counts
+microseconds in 64 bits, is null there. (A largest time instead would move watermarks to the end of days.)
 
 Control batches are skipped. So are the batches of the aborted transactions that a broker names beside its answer
 (`_Aborted`). Their checksums are verified first, like all others'.
@@ -104,7 +108,7 @@ def decode_batches(
     Raises:
         CorruptBatch: a wrong checksum, bytes that do not decompress, or a batch that begins before the last one ends.
         DecompressionBomb: a batch has more than `decompressed_bytes_max` bytes.
-        InvalidRecord: records contradict their header or themselves, or a timestamp does not fit the column.
+        InvalidRecord: records contradict their header or themselves.
         KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
         ValueError: `decompressed_bytes_max` is above 1 GiB.
     """
@@ -192,7 +196,6 @@ def _rows(
     """The Arrow batch of a group, which is checked as a whole before rows outside of the offsets are left out."""
     fields = record_columns(group.places)
     data = fields.data
-    headers = _header_column(data, fields, len(group.places))
     offsets = record_offsets(group.places.headers, fields.offset_delta)
     timestamps, timestamp_types = _timestamps(group.places.headers, fields.timestamp_delta)
 
@@ -205,16 +208,19 @@ def _rows(
         pa.repeat(pa.scalar(topic, pa.string()), count),
         pa.array(np.full(count, partition, np.int32)),
         pa.array(offsets[wanted]),
-        pa.array(timestamps[wanted] * 1000, type=pa.timestamp("us", tz="UTC")),
+        timestamps.slice(first, count),
         pa.array(timestamp_types[wanted]),
     ]
     if len(schema) > len(columns):
-        columns.append(headers.slice(first, count))
+        columns.append(_header_column(data, fields, len(group.places)).slice(first, count))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _timestamps(headers: list[BatchHeader], delta: Int64s) -> tuple[Int64s, npt.NDArray[np.int32]]:
-    """Milliseconds since 1970 and timestampType; with LogAppendTime the batch's largest is every record's."""
+def _timestamps(headers: list[BatchHeader], delta: Int64s) -> tuple[pa.Array, npt.NDArray[np.int32]]:
+    """The columns timestamp, null where it cannot hold the time, and timestampType.
+
+    With LogAppendTime the batch's largest time is every record's.
+    """
     counts = np.array([header.record_count for header in headers], np.int64)
     types = np.repeat(np.array([header.timestamp_type for header in headers], np.int32), counts)
     base = np.repeat(
@@ -224,9 +230,10 @@ def _timestamps(headers: list[BatchHeader], delta: Int64s) -> tuple[Int64s, npt.
     delta = np.where(types, 0, delta) if types.any() else delta
     timestamps = base + delta
     wrapped = (base ^ timestamps) & (delta ^ timestamps) < 0
-    if (wrapped | (timestamps > _TIMESTAMP_MS_MAX) | (timestamps < -_TIMESTAMP_MS_MAX)).any():
-        raise InvalidRecord("a timestamp that microseconds in 64 bits cannot hold")
-    return timestamps, types
+    beyond = wrapped | (timestamps > _TIMESTAMP_MS_MAX) | (timestamps < -_TIMESTAMP_MS_MAX)
+    microseconds = np.where(beyond, 0, timestamps) * 1000
+    mask = beyond if beyond.any() else None
+    return pa.array(microseconds, type=pa.timestamp("us", tz="UTC"), mask=mask), types
 
 
 def _binaries(data: Bytes, places: Int64s, lengths: Int64s) -> pa.Array:
@@ -256,10 +263,7 @@ def _header_column(data: Bytes, fields: RecordColumns, rows: int) -> pa.Array:
     joined = data.tobytes()
     for place, end in zip(fields.headers[records].tolist(), fields.end[records].tolist(), strict=True):
         flat.walk(joined, place, end)
-    try:
-        keys = _binaries(data, _int64s(flat.keys), _int64s(flat.key_lengths)).cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise InvalidRecord("a record header's key is not UTF-8") from error
+    keys = _texts(_binaries(data, _int64s(flat.keys), _int64s(flat.key_lengths)))
     values = _binaries(data, _int64s(flat.values), _int64s(flat.value_lengths))
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(_HEADER_TYPE))
     per_row = np.zeros(rows, np.int32)
@@ -267,6 +271,14 @@ def _header_column(data: Bytes, fields: RecordColumns, rows: int) -> pa.Array:
     bounds = np.zeros(rows + 1, np.int32)
     np.cumsum(per_row, out=bounds[1:])
     return pa.ListArray.from_arrays(pa.array(bounds), pairs, mask=pa.array(per_row == 0))
+
+
+def _texts(column: pa.Array) -> pa.Array:
+    """The bytes as text; what is not UTF-8 has replacement characters (U+FFFD) there."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([each.decode(errors="replace") for each in column.to_pylist()], pa.string())
 
 
 @attrs.define

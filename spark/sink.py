@@ -52,12 +52,13 @@ from odradek.client.errors import ClientError
 from odradek.client.producer.accumulator import Batch
 from odradek.client.shells.blocking import Client
 from odradek.client.shells.producer import Producer
-from spark.encode import Rows, encode, partitions_of
-from spark.sink_plan import SinkPlan, plan_write
-from spark.worker_process import spare_collector
 from wire.batches.compression import CompressionType
 from wire.errors import ErrorCode, KafkaError
 from wire.topic_partition import TopicPartition
+
+from .encode import Rows, encode, partitions_of
+from .sink_plan import SinkPlan, plan_write
+from .worker_process import spare_collector
 
 __all__ = ["TaskReport", "Written", "batch_writer", "stream_writer"]
 

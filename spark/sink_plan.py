@@ -21,12 +21,12 @@ from pyspark.sql.types import (
 
 from odradek.client.core.client_keys import AdminSettings, ConsumerSettings, ProducerSettings
 
-__all__ = ["SinkPlan", "plan_write"]
+__all__ = ["SINK_DEFAULTS", "SinkPlan", "plan_write"]
 
 _PREFIX = "kafka."
 _BOOTSTRAP = "bootstrap.servers"
 _SERIALIZERS = ("key.serializer", "value.serializer")
-_DEFAULTS: Mapping[str, str] = {
+SINK_DEFAULTS: dict[str, str] = {
     # A task has thousands of rows at once, so batches are full without waiting for more.
     "batch.size": str(256 << 10),
     "client.id": "odradek-spark",
@@ -104,7 +104,7 @@ def _properties(options: Mapping[str, str]) -> dict[str, str]:
         field.name for settings in (ConsumerSettings, AdminSettings) for field in attrs.fields(settings)
     }
     kept = {key: value for key, value in given.items() if key.replace(".", "_") not in others - ours}
-    return {**_DEFAULTS, **kept}
+    return {**SINK_DEFAULTS, **kept}
 
 
 # Columns

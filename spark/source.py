@@ -25,16 +25,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark.reading.filters import Pushed, push
-from spark.reading.range_partition import RangePartition
-from spark.source_options import OptionError, Query, SourceOptions
-from spark.worker_process import runs_as
+from .plain_errors import plain_errors
+from .reading.filters import Pushed, push
+from .reading.range_partition import RangePartition
+from .source_options import OptionError, Query, SourceOptions
+from .worker_process import runs_as
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
-
-    from spark.source_stream import OdradekStreamReader
+    from pyspark.sql.datasource import DataSourceStreamReader, Filter
 
 __all__ = ["batch_reader", "schema", "stream_reader"]
 
@@ -75,12 +74,17 @@ def batch_reader(options: Mapping[str, str], columns: StructType) -> OdradekRead
     return (FilteringReader if parsed.filter_pushdown and _session_pushes() else OdradekReader)(parsed)
 
 
-def stream_reader(options: Mapping[str, str], columns: StructType) -> OdradekStreamReader:
-    """The reader of a streaming query. Raises `OptionError`."""
-    from spark.source_stream import OdradekStreamReader
+def stream_reader(options: Mapping[str, str], columns: StructType) -> DataSourceStreamReader:
+    """The reader of a streaming query; one that only raises `OptionError` where the options are wrong."""
+    try:
+        parsed = SourceOptions.parse(options, Query.STREAM)
+        _check_columns(parsed, columns)
+    except OptionError as error:
+        from .refused_stream import RefusedStream
 
-    parsed = SourceOptions.parse(options, Query.STREAM)
-    _check_columns(parsed, columns)
+        return RefusedStream(error)
+    from .source_stream import OdradekStreamReader
+
     return OdradekStreamReader(parsed)
 
 
@@ -108,19 +112,26 @@ class OdradekReader(DataSourceReader):
         self.pushed = Pushed()
 
     def partitions(self) -> list[InputPartition]:
-        """One for each topic's partition, or more: see `minPartitions` and `maxRecordsPerPartition`."""
-        from spark.reading.batch_plan import plan_batch
+        """One for each topic's partition, or more: see `minPartitions` and `maxRecordsPerPartition`.
 
+        Partitions with few records share a task, as in a stream: a task costs more than they do.
+        """
+        from .reading.batch_plan import plan_batch
+        from .reading.offset_ranges import gathered
+
+        with plain_errors():
+            ranges = plan_batch(self.options, self.pushed)
+        tasks = gathered(ranges, self.options.partitions_min, self.options.records_per_partition_max)
         # Of no partition at all Spark makes one with None in it.
-        ranges = plan_batch(self.options, self.pushed)
-        return [RangePartition((each,)) for each in ranges] or [RangePartition(())]
+        return [RangePartition(each) for each in tasks] or [RangePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        from spark.reading.fetching import read_ranges
+        from .reading.fetching import read_ranges
 
         assert isinstance(partition, RangePartition)
-        return read_ranges(partition.ranges, self.options)
+        with plain_errors():
+            yield from read_ranges(partition.ranges, self.options)
 
 
 class FilteringReader(OdradekReader):

@@ -20,49 +20,53 @@ from odradek.client.core.client_keys import AdminSettings, ConsumerSettings, Pro
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from wire.topic_partition import TopicPartition
 
-__all__ = ["Bound", "OptionError", "Query", "SourceOptions"]
+from .option_table import SOURCE_OPTIONS
+
+__all__ = [
+    "READING_KEYS",
+    "REFUSED_KEYS",
+    "SOURCE_DEFAULTS",
+    "Bound",
+    "OptionError",
+    "Query",
+    "SourceOptions",
+]
 
 T = TypeVar("T")
 
 _OFFSET_MAX: Final = 2**63 - 1
-_NAMES: Final = {
-    name.lower(): name
-    for name in (
-        "assign",
-        "subscribe",
-        "subscribePattern",
-        "startingTimestamp",
-        "startingOffsetsByTimestamp",
-        "startingOffsetsByTimestampStrategy",
-        "startingOffsets",
-        "endingTimestamp",
-        "endingOffsetsByTimestamp",
-        "endingOffsets",
-        "failOnDataLoss",
-        "kafkaConsumer.pollTimeoutMs",
-        "fetchOffset.numRetries",
-        "fetchOffset.retryIntervalMs",
-        "maxOffsetsPerTrigger",
-        "minOffsetsPerTrigger",
-        "maxTriggerDelay",
-        "minPartitions",
-        "maxRecordsPerPartition",
-        "groupIdPrefix",
-        "includeHeaders",
-        "filterPushdown",
-    )
-}
-"""All but `kafka.*`; `filterPushdown` is ours alone."""
+_NAMES: Final = {each.name.lower(): each.name for each in SOURCE_OPTIONS}
+"""All but `kafka.*`."""
 _STRATEGIES: Final = ("assign", "subscribe", "subscribePattern")
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _BATCH_ONLY: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-_REFUSED: Final = {
+REFUSED_KEYS: Final = {
     "auto.offset.reset": "startingOffsets says where to start",
     "key.deserializer": "keys are read as bytes: cast the column",
     "value.deserializer": "values are read as bytes: cast the column",
     "enable.auto.commit": "the query's checkpoint says what was read",
     "interceptor.classes": "interceptors are Java classes",
 }
+READING_KEYS: Final = (
+    "client.rack",
+    "default.api.timeout.ms",
+    "fetch.max.bytes",
+    "fetch.max.wait.ms",
+    "fetch.min.bytes",
+    "group.id",
+    "isolation.level",
+    "max.partition.fetch.bytes",
+)
+"""A consumer's keys that the source goes by; it takes the others of a consumer, and has no use for them."""
+SOURCE_DEFAULTS: Final = {"max.partition.fetch.bytes": str(4 << 20)}
+"""Where the source differs from a consumer: 4 MiB are more than 20,000 rows of 100 bytes."""
+BATCH_BYTES_DEFAULT: Final = 256 << 20
+BATCH_BYTES_MAX: Final = 1 << 30
+"""What `spark.decode` takes at most: Arrow's positions have 32 bits."""
+_CREATE_TABLE: Final = (
+    "CREATE TABLE keeps no OPTIONS of a Python data source (Spark 4.3 and before): use CREATE TEMPORARY VIEW name USING "
+    "odradek OPTIONS (...), or spark.read"
+)
 _UNITS_MS: Final = {
     "us": 0.001,
     "ms": 1,
@@ -137,6 +141,10 @@ class SourceOptions:
     group_id: str | None = None
     include_headers: bool = False
     filter_pushdown: bool = True
+    jvm_offsets: bool = False
+    """The checkpoint has offsets alone, as the JVM connector's."""
+    batch_bytes_max: int = BATCH_BYTES_DEFAULT
+    """Bytes of a record batch, decompressed."""
     ignored: tuple[str, ...] = ()
     """Options that mean nothing to this kind of query."""
 
@@ -205,6 +213,8 @@ class _Parser:
             group_id=properties.get("group.id"),
             include_headers=self._flag("includeHeaders", False),
             filter_pushdown=self._flag("filterPushdown", True),
+            jvm_offsets=self._flag("jvmOffsets", False),
+            batch_bytes_max=self._number("maxBatchBytes", 1, BATCH_BYTES_MAX) or BATCH_BYTES_DEFAULT,
             ignored=tuple(stream_only) if query is Query.BATCH else (),
         )
 
@@ -212,6 +222,9 @@ class _Parser:
 
     def _check_names(self) -> None:
         """A name that is nearly one of ours is a slip of the pen; any other one may be meant for another program."""
+        if any(name.startswith("option.") for name in self.given):
+            # CREATE TABLE hands options over twice, and loses them before anybody can select from the table.
+            raise OptionError(_CREATE_TABLE)
         for name in self.given:
             if name in _NAMES or name.startswith("kafka."):
                 continue
@@ -228,7 +241,7 @@ class _Parser:
             raise OptionError(
                 f"the option kafka.bootstrap.servers is missing (HOST:PORT,HOST:PORT){self._without_any()}"
             )
-        for key, reason in _REFUSED.items():
+        for key, reason in REFUSED_KEYS.items():
             if key in properties:
                 raise OptionError(f"kafka.{key} cannot be given: {reason}")
         known = {each.name.replace("_", ".") for each in attrs.fields(ConsumerSettings)}
@@ -244,11 +257,7 @@ class _Parser:
         return properties
 
     def _without_any(self) -> str:
-        return (
-            ""
-            if self.given
-            else "; no option at all has arrived: CREATE TABLE drops its OPTIONS (Spark 4.3 and before), so use spark.read"
-        )
+        return "" if self.given else f"; no option at all has arrived: {_CREATE_TABLE}"
 
     def _check_query(self, query: Query, starting: Bound, ending: Bound) -> None:
         if query is Query.STREAM:
@@ -350,12 +359,13 @@ class _Parser:
             raise OptionError(f"{name} must be {expected}, not {text!r}")
         return value
 
-    def _number(self, name: str, least: int) -> int | None:
+    def _number(self, name: str, least: int, most: int = _OFFSET_MAX) -> int | None:
         def parse(text: str) -> int | None:
             number = int(text) if re.fullmatch(r"[+-]?\d{1,19}", text) else None
-            return number if number is not None and least <= number <= _OFFSET_MAX else None
+            return number if number is not None and least <= number <= most else None
 
-        return self._value(name, parse, f"a whole number of at least {least}")
+        above = "" if most == _OFFSET_MAX else f" and at most {most}"
+        return self._value(name, parse, f"a whole number of at least {least}{above}")
 
     def _flag(self, name: str, default: bool) -> bool:
         parse = {"true": True, "false": False}

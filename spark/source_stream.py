@@ -15,6 +15,8 @@ imported there.
 * **Loss.** What was read is compared with what is there. These are differences: another topic of the same name (its
   id), a log that ends below, a partition that is gone. So is a log whose records of the epoch that was read end below
   (KIP-320). Records that retention took are found by the executors, which name the offsets.
+* **jvmOffsets.** The checkpoint then has offsets alone, so that the JVM connector can go on with it. Ids and epochs are
+  known as long as the process lives. The first batch is empty, and its end is the start.
 * **Commit.** What Spark has committed goes to a consumer group, so that lag shows where other consumers' does. Nothing
   is read from there: the checkpoint says where the query is.
 """
@@ -40,20 +42,23 @@ from pyspark.sql.streaming.datasource import (
 from odradek.client.core.known_cluster import NO_TOPIC_ID
 from odradek.client.core.partition_offsets import LATEST
 from odradek.client.errors import ClientError
-from spark.reading.cluster_view import ClusterView, Known
-from spark.reading.offset_ranges import OffsetRange, gathered, rate_limited, split
-from spark.reading.range_partition import RangePartition
-from spark.reading.read_errors import DataLoss, ReadError
-from spark.reading.stream_offsets import StreamOffset
-from spark.source_options import SourceOptions
 from wire.errors import KafkaError
 from wire.topic_partition import TopicPartition
+
+from .plain_errors import plain_errors
+from .reading.cluster_view import ClusterView, Known
+from .reading.offset_ranges import OffsetRange, gathered, rate_limited, split
+from .reading.range_partition import RangePartition
+from .reading.read_errors import DataLoss, ReadError
+from .reading.stream_offsets import StreamOffset
+from .source_options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from odradek.client.core.operation import Task
-    from spark.reading.news import News
+
+    from .reading.news import News
 
 __all__ = ["OdradekStreamReader"]
 
@@ -92,6 +97,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._news: News | None = None
         self._commit: tuple[str, Task[Any]] | None = None
         self._published: dict[TopicPartition, int] | None = None
+        self._unwritten: list[StreamOffset] = []
+        """With `jvmOffsets` the last two ends, newest first, and what the checkpoint does not have of them."""
         self._lag: tuple[float, float] = (0.0, 0.0)
         """Seconds, and when they were found out."""
 
@@ -105,13 +112,15 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        from spark.reading.fetching import read_ranges
+        from .reading.fetching import read_ranges
 
         assert isinstance(partition, RangePartition)
-        return read_ranges(partition.ranges, self.options)
+        with plain_errors():
+            yield from read_ranges(partition.ranges, self.options)
 
     # Where the query starts
 
+    @plain_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The start that `startingOffsets` gives; the same however often it is asked for."""
         if self._initial is None:
@@ -122,9 +131,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known = known = self._view.partitions()
         self._known_at = time.monotonic()
         starts = self._view.resolve(self.options.starting, known, is_start=True)
-        group = self.options.group_id or f"{self.options.group_id_prefix}-{uuid.uuid4()}"
         ids, epochs = self._identities(starts)
-        return StreamOffset(starts, ids, epochs, group, is_initial=True).to_json()
+        return StreamOffset(starts, ids, epochs, self._group(), is_initial=True).to_json()
 
     # How far the next batch goes
 
@@ -136,25 +144,63 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(self.options.offsets_per_trigger_min)
         return ReadAllAvailable()
 
+    @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note where the logs end now: records that come later are left to a later run."""
         self._target = self._view.patiently(lambda: self._look(()))
 
+    @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The end of the batch that begins at `start`; `start` itself where there is nothing (or too little) to read.
 
         Raises:
             DataLoss: what was read already is not there, or something that was not read.
         """
-        begun = StreamOffset.from_json(start)
+        begun = self._read_offset(start)
+        if begun.is_initial and self.options.jvm_offsets:
+            # Where only offsets may be written, the first batch is empty: its end is the query's start.
+            return self._written(attrs.evolve(begun, is_initial=False))
         if not begun.is_initial:
             # Spark asks when the batch that ended here is done, and commits it only when it has another one.
             self._publish(begun)
+            if self._target is not None:
+                # It may be the last question: Spark does not always say that a query has ended.
+                self._finish_commit()
         end = self._plan(begun, limit)
         if end is None and self._target is None and self._seen is not None:
             self._wait_for_news(self._seen.offsets)
+            if self._commit is not None and self._commit[1].done:
+                self._finish_commit()
             end = self._plan(begun, limit)
-        return start if end is None else end.to_json()
+        if end is not None:
+            return self._written(end)
+        has_more = any(name.startswith("@") for name in start)
+        return self._written(begun) if self.options.jvm_offsets and has_more else start
+
+    def _read_offset(self, written: dict[str, Any]) -> StreamOffset:
+        """The position, with the facts that `jvmOffsets` keeps out of the checkpoint if it is one of the last two."""
+        position = StreamOffset.from_json(written)
+        for each in self._unwritten:
+            if each.offsets == position.offsets and not position.topic_ids and not position.is_initial:
+                return each
+        return position
+
+    def _written(self, end: StreamOffset) -> dict[str, Any]:
+        """The position for the checkpoint; with `jvmOffsets` the offsets alone, which the JVM connector reads."""
+        if not self.options.jvm_offsets:
+            return end.to_json()
+        self._unwritten = [end, *self._unwritten[:1]]
+        return StreamOffset(end.offsets).to_json()
+
+    def _group(self, known: str | None = None) -> str | None:
+        """The group that is told of committed offsets.
+
+        A name of our own must stand in the checkpoint. So with `jvmOffsets` there is only that of `kafka.group.id`.
+        """
+        group = self.options.group_id or known
+        if group is None and not self.options.jvm_offsets:
+            group = f"{self.options.group_id_prefix}-{uuid.uuid4()}"
+        return group
 
     def _plan(self, begun: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
         """The end of the batch; None where there is nothing (or too little) to read."""
@@ -201,7 +247,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ids, {key: each.leader_epoch for key, each in known.items() if each.leader_epoch >= 0}
 
     def _wait_for_news(self, ends: Mapping[TopicPartition, int]) -> None:
-        from spark.reading.news import News
+        from .reading.news import News
 
         client = self._view.client
         if self._news is None or self._news.core is not client.core:
@@ -261,7 +307,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 name: each for name, each in seen.topic_ids.items() if any(name == key.topic for key in ends)
             },
             epochs={key: epoch for key, epoch in epochs.items() if epoch >= 0},
-            group=self.options.group_id or begun.group or f"{self.options.group_id_prefix}-{uuid.uuid4()}",
+            group=self._group(begun.group),
             begun=begun.offsets if begun.is_initial else None,
         )
 
@@ -312,7 +358,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         if not doubtful:
             return
-        from spark.reading.news import epoch_ends
+        from .reading.news import epoch_ends
 
         client = self._view.client
         ends = client.run(epoch_ends(client.core, doubtful, deadline=client.core.now + client.timeout))
@@ -330,6 +376,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # What a batch reads
 
+    @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of the batch, planned from what the checkpoint says alone: a batch that is repeated is the same.
 
@@ -338,19 +385,20 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if start == end:
             return []
-        first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        first, last = self._read_offset(start), self._read_offset(end)
+        # With `jvmOffsets` the start is not kept: where it is `latest`, it may lie behind the end of the empty first batch.
+        may_be_behind = first.is_initial and self.options.jvm_offsets
         begin = last.begun if first.is_initial and last.begun is not None else first.offsets
         ranges = []
         for key, behind in sorted(last.offsets.items()):
             topic_id = self._topic_id(key, last)
             other = first.topic_id(key.topic) not in (topic_id, NO_TOPIC_ID) and not first.is_initial
             at = 0 if other else begin.get(key, 0)
-            if at > behind and self.options.fail_on_data_loss:
+            if at > behind and self.options.fail_on_data_loss and not may_be_behind:
                 raise ReadError(f"the batch of {key} starts at {at}, behind its end at {behind}")
             ranges.append(OffsetRange(*key, at, behind, topic_id))
-        least = self.options.partitions_min
-        pieces = split(ranges, least, self.options.records_per_partition_max)
-        return [RangePartition(each) for each in gathered(pieces, least)]
+        bounds = (self.options.partitions_min, self.options.records_per_partition_max)
+        return [RangePartition(each) for each in gathered(split(ranges, *bounds), *bounds)]
 
     def _topic_id(self, key: TopicPartition, last: StreamOffset) -> bytes:
         """The value from the checkpoint; one that the JVM connector has written does not have it."""
@@ -377,7 +425,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**written, "@lag": {"records": records, "seconds": self._lag_seconds(behind)}}
 
     def _lag_seconds(self, behind: dict[TopicPartition, int]) -> float:
-        """The age of the oldest record that no batch has, asked for now and then."""
+        """The age of the oldest record that no batch has, asked for now and then; -1 where the brokers do not say."""
         if not behind:
             return 0.0
         seconds, found_at = self._lag
@@ -386,9 +434,14 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             from odradek.client.admin.admin_offsets import record_times
 
             client = self._view.client
-            times = client.run(record_times(client.core, behind, client.core.now + client.timeout))
+            try:
+                times = client.run(record_times(client.core, behind, client.core.now + client.timeout))
+            except (ClientError, KafkaError) as error:
+                # A figure is not worth a query.
+                _LOGGER.warning("the age of what is not read yet is not known: %s", error)
+                return -1.0
             oldest = min(times.values(), default=None)
-            seconds = 0.0 if oldest is None else round(max(0.0, time.time() - oldest / 1000), 3)
+            seconds = -1.0 if oldest is None else round(max(0.0, time.time() - oldest / 1000), 3)
             self._lag = (seconds, now)
         return seconds
 

@@ -54,7 +54,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write what scripts print as the expected output")
     parser.addoption(
-        "--matrix", action="store_true", help="every client, every death: make test-transactions"
+        "--matrix", action="store_true", help="the long forms: make test-transactions, make test-spark"
     )
 
 
@@ -66,7 +66,7 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="session")
 def whole_matrix(request: pytest.FixtureRequest) -> bool:
-    """True if tests of transactions run in their long form, as `make test-transactions` does."""
+    """True if tests run in their long form, as `make test-transactions` and `make test-spark` do."""
     return bool(request.config.getoption("--matrix"))
 
 

@@ -6,12 +6,14 @@ import logging
 
 import attrs
 
-from spark.reading.cluster_view import ClusterView
-from spark.reading.filters import Pushed
-from spark.reading.offset_ranges import OffsetRange, split
-from spark.reading.read_errors import DataLoss, ReadError
-from spark.source_options import SourceOptions
+from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from wire.topic_partition import TopicPartition
+
+from ..reading.cluster_view import ClusterView
+from ..reading.filters import Pushed
+from ..reading.offset_ranges import OffsetRange, split
+from ..reading.read_errors import DataLoss, ReadError
+from ..source_options import SourceOptions
 
 __all__ = ["plan_batch"]
 
@@ -36,9 +38,15 @@ def plan_batch(options: SourceOptions, pushed: Pushed) -> list[OffsetRange]:
 
 def _plan(view: ClusterView, options: SourceOptions, pushed: Pushed) -> list[OffsetRange]:
     known = view.partitions()
-    starts = view.resolve(options.starting, known, is_start=True)
-    ends = view.resolve(options.ending, known, is_start=False)
     earliest, latest = view.earliest(known), view.latest(known)
+    starts = (
+        earliest
+        if options.starting.everywhere == EARLIEST
+        else view.resolve(options.starting, known, is_start=True)
+    )
+    ends = (
+        latest if options.ending.everywhere == LATEST else view.resolve(options.ending, known, is_start=False)
+    )
     ranges = []
     for key, partition in known.items():
         start, end = starts[key], ends[key]

@@ -19,10 +19,11 @@ from odradek.client.core.partition_offsets import EARLIEST, LATEST, ListedOffset
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, is_retriable
 from odradek.client.shells.blocking import Client
-from spark.reading.read_errors import ReadError
-from spark.source_options import Bound, OptionError, SourceOptions
 from wire.errors import ErrorCode, KafkaError
 from wire.topic_partition import TopicPartition
+
+from ..reading.read_errors import ReadError
+from ..source_options import Bound, OptionError, SourceOptions
 
 __all__ = ["ClusterView", "Known", "new_client"]
 

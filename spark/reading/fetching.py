@@ -6,8 +6,9 @@ A Python worker of Spark lives for many tasks. Its connections to the cluster li
 client for each set of `kafka.*` options. So a task of a streaming query costs one Fetch and no connection.
 
 While one answer is decoded and handed to Spark, the next one is under way. The batch headers of an answer are enough
-to know where it ends. So the next Fetch is sent before the first row of this one is made. A task of several ranges,
-which are small then, has the first Fetches of all of them under way at once.
+to know where it ends. So the next Fetch is sent before the first row of this one is made. The ranges of a task that has
+several are small. Their first bytes come together, one Fetch for each leader (`first_fetch`), and the rows of many of
+them make one Arrow batch. Ranges for which that does not do have the next Fetches of some of them under way at once.
 
 A range ends at its last offset, whether that has a record or not. What compaction, aborted transactions and control
 batches have left out is passed over by the batches' own offsets.
@@ -28,33 +29,36 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
+from odradek.client.core.client_keys import ConsumerSettings
 from odradek.client.core.known_cluster import NO_TOPIC_ID
 from odradek.client.core.operation import Operation, Task, Wait
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, broker_error, error_code, is_retriable
 from odradek.client.shells.blocking import Client
-from spark.decode import decode_batches
-from spark.reading.cluster_view import new_client
-from spark.reading.offset_ranges import OffsetRange
-from spark.reading.read_errors import DataLoss, ReadError
-from spark.source_options import SourceOptions
-from spark.worker_process import spare_collector
+from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
 from wire.batches.batch_header import iter_batches
 from wire.errors import ErrorCode, KafkaError
 from wire.topic_partition import TopicPartition
 
-__all__ = ["read_ranges"]
+from ..decode import decode_batches
+from ..reading.cluster_view import new_client
+from ..reading.first_fetch import first_fetch
+from ..reading.offset_ranges import OffsetRange
+from ..reading.read_errors import DataLoss, ReadError
+from ..source_options import SOURCE_DEFAULTS, SourceOptions
+from ..worker_process import spare_collector
+
+__all__ = ["close_idle_clients", "read_ranges"]
 
 _LOGGER = logging.getLogger("odradek.spark")
 _VERSION_MAX_WITHOUT_TOPIC_IDS = 12
-_DECOMPRESSED_BYTES_MAX = 256 << 20
-_PARTITION_BYTES = 4 << 20
-"""The bytes per partition that a Fetch asks for by default: more than 20,000 rows of 100 B."""
+_PARTITION_BYTES = int(SOURCE_DEFAULTS["max.partition.fetch.bytes"])
 _ROWS = 10_000
+_RANGES_TOGETHER = 256
+"""The number of a task's small ranges in one Fetch."""
 _RANGES_AHEAD = 8
-"""The number of a task's ranges that have a Fetch under way: several of them are small, and then it is the round trips
-that take time."""
+"""The number of a task's ranges that have a Fetch under way."""
 _CLIENTS_MAX = 8
 """The least recently used one goes."""
 
@@ -74,17 +78,40 @@ _OTHER_TOPIC = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 )
 
-_clients: dict[tuple[tuple[str, str], ...], Client] = {}
+_CLIENT_IDLE_SECONDS = 300.0
+"""One that no task has used for so long is closed when the next task ends. (Spark ends idle workers after a minute.)"""
 
 
-def _cached_client(options: SourceOptions) -> Client:
+@attrs.define
+class _Cached:
+    client: Client
+    used_at: float
+
+
+_clients: dict[tuple[tuple[str, str], ...], _Cached] = {}
+"""By options, the least recently used first."""
+
+
+def _cached_client(options: SourceOptions, now: float) -> Client:
     """The process's client for these options. Spark's workers are forked before they get their first task."""
     key = tuple(sorted(options.properties.items()))
-    client = _clients.pop(key, None) or new_client(options)
-    _clients[key] = client
+    cached = _clients.pop(key, None)
+    client = new_client(options) if cached is None else cached.client
+    _clients[key] = _Cached(client, now)
     while len(_clients) > _CLIENTS_MAX:
-        _clients.pop(next(iter(_clients))).close()
+        _clients.pop(next(iter(_clients))).client.close()
     return client
+
+
+def close_idle_clients(now: float) -> int:
+    """Close the clients that no task has used since `_CLIENT_IDLE_SECONDS` before `now`; how many are left."""
+    while _clients:
+        key, oldest = next(iter(_clients.items()))
+        if now - oldest.used_at <= _CLIENT_IDLE_SECONDS:
+            break
+        oldest.client.close()
+        del _clients[key]
+    return len(_clients)
 
 
 def read_ranges(ranges: Sequence[OffsetRange], options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -92,20 +119,87 @@ def read_ranges(ranges: Sequence[OffsetRange], options: SourceOptions) -> Iterat
 
     Raises:
         DataLoss: records are gone, and `failOnDataLoss` is set.
-        ReadError: nothing came for `kafkaConsumer.pollTimeoutMs`.
-        CorruptBatch, InvalidRecord, KafkaError, ClientError: what the broker sent, or did not.
+        ReadError: nothing came for `kafkaConsumer.pollTimeoutMs`; a batch is damaged, or larger than `maxBatchBytes`.
+        KafkaError, ClientError: what the broker sent, or did not.
     """
-    client = _cached_client(options)
-    readers = [_RangeReader(each, options, client) for each in ranges]
+    client = _cached_client(options, time.monotonic())
+    settings = options.consumer
+    readers = [_RangeReader(each, options, settings, client) for each in ranges]
     try:
-        for number, reader in enumerate(readers):
-            for each in readers[number : number + _RANGES_AHEAD]:
-                each.start()
-            yield from reader.batches()
+        if len(readers) == 1:
+            readers[0].start()
+            yield from readers[0].batches()
+        else:
+            yield from _read_several(readers, settings, client)
     finally:
         for reader in readers:
             reader.abandon()
+        now = time.monotonic()
+        _cached_client(options, now)
+        close_idle_clients(now)
         spare_collector()
+
+
+def _read_several(
+    readers: Sequence[_RangeReader], settings: ConsumerSettings, client: Client
+) -> Iterator[pa.RecordBatch]:
+    small: list[pa.RecordBatch] = []
+    for first in range(0, len(readers), _RANGES_TOGETHER):
+        several = readers[first : first + _RANGES_TOGETHER]
+        answers = _fetch_first(several, settings, client)
+        going_on = [
+            reader for reader in several if reader not in answers or not reader.ends_in(answers[reader])
+        ]
+        for reader in several:
+            if reader not in going_on:
+                small += reader.batches(answers[reader])
+                if sum(each.num_rows for each in small) >= _ROWS:
+                    yield _joined(small)
+                    small = []
+                continue
+            if small:
+                yield _joined(small)
+                small = []
+            place = going_on.index(reader)
+            for each in going_on[place : place + _RANGES_AHEAD]:
+                if each not in answers:
+                    each.start()
+            yield from reader.batches(answers.get(reader))
+    if small:
+        yield _joined(small)
+
+
+def _fetch_first(
+    readers: Sequence[_RangeReader], settings: ConsumerSettings, client: Client
+) -> dict[_RangeReader, _Answer]:
+    """The first bytes of ranges, for those that have got some. Errors are left to the readers."""
+    by_key: dict[TopicPartition, _RangeReader] = {}
+    for reader in readers:
+        by_key.setdefault(TopicPartition(reader.wanted.topic, reader.wanted.partition), reader)
+    operation = first_fetch(
+        client.core,
+        [reader.wanted for reader in by_key.values()],
+        bytes_max=min(settings.fetch_max_bytes, readers[0].partition_bytes),
+        isolation_level=1 if settings.isolation_level == "read_committed" else 0,
+        rack=settings.client_rack,
+    )
+    try:
+        found = client.run(operation)
+    except (ClientError, KafkaError):
+        return {}
+    answers = {}
+    for key, reader in by_key.items():
+        answer = reader.take(found[key], reader.wanted.start) if key in found else None
+        if isinstance(answer, _Answer):
+            answers[reader] = answer
+    return answers
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    [joined] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
 
 
 @attrs.define
@@ -122,16 +216,17 @@ class _Answer:
 class _RangeReader:
     """Reads the batches of one range from the partition's leader, or from a replica in the reader's rack."""
 
-    def __init__(self, wanted: OffsetRange, options: SourceOptions, client: Client) -> None:
-        self._wanted = wanted
+    def __init__(
+        self, wanted: OffsetRange, options: SourceOptions, settings: ConsumerSettings, client: Client
+    ) -> None:
+        self.wanted = wanted
         self._options = options
         self._client = client
         self._core = client.core
-        settings = options.consumer
         self._settings = settings
         self._read_committed = settings.isolation_level == "read_committed"
         given = "max.partition.fetch.bytes" in options.properties
-        self._partition_bytes = settings.max_partition_fetch_bytes if given else _PARTITION_BYTES
+        self.partition_bytes = settings.max_partition_fetch_bytes if given else _PARTITION_BYTES
         self._with_id = wanted.topic_id != NO_TOPIC_ID
         self._replica: int | None = None
         self._failures = 0
@@ -143,7 +238,7 @@ class _RangeReader:
         """Send the first Fetch, if it was not sent."""
         if not self._started:
             self._started = True
-            self._begin(self._wanted.start)
+            self._begin(self.wanted.start)
 
     def abandon(self) -> None:
         """Abandon what is under way: nobody waits for it."""
@@ -151,49 +246,68 @@ class _RangeReader:
             self._core.abandon(self._under_way)
             self._under_way = None
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The range's records, once it is started."""
-        position = self._wanted.start
+    def ends_in(self, answer: _Answer) -> bool:
+        """True if the answer has all that is left of the range."""
+        return answer.end >= self.wanted.end
+
+    def batches(self, answer: _Answer | None = None) -> Iterator[pa.RecordBatch]:
+        """The range's records, once it is started, or from its first answer on."""
+        position = self.wanted.start
         # However long Spark has taken for what came before, the broker was not to blame.
         self._progressed()
-        while self._under_way is not None:
-            task, self._under_way = self._under_way, None
-            answer = self._finish(task, position)
-            if not isinstance(answer, _Answer):
-                position = answer
-                self._begin(position)
-                continue
-            following = min(answer.end, self._wanted.end)
+        while answer is not None or self._under_way is not None:
+            if answer is None:
+                assert self._under_way is not None
+                task, self._under_way = self._under_way, None
+                found = self._finish(task, position)
+                if not isinstance(found, _Answer):
+                    position = found
+                    self._begin(position)
+                    continue
+                answer = found
+            following = min(answer.end, self.wanted.end)
             self._begin(following)
             yield from self._rows(answer, position)
             self._progressed()
-            position = following
+            position, answer = following, None
 
     def _rows(self, answer: _Answer, position: int) -> Iterator[pa.RecordBatch]:
         pieces = decode_batches(
             answer.records,
-            topic=self._wanted.topic,
-            partition=self._wanted.partition,
+            topic=self.wanted.topic,
+            partition=self.wanted.partition,
             offset=position,
-            offset_end=self._wanted.end,
-            decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX,
+            offset_end=self.wanted.end,
+            decompressed_bytes_max=self._options.batch_bytes_max,
             with_headers=self._options.include_headers,
             rows_wanted=_ROWS,
             aborted=answer.aborted,
         )
-        for piece in pieces:
-            if piece.rows.num_rows:
-                yield piece.rows
+        where = f"{self.wanted.topic}-{self.wanted.partition}"
+        try:
+            for piece in pieces:
+                position = piece.next_offset
+                if piece.rows.num_rows:
+                    yield piece.rows
+        except DecompressionBomb:
+            raise ReadError(
+                f"a record batch of {where} from offset {position} on has more than {self._options.batch_bytes_max} bytes, "
+                "decompressed: the option maxBatchBytes allows more"
+            ) from None
+        except (CorruptBatch, InvalidRecord) as error:
+            raise ReadError(
+                f"a record batch of {where} from offset {position} on is damaged: {error}"
+            ) from error
 
     # One Fetch
 
     def _begin(self, position: int) -> None:
-        if position < self._wanted.end:
+        if position < self.wanted.end:
             self._under_way = self._client.begin(self._fetch(position))
 
     def _fetch(self, position: int) -> Operation[Any]:
         """One Fetch to the leader, or to the replica near us that the leader has named (KIP-392)."""
-        core, wanted = self._core, self._wanted
+        core, wanted = self._core, self.wanted
         if wanted.topic not in core.cluster.topics:
             yield from refresh_metadata(core, [wanted.topic], timeout=self._client.timeout)
         partition = core.cluster.partition(wanted.topic, wanted.partition)
@@ -210,12 +324,12 @@ class _RangeReader:
     def _request(self, position: int, leader_epoch: int) -> Any:
         from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
-        wanted, settings = self._wanted, self._settings
+        wanted, settings = self.wanted, self._settings
         partition = FetchPartition(
             partition=wanted.partition,
             current_leader_epoch=leader_epoch,
             fetch_offset=position,
-            partition_max_bytes=self._partition_bytes,
+            partition_max_bytes=self.partition_bytes,
         )
         topic = FetchTopic(topic=wanted.topic, topic_id=wanted.topic_id, partitions=[partition])
         return FetchRequest(
@@ -233,7 +347,7 @@ class _RangeReader:
             response = self._client.finish(task)
             error = error_code(response.error_code)
             if error is not ErrorCode.NONE:
-                raise broker_error(error, None, f"fetch of {self._wanted.topic}-{self._wanted.partition}")
+                raise broker_error(error, None, f"fetch of {self.wanted.topic}-{self.wanted.partition}")
         except (ClientError, KafkaError) as failure:
             if isinstance(failure, KafkaError) and failure.code in _OTHER_TOPIC:
                 return self._other_topic(position)
@@ -244,17 +358,18 @@ class _RangeReader:
         [answer] = topic.partitions
         code = error_code(answer.error_code)
         if code is ErrorCode.NONE:
-            return self._take(answer, position)
+            return self.take(answer, position)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and self._replica is None:
             return self._out_of_range(position)
         if code in _OTHER_TOPIC:
             return self._other_topic(position)
-        problem = broker_error(code, None, f"{self._wanted.topic}-{self._wanted.partition}")
+        problem = broker_error(code, None, f"{self.wanted.topic}-{self.wanted.partition}")
         if code not in _PASSING and code is not ErrorCode.OFFSET_OUT_OF_RANGE:
             raise problem
         return self._again(position, problem)
 
-    def _take(self, answer: Any, position: int) -> _Answer | int:
+    def take(self, answer: Any, position: int) -> _Answer | int:
+        """The answer of a leader that has no error, or the offset from which to fetch again where it has no records."""
         preferred = answer.preferred_read_replica
         if preferred >= 0:
             self._replica = preferred
@@ -265,7 +380,7 @@ class _RangeReader:
         if end == position:
             if preferred < 0 and time.monotonic() - self._progress_at > self._options.poll_timeout_ms / 1000:
                 raise ReadError(
-                    f"no record of {self._wanted} came for {self._options.poll_timeout_ms / 1000:g} s at offset "
+                    f"no record of {self.wanted} came for {self._options.poll_timeout_ms / 1000:g} s at offset "
                     f"{position} (kafkaConsumer.pollTimeoutMs); the log ends at {answer.high_watermark}"
                 )
             return position
@@ -292,14 +407,14 @@ class _RangeReader:
         core = self._core
         yield Wait(until=core.now + core.backoff(self._failures))
         try:
-            yield from refresh_metadata(core, [self._wanted.topic], timeout=core.config.request_timeout)
+            yield from refresh_metadata(core, [self.wanted.topic], timeout=core.config.request_timeout)
         except ClientError as error:
             if not is_retriable(error):
                 raise
 
     def _other_topic(self, position: int) -> int:
         """Metadata may only be old; a topic with another id, or none, has none of the records."""
-        wanted, cluster = self._wanted, self._core.cluster
+        wanted, cluster = self.wanted, self._core.cluster
         self._client.run(self._pause_and_refresh())
         topic = cluster.topics.get(wanted.topic)
         if topic is not None and wanted.partition in topic.partitions:
@@ -313,18 +428,20 @@ class _RangeReader:
 
     def _out_of_range(self, position: int) -> int:
         """Retention has overtaken us, or the log has become shorter."""
-        key = TopicPartition(self._wanted.topic, self._wanted.partition)
+        key = TopicPartition(self.wanted.topic, self.wanted.partition)
         begin = self._client.list_offsets({key: EARLIEST})[key].offset
         end = self._client.list_offsets({key: LATEST})[key].offset
         if begin <= position <= end:
-            return self._again(position, broker_error(ErrorCode.OFFSET_OUT_OF_RANGE, None, str(self._wanted)))
+            return self._again(position, broker_error(ErrorCode.OFFSET_OUT_OF_RANGE, None, str(self.wanted)))
         if position < begin:
-            behind = min(begin, self._wanted.end)
+            behind = min(begin, self.wanted.end)
             return self._lost(position, behind, behind, f"the log of {key} begins at {begin} now")
-        return self._lost(position, self._wanted.end, self._wanted.end, f"the log of {key} ends at {end} now")
+        return self._lost(position, self.wanted.end, self.wanted.end, f"the log of {key} ends at {end} now")
 
     def _lost(self, first: int, behind: int, go_on: int, what: str) -> int:
-        text = f"offsets {first} to {behind - 1} of {self._wanted.topic}-{self._wanted.partition} are lost: {what}"
+        text = (
+            f"offsets {first} to {behind - 1} of {self.wanted.topic}-{self.wanted.partition} are lost: {what}"
+        )
         if self._options.fail_on_data_loss:
             raise DataLoss(f"{text}; failOnDataLoss=false goes on without them")
         _LOGGER.warning("%s", text)

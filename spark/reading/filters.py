@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from spark.reading.offset_ranges import OffsetRange
+from ..reading.offset_ranges import OffsetRange
 
 __all__ = ["Pushed", "push"]
 

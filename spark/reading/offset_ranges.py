@@ -74,16 +74,19 @@ def _pieces(whole: OffsetRange, count: int) -> list[OffsetRange]:
     return [attrs.evolve(whole, start=start, end=end) for start, end in pairwise(bounds)]
 
 
-def gathered(ranges: Sequence[OffsetRange], tasks_min: int | None = None) -> list[tuple[OffsetRange, ...]]:
+def gathered(
+    ranges: Sequence[OffsetRange], tasks_min: int | None = None, records_max: int | None = None
+) -> list[tuple[OffsetRange, ...]]:
     """The ranges of each task: small ranges share one, `tasks_min` tasks or more stay if there are as many ranges.
 
-    Neighbours are put together as long as they have no more than `_TASK_RECORDS` offsets in all.
+    Neighbours are put together up to `_TASK_RECORDS` offsets in all, and up to `records_max`.
     """
+    most = _TASK_RECORDS if records_max is None else min(_TASK_RECORDS, records_max)
     spare = len(ranges) - (tasks_min or 1)
     tasks: list[list[OffsetRange]] = []
     size = 0
     for each in ranges:
-        if tasks and spare > 0 and size + each.size <= _TASK_RECORDS:
+        if tasks and spare > 0 and size + each.size <= most:
             tasks[-1].append(each)
             size += each.size
             spare -= 1

@@ -23,8 +23,9 @@ from typing import Any
 import attrs
 
 from odradek.client.core.known_cluster import NO_TOPIC_ID
-from spark.reading.read_errors import ReadError
 from wire.topic_partition import TopicPartition
+
+from ..reading.read_errors import ReadError
 
 __all__ = ["StreamOffset"]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.kafka_server import SHORT_LIVED, KafkaUnavailable, java_command
-from bench.spark_jars import spark_jars
+from bench.spark_jars import SPARK_VERSION, spark_jars
 from spark.worker_process import worker_python
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         PUSHDOWN: "true",
     }
     try:
-        settings["spark.jars"] = spark_jars()
+        settings["spark.jars"] = jars_for_this_spark()
     except KafkaUnavailable as reason:
         sys.stderr.write(f"without Spark's own Kafka connector: {reason}\n")
     builder = sql.SparkSession.builder.master("local[2,3]").appName("tests")
@@ -61,11 +61,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+def jars_for_this_spark() -> str:
+    """The jars of the JVM connector; `KafkaUnavailable` where they are of another version than PySpark."""
+    import pyspark
+
+    if pyspark.__version__ != SPARK_VERSION:
+        raise KafkaUnavailable(f"its jars are of {SPARK_VERSION}, and this is {pyspark.__version__}")
+    return spark_jars()
+
+
 @pytest.fixture(scope="session")
 def jvm_connector() -> None:
     """Skips aloud where the jars of Spark's own Kafka connector cannot be had; the session has them otherwise."""
     try:
-        spark_jars()
+        jars_for_this_spark()
     except KafkaUnavailable as reason:
         pytest.skip(f"Spark's own Kafka connector is unavailable: {reason}")
 

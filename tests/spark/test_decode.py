@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.wire.strategies import BOUND, CODECS, RecordFields, record_lists
 from tests.wire.test_record_batch import patched, sealed
 from tests.wire.test_records import PLAIN, raw_batch
-from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
+from wire.batches.batch_errors import CorruptBatch, DecompressionBomb
 from wire.batches.batch_header import HEADER_SIZE, check_crc, iter_batches
 from wire.batches.compression import compress
 from wire.batches.records import records
@@ -22,8 +22,8 @@ from wire.record_batch import RecordBatchBuilder
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'odradek[spark]'")
 from spark.decode import SCHEMA, SCHEMA_WITH_HEADERS, decode_batches  # noqa: E402  # needs pyarrow
 
-Row = tuple[int, int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]
-"""Offset, timestamp in microseconds, timestampType, key, value, headers (None: none)."""
+Row = tuple[int, int | None, int, bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]
+"""Offset, timestamp in microseconds (None: beyond the column), timestampType, key, value, headers (None: none)."""
 
 MICROSECONDS_MAX = 2**63 - 1
 
@@ -45,14 +45,13 @@ def plain_rows(buf: bytes, offset: int, offset_end: int | None = None) -> tuple[
             if not check_crc(buf, position, header.size):
                 raise CorruptBatch("batch checksum is wrong")
             continue
-        for record in records(buf, position, decompressed_bytes_max=BOUND):
-            if abs(record.timestamp) > MICROSECONDS_MAX // 1000:
-                raise InvalidRecord("a timestamp beyond 64 bits")
+        for record in records(buf, position, decompressed_bytes_max=BOUND, key_errors="replace"):
+            beyond = abs(record.timestamp) > MICROSECONDS_MAX // 1000
             if offset <= record.offset < end:
                 rows.append(
                     (
                         record.offset,
-                        record.timestamp * 1000,
+                        None if beyond else record.timestamp * 1000,
                         header.timestamp_type,
                         record.key,
                         record.value,
@@ -246,7 +245,7 @@ class TestAgainstThePlainReader:
 
 class TestPieces:
     def test_schema_without_headers(self) -> None:
-        """Without `includeHeaders` the JVM connector has seven columns; the headers are proved all the same."""
+        """Without `includeHeaders` there are the JVM connector's seven columns, and headers are passed over."""
         builder = RecordBatchBuilder()
         builder.append(1, b"k", b"v", (("h", b"x"),))
         (piece,) = decode_batches(
@@ -364,8 +363,9 @@ def _marker_after(steps: Sequence[tuple[int, str]], first: int, producer: int) -
 
 def code_of(buf: bytes | bytearray, bytes_max: int = BOUND) -> ErrorCode:
     """The code of the error that decoding raises."""
+    bounds: dict[str, Any] = {"offset": 0, "decompressed_bytes_max": bytes_max}
     with pytest.raises(KafkaError) as raised:
-        list(decode_batches(buf, topic="t", partition=0, offset=0, decompressed_bytes_max=bytes_max))
+        list(decode_batches(buf, topic="t", partition=0, with_headers=True, **bounds))
     return raised.value.code
 
 
@@ -427,21 +427,25 @@ class TestHostileBytes:
         assert code_of(raw_batch(body, count, max(count - 1, 0))) is ErrorCode.INVALID_RECORD
 
     def test_header_key_that_is_no_text(self) -> None:
-        """A record header's key is UTF-8 (KIP-82), asked for or not."""
-        assert code_of(raw_batch(bytes([18, 0, 0, 0, 1, 1, 2, 2, 0xFF, 1]))) is ErrorCode.INVALID_RECORD
+        """A broker takes a header's key that is not UTF-8: every query reads on, with replacement characters."""
+        odd = raw_batch(bytes([18, 0, 0, 0, 1, 1, 2, 2, 0xFF, 1]))
+        assert arrow_rows(odd, 0)[0][0][5] == [("\N{REPLACEMENT CHARACTER}", None)]
+        (piece,) = decode_batches(odd, topic="t", partition=0, offset=0, decompressed_bytes_max=BOUND)
+        assert piece.rows.num_rows == 1
 
     def test_timestamp_beyond_microseconds(self) -> None:
-        """Spark counts microseconds in 64 bits; a time beyond them is refused, never wrapped."""
+        """Spark counts microseconds in 64 bits; a time beyond them is null, never wrapped, and the others are there."""
         for first, second in ((1 << 60, 0), (0, 1 << 60), (0, -(1 << 60))):
             builder = RecordBatchBuilder()
             builder.append(first, None, None)
             builder.append(second, None, None)
-            assert code_of(builder.build()) is ErrorCode.INVALID_RECORD
+            times = [row[1] for row in arrow_rows(builder.build(), 0)[0]]
+            assert times == [0 if each == 0 else None for each in (first, second)]
         largest = b"\xfe" + b"\xff" * 8 + b"\x01"
         batch = raw_batch(bytes([30, 0]) + largest + bytes([0, 1, 1, 0]))
         assert records(batch, decompressed_bytes_max=BOUND)[0].timestamp == (1 << 63) - 1
         doubled = sealed(patched(batch, base_timestamp=(1 << 63) - 1))  # -2 in 64 bits
-        assert code_of(doubled) is ErrorCode.INVALID_RECORD
+        assert [row[1] for row in arrow_rows(doubled, 0)[0]] == [None]
 
     def test_batches_out_of_order(self) -> None:
         """Base offsets are outside of the checksum, so a damaged one is seen by the order alone."""

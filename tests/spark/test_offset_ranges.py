@@ -95,6 +95,8 @@ class TestGathered:
         ranges = [range_of(0, 80, place) for place in range(4)]
         assert gathered(ranges) == [tuple(ranges)]
         assert gathered(ranges, 4) == [(each,) for each in ranges]
+        assert gathered(ranges, None, 160) == [tuple(ranges[:2]), tuple(ranges[2:])]
+        assert gathered(ranges, None, 100) == [(each,) for each in ranges]
 
 
 class TestRateLimit:

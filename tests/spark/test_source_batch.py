@@ -19,6 +19,7 @@ from tests.spark.conftest import PUSHDOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 @pytest.fixture
@@ -107,15 +108,57 @@ class TestRows:
     def test_a_mistake_shows_at_load(
         self, read: Callable[..., DataFrame], fresh_topic: Callable[[str], str]
     ) -> None:
-        """One sentence, with the option's name, before anything is read."""
-        with pytest.raises(AnalysisException, match="failOnDataLoss must be true or false, not 'perhaps'"):
+        """One sentence, with the option's name, before anything is read; no traceback around it."""
+        with pytest.raises(
+            AnalysisException, match="failOnDataLoss must be true or false, not 'perhaps'"
+        ) as bad:
             read("t", failOnDataLoss="perhaps")
-        with pytest.raises(AnalysisException, match="cannot be read: it does not exist"):
+        assert "Traceback" not in str(bad.value)
+        with pytest.raises(AnalysisException, match="cannot be read: it does not exist") as missing:
             read(fresh_topic("nothing")).collect()
+        assert "Traceback" not in str(missing.value)
+
+    def test_a_bug_keeps_its_traceback(self, spark: SparkSession) -> None:
+        """Only errors that say all by themselves come without one."""
+        spark.dataSource.register(broken_source())
+        with pytest.raises(AnalysisException, match=r"(?s)Traceback.*a bug"):
+            spark.read.format("odradek_with_a_bug").load()
+
+    def test_sql(self, spark: SparkSession, topics: Topics, fresh_topic: Callable[[str], str]) -> None:
+        """A temporary view is the way of SQL; CREATE TABLE, which would lose its options, is refused and says so."""
+        name = topics.create(fresh_topic("sql"))
+        topics.send(name, [b"1", b"2"])
+        options = f"OPTIONS (`kafka.bootstrap.servers` '{topics.bootstrap}', subscribe '{name}', includeHeaders true)"
+        spark.sql(f"CREATE TEMPORARY VIEW viewed USING odradek {options}")
+        try:
+            found = spark.sql("SELECT cast(value AS string) AS text, headers FROM viewed ORDER BY offset")
+            assert [tuple(row) for row in found.collect()] == [("1", None), ("2", None)]
+        finally:
+            spark.catalog.dropTempView("viewed")
+        with pytest.raises(AnalysisException, match=r"CREATE TABLE keeps no OPTIONS .*CREATE TEMPORARY VIEW"):
+            spark.sql(f"CREATE TABLE lost USING odradek {options}")
 
     def test_a_table_that_loses_its_options_says_so(self, spark: SparkSession) -> None:
-        """`CREATE TABLE ... OPTIONS` hands no options to a Python source: the error names the way around."""
+        """A source without any option names the likely reason."""
         with pytest.raises(
-            AnalysisException, match=r"kafka\.bootstrap\.servers is missing.*(CREATE TABLE|$)"
+            AnalysisException, match=r"kafka\.bootstrap\.servers is missing.*CREATE TEMPORARY VIEW"
         ):
             spark.read.format("odradek").load()
+
+
+def broken_source() -> type[DefaultSource]:
+    """The format `odradek_with_a_bug`."""
+
+    # A class of a function goes to Spark's processes by its code.
+    class BrokenSource(DefaultSource):
+        @classmethod
+        def name(cls) -> str:
+            return "odradek_with_a_bug"
+
+        def schema(self) -> StructType:
+            from spark.plain_errors import plain_errors
+
+            with plain_errors():
+                raise KeyError("a bug")
+
+    return BrokenSource

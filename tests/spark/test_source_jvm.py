@@ -97,6 +97,41 @@ class TestOnOdradek:
         assert ends["kafka"][-1] == {"0": 66, "1": 44}
         assert len(ends["kafka"]) > 1
 
+    def test_there_and_back_again(
+        self,
+        spark: SparkSession,
+        node: RunningNode,
+        fresh_topic: Callable[[str], str],
+        tmp_path: Any,
+    ) -> None:
+        """A checkpoint goes from the JVM connector to ours and, with jvmOffsets, back; each record comes once."""
+        topics, name = Topics(node.bootstrap), fresh_topic("back")
+        topics.create(name, partitions=2)
+        found: list[bytes] = []
+
+        def run(which: str, **options: str) -> None:
+            reader = spark.readStream.format(which).option("kafka.bootstrap.servers", node.bootstrap)
+            frame = reader.options(subscribe=name, startingOffsets="earliest", **options).load()
+            writer = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            writer = writer.foreachBatch(lambda rows, _: found.extend(row.value for row in rows.collect()))
+            query = started(writer.trigger(availableNow=True).start)
+            assert query.awaitTermination(120)
+            assert query.exception() is None, which
+
+        written: list[bytes] = []
+        for which, options in (
+            ("kafka", {}),
+            ("odradek", {}),
+            ("odradek", {"jvmOffsets": "true"}),
+            ("kafka", {}),
+        ):
+            values = [b"%d" % (len(written) + each) for each in range(4)]
+            topics.send(name, values[:2])
+            topics.send(name, values[2:], partition=1)
+            written += values
+            run(which, **options)
+            assert sorted(found, key=int) == written, which
+
 
 def _offset(text: Any) -> dict[str, Any]:
     found = json.loads(text) if isinstance(text, str) else text

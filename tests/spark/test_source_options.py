@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
-from spark.source_options import Bound, OptionError, Query, SourceOptions
+from spark import options_page
+from spark.option_table import SOURCE_OPTIONS
+from spark.source_options import Bound, OptionError, Query, SourceOptions, _Parser
+from tests.docs.markdown import ROOT
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 TOPIC = {**SERVERS, "subscribe": "flights"}
@@ -80,6 +84,26 @@ class TestBounds:
         assert options.trigger_delay_max.total_seconds() == seconds
 
 
+class TestPage:
+    def test_it_is_what_the_code_says(self) -> None:
+        """docs/spark-options.md is current; `python -m spark.options_page` writes it anew."""
+        assert (ROOT / "docs" / "spark-options.md").read_text() == options_page.page()
+
+    def test_every_option_that_is_taken_is_in_the_table(self) -> None:
+        """The names that the parser asks for are those of the table."""
+        asked: set[str] = set()
+
+        class Noted(dict[str, str]):
+            def get(self, key: str, default: Any = None) -> Any:
+                asked.add(key)
+                return super().get(key, default)
+
+        for query in Query:
+            _Parser(Noted(TOPIC)).parse(query)
+        _Parser(Noted({**SERVERS, "assign": '{"a": [0]}', "startingtimestamp": "5"})).parse(Query.STREAM)
+        assert asked == {each.name.lower() for each in SOURCE_OPTIONS}
+
+
 class TestKafkaKeys:
     def test_consumer_keys_take_effect_and_others_of_kafka_pass(self) -> None:
         """One set of options may serve the source and the sink."""
@@ -98,7 +122,7 @@ class TestKafkaKeys:
 
 BATCH, STREAM = Query.BATCH, Query.STREAM
 REFUSED: list[tuple[Query, dict[str, str], str]] = [
-    (BATCH, {}, r"kafka\.bootstrap\.servers is missing .*no option at all has arrived: CREATE TABLE drops"),
+    (BATCH, {}, r"kafka\.bootstrap\.servers is missing .*no option at all has arrived: CREATE TABLE keeps no OPTIONS"),
     (BATCH, {"subscribe": "a"}, r"kafka\.bootstrap\.servers is missing \(HOST:PORT,HOST:PORT\)$"),
     (BATCH, SERVERS, r"one of the options assign, subscribe or subscribePattern says what to read, and none is given$"),
     (BATCH, {**TOPIC, "assign": '{"a": [0]}'}, r"only one of .* not both assign and subscribe$"),
@@ -134,6 +158,8 @@ REFUSED: list[tuple[Query, dict[str, str], str]] = [
         {**TOPIC, "startingOffsetsByTimestampStrategy": "guess"},
         r"startingOffsetsByTimestampStrategy must be error or latest",
     ),
+    (BATCH, {**TOPIC, "option.subscribe": "flights"}, r"^CREATE TABLE keeps no OPTIONS .*CREATE TEMPORARY VIEW"),
+    (BATCH, {**TOPIC, "maxBatchBytes": "2000000000"}, r"maxBatchBytes must be .* and at most 1073741824"),
     (BATCH, {**TOPIC, "startingOffset": "earliest"}, r"unknown option 'startingoffset': startingOffsets is the name"),
     (BATCH, {**TOPIC, "kafka.auto.offset.reset": "earliest"}, r"kafka\.auto\.offset\.reset cannot be given: startingOffsets"),
     (BATCH, {**TOPIC, "kafka.key.deserializer": "x"}, r"kafka\.key\.deserializer cannot be given: .*cast the column"),

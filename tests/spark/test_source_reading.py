@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,11 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from bench.odradek_server import launch_odradek, prepare_odradek
 from odradek import Admin
+from odradek.client.admin import admin_offsets
+from odradek.client.core.operation import Operation, Wait
+from odradek.client.errors import RequestTimedOut
 from spark import source
+from spark.reading.fetching import close_idle_clients
 from spark.reading.filters import push
 from spark.reading.range_partition import RangePartition
 from spark.reading.read_errors import DataLoss, ReadError
@@ -120,15 +125,22 @@ class TestBatch:
             values(subscribe=f"{stem}-a", startingOffsets=json.dumps({f"{stem}-a": {"0": 0}}))
 
     def test_tasks(self, topics: Topics, options: Options, fresh_topic: Callable[[str], str]) -> None:
-        """minPartitions and maxRecordsPerPartition split what one partition has, and nothing is read twice."""
+        """minPartitions and maxRecordsPerPartition split what one partition has, small ranges share a task, nothing is
+        read twice."""
         name = topics.create(fresh_topic("tasks"), partitions=2)
         topics.send(name, [b"%d" % number for number in range(90)])
         topics.send(name, [b"x"] * 10, partition=1)
-        for given, tasks in (({}, 2), ({"minPartitions": 5}, 5), ({"maxRecordsPerPartition": 30}, 4)):
+        for given, tasks in (
+            ({}, [2]),
+            ({"minPartitions": 5}, [1] * 5),
+            ({"minPartitions": 2}, [1, 1]),
+            ({"maxRecordsPerPartition": 30}, [1] * 4),
+            ({"maxRecordsPerPartition": 45}, [1, 1, 1]),
+        ):
             named = options(name, **given)
             reader = source.batch_reader(named, source.schema(named))
             partitions = reader.partitions()
-            assert len(partitions) == tasks
+            assert [len(each.ranges) for each in partitions if isinstance(each, RangePartition)] == tasks
             assert [row[:2] for row in rows(reader, list(partitions))] == [
                 *((0, offset) for offset in range(90)),
                 *((1, offset) for offset in range(10)),
@@ -420,6 +432,70 @@ class TestStream:
             assert running.batch() == [(number % 2, number // 2, b"%d" % number)]
 
 
+class TestOffsetsOfTheJvmConnector:
+    def test_the_checkpoint_has_offsets_alone(
+        self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
+    ) -> None:
+        """With jvmOffsets no end has more than the JVM connector reads, and each record comes once across restarts."""
+        name = topics.create(fresh_topic("plain"), partitions=2)
+        topics.send(name, [b"1", b"2"])
+        running = query(options(name, jvmOffsets="true", startingOffsets="earliest", maxOffsetsPerTrigger=1))
+        assert running.batch() == []
+        assert running.end == {name: {"0": 0, "1": 0}}
+        assert running.batch() == [(0, 0, b"1")]
+        running.restart()
+        assert running.batch() == [(0, 1, b"2")]
+        assert running.end == {name: {"0": 2, "1": 0}}
+        assert running.batch() is None
+
+    def test_a_crash_in_the_first_batch(
+        self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
+    ) -> None:
+        """What comes between the start at `latest` and a restart is read: the first batch is empty, its end is the start."""
+        name = topics.create(fresh_topic("plain-crash"))
+        topics.send(name, [b"old"])
+        running = query(options(name, jvmOffsets="true"))
+        end = running.reader.latestOffset(running.reader.initialOffset(), ALL)
+        topics.send(name, [b"new"])
+        running.restart()
+        start = running.reader.initialOffset()
+        assert [each for part in running.reader.partitions(start, end) for each in part.ranges] == []
+        running.end = end
+        assert running.batch() == [(0, 1, b"new")]
+
+    def test_a_checkpoint_that_has_more_loses_it(
+        self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
+    ) -> None:
+        """A query that gets the option later writes an empty batch at once, and then as before; and the other way around."""
+        name = topics.create(fresh_topic("plain-later"))
+        topics.send(name, [b"1"])
+        running = query(options(name, startingOffsets="earliest"))
+        assert running.batch() == [(0, 0, b"1")]
+        later = query(options(name, jvmOffsets="true"))
+        later.end = running.end
+        assert later.batch() == []
+        assert later.end == {name: {"0": 1}}
+        assert later.batch() is None
+        running.end = later.end
+        topics.send(name, [b"2"])
+        assert running.batch() == [(0, 1, b"2")]
+
+    def test_another_topic_of_the_same_name(
+        self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
+    ) -> None:
+        """As long as the process lives, the topic's id is known."""
+        name = topics.create(fresh_topic("plain-again"))
+        topics.send(name, [b"old"] * 3)
+        running = query(options(name, jvmOffsets="true", startingOffsets="earliest"))
+        running.batch()
+        assert len(running.batch() or ()) == 3
+        topics.delete(name)
+        topics.create(name)
+        topics.send(name, [b"new"] * 5)
+        with pytest.raises(DataLoss, match="was deleted, and the one that has its name now is another"):
+            running.batch()
+
+
 class TestStreamTold:
     def test_lag_in_records_and_seconds(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
@@ -465,6 +541,51 @@ class TestStreamTold:
             lags = admin.describe_group_lag(running.end["@group"])
             assert [(each.topic, each.lag) for each in lags] == [(name, 2)]
             assert [each.lag for each in admin.describe_group_lag(f"{group}-own")] == [0]
+
+    def test_the_group_of_a_run_that_ends_by_itself(
+        self,
+        topics: Topics,
+        options: Options,
+        query: StartQuery,
+        node: RunningNode,
+        fresh_topic: Callable[[str], str],
+    ) -> None:
+        """With AvailableNow the group knows of the last batch when Spark has asked for another one, stopped or not."""
+        name = topics.create(fresh_topic("now-group"))
+        topics.send(name, [b"x"] * 10)
+        running = query(options(name, startingOffsets="earliest"))
+        running.reader.prepareForTriggerAvailableNow()
+        assert len(running.batch() or ()) == 10
+        assert running.batch() is None
+        assert running.end is not None
+        with Admin(bootstrap_servers=node.bootstrap) as admin:
+            assert [each.lag for each in admin.describe_group_lag(running.end["@group"])] == [0]
+
+    def test_an_age_that_nobody_tells(
+        self,
+        topics: Topics,
+        options: Options,
+        query: StartQuery,
+        fresh_topic: Callable[[str], str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Leaders that are silent, or a topic that has gone, cost the figure, not the query."""
+        name = topics.create(fresh_topic("no-age"))
+        topics.send(name, [b"x"] * 10)
+        running = query(options(name, startingOffsets="earliest", maxOffsetsPerTrigger=4))
+        running.batch()
+        with monkeypatch.context() as patched:
+            patched.setattr(admin_offsets, "record_times", _silent)
+            told = running.reader.reportLatestOffset() or {}
+            assert told["@lag"] == {"records": 6, "seconds": -1.0}
+        topics.delete(name)
+        told = running.reader.reportLatestOffset() or {}
+        assert told["@lag"] == {"records": 6, "seconds": -1.0}
+
+
+def _silent(*_: Any) -> Operation[Any]:
+    yield Wait(until=0.0)
+    raise RequestTimedOut("the leaders are silent")
 
 
 class TestStreamDataLoss:
@@ -600,6 +721,18 @@ class TestStreamDataLoss:
         assert lenient.batch() == []
         assert lenient.end is not None
         assert list(lenient.end["@id"]) == [kept]
+
+
+def test_idle_clients_are_closed(topics: Topics, options: Options, fresh_topic: Callable[[str], str]) -> None:
+    """A worker keeps the connections of its last sets of options, eight at most, and for five idle minutes."""
+    name = topics.create(fresh_topic("idle"))
+    topics.send(name, [b"x"])
+    for number in range(10):
+        assert len(read(options(name, **{"kafka.client.id": f"reader-{number}"}))) == 1
+    now = time.monotonic()
+    assert close_idle_clients(now) == 8
+    assert close_idle_clients(now + 301) == 0
+    assert len(read(options(name))) == 1
 
 
 def test_options_are_pickled() -> None:

@@ -174,6 +174,22 @@ class TestStream:
         assert (tmp_path / "failed").read_text() == "4 ranges, 30 rows"
         assert rows_of(seen) == [(partition, at) for partition in range(4) for at in range(20)]
 
+    def test_what_cannot_begin_says_why(
+        self, topics: Topics, stream: Stream, fresh_topic: Callable[[str], str]
+    ) -> None:
+        """The reason is the error's last line, without a traceback of Python, for options and topics alike."""
+        for given, reason in (
+            ({"endingOffsets": "latest"}, "endingOffsets is for batch queries: a streaming query has no end"),
+            ({}, "cannot be read: it does not exist"),
+        ):
+            query = stream(fresh_topic("nothing"), {}, **given)
+            wait_for(lambda query=query: not query.isActive)  # type: ignore[misc]
+            failure = str(query.exception())
+            told = failure.split("JVM stacktrace")[0].strip()
+            assert reason in told
+            assert "UnboundLocalError" not in failure
+            assert "Traceback" not in told
+
 
 def register_failing(spark: SparkSession, failed: Path, how: str) -> None:
     """The format `odradek_that_fails`: its first task ends behind row 30, and `failed` then says what it had to read."""

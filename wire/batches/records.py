@@ -254,8 +254,15 @@ def read_varint(data: Buffer, position: int) -> tuple[int, int]:
             raise InvalidRecord("variable-length number of more than ten bytes")
 
 
-def records(buf: Buffer, offset: int = 0, *, decompressed_bytes_max: int, crc: bool = True) -> list[Record]:
-    """Parse the batch at `offset`; keys and values are copied out of `buf`.
+def records(
+    buf: Buffer,
+    offset: int = 0,
+    *,
+    decompressed_bytes_max: int,
+    crc: bool = True,
+    key_errors: str = "strict",
+) -> list[Record]:
+    """Parse the batch at `offset`; keys and values are copied out of `buf`. For `key_errors` see `parse_fields`.
 
     Raises:
         CorruptBatch: it is cut, its checksum is wrong (unless `crc` is false), or it does not decompress.
@@ -276,7 +283,7 @@ def records(buf: Buffer, offset: int = 0, *, decompressed_bytes_max: int, crc: b
         raise InvalidRecord(f"{count} records cannot be in {len(data)} bytes")
     fields: list[Any] = []
     try:
-        position, _ = parse_fields(fields, data, 0, count, 0, header, key_errors="strict")
+        position, _ = parse_fields(fields, data, 0, count, 0, header, key_errors=key_errors)
     except IndexError:
         raise InvalidRecord("a record is longer than its batch") from None
     if position != len(data):

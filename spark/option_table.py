@@ -1,0 +1,99 @@
+"""The options of source and sink by name, with their defaults and what they do: what docs/spark-options.md is made of. PURE."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+__all__ = ["SINK_OPTIONS", "SOURCE_OPTIONS", "Option"]
+
+
+@attrs.frozen
+class Option:
+    """One option as its documentation spells it. Spark hands the name over in lower case."""
+
+    name: str
+    default: str
+    """A value, or words; empty if there is none."""
+    about: str
+    queries: str = "both"
+    """`batch`, `stream` or both."""
+    is_ours: bool = False
+    """Spark's own Kafka connector does not have it."""
+
+
+_BOUNDS: Final = (
+    'the bound for all partitions, or JSON such as `{"t": {"0": 23, "1": -2}}` (-2 earliest, -1 latest)'
+)
+
+SOURCE_OPTIONS: Final = (
+    Option("assign", "", 'partitions to read, as JSON: `{"t": [0, 1]}`'),
+    Option("subscribe", "", "topics to read, with commas between them"),
+    Option(
+        "subscribePattern",
+        "",
+        "topics to read, as a regular expression of Python (`re`) that the whole name has to match; Java's `\\p{Alpha}` and "
+        "`&&` in classes are not known there",
+    ),
+    Option("startingTimestamp", "", "start at the first record of that time or later (ms since 1970)"),
+    Option(
+        "startingOffsetsByTimestamp",
+        "",
+        'the same for each partition, as JSON: `{"t": {"0": 1700000000000}}`',
+    ),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        "`error`",
+        "where no record is that young: `error`, or `latest` to start at the end",
+    ),
+    Option("startingOffsets", "`earliest` (batch), `latest` (stream)", f"where to start: {_BOUNDS}"),
+    Option(
+        "endingTimestamp", "", "end before the first record of that time or later (ms since 1970)", "batch"
+    ),
+    Option("endingOffsetsByTimestamp", "", "the same for each partition, as JSON", "batch"),
+    Option("endingOffsets", "`latest`", f"where to end: {_BOUNDS}", "batch"),
+    Option(
+        "failOnDataLoss",
+        "`true`",
+        "records that are gone fail the query; with `false` a warning names their offsets, and the query goes on",
+    ),
+    Option(
+        "kafkaConsumer.pollTimeoutMs",
+        "`120000`",
+        "milliseconds that a task waits without progress; `spark.network.timeout` plays no part",
+    ),
+    Option("fetchOffset.numRetries", "`3`", "how often the driver asks again after an error that passes"),
+    Option("fetchOffset.retryIntervalMs", "`1000`", "milliseconds between two of these questions"),
+    Option("maxOffsetsPerTrigger", "", "offsets of a micro-batch at most, shared out by backlog", "stream"),
+    Option("minOffsetsPerTrigger", "", "offsets that a micro-batch waits for", "stream"),
+    Option("maxTriggerDelay", "`15m`", "how long it waits for them at most: `30s`, `15m`, `1h`", "stream"),
+    Option("minPartitions", "", "tasks at least: large ranges are split"),
+    Option("maxRecordsPerPartition", "", "offsets of a task's range at most: larger ranges are split"),
+    Option(
+        "groupIdPrefix",
+        "`spark-kafka-source`",
+        "begins the name of the group that is told of committed offsets",
+        "stream",
+    ),
+    Option("includeHeaders", "`false`", "a column `headers` as well; else headers are passed over"),
+    Option("filterPushdown", "`true`", "take filters where the session pushes them", "batch", is_ours=True),
+    Option(
+        "jvmOffsets",
+        "`false`",
+        "write a checkpoint that Spark's own Kafka connector can go on with",
+        "stream",
+        is_ours=True,
+    ),
+    Option(
+        "maxBatchBytes",
+        "`268435456`",
+        "bytes of one record batch, decompressed, that a task takes; at most 1073741824",
+        is_ours=True,
+    ),
+)
+
+SINK_OPTIONS: Final = (
+    Option("topic", "", "the topic to write to; wins over the column `topic`"),
+    Option("metricsPath", "", "a file on the driver that gets a line of JSON for each batch", is_ours=True),
+)

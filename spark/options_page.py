@@ -1,0 +1,115 @@
+"""docs/spark-options.md, made of the tables in the code: `python -m spark.options_page` writes it. SHELL."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import attrs
+
+from odradek.client.core.client_keys import AdminSettings, ConsumerSettings, ProducerSettings
+
+from .option_table import SINK_OPTIONS, SOURCE_OPTIONS, Option
+from .sink_plan import SINK_DEFAULTS
+from .source_options import READING_KEYS, REFUSED_KEYS, SOURCE_DEFAULTS
+
+__all__ = ["main", "page"]
+
+_PAGE = Path(__file__).parent.parent / "docs" / "spark-options.md"
+_OURS = "(ours) "
+_NOT_FOR_SPARK = {
+    "key.serializer",
+    "odradek.sasl.oauthbearer.token.callback",
+    "partitioner.class",
+    "transaction.two.phase.commit.enable",
+    "transactional.id",
+    "value.serializer",
+}
+"""A program's own functions and classes, and what the sink decides by itself."""
+_QUERIES = {"both": "", "batch": "batch", "stream": "stream"}
+
+
+def page() -> str:
+    """The text of the page."""
+    shared = (_keys(AdminSettings) & _keys(ConsumerSettings) & _keys(ProducerSettings)) - _NOT_FOR_SPARK
+    writing = _keys(ProducerSettings) - _keys(AdminSettings) - _NOT_FOR_SPARK
+    return "\n".join(
+        [
+            "# Spark: all options",
+            "",
+            "The code wrote this page: `python -m spark.options_page` writes it again. [spark.md](spark.md) shows how they are",
+            "used. Spark's own Kafka connector has the same ones, but for those marked as ours. Names may be written in any case.",
+            "",
+            "## Reading",
+            "",
+            *_options(SOURCE_OPTIONS),
+            "",
+            "One of `assign`, `subscribe` and `subscribePattern` has to be given, and `kafka.bootstrap.servers`. A timestamp comes",
+            "before offsets by timestamp, and these before offsets.",
+            "",
+            "## Writing",
+            "",
+            *_options(SINK_OPTIONS),
+            "",
+            "## Kafka's keys",
+            "",
+            "Each begins with `kafka.` as an option. [client.md](client.md) says what they do. An unknown key is an error, also where",
+            "Kafka's Java client knows it. Keys of writers are passed over by a reader, and the other way around.",
+            "",
+            "### Reading and writing",
+            "",
+            *_settings(shared, ConsumerSettings, {}),
+            "",
+            "### Reading alone",
+            "",
+            *_settings(READING_KEYS, ConsumerSettings, SOURCE_DEFAULTS),
+            "",
+            "### Writing alone",
+            "",
+            *_settings(writing, ProducerSettings, SINK_DEFAULTS),
+            "",
+            "### Refused",
+            "",
+            "| key | instead |",
+            "| --- | --- |",
+            *(f"| `kafka.{key}` | {reason} |" for key, reason in sorted(REFUSED_KEYS.items())),
+            "",
+        ]
+    )
+
+
+def _options(table: Iterable[Option]) -> list[str]:
+    rows = [
+        f"| `{each.name}` | {each.default} | {_QUERIES[each.queries]} | {_OURS * each.is_ours}{each.about} |"
+        for each in table
+    ]
+    return ["| option | default | only | |", "| --- | --- | --- | --- |", *rows]
+
+
+def _keys(settings: type) -> set[str]:
+    return {each.name.replace("_", ".") for each in attrs.fields(settings)}
+
+
+def _settings(keys: Iterable[str], settings: type, own: dict[str, str]) -> list[str]:
+    defaults = {each.name.replace("_", "."): each.default for each in attrs.fields(settings)}
+    rows = [f"| `kafka.{key}` | {own.get(key) or _text(defaults[key])} |" for key in sorted(keys)]
+    return ["| key | default |", "| --- | --- |", *rows]
+
+
+def _text(default: object) -> str:
+    if default is None or default is attrs.NOTHING or default == "" or default == ():
+        return ""
+    if isinstance(default, tuple):
+        return ",".join(map(str, default))
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def main() -> int:
+    """Write the page into the repository."""
+    _PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

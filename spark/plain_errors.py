@@ -1,0 +1,43 @@
+"""Errors that are one sentence reach the user as one sentence, without the calls that led to them. SHELL.
+
+Spark's Python processes hand an exception over as text, traceback and all. That is right for a bug. A refused option
+came as a sentence at the end of 20 lines, and of 120 over Spark Connect. Such a process ends with the exception that
+it hands over. So it is told here, at the last moment, to leave the traceback out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["plain_errors"]
+
+_HIDE = "SPARK_HIDE_TRACEBACK"
+"""Spark sets it in its Python processes for `spark.sql.execution.pyspark.udf.hideTraceback.enabled`."""
+
+
+@contextmanager
+def plain_errors(*more: type[Exception]) -> Iterator[None]:
+    """Let the errors that say all by themselves, and those of the types `more`, pass without a traceback.
+
+    Only Spark's own processes are told so, never the user's.
+    """
+    try:
+        yield
+    except Exception as error:
+        name = getattr(sys.modules["__main__"].__spec__, "name", None) or ""
+        if name.startswith("pyspark.") and isinstance(error, (*_plain(), *more)):
+            os.environ[_HIDE] = "1"
+        raise
+
+
+def _plain() -> tuple[type[Exception], ...]:
+    from odradek.client.errors import ClientError
+    from wire.errors import KafkaError
+
+    from .reading.read_errors import ReadError
+    from .source_options import OptionError
+
+    return (OptionError, ReadError, ClientError, KafkaError)

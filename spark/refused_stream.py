@@ -1,0 +1,49 @@
+"""The reader of a streaming query that cannot begin: it says why when Spark asks for the first offset.
+
+If `streamReader()` raises, the last line of the error is about a variable of Spark's runner. The reason stands far above
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+
+from .plain_errors import plain_errors
+
+__all__ = ["RefusedStream"]
+
+
+class RefusedStream(DataSourceStreamReader):
+    """Raises the same error at whatever Spark asks first."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Asked first by a new query."""
+        self._refuse()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Asked before there is an offset; nothing to refuse yet."""
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Asked first by a query that goes on from its checkpoint."""
+        self._refuse()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Asked first by a query whose last batch is to be repeated."""
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """There is no partition to read."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        with plain_errors():
+            raise self.error
+        raise AssertionError("unreachable")
