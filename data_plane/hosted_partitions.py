@@ -215,6 +215,7 @@ class HostedPartitions:
         log = log_of(log_dir, hosted.name, index)
         log.set_config(hosted.config)
         partition = hosted.partitions[index] = Partition(log, self._replication)
+        self._moves.resume(partition)
         return partition
 
     def _take_lost(

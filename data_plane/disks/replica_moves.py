@@ -180,22 +180,30 @@ class ReplicaMoves:
 
     # -- what the broker tells --------------------------------------------------------------------------------------
 
-    def resume(self) -> None:
-        """Go on with the moves that the last process has left. Called at the start, once the logs are hosted."""
+    def resume(self, partition: Partition) -> None:
+        """Go on with the move that the last process has left, if any. Called when the replica is hosted."""
+        log = partition.log
+        key = TopicPartition(log.topic, log.partition)
+        for target in self._broker.log_dirs:
+            found = self._found.get((target.path, key))
+            if (
+                found is not None
+                and found[1] == log.topic_id
+                and log.owner is not target
+                and key not in self.moves
+            ):
+                del self._found[target.path, key]
+                self._begin(Move(partition, target, found[0]))
+
+    def remove_unknown(self) -> None:
+        """Remove the future replicas that the metadata lacks, or that lie beside their log. Called at the start, once
+        the logs are hosted."""
         for (path, key), (name, topic_id) in list(self._found.items()):
             target = next(each for each in self._broker.log_dirs if each.path == path)
             partition = self._broker.hosted.partition(key.topic, key.partition)
-            if partition is not None and partition.log.topic_id == topic_id and key not in self.moves:
+            if partition is not None or not self._is_expected(key, topic_id):
                 del self._found[path, key]
-                if partition.log.owner is not target:
-                    self._begin(Move(partition, target, name))
-                    continue
-            elif self._is_expected(key, topic_id):
-                # Its log is on a disk that is away. It is of use again when that disk is back.
-                continue
-            else:
-                del self._found[path, key]
-            target.background.remove_tree_at(name, 0)
+                target.background.remove_tree_at(name, 0)
 
     def _is_expected(self, key: TopicPartition, topic_id: bytes) -> bool:
         topic = self._broker.newest.image.topics.get(key.topic)

@@ -372,7 +372,7 @@ class Node:
         broker.hold_coordinators(True)
         self._apply_metadata(image, MetadataDelta.everything(image))
         broker.set_strays_aside()
-        broker.moves.resume()
+        broker.moves.remove_unknown()
         for log_dir in self._directories.log_dirs:
             self._tasks.start_soon(log_dir.run_background)
             self._tasks.start_soon(log_dir.run_log_starts, self._env.event)

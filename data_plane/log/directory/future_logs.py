@@ -77,7 +77,10 @@ def open_future(log_dir: LogDir, name: str, current: PartitionLog, start_offset:
     has_records = any(each.endswith(".log") for each in directory.list())
     if has_records:
         options = attrs.evolve(options, log_start_offset=-1)
-    return open_partition_log(directory, current.topic, current.partition, current.config, log_dir, options)
+    log = open_partition_log(directory, current.topic, current.partition, current.config, log_dir, options)
+    # Otherwise a loss of power could take the directory, when the live log is gone already.
+    log_dir.directory.sync()
+    return log
 
 
 # -- the swap ----------------------------------------------------------------------------------------------------------
