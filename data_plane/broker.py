@@ -15,6 +15,7 @@ from data_plane.disks.directory_assignments import DirectoryAssignments
 from data_plane.disks.directory_troubles import DirectoryTroubles
 from data_plane.disks.disk_errors import DiskErrors
 from data_plane.disks.log_making import LogMaker
+from data_plane.disks.replica_moves import ReplicaMoves
 from data_plane.disks.replica_placement import ReplicaPlacement
 from data_plane.fetch_sessions import FetchSessions, replica_of
 from data_plane.groups.coordinator import GroupCoordinator
@@ -133,6 +134,7 @@ class Broker:
         """Asked before the first append of a transaction to a partition."""
         disks = self._make_disks(unavailable_dirs or {})
         self.placement, self.maker, self.assignments = disks.placement, disks.maker, disks.assignments
+        self.moves = disks.moves
         self.troubles = DirectoryTroubles(self)
         self.cleaner = LogCleaner(env, log_dirs, tasks, log, self._cleaner_settings)
         self.replication = Replication(self, ReplicationSettings.of(settings.config_layers))
@@ -150,26 +152,24 @@ class Broker:
 
     def _make_disks(self, unavailable_dirs: Mapping[str, str]) -> ReplicaDisks:
         placement = ReplicaPlacement(self.log_dirs, unavailable_dirs, self.log)
-        return ReplicaDisks(
-            placement,
-            LogMaker(
-                self.node_id,
-                placement,
-                self.tasks,
-                self.newest,
-                config_for=self.log_config,
-                hosted=lambda topics: self.apply_metadata(self.image, MetadataDelta(changed_topics=topics)),
-            ),
-            DirectoryAssignments(
-                self.node_id,
-                self.controller,
-                self.clock,
-                self.env.event,
-                self.newest,
-                request_timeout_ms=self.request_timeout_ms,
-                log=self.log,
-            ),
+        assignments = DirectoryAssignments(
+            self.node_id,
+            self.controller,
+            self.clock,
+            self.env.event,
+            self.newest,
+            request_timeout_ms=self.request_timeout_ms,
+            log=self.log,
         )
+        maker = LogMaker(
+            self.node_id,
+            placement,
+            self.tasks,
+            self.newest,
+            config_for=self.log_config,
+            hosted=lambda topics: self.apply_metadata(self.image, MetadataDelta(changed_topics=topics)),
+        )
+        return ReplicaDisks(placement, maker, assignments, ReplicaMoves(self, assignments))
 
     # -- partitions -----------------------------------------------------------------------------------------------
 
@@ -358,18 +358,24 @@ class Broker:
         )
         waiters = partition.waiting.take_sync_waiters()
         failure = None
+        log = partition.log
         try:
-            await self.workers_for(partition.log).run(partition.log.flush)
+            await self.workers_for(log).run(log.flush)
+            while log is not partition.log:
+                # The replica has moved to another disk meanwhile.
+                log = partition.log
+                await self.workers_for(log).run(log.flush)
         except DiskError as error:
-            partition.log.home.failed(error)
+            log.home.failed(error)
             failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         for done in waiters:
             done(failure)
         self.run_woken()
 
     def stop(self) -> None:
-        """End the coordinators, the making of logs, all cleaning and all following: the directories are about to be closed."""
+        """End the coordinators, the making and moving of logs, all cleaning and all following: the directories are about to be closed."""
         self.maker.stop()
+        self.moves.stop()
         self.cleaner.stop()
         self.replication.stop()
         self.groups.stop()
@@ -390,4 +396,5 @@ class Broker:
             "produce_workers": self.produce_workers.statistics(),
             "loop_inflated_bytes": self.loop_work.bytes_inflated,
             **self.maker.statistics(),
+            **self.moves.statistics(),
         }

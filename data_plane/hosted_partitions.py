@@ -24,6 +24,7 @@ import attrs
 
 from data_plane.disks.directory_assignments import DirectoryAssignments
 from data_plane.disks.log_making import LogMaker
+from data_plane.disks.replica_moves import ReplicaMoves
 from data_plane.disks.replica_placement import DirectoryAway, ReplicaPlacement, log_of
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.ports import BrokerHost
@@ -35,7 +36,7 @@ from data_plane.topic_configs import TopicConfigs
 from metadata_quorum.image.metadata_image import LOST_DIRECTORY, PartitionImage, TopicImage
 from odradek.env.ports import DiskError, DiskRefused
 from odradek.serving.timers import Timers
-from wire.topic_partition import TopicIdPartition
+from wire.topic_partition import TopicIdPartition, TopicPartition
 
 DISK_FULL_RETRY_SECONDS = 1.0
 
@@ -63,6 +64,7 @@ class ReplicaDisks:
     placement: ReplicaPlacement
     maker: LogMaker
     assignments: DirectoryAssignments
+    moves: ReplicaMoves
 
 
 class HostedPartitions:
@@ -85,6 +87,7 @@ class HostedPartitions:
         self._placement = disks.placement
         self._maker = disks.maker
         self._assignments = disks.assignments
+        self._moves = disks.moves
         self._replication = replication
         self._rotten = rotten
         self._without_room: dict[TopicIdPartition, bool] = {}
@@ -152,8 +155,12 @@ class HostedPartitions:
         behind a newer one.
         """
         log = partition.log
-        owner = log.owner
-        if isinstance(owner, LogDir) and image.directory_of(self._node_id) != owner.directory_id:
+        owner, named = log.owner, image.directory_of(self._node_id)
+        if (
+            isinstance(owner, LogDir)
+            and named != owner.directory_id
+            and not self._moves.explains(partition, named)
+        ):
             self._assignments.note(log.topic_id, log.partition, owner.directory_id)
 
     def _give_up(self, hosted: HostedTopic, index: int, partition: Partition) -> None:
@@ -182,6 +189,10 @@ class HostedPartitions:
         log_dir = placement.find(hosted.name, index, hosted.topic_id, assigned)
         if log_dir is None:
             try:
+                if self._moves.has_only_future(hosted.name, index, hosted.topic_id, assigned):
+                    # The swap was announced, and has not come: the log is on a disk that is away.
+                    self._assignments.note(hosted.topic_id, index, LOST_DIRECTORY)
+                    raise DirectoryAway("it was about to move here from a log directory that is offline")
                 if not self._maker.may_make_now(hosted.name, index):
                     self._maker.make_later(replica, hosted.name, assigned, is_new=is_new)
                     return None
@@ -198,11 +209,13 @@ class HostedPartitions:
                     self._try_again_later(replica, is_new=is_new)
                 return None
         self._refused.pop(replica, None)
+        placement.preferred.pop(TopicPartition(hosted.name, index), None)
         if told not in (log_dir.directory_id, LOST_DIRECTORY):
             self._assignments.note(hosted.topic_id, index, log_dir.directory_id)
         log = log_of(log_dir, hosted.name, index)
         log.set_config(hosted.config)
         partition = hosted.partitions[index] = Partition(log, self._replication)
+        self._moves.resume(partition)
         return partition
 
     def _take_lost(
@@ -297,6 +310,7 @@ class HostedPartitions:
 
     def directory_offline(self, log_dir: LogDir) -> None:
         """Stop serving the partitions of a directory that failed."""
+        self._moves.directory_offline(log_dir)
         for hosted in list(self._hosted.by_name.values()):
             for index, partition in list(hosted.partitions.items()):
                 if log_dir.get(hosted.name, index) is partition.log:

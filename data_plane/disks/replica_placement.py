@@ -29,7 +29,9 @@ from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
 from metadata_quorum.image.metadata_image import LOST_DIRECTORY, MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
 from odradek.env.ports import DiskError, DiskRefused, Log
+from wire.topic_partition import TopicPartition
 
+PREFERRED_MAX = 10_000
 _UNDECIDED = (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
 
 
@@ -46,7 +48,16 @@ class ReplicaPlacement:
         """Directories of the configuration that could not be opened at the start: path and reason."""
         self.cordoned: tuple[bytes, ...] = ()
         """Ids of directories that take no new replicas while others can (`cordoned.log.dirs`, KIP-1066)."""
+        self.preferred: dict[TopicPartition, bytes] = {}
+        """Directories that AlterReplicaLogDirs has named for replicas that are yet to come (KIP-113)."""
         self._log = log
+
+    def prefer(self, topic: str, index: int, directory_id: bytes) -> None:
+        """Have a replica that comes to this broker put into this directory; the oldest of too many wishes is dropped."""
+        self.preferred.pop(TopicPartition(topic, index), None)
+        if len(self.preferred) >= PREFERRED_MAX:
+            del self.preferred[next(iter(self.preferred))]
+        self.preferred[TopicPartition(topic, index)] = directory_id
 
     @property
     def online(self) -> list[LogDir]:
@@ -85,6 +96,7 @@ class ReplicaPlacement:
                 if failure is None or isinstance(error, DiskRefused):
                     failure = error
                 continue
+            self.preferred.pop(TopicPartition(topic, index), None)
             return log_dir
         assert failure is not None
         raise failure
@@ -106,7 +118,9 @@ class ReplicaPlacement:
         if assigned in _UNDECIDED:
             if not is_new and self._some_are_away():
                 raise DirectoryAway("it may be in a log directory that is offline")
-            return directories_for_new_log(self._open_to_new)
+            wish = self.preferred.get(TopicPartition(topic, index))
+            found = directories_for_new_log(self._open_to_new)
+            return [each for each in self.usable if each.directory_id == wish] + found
         for log_dir in self.log_dirs:
             if log_dir.directory_id == assigned:
                 if log_dir.offline_reason is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import attrs
 
+from data_plane.log.directory.future_logs import settle_moves
 from data_plane.log.directory.log_dir import LogDir, LogDirContext
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
@@ -150,6 +151,9 @@ class Directories:
 
     async def load(self, tasks: TaskGroup) -> None:
         """Open every log. All directories load at the same time, because each waits for a device of its own."""
+        if len(self.log_dirs) > 1:
+            for log_dir, error in await self._env.workers.run(settle_moves, self.log_dirs, self._log):
+                log_dir.disk_failed(error)
         loaded = self._loading = [self._env.event() for _ in self.log_dirs]
 
         async def load(log_dir: LogDir, done: Event) -> None:

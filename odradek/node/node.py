@@ -367,11 +367,13 @@ class Node:
         DynamicConfig(broker, self._limits, self._directories.by_path, self._tell_controller).apply()
         self._entrances.follow(broker)
         await self._directories.load(self._tasks)
+        broker.moves.find_futures()
         metadata.subscribe(self._apply_metadata)
         image = metadata.committed_image
         broker.hold_coordinators(True)
         self._apply_metadata(image, MetadataDelta.everything(image))
         broker.set_strays_aside()
+        broker.moves.remove_unknown()
         for log_dir in self._directories.log_dirs:
             self._tasks.start_soon(log_dir.run_background)
             self._tasks.start_soon(log_dir.run_log_starts, self._env.event)

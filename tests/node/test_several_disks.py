@@ -17,11 +17,6 @@ from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import play, request
 from wire.errors import ErrorCode
-from wire.messages.alter_replica_log_dirs import (
-    AlterReplicaLogDir,
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirTopic,
-)
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from wire.messages.delete_topics import DeleteTopicsRequest
@@ -121,34 +116,6 @@ def test_a_full_disk_is_passed_over() -> None:
         await cluster.create()
         found = await cluster.directories()
         assert found == {"/one": list(range(PARTITIONS)), "/two": []}
-
-    play_with_two(script)
-
-
-def test_replicas_do_not_move_between_disks_yet() -> None:
-    """AlterReplicaLogDirs: all is checked as in Kafka; a move that would begin is refused with POLICY_VIOLATION."""
-
-    async def script(world: World, cluster: Cluster) -> None:
-        await cluster.create()
-        found = await cluster.directories()
-        (here, there) = found["/one"][0], found["/two"][0]
-        topic = AlterReplicaLogDirTopic("t", [here, there, 99])
-        wanted = [
-            AlterReplicaLogDir("/one", [topic]),
-            AlterReplicaLogDir("/three", [AlterReplicaLogDirTopic("u", [0])]),
-        ]
-        answer = await request(cluster.client, AlterReplicaLogDirsRequest(wanted), 2)
-        codes = {
-            (result.topic_name, partition.partition_index): ErrorCode(partition.error_code)
-            for result in answer.results
-            for partition in result.partitions
-        }
-        assert codes == {
-            ("t", here): ErrorCode.NONE,
-            ("t", there): ErrorCode.POLICY_VIOLATION,
-            ("t", 99): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            ("u", 0): ErrorCode.LOG_DIR_NOT_FOUND,
-        }
 
     play_with_two(script)
 

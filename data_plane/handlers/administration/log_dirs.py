@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from data_plane.broker import Broker
+from data_plane.disks.replica_moves import Move
 from data_plane.log.cleaning.log_views import view_of
 from data_plane.log.cleaning.plan import plan_log
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.log.partition_log import PartitionLog
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, KafkaError
 from wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
@@ -49,7 +50,8 @@ class DescribeLogDirsHandler:
         placement = self._broker.placement
         results = []
         for log_dir in self._broker.log_dirs:
-            results.append((yield from _describe(log_dir, wanted, placement.cordoned, now_ms)))
+            moving_in = self._broker.moves.in_directory(log_dir)
+            results.append((yield from _describe(log_dir, moving_in, wanted, placement.cordoned, now_ms)))
         results += [_offline(path) for path in placement.unavailable]
         return DescribeLogDirsResponse(0, ErrorCode.NONE, results)
 
@@ -66,7 +68,11 @@ def _wanted(topics: list[DescribableLogDirTopic]) -> Wanted:
 
 
 def _describe(
-    log_dir: LogDir, wanted: Wanted | None, cordoned: Collection[bytes], now_ms: int | None
+    log_dir: LogDir,
+    moving_in: Iterable[Move],
+    wanted: Wanted | None,
+    cordoned: Collection[bytes],
+    now_ms: int | None,
 ) -> Work[DescribeLogDirsResult]:
     if log_dir.offline_reason is not None:
         return _offline(log_dir.path)
@@ -79,6 +85,12 @@ def _describe(
             if now_ms is not None and log.config.is_compacted:
                 told.cleaning = _cleaning(log, now_ms)
                 yield len(log.segments)
+            topics.setdefault(topic, []).append(told)
+    for move in moving_in:
+        topic, index = move.partition.log.topic, move.partition.log.partition
+        yield 1
+        if wanted is None or index in wanted.get(topic, ()):
+            told = DescribeLogDirsPartition(index, move.size_bytes, move.lag, True)
             topics.setdefault(topic, []).append(told)
     space = log_dir.space
     return DescribeLogDirsResult(
@@ -110,8 +122,9 @@ def _cleaning(log: PartitionLog, now_ms: int) -> LogCleaning:
 
 
 class AlterReplicaLogDirsHandler:
-    """API 34. Replicas do not move between disks yet: all is checked as in Kafka, and a move that would then begin
-    is refused with POLICY_VIOLATION."""
+    """API 34. A replica that is yet to come is put into the directory that was named last; the answer is
+    REPLICA_NOT_AVAILABLE, as in Kafka.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -123,30 +136,37 @@ class AlterReplicaLogDirsHandler:
             for topic in entry.topics:
                 for index in topic.partitions:
                     paths.setdefault(topic.name, {})[index] = entry.path
-        return in_slices(self._broker.long_work, self._check_all(paths))
+        return in_slices(self._broker.long_work, self._move_all(paths))
 
-    def _check_all(self, paths: dict[str, dict[int, str]]) -> Work[AlterReplicaLogDirsResponse]:
+    def _move_all(self, paths: dict[str, dict[int, str]]) -> Work[AlterReplicaLogDirsResponse]:
         results = []
         for name, targets in paths.items():
             checked = []
             for index, path in targets.items():
-                checked.append(AlterReplicaLogDirPartitionResult(index, self._check(name, index, path)))
+                checked.append(AlterReplicaLogDirPartitionResult(index, self._move(name, index, path)))
                 yield 1
             results.append(AlterReplicaLogDirTopicResult(name, checked))
         return AlterReplicaLogDirsResponse(0, results)
 
-    def _check(self, topic: str, index: int, path: str) -> ErrorCode:
+    def _move(self, topic: str, index: int, path: str) -> ErrorCode:
         broker = self._broker
-        target = next((log_dir for log_dir in broker.log_dirs if log_dir.path == path), None)
-        if target is None:
-            away = path in broker.placement.unavailable
-            return ErrorCode.KAFKA_STORAGE_ERROR if away else ErrorCode.LOG_DIR_NOT_FOUND
-        if target.offline_reason is not None:
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        hosted = broker.topics.get(topic)
-        partition = None if hosted is None else hosted.partitions.get(index)
-        if partition is None:
-            return broker.missing_partition_error(topic, index)
-        if target.get(topic, index) is partition.log:
-            return ErrorCode.NONE
-        return ErrorCode.POLICY_VIOLATION
+        try:
+            broker.moves.check_name(topic, index)
+            target = next((log_dir for log_dir in broker.log_dirs if log_dir.path == path), None)
+            if target is None:
+                away = path in broker.placement.unavailable
+                return ErrorCode.KAFKA_STORAGE_ERROR if away else ErrorCode.LOG_DIR_NOT_FOUND
+            if target.offline_reason is not None:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            hosted = broker.topics.get(topic)
+            partition = None if hosted is None else hosted.partitions.get(index)
+            if partition is not None:
+                broker.moves.ask(partition, target)
+                return ErrorCode.NONE
+        except KafkaError as error:
+            return error.code
+        missing = broker.missing_partition_error(topic, index)
+        if missing is ErrorCode.KAFKA_STORAGE_ERROR:
+            return missing
+        broker.placement.prefer(topic, index, target.directory_id)
+        return ErrorCode.REPLICA_NOT_AVAILABLE if missing is ErrorCode.NOT_LEADER_OR_FOLLOWER else missing

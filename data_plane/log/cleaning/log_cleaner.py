@@ -386,5 +386,6 @@ def _is_candidate(log: PartitionLog) -> bool:
         log.config.is_compacted
         and not log.offline
         and log.cleaning.token is None
+        and not log.cleaning.is_held
         and log.cleaning.uncleanable_reason is None
     )

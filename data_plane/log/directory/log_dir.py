@@ -11,8 +11,8 @@ Rules
   the checkpoint is rewritten before anything is cut.
 * A failed operation other than a full disk is final: the directory goes offline, once, and nothing is retried.
 * The clean-shutdown marker is removed as soon as it has been read.
-* What is not a partition's directory by name is left alone; so are `-stray` and `-future` directories. `-delete`
-  ones, left by a deletion that a restart interrupted, are removed.
+* What is not a partition's directory by name is left alone; so are `-stray` directories. `-delete` ones, left by a
+  deletion that a restart interrupted, are removed. `-future` ones belong to `future_logs`.
 """
 
 from __future__ import annotations
@@ -328,8 +328,7 @@ class LogDir:
         options = LoadOptions(
             is_clean=True, now_ms=context.clock.wall_ms(), random=context.random, log=context.log
         )
-        if TopicPartition(topic, partition) in self._gone:
-            self._forget_gone()
+        self.forget_gone(TopicPartition(topic, partition))
         name = f"{topic}-{partition}"
         begins = not self.directory.is_dir(name)
         try:
@@ -351,6 +350,26 @@ class LogDir:
         """Take a log that `make_log` has made into service."""
         self._entry_is_dirty = True
         self.logs[TopicPartition(log.topic, log.partition)] = log
+
+    def expect(
+        self,
+        key: TopicPartition,
+        *,
+        log_start_offset: int | None,
+        first_dirty_offset: int,
+        recovery_point: int,
+    ) -> None:
+        """Have the checkpoints name a log that is about to move in; `log_start_offset` only if its files do not tell it."""
+        if log_start_offset is not None:
+            self._log_starts[key] = log_start_offset
+        if first_dirty_offset != NEVER_CLEANED:
+            self._first_dirty[key] = first_dirty_offset
+        self._recovery_points[key] = recovery_point
+
+    def expect_no_longer(self, key: TopicPartition) -> None:
+        """The log that `expect` named is in service, or does not come."""
+        for offsets in (self._log_starts, self._first_dirty, self._recovery_points):
+            offsets.pop(key, None)
 
     def delete_log(self, topic: str, partition: int) -> None:
         """Take a log out of service; its files go after `file.delete.delay.ms`."""
@@ -377,12 +396,14 @@ class LogDir:
                 self.disk_failed_unless_refused(error)
         return renamed
 
-    def _forget_gone(self) -> None:
-        """Write the checkpoints without the logs that are gone. Blocks. Raises `DiskError`.
+    def forget_gone(self, key: TopicPartition) -> None:
+        """Write the checkpoints without the logs that are gone, if a log of this name is. Blocks. Raises `DiskError`.
 
         Checkpoints know logs by name. A new log of that name must not inherit a recovery point, a high watermark or
         a log start.
         """
+        if key not in self._gone:
+            return
         gone = frozenset(self._gone)
         with self.small_files:
             self.background.forget_written()

@@ -43,6 +43,7 @@ class CleaningState:
     __slots__ = (
         "_home",
         "first_dirty_offset",
+        "is_held",
         "last_pass",
         "passes_failed",
         "retry_at",
@@ -55,6 +56,8 @@ class CleaningState:
         self.first_dirty_offset = first_dirty_offset
         """As the checkpoint has it; NEVER_CLEANED without an entry. It may lie below the log's start."""
         self.token: PassToken | None = None
+        self.is_held = False
+        """True while the replica moves to another disk: its copy could not follow a pass (Kafka's rule)."""
         self.uncleanable_reason: str | None = None
         """The reason why passes fail at this log; None while all is well. A restart tries again."""
         self.last_pass: PassReport | None = None

@@ -1,0 +1,511 @@
+"""Moves of replicas between the disks of one broker, while they are served (AlterReplicaLogDirs, KIP-113, KIP-858).
+
+Theory of operation
+-------------------
+    asked for -> copying -> caught up: the controller is told -> its record names the new directory -> swapped
+        '----------'-------------------'--- given up: the copy is removed
+
+A move makes a future replica in the other directory (`log/directory/future_logs`). A task per target directory copies one
+replica after the other: a worker reads from the live log, the loop appends as a follower does. If the live log is cut,
+the copy is cut by leader epochs, like a follower's. When it has caught up, the broker tells the controller the new
+directory (AssignReplicasToDirs), and goes on copying. The swap comes after the record: if the old disk dies at any time
+from then on, the metadata already speaks of the disk that holds the replica, and the new one never gets an empty log.
+
+Rules
+* The live log is the truth until the swap, whatever the metadata says. A move that is given up after the controller was
+  told tells it the old directory again.
+* The last records are copied in the turn of the swap, so the replica is served without a gap.
+* The cleaner leaves the live log alone meanwhile (Kafka's rule).
+* A restart goes on with what was copied. A future replica whose topic is gone is removed.
+* If the metadata names a directory that has only a future replica, and no directory has the log, the log is on a disk that
+  is away. The controller hears that the replica is LOST, and nothing is made in its place.
+
+PORTED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import attrs
+
+from data_plane.disks.directory_assignments import DirectoryAssignments
+from data_plane.log.directory.future_logs import (
+    NAME_BYTES_MAX,
+    Swap,
+    begin_future,
+    future_name,
+    futures_of,
+    open_future,
+)
+from data_plane.log.directory.log_dir import LogDir
+from data_plane.log.log_types import Origin
+from data_plane.log.partition_log import PartitionLog
+from data_plane.ports import BrokerHost
+from data_plane.replication.hosted_topics import HostedTopics
+from data_plane.replication.partition import Partition
+from data_plane.replication.truncation import truncation_offset
+from metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value
+from odradek.env.ports import DiskError, DiskRefused, FileClosed, FileMissing, TaskGroup
+from wire.batches.batch_errors import CorruptBatch
+from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
+
+RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
+CHUNK_BYTES = 1 << 20
+LAST_BYTES_MAX = 4 << 20
+"""Bytes that the loop copies itself in the turn of the swap."""
+RETRY_SECONDS = 1.0
+"""A disk that refuses, hangs or is offline is tried again after this time."""
+LOOK_SECONDS = 0.1
+"""The time between two looks for the controller's record, and for new records to copy meanwhile."""
+THROTTLE_SECONDS = 1.0
+"""The rate holds over windows of this length."""
+
+
+class MovesHost(BrokerHost, Protocol):
+    """The part of its broker that `ReplicaMoves` uses."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def tasks(self) -> TaskGroup: ...
+
+    @property
+    def hosted(self) -> HostedTopics: ...
+
+    @property
+    def log_dirs(self) -> Sequence[LogDir]: ...
+
+    @property
+    def config_layers(self) -> BrokerConfigLayers: ...
+
+    def run_woken(self) -> None:
+        """Serve the requests that something has woken."""
+
+
+@attrs.define(eq=False)
+class Move:
+    """One replica on its way to `target`."""
+
+    partition: Partition
+    target: LogDir
+    name: str
+    """The name of the future replica's directory."""
+    future: PartitionLog | None = None
+    """The copy; None until its turn comes."""
+    truncations_seen: int = -1
+    is_near: bool = False
+    """The last chunk was a small one: the copy may have caught up."""
+    is_told: bool = False
+    """The controller has been told that the replica is in `target`."""
+    is_over: bool = False
+    error: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        return 0 if self.future is None else self.future.size_bytes
+
+    @property
+    def lag(self) -> int:
+        """Offsets that the copy is behind the live log."""
+        end = 0 if self.future is None else self.future.log_end_offset
+        return max(0, self.partition.log.log_end_offset - end)
+
+
+class MoveThrottle:
+    """The rate of all moves of one broker, in bytes a second (`replica.alter.log.dirs.io.max.bytes.per.second`)."""
+
+    def __init__(self, now: float) -> None:
+        self._free_at = now
+
+    def delay(self, count: int, rate: int, now: float) -> float:
+        """Seconds to wait after `count` bytes at this rate."""
+        self._free_at = max(self._free_at, now - THROTTLE_SECONDS) + count / max(rate, 1)
+        return max(0.0, self._free_at - now)
+
+
+class ReplicaMoves:
+    """The moves of one broker between its directories."""
+
+    def __init__(self, broker: MovesHost, assignments: DirectoryAssignments) -> None:
+        self._broker = broker
+        self._assignments = assignments
+        self._throttle = MoveThrottle(broker.clock.monotonic())
+        self.moves: dict[TopicPartition, Move] = {}
+        self._queues: dict[str, list[Move]] = {}
+        """The moves by the path of their target; a task works at each, in order."""
+        self._found: dict[tuple[str, TopicPartition], tuple[str, bytes]] = {}
+        """Future replicas that the start has found: directory name and topic id."""
+        self._is_stopped = False
+        self.bytes_copied = 0
+        self.swapped = 0
+        self.given_up = 0
+
+    # -- what clients ask for ---------------------------------------------------------------------------------------
+
+    def ask(self, partition: Partition, target: LogDir) -> None:
+        """Move a replica to this directory; to where it lies: give up its move.
+
+        Raises:
+            KafkaError: INVALID_TOPIC_EXCEPTION for a name that is too long, KAFKA_STORAGE_ERROR.
+        """
+        log = partition.log
+        key = TopicPartition(log.topic, log.partition)
+        move = self.moves.get(key)
+        if move is not None:
+            if move.target is target and move.partition is partition:
+                return
+            self._give_up(move, "another move was asked for")
+        if log.owner is target or self._is_stopped:
+            return
+        try:
+            name = begin_future(target, log)
+        except DiskError as error:
+            target.disk_failed_unless_refused(error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        self._begin(Move(partition, target, name))
+
+    def check_name(self, topic: str, index: int) -> None:
+        """Raise `KafkaError` INVALID_TOPIC_EXCEPTION if a future replica's name would be too long (Kafka's rule)."""
+        if len(future_name(topic, index, 0)) > NAME_BYTES_MAX:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the topic name is too long")
+
+    def in_directory(self, log_dir: LogDir) -> list[Move]:
+        """The moves to this directory."""
+        return [move for move in self.moves.values() if move.target is log_dir]
+
+    # -- what the broker tells --------------------------------------------------------------------------------------
+
+    def resume(self, partition: Partition) -> None:
+        """Go on with the move that the last process has left, if any. Called when the replica is hosted."""
+        log = partition.log
+        key = TopicPartition(log.topic, log.partition)
+        for target in self._broker.log_dirs:
+            found = self._found.get((target.path, key))
+            if (
+                found is not None
+                and found[1] == log.topic_id
+                and log.owner is not target
+                and key not in self.moves
+            ):
+                del self._found[target.path, key]
+                self._begin(Move(partition, target, found[0]))
+
+    def remove_unknown(self) -> None:
+        """Remove the future replicas that the metadata lacks, or that lie beside their log. Called at the start, once
+        the logs are hosted."""
+        for (path, key), (name, topic_id) in list(self._found.items()):
+            target = next(each for each in self._broker.log_dirs if each.path == path)
+            partition = self._broker.hosted.partition(key.topic, key.partition)
+            if partition is not None or not self._is_expected(key, topic_id):
+                del self._found[path, key]
+                target.background.remove_tree_at(name, 0)
+
+    def _is_expected(self, key: TopicPartition, topic_id: bytes) -> bool:
+        topic = self._broker.newest.image.topics.get(key.topic)
+        image = None if topic is None or topic.topic_id != topic_id else topic.partitions.get(key.partition)
+        return image is not None and self._broker.node_id in image.replicas
+
+    def find_futures(self) -> None:
+        """Look what future replicas lie in the directories (blocking, at the start)."""
+        for log_dir in self._broker.log_dirs:
+            if log_dir.offline_reason is None:
+                try:
+                    found = futures_of(log_dir)
+                except DiskError as error:
+                    log_dir.disk_failed(error)
+                    continue
+                self._found.update({(log_dir.path, key): each for key, each in found.items()})
+
+    def has_only_future(self, topic: str, index: int, topic_id: bytes, assigned: bytes) -> bool:
+        """True if the directory that the metadata names for a replica has only a future replica of it."""
+        key = TopicPartition(topic, index)
+        return any(
+            log_dir.directory_id == assigned
+            and log_dir.get(topic, index) is None
+            and self._found.get((log_dir.path, key), ("", b""))[1] == topic_id
+            for log_dir in self._broker.log_dirs
+        )
+
+    def explains(self, partition: Partition, directory_id: bytes) -> bool:
+        """True if the metadata names this directory for the replica because it is about to move there."""
+        move = self.moves.get(TopicPartition(partition.log.topic, partition.log.partition))
+        return move is not None and move.is_told and move.target.directory_id == directory_id
+
+    def directory_offline(self, log_dir: LogDir) -> None:
+        """Give up all moves from and to a directory that failed."""
+        for move in list(self.moves.values()):
+            if move.target is log_dir or move.partition.log.owner is log_dir:
+                self._give_up(move, f"{log_dir.path} is offline")
+
+    def stop(self) -> None:
+        """Copy no more: the directories are about to be closed. The next start goes on."""
+        self._is_stopped = True
+        for move in self.moves.values():
+            if move.future is not None:
+                move.future.abandon()
+
+    # -- one move ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, move: Move) -> None:
+        log = move.partition.log
+        self.moves[TopicPartition(log.topic, log.partition)] = move
+        log.cleaning.is_held = True
+        log.cleaning.abort("the replica moves to another disk")
+        path = move.target.path
+        queue = self._queues.get(path)
+        if queue is None:
+            queue = self._queues[path] = []
+            self._broker.tasks.start_soon(self._work_off, path, queue)
+        queue.append(move)
+        self._broker.log.info(
+            "partition.moving",
+            topic=log.topic,
+            partition=log.partition,
+            source=getattr(log.owner, "path", ""),
+            target=path,
+        )
+
+    async def _work_off(self, path: str, queue: list[Move]) -> None:
+        while queue and not self._is_stopped:
+            move = queue[0]
+            if not move.is_over:
+                await self._carry_out(move)
+            queue.remove(move)
+            if not move.is_over and not self._is_stopped:
+                # It waits for a disk. Others may go on meanwhile.
+                queue.append(move)
+        self._queues.pop(path, None)
+
+    def _is_wanted(self, move: Move) -> bool:
+        return not self._is_stopped and not move.is_over and self._broker.hosted.holds(move.partition)
+
+    async def _carry_out(self, move: Move) -> None:
+        """Copy and swap; returns early where a disk has to be waited for."""
+        clock = self._broker.clock
+        while self._is_wanted(move):
+            try:
+                pause = await self._step(move)
+            except DiskRefused as error:
+                move.target.disk_refused(error)
+                self._complain(move, str(error))
+                pause = RETRY_SECONDS
+            except (FileClosed, FileMissing):
+                # A segment or a log went while a worker was at it.
+                pause = LOOK_SECONDS
+            except (DiskError, KafkaError) as error:
+                # A disk that failed is offline by now, which has ended the move.
+                self._complain(move, str(error))
+                if isinstance(error, CorruptBatch) and move.future is not None:
+                    move.partition.suspect(move.future.log_end_offset)
+                pause = RETRY_SECONDS
+            if pause:
+                await clock.sleep_until(clock.monotonic() + pause)
+            if pause == RETRY_SECONDS and self._is_wanted(move):
+                return
+        if not move.is_over and not self._is_stopped:
+            self._give_up(move, "the replica is not served here any more")
+
+    def _complain(self, move: Move, error: str) -> None:
+        if move.error != error:
+            move.error = error
+            log = move.partition.log
+            self._broker.log.warning(
+                "partition.move_waits", topic=log.topic, partition=log.partition, error=error
+            )
+
+    async def _step(self, move: Move) -> float:
+        """Do what comes next; the seconds until the next step. Raises `DiskError`, `KafkaError`."""
+        current = move.partition.log
+        if current.offline or move.target.is_stalled:
+            return RETRY_SECONDS
+        if move.future is None:
+            opened = await move.target.workers.run_long(
+                open_future, move.target, move.name, current, current.log_start_offset
+            )
+            if not self._is_wanted(move):
+                opened.abandon()
+                return 0
+            move.future = opened
+            # It may have been copied in an earlier life: compare the epochs first.
+            move.truncations_seen = -1
+        future = move.future
+        self._match(move, current, future)
+        if future.log_end_offset == current.log_end_offset:
+            move.is_near = True
+        if not move.is_near:
+            return await self._copy(move, current, future)
+        if not move.is_told:
+            await move.target.workers.run_long(future.flush)
+            if self._is_wanted(move) and move.partition.log is current:
+                move.is_told = True
+                self._assignments.note(current.topic_id, current.partition, move.target.directory_id)
+            return 0
+        image = move.partition.image
+        if image is None or image.directory_of(self._broker.node_id) != move.target.directory_id:
+            pause = await self._copy(move, current, future)
+            return max(pause, LOOK_SECONDS) if move.is_near else pause
+        if not self._copy_rest(current, future):
+            move.is_near = False
+            return 0
+        self._swap(move, current, future)
+        return 0
+
+    def _match(self, move: Move, current: PartitionLog, future: PartitionLog) -> None:
+        """Cut the copy where the live log was cut, and begin it anew where the live log begins behind it."""
+        if current.log_start_offset > future.log_end_offset:
+            future.truncate_fully_and_start_at(current.log_start_offset)
+        while move.truncations_seen != current.truncations:
+            epoch = future.latest_epoch
+            if future.log_end_offset > future.log_start_offset and epoch >= 0:
+                found, end = current.end_offset_for_epoch(epoch)
+                offset = truncation_offset(
+                    future.epochs, future.log_end_offset, found, max(end, current.log_start_offset)
+                )
+                if found < 0:
+                    offset = future.log_start_offset
+                if offset < future.log_end_offset or found != epoch:
+                    before = future.log_end_offset, future.latest_epoch
+                    future.truncate_to(max(offset, future.log_start_offset))
+                    if (future.log_end_offset, future.latest_epoch) != before:
+                        continue
+            if future.log_end_offset > current.log_end_offset:
+                future.truncate_to(current.log_end_offset)
+            move.truncations_seen = current.truncations
+        if current.log_start_offset > future.log_end_offset:
+            future.truncate_fully_and_start_at(current.log_start_offset)
+
+    async def _copy(self, move: Move, current: PartitionLog, future: PartitionLog) -> float:
+        """Copy one chunk; the seconds by which the throttle delays the next."""
+        broker, offset, truncations = self._broker, future.log_end_offset, current.truncations
+        offset = max(offset, current.log_start_offset)
+        owner = current.owner
+        workers = owner.workers if isinstance(owner, LogDir) else move.target.workers
+        data = await workers.run(
+            lambda: current.read_bytes(offset, CHUNK_BYTES, upper_bound=current.log_end_offset, min_one=True)
+        )
+        if (
+            not self._is_wanted(move)
+            or move.partition.log is not current
+            or current.truncations != truncations
+            or future.log_end_offset > offset
+        ):
+            return 0
+        move.is_near = len(data) < CHUNK_BYTES // 2 and future.log_end_offset >= current.active.base_offset
+        if not data:
+            return LOOK_SECONDS
+        self._append(future, data)
+        rate = broker_value(RATE_KEY, broker.config_layers)
+        if not isinstance(rate, int):
+            return 0
+        return self._throttle.delay(len(data), rate, broker.clock.monotonic())
+
+    def _append(self, future: PartitionLog, data: bytes) -> None:
+        future.append(memoryview(bytearray(data)), Origin.REPLICA, -1, self._broker.clock.wall_ms())
+        self.bytes_copied += len(data)
+
+    def _copy_rest(self, current: PartitionLog, future: PartitionLog) -> bool:
+        """Copy the last records on the loop; false if there are too many."""
+        copied = 0
+        while future.log_end_offset < current.log_end_offset:
+            data = current.read_bytes(
+                max(future.log_end_offset, current.log_start_offset),
+                CHUNK_BYTES,
+                upper_bound=current.log_end_offset,
+                min_one=True,
+            )
+            if not data:
+                return False
+            self._append(future, data)
+            copied += len(data)
+            if copied > LAST_BYTES_MAX:
+                return False
+        return True
+
+    def _swap(self, move: Move, current: PartitionLog, future: PartitionLog) -> None:
+        """Put the copy in the place of the live log, all in this turn of the loop."""
+        source = current.owner
+        assert isinstance(source, LogDir)
+        swap = Swap(current, source, future, move.target, move.name)
+        # From here on the move is neither given up nor seen by others.
+        key = TopicPartition(current.topic, current.partition)
+        del self.moves[key]
+        move.is_over = True
+        try:
+            for step in swap.steps():
+                step()
+            moved = swap.open_moved()
+        except DiskError as error:
+            self._swap_failed(swap, error)
+            return
+        move.partition.log = moved
+        self.swapped += 1
+        self._broker.log.info(
+            "partition.moved",
+            topic=current.topic,
+            partition=current.partition,
+            source=source.path,
+            target=move.target.path,
+            log_end_offset=moved.log_end_offset,
+        )
+        move.partition.wake_watchers()
+        self._broker.run_woken()
+
+    def _swap_failed(self, swap: Swap, error: DiskError) -> None:
+        """The live log serves on if it is still there; otherwise the disk that failed takes the replica with it."""
+        current, target = swap.current, swap.target
+        self._broker.log.error(
+            "partition.not_moved", topic=current.topic, partition=current.partition, error=str(error)
+        )
+        swap.future.abandon()
+        if not current.is_closed:
+            current.cleaning.is_held = False
+            self.given_up += 1
+            try:
+                swap.undo()
+            except DiskError as failure:
+                target.disk_failed(failure)
+            else:
+                target.background.remove_tree_at(swap.name, 0)
+                target.disk_failed_unless_refused(error)
+            if isinstance(current.owner, LogDir):
+                self._assignments.note(current.topic_id, current.partition, current.owner.directory_id)
+            return
+        # The replica is complete, under one name or the other, and cannot be opened: its disk is out of order.
+        target.disk_failed(error)
+
+    def _give_up(self, move: Move, reason: str) -> None:
+        log, target = move.partition.log, move.target
+        key = TopicPartition(log.topic, log.partition)
+        if self.moves.get(key) is move:
+            del self.moves[key]
+        move.is_over = True
+        self.given_up += 1
+        log.cleaning.is_held = False
+        if move.future is not None:
+            move.future.abandon()
+        if target.offline_reason is None:
+            with suppress(DiskError):
+                target.background.remove_tree_at(move.name, 0)
+        if move.is_told and isinstance(log.owner, LogDir) and self._broker.hosted.holds(move.partition):
+            self._assignments.note(log.topic_id, log.partition, log.owner.directory_id)
+        self._broker.log.info(
+            "partition.move_given_up",
+            topic=log.topic,
+            partition=log.partition,
+            target=target.path,
+            reason=reason,
+        )
+
+    def statistics(self) -> dict[str, int]:
+        """Figures for metrics; bytes and numbers of moves are since the start."""
+        return {
+            "replicas_moving": len(self.moves),
+            "moved_bytes": self.bytes_copied,
+            "replicas_moved": self.swapped,
+            "moves_given_up": self.given_up,
+        }

@@ -1,0 +1,234 @@
+"""Future replicas of a log directory: logs that are copied here from another disk of the broker, and the swap (KIP-113).
+
+Theory of operation
+-------------------
+A future replica lies in `TOPIC-N.ID-future`, Kafka's name. It is no log of the directory: no upkeep, no checkpoint, no
+reader. When it has everything, it takes the place of the log on the other disk. The steps of a swap, in order:
+
+1. The future log is closed: everything in it is on the device.
+2. The checkpoints of its directory say where it starts, up to where it is clean, and what is synced.
+3. A file `caught-up` (ours) is made in it, durably. From here on it is complete, until something is appended to the other.
+4. The other log's directory is renamed to `-delete`, durably.
+5. The future log's directory gets the log's name, durably. The log is opened under it.
+
+The loop takes all steps without a pause, so nothing is appended in between. `settle_moves` finishes or undoes them at a
+start, before any log is opened. If the other log is still there, it is the live one, and the mark is taken away again. If
+it is gone, step 5 is repeated. So two directories never both have the live log, and one always has.
+
+PORTED but for the files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+
+from data_plane.log.directory.checkpoints import CLEANER_FILE, LOG_START_FILE, RECOVERY_POINT_FILE
+from data_plane.log.directory.log_dir import LogDir
+from data_plane.log.loading import LoadOptions, open_partition_log, read_topic_id, write_topic_id
+from data_plane.log.partition_log import PartitionLog
+from data_plane.log.parts.cleaning_state import NEVER_CLEANED
+from data_plane.log.parts.leader_epochs import LeaderEpochs
+from data_plane.log.segments.segment import remove_if_present
+from odradek.env.ports import Dir, DiskError, Log
+from wire.topic_partition import TopicPartition
+
+FUTURE_SUFFIX = "-future"
+CAUGHT_UP_FILE = "caught-up"
+NAME_BYTES_MAX = 255
+_FUTURE_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})\.[0-9a-f]{32}-future")
+
+
+def future_name(topic: str, partition: int, number: int) -> str:
+    """The name of a future replica's directory; `number` is random, of 128 bits. It may be too long for a file system."""
+    return f"{topic}-{partition}.{number:032x}{FUTURE_SUFFIX}"
+
+
+def parse_future_name(name: str) -> TopicPartition | None:
+    """Topic and partition of a future replica's directory; None for any other name."""
+    match = _FUTURE_NAME.fullmatch(name)
+    return None if match is None else TopicPartition(match[1], int(match[2]))
+
+
+def begin_future(log_dir: LogDir, current: PartitionLog) -> str:
+    """Make the directory of a future replica of `current`, empty (blocking); return its name. Raises `DiskError`."""
+    key = TopicPartition(current.topic, current.partition)
+    log_dir.forget_gone(key)
+    name = future_name(current.topic, current.partition, log_dir.context.random.getrandbits(128))
+    directory = log_dir.directory.subdir(name, create=True)
+    write_topic_id(directory, current.topic_id)
+    return name
+
+
+def open_future(log_dir: LogDir, name: str, current: PartitionLog, start_offset: int) -> PartitionLog:
+    """Open a future replica, recovered as after a crash if it has records (blocking). Raises `DiskError`."""
+    context = log_dir.context
+    options = LoadOptions(
+        is_clean=False,
+        is_known=False,
+        log_start_offset=start_offset,
+        now_ms=context.clock.wall_ms(),
+        random=context.random,
+        log=context.log,
+    )
+    directory = log_dir.directory.subdir(name)
+    has_records = any(each.endswith(".log") for each in directory.list())
+    if has_records:
+        options = attrs.evolve(options, log_start_offset=-1)
+    log = open_partition_log(directory, current.topic, current.partition, current.config, log_dir, options)
+    # Otherwise a loss of power could take the directory, when the live log is gone already.
+    log_dir.directory.sync()
+    return log
+
+
+# -- the swap ----------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Swap:
+    """One swap, as a list of steps. The two logs have the same records."""
+
+    current: PartitionLog
+    source: LogDir
+    future: PartitionLog
+    target: LogDir
+    name: str
+    """The name of the future replica's directory."""
+
+    def steps(self) -> Iterator[Callable[[], None]]:
+        """The steps in order; each may raise `DiskError`. The fourth is the point of no return."""
+        yield self.close_future
+        yield self.save_checkpoints
+        yield self.mark_caught_up
+        yield self.remove_current
+        yield self.rename_future
+
+    def close_future(self) -> None:
+        current, future = self.current, self.future
+        # A copy has the epochs and producers of its own records. The live log knows more: epochs that began without
+        # a record, producers whose records were deleted.
+        future.epochs = LeaderEpochs.decode(current.epochs.encode())
+        future.epochs.is_dirty = True
+        future.producers.take(current.load_producers())
+        future.close()
+
+    def save_checkpoints(self) -> None:
+        current, target = self.current, self.target
+        key = TopicPartition(current.topic, current.partition)
+        target.expect(
+            key,
+            log_start_offset=current.log_start_offset
+            if current.log_start_offset > self.future.segment_list.base_offset
+            else None,
+            first_dirty_offset=current.cleaning.first_dirty_offset,
+            recovery_point=self.future.log_end_offset,
+        )
+        with target.small_files:
+            target.background.forget_written()
+            target.directory.write_atomic(LOG_START_FILE, target.log_starts())
+            if current.cleaning.first_dirty_offset != NEVER_CLEANED:
+                target.directory.write_atomic(CLEANER_FILE, target.first_dirty_offsets())
+            target.directory.write_atomic(RECOVERY_POINT_FILE, target.recovery_points())
+
+    def mark_caught_up(self) -> None:
+        self.target.directory.subdir(self.name).write_atomic(CAUGHT_UP_FILE, b"")
+
+    def remove_current(self) -> None:
+        self.source.delete_log(self.current.topic, self.current.partition)
+        if self.source.offline_reason is None:
+            self.source.directory.sync()
+
+    def rename_future(self) -> None:
+        _take_name(self.target.directory, self.name, f"{self.current.topic}-{self.current.partition}")
+
+    def undo(self) -> None:
+        """Take back what the first three steps have done. Raises `DiskError`."""
+        self.target.expect_no_longer(TopicPartition(self.current.topic, self.current.partition))
+        directory = self.target.directory.subdir(self.name)
+        if remove_if_present(directory, CAUGHT_UP_FILE):
+            directory.sync()
+
+    def open_moved(self) -> PartitionLog:
+        """The log under its own name, in service on its new disk. Raises `DiskError`."""
+        current, target = self.current, self.target
+        context = target.context
+        options = LoadOptions(
+            is_clean=True,
+            recovery_point=self.future.log_end_offset,
+            log_start_offset=current.log_start_offset,
+            first_dirty_offset=current.cleaning.first_dirty_offset,
+            high_watermark=current.high_watermark,
+            now_ms=context.clock.wall_ms(),
+            random=context.random,
+            log=context.log,
+        )
+        directory = target.directory.subdir(f"{current.topic}-{current.partition}")
+        log = open_partition_log(directory, current.topic, current.partition, current.config, target, options)
+        if log.log_end_offset != current.log_end_offset:
+            raise AssertionError(
+                f"{log}: the moved log ends at {log.log_end_offset}, it ended at {current.log_end_offset}"
+            )
+        log.producers.verifications = current.producers.verifications
+        log.store_start(current.log_start_offset)
+        target.adopt(log)
+        target.expect_no_longer(TopicPartition(current.topic, current.partition))
+        return log
+
+
+def _take_name(directory: Dir, future: str, name: str) -> None:
+    directory.rename(future, name)
+    directory.sync()
+    remove_if_present(directory.subdir(name), CAUGHT_UP_FILE)
+
+
+# -- the start of a broker ---------------------------------------------------------------------------------------------
+
+
+def settle_moves(log_dirs: Sequence[LogDir], log: Log) -> list[tuple[LogDir, DiskError]]:
+    """Finish or undo swaps that a crash has interrupted (blocking). To be called before the logs are opened.
+
+    Returns the directories that failed, each with its first error.
+    """
+    failed: dict[str, tuple[LogDir, DiskError]] = {}
+    listed: dict[str, list[str]] = {}
+    online = [log_dir for log_dir in log_dirs if log_dir.offline_reason is None]
+    for log_dir in online:
+        try:
+            listed[log_dir.path] = log_dir.directory.list()
+        except DiskError as error:
+            failed[log_dir.path] = log_dir, error
+    for log_dir in online:
+        for name in listed.get(log_dir.path, ()):
+            key = parse_future_name(name)
+            if key is not None and log_dir.path not in failed:
+                try:
+                    _settle(log_dir, name, key, listed, log)
+                except DiskError as error:
+                    failed[log_dir.path] = log_dir, error
+    return list(failed.values())
+
+
+def _settle(log_dir: LogDir, name: str, key: TopicPartition, listed: dict[str, list[str]], log: Log) -> None:
+    directory = log_dir.directory.subdir(name)
+    if not directory.exists(CAUGHT_UP_FILE):
+        return
+    live = f"{key.topic}-{key.partition}"
+    if any(live in names for names in listed.values()):
+        directory.remove(CAUGHT_UP_FILE)
+        directory.sync()
+        return
+    _take_name(log_dir.directory, name, live)
+    log.info("partition.moved", topic=key.topic, partition=key.partition, directory=log_dir.path, at="start")
+
+
+def futures_of(log_dir: LogDir) -> dict[TopicPartition, tuple[str, bytes]]:
+    """The future replicas that a directory holds, by partition: name and topic id (blocking). Raises `DiskError`."""
+    found = {}
+    for name in log_dir.directory.list():
+        key = parse_future_name(name)
+        if key is not None and log_dir.directory.is_dir(name):
+            directory = log_dir.directory.subdir(name)
+            found[key] = (name, read_topic_id(directory, directory.list()))
+    return found
