@@ -305,6 +305,9 @@ def _directories(page: MetricsText, broker: Broker) -> None:
     page.gauge("odradek_directory_stalled", "1 while the device does not answer and its logs refuse, else 0.")
     for path, statistics in figures.items():
         page.sample(int(statistics["is_stalled"]), directory=path)
+    page.gauge("odradek_directory_short", "1 while only the reserve is left and records are refused, else 0.")
+    for path, statistics in figures.items():
+        page.sample(int(statistics["is_short"]), directory=path)
     for trouble, described in (
         (Trouble.HUNG, "1 while the device does not answer and others should lead in its stead, else 0."),
         (Trouble.FULL, "1 while the device has no room and others should lead in its stead, else 0."),
@@ -316,6 +319,9 @@ def _directories(page: MetricsText, broker: Broker) -> None:
         ("logs", "Logs in the directory."),
         ("size_bytes", "Bytes of segments in the directory."),
         ("free_bytes", "Room left on the device, as of the last look; -1: not known."),
+        ("reserve_bytes", "Room of the device that records leave alone."),
+        ("fill_bytes_per_second", "The rate at which the room has gone in the last hour."),
+        ("hours_left", "Hours until only the reserve is left, at that rate; -1: the disk does not fill."),
         ("files_to_remove", "Files of removed segments that are still on disk."),
         ("directories_to_remove", "Deleted partitions that are still on disk."),
     ):
