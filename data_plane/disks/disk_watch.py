@@ -7,7 +7,7 @@ elsewhere. PORTED.
   with it. All of that ends when the call comes back.
 * **Full.** A directory is in trouble from `full_seconds` after a write that found no room, until there is enough room
   again. A write finds no room when only the reserve is left (`data_plane.log.directory.room`). Enough means two
-  things: beyond the reserve a twentieth of the device or `ROOM_BYTES` is free, whichever is less, and no write was
+  things. Beyond the reserve a twentieth of the device or `ROOM_BYTES` is free, whichever is less; and no write was
   refused for `full_seconds`. With a lower bar, a disk on the brink would take leaderships and lose them every few
   seconds.
 

@@ -1,8 +1,8 @@
 """The room of one disk: the reserve that records must leave alone, and how soon the disk will be full. PURE.
 
 Records of clients and of leaders stop where only the reserve (`odradek.log.dir.reserve.bytes`) is left. All else goes
-on: metadata, deletes, retention, compaction, checkpoints, coordinators. Without a reserve none of these could free
-the disk again.
+on: metadata, deletes, retention, compaction, checkpoints, coordinators. They need
+room themselves before they can free the disk.
 
 The room is measured, at least once a second when little is left. Writes between two looks may take a part of the
 reserve, so the fill since the last look counts as if it came once more.

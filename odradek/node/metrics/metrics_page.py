@@ -328,6 +328,24 @@ def _directories(page: MetricsText, broker: Broker) -> None:
         page.gauge(f"odradek_directory_{field}", described)
         for path, statistics in figures.items():
             page.sample(statistics.get(field, -1), directory=path)
+    scrubs = broker.scrubber.statistics()
+    for field, described in (
+        ("progress", "The share of logs that the scrub's round is done with; 1 between rounds."),
+        (
+            "ended_ms",
+            "The end of the scrub's last whole round, in milliseconds since 1970; -1: there was none.",
+        ),
+    ):
+        page.gauge(f"odradek_directory_scrub_{field}", described)
+        for path, statistics in scrubs.items():
+            page.sample(statistics[field], directory=path)
+    for field, described in (
+        ("bytes", "Bytes that the scrub has read."),
+        ("rotten", "Logs in which the scrub has found rot."),
+    ):
+        page.counter(f"odradek_directory_scrub_{field}_total", described)
+        for path, statistics in scrubs.items():
+            page.sample(statistics[field], directory=path)
     for field, described in (
         ("flushes", "Flushes of logs."),
         ("segments_removed", "Segments removed by retention."),
