@@ -17,6 +17,7 @@ from data_plane.disks.disk_errors import DiskErrors
 from data_plane.disks.log_making import LogMaker
 from data_plane.disks.replica_moves import ReplicaMoves
 from data_plane.disks.replica_placement import ReplicaPlacement
+from data_plane.disks.scrubber import Scrubber
 from data_plane.fetch_sessions import FetchSessions, replica_of
 from data_plane.groups.coordinator import GroupCoordinator
 from data_plane.groups.group_settings import GroupSettings
@@ -74,6 +75,8 @@ class BrokerSettings:
     transactions: TransactionSettings
     config_layers: BrokerConfigLayers
     """The values of the properties file. Dynamic values of brokers and topics take precedence."""
+    scrub_interval_ms: int = 0
+    """Each log is read once in so long, in search of silent rot; 0: never."""
     cleaner_threads_per_disk: int = 1
     """How many logs of one disk the cleaner may clean at a time."""
     release: Release = THIS_RELEASE
@@ -139,6 +142,7 @@ class Broker:
         self.cleaner = LogCleaner(env, log_dirs, tasks, log, self._cleaner_settings)
         self.replication = Replication(self, ReplicationSettings.of(settings.config_layers))
         self.rotten = RottenReplicas(self, self.replication.settings.fetch_bytes_max)
+        self.scrubber = Scrubber(self, self.rotten, settings.scrub_interval_ms)
         self.hosting = HostedPartitions(self, self.configs, disks, self.replication, self.rotten)
 
     def _make_sessions(self) -> FetchSessions:
@@ -377,6 +381,7 @@ class Broker:
         self.maker.stop()
         self.moves.stop()
         self.cleaner.stop()
+        self.scrubber.stop()
         self.replication.stop()
         self.groups.stop()
         self.transactions.stop()

@@ -36,6 +36,7 @@ SHELL = {
     "odradek/env/low_priority.py": "a companion's place among the processes that want the processor",
     "odradek/env/real.py": "the ports of this machine",
     "odradek/env/real_files.py": "the ports of this machine",
+    "odradek/env/real_uncached_files.py": "the ports of this machine",
     "odradek/env/real_net.py": "the ports of this machine",
     "odradek/env/real_tls.py": "TLS of this machine: OpenSSL",
     "odradek/env/tls_stores.py": "files of keys and certificates",

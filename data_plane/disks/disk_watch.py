@@ -6,8 +6,9 @@ elsewhere. PORTED.
   reads (KAFKA_STORAGE_ERROR, which clients retry). So the loop stays away from the device and does not wait there
   with it. All of that ends when the call comes back.
 * **Full.** A directory is in trouble from `full_seconds` after a write that found no room, until there is enough room
-  again. Enough means two things: a twentieth of the device or `ROOM_BYTES` is free, whichever is less, and no write
-  was refused for `full_seconds`. With a lower bar, a disk on the brink would take leaderships and lose them every few
+  again. A write finds no room when only the reserve is left (`data_plane.log.directory.room`). Enough means two
+  things. Beyond the reserve a twentieth of the device or `ROOM_BYTES` is free, whichever is less; and no write was
+  refused for `full_seconds`. With a lower bar, a disk on the brink would take leaderships and lose them every few
   seconds.
 
 `DirectoryTroubles` tells the controller of each trouble.
@@ -109,9 +110,8 @@ class DiskWatch:
             return 0.0
         now = self._clock.monotonic()
         space = log_dir.space
-        if now - log_dir.refused_at >= self._full_seconds and space.free_bytes >= min(
-            ROOM_BYTES, space.total_bytes // ROOM_SHARE
-        ):
+        enough = log_dir.room.reserve_bytes + min(ROOM_BYTES, space.total_bytes // ROOM_SHARE)
+        if now - log_dir.refused_at >= self._full_seconds and space.free_bytes >= enough:
             log_dir.full_since = None
             return 0.0
         return now - since

@@ -73,7 +73,7 @@ PRODUCE_VERSION = 13
 __all__ = ["AppendResult", "FileRange", "LogOwner", "LogRead", "Origin", "PartitionLog"]
 
 _RARE_ATTRIBUTES = TRANSACTIONAL_MASK | TIMESTAMP_TYPE_MASK
-_CLIENT, _REPLICA, _RAFT = Origin.CLIENT, Origin.REPLICA, Origin.RAFT
+_CLIENT, _COORDINATOR, _REPLICA, _RAFT = Origin.CLIENT, Origin.COORDINATOR, Origin.REPLICA, Origin.RAFT
 
 
 class PartitionLog(LogOffsets):
@@ -243,8 +243,8 @@ class PartitionLog(LogOffsets):
             DiskRefused: no room or no descriptor; nothing has changed.
             DiskError: the log directory is offline now.
         """
-        if self.home.offline:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
+        if self.home.refuses_appends:
+            self.home.check_append(may_use_reserve=origin is _RAFT or origin is _COORDINATOR)
         if origin is _REPLICA or origin is _RAFT:
             parts = ReplicaAppend(self, self.segment_list, self.epochs, self.producers, self.config)
             takes_sound = origin is _REPLICA

@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-A disk may give back other bytes than it took, and report no error. Reading all logs again and again would cost too
-much. But readers check: a follower each batch before it appends, a client before it uses a record. So a replica is
+A disk may give back other bytes than it took, and report no error. A slow scrub reads all logs now and then
+(`data_plane.disks.scrubber`). Until then readers check: a follower each batch before it appends, a client before it uses a record. So a replica is
 *suspected* in two cases. A follower fetches at one offset over and over although there is something behind it, or the
 bytes at an offset make no batches. A worker then checks what that fetch gets against its checksums. Only what is
 wrong there too is rot; everything else was the follower's own trouble.
@@ -161,7 +161,15 @@ class RottenReplicas:
                 outcome="sound",
             )
             return
-        self._found[TopicIdPartition(log.topic_id, log.partition)] = case = _Case(partition, rot)
+        self.note_rot(partition, rot)
+
+    def note_rot(self, partition: Partition, rot: Rot) -> None:
+        """This replica's bytes are not what was written: give it up, if others are in sync."""
+        log = partition.log
+        replica = TopicIdPartition(log.topic_id, log.partition)
+        if replica in self._found:
+            return
+        self._found[replica] = case = _Case(partition, rot)
         self._broker.log.error(
             "log.rotten",
             topic=log.topic,

@@ -200,6 +200,9 @@ class File(Protocol):
     def read_warm(self, count: int, offset: int) -> bytes | bytearray | None:
         """All `count` bytes at `offset`; None if that would wait for the device, or if the file ends before."""
 
+    def open_past_cache(self) -> UncachedFile:
+        """The file for reads that ask the device itself; blocking, for a worker. Raises `DiskError`."""
+
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
 
@@ -224,6 +227,15 @@ class File(Protocol):
 
     def close(self) -> None:
         """Give up the owner's reference; the descriptor goes with the last pin."""
+
+
+class UncachedFile(Protocol):
+    """A file whose reads come from the device, and leave the page cache to others. For one thread at a time."""
+
+    def pread_into(self, buffer: bytearray | memoryview, offset: int) -> int:
+        """Fill `buffer` from `offset`; the number of bytes read, fewer only at the end of the file."""
+
+    def close(self) -> None: ...
 
 
 class Dir(Protocol):

@@ -25,6 +25,7 @@ from typing import IO
 
 from odradek.env import ports
 from odradek.env.ports import Buffer, DiskError, FileClosed, FileMissing
+from odradek.env.real_uncached_files import RealUncachedFile, open_uncached
 
 _OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 _FILE_MODE = 0o644
@@ -163,6 +164,9 @@ class RealFile:
                 raise self._error("read", error) from error
             got = self.pread_into(buffer, offset)
         return buffer if got == count else None
+
+    def open_past_cache(self) -> RealUncachedFile:
+        return open_uncached(self.directory, self.path, self._inode)
 
     def truncate(self, size: int) -> None:
         if not 0 <= size <= self._size:

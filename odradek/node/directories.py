@@ -13,7 +13,7 @@ from data_plane.log.partition_log import PartitionLog
 from metadata_quorum.config.typed_settings import settings_of
 from metadata_quorum.replica.meta_properties import NotALogDirectory, read_meta_properties
 from odradek.env.ports import Dir, DiskError, Env, Event, FileMissing, Log, TaskGroup
-from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.configuration.node_config import RESERVE_BYTES, NodeConfig
 
 __all__ = ["Directories", "NodeCannotStart"]
 
@@ -86,6 +86,7 @@ class Directories:
             on_offline=self._on_offline,
             on_start_stored=self._on_start_stored,
             buggify=env.buggify,
+            reserve_bytes=self._config.get_int(RESERVE_BYTES),
         )
 
     def _pass_over(self, path: str, error: DiskError | NotALogDirectory) -> None:

@@ -378,6 +378,7 @@ class Node:
             self._tasks.start_soon(log_dir.run_background)
             self._tasks.start_soon(log_dir.run_log_starts, self._env.event)
         broker.cleaner.run()
+        broker.scrubber.run()
         self._tasks.start_soon(broker.timers.run)
         broker.troubles.heartbeat_now = self._tell_controller
         watch = DiskWatch(

@@ -100,6 +100,10 @@ class SimFile:
         data = self.pread(count, offset)
         return data if len(data) == count else None
 
+    def open_past_cache(self) -> SimUncachedFile:
+        self.pin()
+        return SimUncachedFile(self)
+
     def truncate(self, size: int) -> None:
         if not 0 <= size <= len(self._inode.data):
             raise ValueError(f"cannot truncate {self.path} of {len(self._inode.data)} bytes to {size}")
@@ -141,6 +145,21 @@ class SimFile:
 
     def close(self) -> None:
         self.unpin()
+
+
+class SimUncachedFile:
+    """`odradek.env.ports.UncachedFile`: there is no cache, so all reads come from the disk."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: SimFile) -> None:
+        self._file = file
+
+    def pread_into(self, buffer: bytearray | memoryview, offset: int) -> int:
+        return self._file.pread_into(buffer, offset)
+
+    def close(self) -> None:
+        self._file.unpin()
 
 
 class SimDir:

@@ -161,10 +161,14 @@ def test_a_full_disk_is_in_trouble_after_a_while_and_until_there_is_room_enough(
     disk, log_dir = case.disks.disks["a"], case.disks.dirs["a"]
     log_dir.context = attrs.evolve(log_dir.context, clock=case.clock)
 
+    def measure() -> None:
+        log_dir.measure_space()
+        log_dir.judge_room()
+
     def refuse() -> None:
         with pytest.raises(DiskFull):
             append(case.logs["a"], batch())
-        log_dir.measure_space()
+        measure()
 
     disk.capacity_bytes = disk.used_bytes
     refuse()
@@ -175,18 +179,23 @@ def test_a_full_disk_is_in_trouble_after_a_while_and_until_there_is_room_enough(
     assert log_dir.trouble_since_ms == case.clock.wall_ms() - FULL_SECONDS * 1000
     refuse()
     disk.capacity_bytes = disk.used_bytes * 100 // 96
-    log_dir.measure_space()
+    measure()
     case.look(FULL_SECONDS * 10)
     assert log_dir.trouble is Trouble.FULL, "a room of four hundredths is none"
     disk.capacity_bytes = disk.used_bytes
     refuse()
     disk.capacity_bytes = disk.used_bytes * 2
-    log_dir.measure_space()
+    measure()
     case.look(FULL_SECONDS - 1)
     assert log_dir.trouble is Trouble.FULL, "a write was refused just now"
     case.look(1)
     assert (log_dir.trouble, case.changes) == (None, 2)
-    assert case.disks.events() == ["directory.full", "directory.has_room"]
+    reserve = ["directory.reserve_reached", "directory.reserve_left"]
+    assert [each for each in case.disks.events() if each not in reserve] == [
+        "directory.full",
+        "directory.has_room",
+    ]
+    assert [each for each in case.disks.events() if each in reserve] == [*reserve, *reserve]
     assert case.can_append("a")
 
 

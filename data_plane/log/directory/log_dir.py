@@ -40,6 +40,7 @@ from data_plane.log.directory.checkpoints import (
 )
 from data_plane.log.directory.log_dir_background import Background, UpkeepContext
 from data_plane.log.directory.log_starts import RisingStarts
+from data_plane.log.directory.room import ALARM_HOURS, Room
 from data_plane.log.directory.watched_workers import WatchedWorkers
 from data_plane.log.loading import LoadingStopped, LoadOptions, open_partition_log, write_topic_id
 from data_plane.log.log_config import LogConfig
@@ -127,6 +128,9 @@ class LogDir:
         """The room as of the last look. Asking the device itself may block, so code that serves clients reads
         this.
         """
+        self.room = Room(context.reserve_bytes)
+        self._is_alarmed = False
+        """True after the operator has been told that the disk will soon be full."""
         self.workers = WatchedWorkers(lambda: self.context.workers, context.clock)
         self.trouble: Trouble | None = None
         """The reason for which its replicas should not lead, as `data_plane.disks.disk_watch` judges it."""
@@ -203,6 +207,7 @@ class LogDir:
         except DiskError as error:
             self.disk_failed(error)
             return
+        self.judge_room()
         self._is_loaded = True
         known = (*self._recovery_points, *self._log_starts, *self._first_dirty, *self.high_watermarks)
         self._gone.update(key for key in known if key not in self.logs)
@@ -349,6 +354,7 @@ class LogDir:
     def adopt(self, log: PartitionLog) -> None:
         """Take a log that `make_log` has made into service."""
         self._entry_is_dirty = True
+        log.home.set_short(self.room.is_short)
         self.logs[TopicPartition(log.topic, log.partition)] = log
 
     def expect(
@@ -617,6 +623,32 @@ class LogDir:
         """Ask the device for its room (blocking). Raises `DiskError`."""
         self.space = DiskSpace(self.directory.total_bytes(), self.directory.free_bytes())
 
+    def judge_room(self) -> None:
+        """Judge the room as last measured (on the loop): refuse records, or take them again, and tell the operator."""
+        room, now = self.room, self.context.clock.monotonic()
+        if room.note(now, *self.space):
+            for log in self.logs.values():
+                log.home.set_short(room.is_short)
+            told = {"free_bytes": room.free_bytes, "reserve_bytes": room.reserve_bytes}
+            if room.is_short:
+                self.context.log.warning("directory.reserve_reached", directory=self.path, **told)
+            else:
+                self.context.log.warning("directory.reserve_left", directory=self.path, **told)
+        if room.is_short and self.full_since is None:
+            self.full_since = self.refused_at = now
+        hours = room.hours_left
+        if hours is None or hours >= 2 * ALARM_HOURS:
+            self._is_alarmed = False
+        elif hours < ALARM_HOURS and not self._is_alarmed and not room.is_short:
+            self._is_alarmed = True
+            self.context.log.warning(
+                "directory.filling",
+                directory=self.path,
+                hours_left=round(hours, 1),
+                free_bytes=room.free_bytes,
+                bytes_per_hour=round(room.fill_bytes_per_second * 3600),
+            )
+
     def statistics(self) -> dict[str, Any]:
         """Figures for the console and the metrics."""
         return {
@@ -628,6 +660,10 @@ class LogDir:
             "size_bytes": sum(log.size_bytes for log in self.logs.values()),
             "total_bytes": self.space.total_bytes,
             "free_bytes": self.space.free_bytes,
+            "reserve_bytes": self.room.reserve_bytes,
+            "is_short": self.room.is_short,
+            "fill_bytes_per_second": self.room.fill_bytes_per_second,
+            "hours_left": -1.0 if self.room.hours_left is None else self.room.hours_left,
             **self.background.statistics(),
         }
 

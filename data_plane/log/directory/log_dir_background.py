@@ -17,6 +17,7 @@ import attrs
 
 from data_plane.log.directory.checkpoints import CLEANER_FILE, HIGH_WATERMARK_FILE
 from data_plane.log.directory.log_starts import LogStarts, RisingStarts
+from data_plane.log.directory.room import Room
 from data_plane.log.directory.watched_workers import WatchedWorkers
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.segments.segment import remove_if_present, write_whole
@@ -35,6 +36,8 @@ from odradek.env.ports import (
 from wire.topic_partition import TopicPartition
 
 _TICK_SECONDS = 1.0
+_SHORT_RETENTION_MS = 10_000
+"""Retention is applied so often while only the reserve of the disk is left."""
 
 
 @attrs.frozen(kw_only=True)
@@ -55,6 +58,8 @@ class UpkeepContext:
     """Every log with unsynced data is flushed once in this time, so that recovery stays short."""
     space_interval_ms: int = 10_000
     """The age at which the figures of the device's room are read anew."""
+    reserve_bytes: int = -1
+    """The room that records leave alone; negative: a hundredth of the device, at most 1 GiB."""
     buggify: Callable[[str], bool] = never
     index_idle_ms: int = 600_000
     """Indexes and descriptors of inactive segments that nobody used for this long are dropped."""
@@ -69,6 +74,7 @@ class LookedAfter(Protocol):
     flush_failure: DiskError | None
     """The error of a flush in a worker, with which the directory goes offline."""
     full_since: float | None
+    room: Room
 
     @property
     def context(self) -> UpkeepContext: ...
@@ -85,6 +91,8 @@ class LookedAfter(Protocol):
     def disk_refused(self, error: DiskRefused) -> None: ...
 
     def measure_space(self) -> None: ...
+
+    def judge_room(self) -> None: ...
 
     def write_recovery_points(self) -> None: ...
 
@@ -160,7 +168,7 @@ class Background:
         if context.buggify("log.early_roll"):
             self._roll_early()
         await self._flush(now_ms)
-        if self._is_due("retention", context.retention_check_interval_ms, now_ms):
+        if self._retention_is_due(now_ms):
             await self._apply_retention()
         if self._is_due("producers", context.producer_id_expiration_check_interval_ms, now_ms):
             self._expire_producers(now_ms)
@@ -176,9 +184,10 @@ class Background:
         if self.cleaner_offsets_moved:
             self.cleaner_offsets_moved = False
             await self._write(CLEANER_FILE, self._log_dir.first_dirty_offsets)
-        is_full = self._log_dir.full_since is not None
-        if self._is_due("space", context.space_interval_ms, now_ms) or is_full:
+        measures_often = self._log_dir.full_since is not None or self._log_dir.room.is_near
+        if self._is_due("space", context.space_interval_ms, now_ms) or measures_often:
             await self._log_dir.workers.run(self._log_dir.measure_space)
+            self._log_dir.judge_room()
         await self._remove_doomed(now_ms)
 
     def _give_up_descriptors(self) -> None:
@@ -194,6 +203,12 @@ class Background:
             if not log.offline and not log.is_closed:
                 with suppress(DiskRefused):
                     log.roll(self._log_dir.context.clock.wall_ms())
+
+    def _retention_is_due(self, now_ms: int) -> bool:
+        """True if old segments are to go now: more often while they may be the way to more room."""
+        is_due = self._is_due("retention", self._log_dir.context.retention_check_interval_ms, now_ms)
+        often = self._is_due("retention_when_short", _SHORT_RETENTION_MS, now_ms)
+        return is_due or (often and self._log_dir.room.is_short)
 
     def _is_due(self, task: str, interval_ms: int, now_ms: int) -> bool:
         """True once per interval; the first time an interval after the start."""

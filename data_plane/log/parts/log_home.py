@@ -9,19 +9,29 @@ A failed operation takes the log, and its directory, offline. Some failures do n
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from data_plane.log.log_types import LogOwner
 from data_plane.log.segments.segment import remove_if_present
-from odradek.env.ports import Dir, DiskError, DiskRefused, FileClosed, FileMissing, ResourcesShort
+from odradek.env.ports import Dir, DiskError, DiskFull, DiskRefused, FileClosed, FileMissing, ResourcesShort
 from wire.errors import ErrorCode, KafkaError
 
 
 class LogHome:
     """The facts that all parts of a log share. `owner` is None for a log without a log directory around it."""
 
-    __slots__ = ("directory", "is_closed", "offline", "owner", "partition", "topic")
+    __slots__ = (
+        "directory",
+        "is_closed",
+        "is_short",
+        "offline",
+        "owner",
+        "partition",
+        "refuses_appends",
+        "topic",
+    )
 
     def __init__(self, directory: Dir, topic: str, partition: int, owner: LogOwner | None) -> None:
         self.directory = directory
@@ -32,6 +42,10 @@ class LogHome:
         """True while appends and reads are refused: after a failure, while the device hangs, or after the log's
         end.
         """
+        self.is_short = False
+        """True while only the reserve of the disk is left (`data_plane.log.directory.room`)."""
+        self.refuses_appends = False
+        """True while `check_append` has a reason to refuse one: an append looks at this alone."""
         self.is_closed = False
 
     def __str__(self) -> str:
@@ -39,17 +53,37 @@ class LogHome:
 
     # --- whether it works
 
+    def _set_offline(self, is_offline: bool) -> None:
+        self.offline = is_offline
+        self.refuses_appends = is_offline or self.is_short
+
+    def set_short(self, is_short: bool) -> None:
+        """Refuse records while only the reserve of the disk is left, or end that."""
+        self.is_short = is_short
+        self.refuses_appends = self.offline or is_short
+
+    def check_append(self, *, may_use_reserve: bool) -> None:
+        """Raise `KafkaError` KAFKA_STORAGE_ERROR while offline, `DiskFull` for what must leave the reserve alone."""
+        if self.offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
+        if self.is_short and not may_use_reserve:
+            path = self.directory.path
+            error = DiskFull(path, path, "append", errno.ENOSPC, "only the reserve of the disk is left")
+            self.refused(error)
+            raise error
+
     def stall(self) -> None:
         """Refuse appends and reads until `resume`: the device does not answer."""
-        self.offline = True
+        self._set_offline(True)
 
     def resume(self) -> None:
         """End a stall, unless the log was closed meanwhile."""
-        self.offline = self.is_closed
+        self._set_offline(self.is_closed)
 
     def close(self) -> None:
         """End appends and reads for good."""
-        self.offline = self.is_closed = True
+        self.is_closed = True
+        self._set_offline(True)
 
     # --- failures
 
@@ -74,7 +108,7 @@ class LogHome:
     def failed_in_worker(self, error: DiskError) -> None:
         """Do what `failed` does; the directory goes offline on the loop, at its next look."""
         if not self._is_harmless(error):
-            self.offline = True
+            self._set_offline(True)
             if self.owner is not None:
                 self.owner.flush_failed(error)
 
@@ -85,7 +119,7 @@ class LogHome:
 
     def give_up(self, error: DiskError) -> None:
         """Take the log and its directory offline."""
-        self.offline = True
+        self._set_offline(True)
         if self.owner is not None:
             self.owner.disk_failed(error)
 

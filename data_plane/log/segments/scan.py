@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from crc32c import crc32c
 
-from odradek.env.ports import File
+from odradek.env.ports import File, UncachedFile
 from wire.batches.batch_header import CRC_START, HEADER, HEADER_SIZE, MAGIC, SIZE_PREFIX, BatchHeader
 
 RECOVERY_CHUNK_BYTES = 4 << 20
@@ -32,7 +32,7 @@ class SegmentScan:
 
     def __init__(
         self,
-        file: File,
+        file: File | UncachedFile,
         position: int,
         end: int,
         next_offset: int,

@@ -61,6 +61,10 @@ START_WITHOUT_ACLS = "odradek.start.without.acls"
 DISK_HUNG = "odradek.disk.hung.ms"
 DISK_FULL = "odradek.disk.full.ms"
 """Our own keys: how long a disk may be silent, or full, until it gives up its leaderships."""
+RESERVE_BYTES = "odradek.log.dir.reserve.bytes"
+"""Our own key: the room of each disk that records leave alone; -1: a hundredth of it, at most 1 GiB."""
+SCRUB_INTERVAL = "odradek.scrub.interval.ms"
+"""Our own key: each log is read once in so long, in search of silent rot; 0: never."""
 CLEANER_THREADS_PER_DISK = "odradek.log.cleaner.threads.per.disk"
 """Our own key: how many logs of one disk may be cleaned at a time."""
 TRANSACTIONAL_IDS = "odradek.transactional.ids.max.per.partition"
@@ -76,6 +80,8 @@ OWN_DEFS: dict[str, ConfigDef] = {
         (START_WITHOUT_ACLS, "boolean", "false", ""),
         (DISK_HUNG, "long", "15000", "[1,...,9999999999]"),
         (DISK_FULL, "long", "5000", "[1,...,9999999999]"),
+        (RESERVE_BYTES, "long", "-1", "[-1,...]"),
+        (SCRUB_INTERVAL, "long", "604800000", "[0,...]"),
         (CLEANER_THREADS_PER_DISK, "int", "1", "[1,...]"),
         (TRANSACTIONAL_IDS, "int", "100000", "[1,...]"),
         (SCRAM_SECRET, "password", "", ""),

@@ -16,7 +16,12 @@ from metadata_quorum.replica.snapshots import SnapshotSettings
 from metadata_quorum.replica.wire_messages import Endpoint
 from metadata_quorum.service import MetadataSettings
 from odradek.node.broker_lifecycle import LifecycleSettings
-from odradek.node.configuration.node_config import CLEANER_THREADS_PER_DISK, TRANSACTIONAL_IDS, NodeConfig
+from odradek.node.configuration.node_config import (
+    CLEANER_THREADS_PER_DISK,
+    SCRUB_INTERVAL,
+    TRANSACTIONAL_IDS,
+    NodeConfig,
+)
 from odradek.node.connections.listener_settings import SEND_BUFFER_BYTES, ListenerSettings
 from wire.structure import Message
 
@@ -47,6 +52,7 @@ def broker_settings(config: NodeConfig, cluster_id: str) -> BrokerSettings:
         config_layers=layers,
         release=config.release,
         token_secrets=config.token_secrets,
+        scrub_interval_ms=config.get_int(SCRUB_INTERVAL),
         cleaner_threads_per_disk=config.get_int(CLEANER_THREADS_PER_DISK),
     )
 

@@ -305,6 +305,9 @@ def _directories(page: MetricsText, broker: Broker) -> None:
     page.gauge("odradek_directory_stalled", "1 while the device does not answer and its logs refuse, else 0.")
     for path, statistics in figures.items():
         page.sample(int(statistics["is_stalled"]), directory=path)
+    page.gauge("odradek_directory_short", "1 while only the reserve is left and records are refused, else 0.")
+    for path, statistics in figures.items():
+        page.sample(int(statistics["is_short"]), directory=path)
     for trouble, described in (
         (Trouble.HUNG, "1 while the device does not answer and others should lead in its stead, else 0."),
         (Trouble.FULL, "1 while the device has no room and others should lead in its stead, else 0."),
@@ -316,12 +319,33 @@ def _directories(page: MetricsText, broker: Broker) -> None:
         ("logs", "Logs in the directory."),
         ("size_bytes", "Bytes of segments in the directory."),
         ("free_bytes", "Room left on the device, as of the last look; -1: not known."),
+        ("reserve_bytes", "Room of the device that records leave alone."),
+        ("fill_bytes_per_second", "The rate at which the room has gone in the last hour."),
+        ("hours_left", "Hours until only the reserve is left, at that rate; -1: the disk does not fill."),
         ("files_to_remove", "Files of removed segments that are still on disk."),
         ("directories_to_remove", "Deleted partitions that are still on disk."),
     ):
         page.gauge(f"odradek_directory_{field}", described)
         for path, statistics in figures.items():
             page.sample(statistics.get(field, -1), directory=path)
+    scrubs = broker.scrubber.statistics()
+    for field, described in (
+        ("progress", "The share of logs that the scrub's round is done with; 1 between rounds."),
+        (
+            "ended_ms",
+            "The end of the scrub's last whole round, in milliseconds since 1970; -1: there was none.",
+        ),
+    ):
+        page.gauge(f"odradek_directory_scrub_{field}", described)
+        for path, statistics in scrubs.items():
+            page.sample(statistics[field], directory=path)
+    for field, described in (
+        ("bytes", "Bytes that the scrub has read."),
+        ("rotten", "Logs in which the scrub has found rot."),
+    ):
+        page.counter(f"odradek_directory_scrub_{field}_total", described)
+        for path, statistics in scrubs.items():
+            page.sample(statistics[field], directory=path)
     for field, described in (
         ("flushes", "Flushes of logs."),
         ("segments_removed", "Segments removed by retention."),

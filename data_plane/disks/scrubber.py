@@ -1,0 +1,257 @@
+"""Searches the logs of a broker for silent rot: each is read once per `odradek.scrub.interval.ms`. PORTED.
+
+Theory of operation
+-------------------
+A disk may give back other bytes than it took. Readers check what they ask for
+(`data_plane.replication.rotten_replicas`), and all else stays unchecked. So each disk has a task that reads all
+of its logs, one after the other, past the page cache (`data_plane.log.directory.scrub`).
+
+* **Slow on purpose.** The rate follows from the bytes there and the interval, so that a round takes most of an
+  interval. It is at least `BYTES_PER_SECOND_MIN`.
+* **A round survives a restart.** A checkpoint in the directory says where it is, as of a minute ago.
+* **Findings** go the way of every rotten replica: it is replaced if others are in sync, else it stays and is
+  reported. A finding that a truncation or deletion has overtaken is none.
+* A disk that is hung, offline or closing is left alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Protocol
+
+import attrs
+
+from data_plane.log.directory.log_dir import LogDir
+from data_plane.log.directory.scrub import CHUNK_BYTES, SegmentScrub, segment_scrub
+from data_plane.log.partition_log import PartitionLog
+from data_plane.log.rot import Rot
+from data_plane.ports import BrokerHost
+from data_plane.replication.hosted_topics import HostedTopics
+from data_plane.replication.partition import Partition
+from odradek.env.ports import DiskError, DiskRefused, FileMissing, TaskGroup
+from wire.disk_troubles import Trouble
+from wire.topic_partition import TopicPartition
+
+CHECKPOINT_FILE = "odradek-scrub-checkpoint"
+CHECKPOINT_SECONDS = 60.0
+BYTES_PER_SECOND_MIN = 1 << 20
+FIRST_ROUND_SECONDS = 3600.0
+"""A directory without a checkpoint waits so long for its first round: a start has better things to read."""
+_HASTE = 1.25
+"""A round is planned to take four fifths of an interval."""
+_LOOK_SECONDS = 10.0
+
+
+@attrs.define
+class ScrubState:
+    """Progress and findings in one directory. Times are of the wall clock, in milliseconds."""
+
+    began_ms: int = -1
+    """The begin of the round under way; -1 between rounds."""
+    ended_ms: int = -1
+    """The end of the last whole round; -1 if there was none."""
+    after: TopicPartition | None = None
+    """The last log that this round is done with."""
+    bytes_read: int = 0
+    """Since the start."""
+    logs_done: int = 0
+    """Logs of this round that were read since the start."""
+    rotten: int = 0
+    """Rotten logs that were found since the start."""
+
+    def text(self) -> bytes:
+        """The checkpoint, as JSON."""
+        after = None if self.after is None else list(self.after)
+        return json.dumps({"began_ms": self.began_ms, "ended_ms": self.ended_ms, "after": after}).encode()
+
+    def load(self, text: bytes) -> None:
+        """Take over a checkpoint. One that makes no sense is passed over: a round begins."""
+        try:
+            told = json.loads(text)
+            began_ms, ended_ms, after = int(told["began_ms"]), int(told["ended_ms"]), told["after"]
+            self.after = None if after is None else TopicPartition(str(after[0]), int(after[1]))
+        except (ValueError, KeyError, TypeError, IndexError):
+            return
+        self.began_ms, self.ended_ms = began_ms, ended_ms
+
+
+class RotSink(Protocol):
+    """The receiver of what a scrub finds."""
+
+    def note_rot(self, partition: Partition, rot: Rot) -> None:
+        """This replica's bytes are not what was written."""
+
+
+class ScrubHost(BrokerHost, Protocol):
+    """The part of its broker that a scrubber uses."""
+
+    @property
+    def log_dirs(self) -> Sequence[LogDir]: ...
+
+    @property
+    def hosted(self) -> HostedTopics: ...
+
+    @property
+    def tasks(self) -> TaskGroup: ...
+
+
+class Scrubber:
+    """The scrub of all directories of one broker."""
+
+    def __init__(self, broker: ScrubHost, sink: RotSink, interval_ms: int) -> None:
+        """`interval_ms` 0: no scrub."""
+        self._broker = broker
+        self._sink = sink
+        self._interval_ms = interval_ms
+        self._is_stopped = False
+        self.states = {log_dir.path: ScrubState() for log_dir in broker.log_dirs}
+
+    def run(self) -> None:
+        """Start a task for each directory."""
+        if self._interval_ms > 0:
+            for log_dir in self._broker.log_dirs:
+                self._broker.tasks.start_soon(self._run_directory, log_dir)
+
+    def stop(self) -> None:
+        """End all scrubs: the directories are about to be closed."""
+        self._is_stopped = True
+
+    def statistics(self) -> dict[str, dict[str, float]]:
+        """Figures by directory. `progress` is the share of logs that the round under way is done with, else 1 or 0."""
+        return {log_dir.path: self._figures(log_dir) for log_dir in self._broker.log_dirs}
+
+    def _figures(self, log_dir: LogDir) -> dict[str, float]:
+        state = self.states[log_dir.path]
+        progress = float(state.ended_ms >= 0)
+        if state.began_ms >= 0:
+            after = state.after
+            done = 0 if after is None else sum(key <= after for key in log_dir.logs)
+            progress = done / max(1, len(log_dir.logs))
+        return {
+            "progress": progress,
+            "ended_ms": state.ended_ms,
+            "bytes": state.bytes_read,
+            "rotten": state.rotten,
+        }
+
+    # -- a directory
+
+    def _is_over(self, log_dir: LogDir) -> bool:
+        return self._is_stopped or not log_dir.is_served
+
+    async def _rest(self, log_dir: LogDir, until: float) -> None:
+        """Sleep until then (monotonic seconds), or until the scrub is over."""
+        clock = self._broker.clock
+        while not self._is_over(log_dir) and (now := clock.monotonic()) < until:
+            await clock.sleep_until(min(until, now + _LOOK_SECONDS))
+
+    async def _run_directory(self, log_dir: LogDir) -> None:
+        clock, state = self._broker.clock, self.states[log_dir.path]
+        try:
+            state.load(await log_dir.workers.run(log_dir.directory.read_bytes, CHECKPOINT_FILE))
+        except FileMissing:
+            state.ended_ms = -1
+        except DiskError as error:
+            log_dir.disk_failed_unless_refused(error)
+        interval_seconds = self._interval_ms / 1000
+        if state.began_ms < 0 and state.ended_ms < 0:
+            await self._rest(log_dir, clock.monotonic() + min(interval_seconds, FIRST_ROUND_SECONDS))
+        while not self._is_over(log_dir):
+            if state.began_ms < 0:
+                # A wall clock that was set back makes nobody wait longer than an interval.
+                since_ms = max(0, clock.wall_ms() - state.ended_ms)
+                if state.ended_ms >= 0 and since_ms < self._interval_ms:
+                    await self._rest(log_dir, clock.monotonic() + (self._interval_ms - since_ms) / 1000)
+                    if self._is_over(log_dir):
+                        return
+                state.began_ms, state.after = clock.wall_ms(), None
+            await self._round(log_dir, state)
+
+    async def _round(self, log_dir: LogDir, state: ScrubState) -> None:
+        """Read every log that this round has not read yet."""
+        clock = self._broker.clock
+        state.logs_done = 0
+        told_at = clock.monotonic()
+        for key in sorted(log_dir.logs):
+            if state.after is not None and key <= state.after:
+                continue
+            log = log_dir.logs.get(key)
+            if log is not None:
+                await self._scrub_log(log_dir, log, state)
+            if self._is_over(log_dir):
+                return
+            state.after = key
+            state.logs_done += 1
+            if clock.monotonic() >= told_at + CHECKPOINT_SECONDS:
+                told_at = clock.monotonic()
+                await self._store(log_dir, state)
+        state.began_ms, state.ended_ms, state.after = -1, clock.wall_ms(), None
+        self._broker.log.info(
+            "scrub.ended",
+            directory=log_dir.path,
+            logs=state.logs_done,
+            rotten=state.rotten,
+            bytes=state.bytes_read,
+        )
+        await self._store(log_dir, state)
+
+    async def _store(self, log_dir: LogDir, state: ScrubState) -> None:
+        try:
+            await log_dir.workers.run(log_dir.directory.write_atomic, CHECKPOINT_FILE, state.text())
+        except DiskError as error:
+            log_dir.disk_failed_unless_refused(error)
+
+    def _bytes_per_second(self, log_dir: LogDir) -> float:
+        there = sum(log.size_bytes for log in log_dir.logs.values())
+        return max(BYTES_PER_SECOND_MIN, _HASTE * there * 1000 / self._interval_ms)
+
+    async def _scrub_log(self, log_dir: LogDir, log: PartitionLog, state: ScrubState) -> None:
+        offset = 0
+        while not self._is_over(log_dir) and not log.is_closed:
+            if log.offline or log_dir.trouble is Trouble.HUNG:
+                await self._rest(log_dir, self._broker.clock.monotonic() + _LOOK_SECONDS)
+                continue
+            try:
+                piece = segment_scrub(log, offset)
+            except DiskError as error:
+                log.home.failed(error)
+                return
+            if piece is None:
+                return
+            offset = piece.base_offset + 1
+            truncations = log.truncations
+            try:
+                rot = await self._scrub_segment(log_dir, piece, state)
+            except (FileMissing, DiskRefused):
+                # The segment went, or descriptors are short: the next round comes.
+                continue
+            except DiskError as error:
+                log.home.failed(error)
+                return
+            if rot is not None and truncations == log.truncations and not log.is_closed:
+                self._report(log, rot, state)
+                return
+
+    async def _scrub_segment(self, log_dir: LogDir, piece: SegmentScrub, state: ScrubState) -> Rot | None:
+        """Read one segment at the pace that the interval allows. The first damage; raises `DiskError`."""
+        clock, workers = self._broker.clock, log_dir.workers
+        buffer = bytearray(min(CHUNK_BYTES, max(piece.end, 1)))
+        rate = self._bytes_per_second(log_dir)
+        try:
+            while not piece.is_done and not self._is_over(log_dir):
+                begin, began_at = piece.position, clock.monotonic()
+                rot = await workers.run(piece.check_chunk, buffer)
+                state.bytes_read += piece.position - begin
+                if rot is not None:
+                    return rot
+                await self._rest(log_dir, began_at + (piece.position - begin) / rate)
+        finally:
+            piece.close()
+        return None
+
+    def _report(self, log: PartitionLog, rot: Rot, state: ScrubState) -> None:
+        partition = self._broker.hosted.partition(log.topic, log.partition)
+        if partition is not None and partition.log is log:
+            state.rotten += 1
+            self._sink.note_rot(partition, rot)

@@ -1,0 +1,101 @@
+"""The room of one disk: the reserve that records must leave alone, and how soon the disk will be full. PURE.
+
+Records of clients and of leaders stop where only the reserve (`odradek.log.dir.reserve.bytes`) is left. All else goes
+on: metadata, deletes, retention, compaction, checkpoints, coordinators. They need
+room themselves before they can free the disk.
+
+The room is measured, at least once a second when little is left. Writes between two looks may take a part of the
+reserve, so the fill since the last look counts as if it came once more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+RESERVE_BYTES_MAX = 1 << 30
+RESERVE_SHARE = 100
+"""The default reserve: one part of the device in so many, at most `RESERVE_BYTES_MAX`."""
+_CONFIGURED_SHARE_MAX = 2
+"""A configured reserve counts up to half of the device: a larger one would refuse everything for ever."""
+_RESUME_SHARE = 8
+"""Records are taken again when the room exceeds the reserve by one part in so many."""
+_NEAR_FACTOR = 4
+TREND_SECONDS = 3600.0
+_SAMPLE_SECONDS = 10.0
+_TREND_SECONDS_MIN = 60.0
+ALARM_HOURS = 24.0
+"""With less than so many hours left the operator is told."""
+
+
+class Room:
+    """The reserve of one directory's device, and the trend of its room."""
+
+    __slots__ = ("_growth", "_reserve_bytes", "_samples", "free_bytes", "is_short", "total_bytes")
+
+    def __init__(self, reserve_bytes: int = -1) -> None:
+        """`reserve_bytes` as configured; negative: a hundredth of the device, at most 1 GiB."""
+        self._reserve_bytes = reserve_bytes
+        self._samples: deque[tuple[float, int]] = deque()
+        self._growth = 0
+        self.total_bytes = self.free_bytes = -1
+        self.is_short = False
+        """True while records are refused because only the reserve is left."""
+
+    @property
+    def reserve_bytes(self) -> int:
+        """The bytes that records leave alone; 0 while the device is unknown."""
+        if self.total_bytes < 0:
+            return 0
+        if self._reserve_bytes < 0:
+            return min(RESERVE_BYTES_MAX, self.total_bytes // RESERVE_SHARE)
+        return min(self._reserve_bytes, self.total_bytes // _CONFIGURED_SHARE_MAX)
+
+    @property
+    def is_near(self) -> bool:
+        """True if so little room is left that it should be measured at every look."""
+        reserve = self.reserve_bytes
+        return self.free_bytes >= 0 and self.free_bytes < reserve * _NEAR_FACTOR + 2 * self._growth
+
+    def note(self, now: float, total_bytes: int, free_bytes: int) -> bool:
+        """Take over a measurement at monotonic seconds `now`. True if `is_short` has changed."""
+        before = self.free_bytes
+        self._growth = max(0, before - free_bytes) if before >= 0 else 0
+        self.total_bytes, self.free_bytes = total_bytes, free_bytes
+        self._sample(now, free_bytes)
+        reserve = self.reserve_bytes
+        was_short = self.is_short
+        if was_short:
+            self.is_short = free_bytes <= reserve + reserve // _RESUME_SHARE and reserve > 0
+        else:
+            # The next look comes after as much again, so the reserve begins that much earlier. A burst from far
+            # away is no reason to refuse: at most the reserve itself is added.
+            self.is_short = (
+                free_bytes <= reserve + min(self._growth, reserve // _RESUME_SHARE) and reserve > 0
+            )
+        return self.is_short is not was_short
+
+    def _sample(self, now: float, free_bytes: int) -> None:
+        samples = self._samples
+        if not samples or now >= samples[-1][0] + _SAMPLE_SECONDS:
+            samples.append((now, free_bytes))
+        while len(samples) > 1 and samples[0][0] < now - TREND_SECONDS:
+            samples.popleft()
+
+    @property
+    def fill_bytes_per_second(self) -> float:
+        """The rate at which the room has gone in the last hour; 0 if it has grown, or was watched for less than a minute."""
+        samples = self._samples
+        seconds = samples[-1][0] - samples[0][0] if samples else 0.0
+        if seconds < _TREND_SECONDS_MIN:
+            return 0.0
+        return max(0.0, (samples[0][1] - samples[-1][1]) / seconds)
+
+    @property
+    def hours_left(self) -> float | None:
+        """Hours until only the reserve is left, at the rate of the last hour; None if the disk does not fill."""
+        rate = self.fill_bytes_per_second
+        if self.is_short:
+            return 0.0
+        if rate <= 0.0:
+            return None
+        return max(0, self.free_bytes - self.reserve_bytes) / rate / 3600

@@ -1,0 +1,79 @@
+"""A scrub of one log: its segments read past the page cache, and each batch checked against its checksum.
+
+The checksum alone is the judge. Compacted replicas differ in bytes and are all sound, so no comparison with others
+could tell. Only bytes that are on the device are read: finished segments, and the active one while it is synced.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from data_plane.log.partition_log import PartitionLog
+from data_plane.log.rot import Rot
+from data_plane.log.segments.scan import SegmentScan
+from odradek.env.ports import File, UncachedFile
+
+CHUNK_BYTES = 4 << 20
+
+
+@attrs.define(eq=False)
+class SegmentScrub:
+    """The scrub of one segment, up to `end`. `file` is pinned until `close`."""
+
+    file: File
+    base_offset: int
+    end: int
+    position: int = 0
+    next_offset: int = attrs.field(init=False)
+    _reader: UncachedFile | None = attrs.field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        self.next_offset = self.base_offset
+
+    @property
+    def is_done(self) -> bool:
+        return self.position >= self.end
+
+    def check_chunk(self, buffer: bytearray) -> Rot | None:
+        """Check the next few batches, about as much as `buffer` holds (blocking). The first damage; raises `DiskError`."""
+        if self._reader is None:
+            self._reader = self.file.open_past_cache()
+        scan = SegmentScan(
+            self._reader, self.position, self.end, self.next_offset, check_crc=True, buffer=buffer
+        )
+        stop_at = self.position + len(buffer)
+        for _ in scan:
+            if scan.position >= stop_at:
+                break
+        self.position, self.next_offset = scan.position, scan.next_offset
+        if self.is_done or scan.damage is not None:
+            # Here, in the worker: the last descriptor of a large removed file takes long to close.
+            self._close_reader()
+        if scan.damage is None:
+            return None
+        return Rot(self.file.path, scan.position, scan.next_offset, scan.damage)
+
+    def close(self) -> None:
+        """Give up the file."""
+        self._close_reader()
+        self.file.unpin()
+
+    def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+
+def segment_scrub(log: PartitionLog, from_offset: int) -> SegmentScrub | None:
+    """The scrub of the first segment that begins at `from_offset` or later; None at the log's end (on the loop).
+
+    Raises `DiskError`.
+    """
+    for segment in log.segments:
+        if segment.base_offset < from_offset or not segment.size:
+            continue
+        if segment.is_active and log.recovery_point < log.log_end_offset:
+            # What is not synced yet is in memory alone, and its time comes with the next round.
+            return None
+        return SegmentScrub(segment.pinned_file(), segment.base_offset, segment.size)
+    return None

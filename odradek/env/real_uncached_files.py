@@ -1,0 +1,86 @@
+"""Reads that ask the device itself, past the page cache (SHELL, Linux).
+
+A search for silent rot must see what the device has now. The page cache may hold what was once written, and it serves
+readers of newer records. So the file is opened with O_DIRECT (open(2)): reads neither use nor fill the cache. Where a
+file system has no such reads, the cached pages of a range are dropped before it is read (posix_fadvise(2)). These then
+come from the device too, but leave the cache cold for others.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+
+from odradek.env import ports
+from odradek.env.ports import DiskError, FileMissing
+
+_ALIGNMENT_BYTES = 4096
+"""The largest block that devices ask for in common use."""
+_BUFFER_BYTES = 1 << 20
+
+
+class RealUncachedFile:
+    """`odradek.env.ports.UncachedFile` over a descriptor of its own."""
+
+    __slots__ = ("_buffer", "_directory", "_fd", "_is_direct", "_path")
+
+    def __init__(self, directory: str, path: str, fd: int, *, is_direct: bool) -> None:
+        self._directory = directory
+        self._path = path
+        self._fd = fd
+        self._is_direct = is_direct
+        # Of its own pages, so it begins where the device wants it.
+        self._buffer = mmap.mmap(-1, _BUFFER_BYTES)
+
+    def pread_into(self, buffer: bytearray | memoryview, offset: int) -> int:
+        wanted, count = memoryview(buffer), 0
+        try:
+            while count < len(wanted):
+                at = offset + count
+                start = at - at % _ALIGNMENT_BYTES
+                got = self._read_block(start) - (at - start)
+                if got <= 0:
+                    break
+                got = min(got, len(wanted) - count)
+                wanted[count : count + got] = memoryview(self._buffer)[at - start : at - start + got]
+                count += got
+        except OSError as error:
+            raise _error(self._directory, self._path, "read", error) from error
+        return count
+
+    def _read_block(self, start: int) -> int:
+        """Fill the buffer from an aligned position; the number of bytes read."""
+        if not self._is_direct:
+            os.posix_fadvise(self._fd, start, _BUFFER_BYTES, os.POSIX_FADV_DONTNEED)
+        return os.preadv(self._fd, (self._buffer,), start)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+            self._buffer.close()
+
+
+def open_uncached(directory: str, path: str, inode: int) -> RealUncachedFile:
+    """The file at `path`, if it is still this one. Raises `FileMissing`, `DiskError`."""
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    is_direct = True
+    try:
+        try:
+            fd = os.open(path, flags | os.O_DIRECT)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            is_direct = False
+            fd = os.open(path, flags)
+        if os.fstat(fd).st_ino != inode:
+            os.close(fd)
+            raise FileMissing(directory, path, "open", errno.ENOENT, "another file has this name")
+    except OSError as error:
+        raise _error(directory, path, "open", error) from error
+    return RealUncachedFile(directory, path, fd, is_direct=is_direct)
+
+
+def _error(directory: str, path: str, operation: str, error: OSError) -> DiskError:
+    return ports.disk_error(directory, path, operation, error.errno or 0, error.strerror or str(error))

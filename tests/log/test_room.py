@@ -1,0 +1,141 @@
+"""The reserve of a disk: records stop before it, everything that can free room goes on; and how soon a disk is full."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import attrs
+import pytest
+import trio
+
+from data_plane.log.directory.log_dir import LogDir
+from data_plane.log.directory.room import ALARM_HOURS, RESERVE_BYTES_MAX, Room
+from data_plane.log.log_types import Origin
+from data_plane.log.partition_log import PartitionLog
+from odradek.env.ports import DiskFull
+from tests.broker.test_replica_placement import CONFIG, TOPIC_ID, Disks
+from tests.log.support import NOW_MS, ManualClock, append, batch
+
+GIB = 1 << 30
+
+
+def test_the_reserve_is_a_hundredth_at_most_one_gibibyte_or_what_the_key_says() -> None:
+    """A configured reserve counts up to half of the device."""
+    room = Room()
+    assert room.reserve_bytes == 0
+    room.note(0.0, 10 * GIB, 5 * GIB)
+    assert room.reserve_bytes == 10 * GIB // 100
+    room.note(1.0, 1000 * GIB, 5 * GIB)
+    assert room.reserve_bytes == RESERVE_BYTES_MAX
+    told, greedy, none = Room(3 * GIB), Room(9 * GIB), Room(0)
+    for each in (told, greedy, none):
+        each.note(0.0, 10 * GIB, 0)
+    assert (told.reserve_bytes, greedy.reserve_bytes, none.reserve_bytes) == (3 * GIB, 5 * GIB, 0)
+    assert (told.is_short, greedy.is_short, none.is_short) == (True, True, False)
+
+
+def test_a_room_on_the_brink_does_not_flutter() -> None:
+    """Short at the reserve; no longer only with an eighth more."""
+    room = Room(8_000)
+    assert not room.note(0.0, 100_000, 8_001)
+    assert room.note(1.0, 100_000, 8_000)
+    assert not room.note(2.0, 100_000, 9_000)
+    assert room.note(3.0, 100_000, 9_001)
+    assert not room.is_short
+
+
+def test_the_hours_left_follow_the_rate_of_the_last_hour() -> None:
+    """Unknown for a minute; then room above the reserve by the rate; none when the room grows again."""
+    room = Room(10_000)
+    room.note(0.0, 10_000_000, 1_000_000)
+    room.note(30.0, 10_000_000, 997_000)
+    assert room.hours_left is None
+    room.note(100.0, 10_000_000, 990_000)
+    assert room.fill_bytes_per_second == 100.0
+    assert room.hours_left == pytest.approx((990_000 - 10_000) / 100 / 3600)
+    room.note(110.0, 10_000_000, 5_000_000)
+    assert room.hours_left is None
+
+
+class Short:
+    """One disk with a log; its room is what the test says."""
+
+    def __init__(self) -> None:
+        self.disks = Disks()
+        self.clock = ManualClock()
+        self.log_dir: LogDir = self.disks.dirs["a"]
+        self.log_dir.context = attrs.evolve(self.log_dir.context, clock=self.clock)
+        self.log_dir.room = Room(8_000)
+        self.log_dir.directory.write_atomic("ballast", bytes(100_000))
+        config = attrs.evolve(CONFIG, segment_bytes=200, retention_bytes=100)
+        self.log: PartitionLog = self.log_dir.create_log("t", 0, TOPIC_ID, config)
+
+    def have_room(self, free_bytes: int) -> None:
+        disk = self.disks.disks["a"]
+        disk.capacity_bytes = disk.used_bytes + free_bytes
+        self.log_dir.measure_space()
+        self.log_dir.judge_room()
+
+    def look(self, seconds: int) -> None:
+        """Time passes, and the upkeep looks."""
+        self.clock.now_ms += seconds * 1000
+        trio.run(self.log_dir.background.look, self.clock.now_ms)
+
+
+def test_records_leave_the_reserve_alone_and_coordinators_do_not() -> None:
+    """Clients and followers are refused as by a full disk, and nothing is written; new logs refuse, too."""
+    case = Short()
+    append(case.log, batch())
+    case.have_room(8_000)
+    end_offset, size = case.log.log_end_offset, case.log.size_bytes
+    for origin in (Origin.CLIENT, Origin.REPLICA):
+        with pytest.raises(DiskFull, match="reserve"):
+            case.log.append(memoryview(batch()), origin, 0, NOW_MS)
+    assert (case.log.log_end_offset, case.log.size_bytes) == (end_offset, size)
+    assert case.log_dir.full_since is not None
+    case.disks.disks["a"].capacity_bytes = None
+    other = case.log_dir.create_log("u", 0, TOPIC_ID, CONFIG)
+    with pytest.raises(DiskFull, match="reserve"):
+        append(other, batch())
+    case.log.append(memoryview(batch()), Origin.COORDINATOR, 0, NOW_MS)
+    assert case.log.log_end_offset > end_offset
+    case.have_room(9_500)
+    append(case.log, batch())
+    append(other, batch())
+
+
+def test_retention_works_within_the_reserve_and_hurries() -> None:
+    """While records are refused, old segments go every 10 s, whatever `log.retention.check.interval.ms` says."""
+    case = Short()
+    for _ in range(6):
+        append(case.log, batch())
+        case.log.high_watermark = case.log.log_end_offset
+        with suppress(DiskFull):
+            case.log.roll(NOW_MS)
+    segments = len(case.log.segments)
+    assert segments > 3
+    case.look(1)
+    case.look(20)
+    assert len(case.log.segments) == segments, "there is no hurry"
+    case.have_room(7_000)
+    case.look(20)
+    assert len(case.log.segments) < segments
+    assert case.log.log_start_offset > 0
+
+
+def test_the_operator_hears_of_a_disk_that_fills_once() -> None:
+    """Less than a day is left: one line, and another only after there was much room again."""
+    case = Short()
+    disk = case.disks.disks["a"]
+    gone = 10 << 20
+    disk.capacity_bytes = disk.used_bytes + gone * 20
+    for _ in range(4):
+        case.clock.now_ms += 60_000
+        assert disk.capacity_bytes is not None
+        disk.capacity_bytes -= gone
+        case.log_dir.measure_space()
+        case.log_dir.judge_room()
+    hours = case.log_dir.room.hours_left
+    assert hours is not None
+    assert hours < ALARM_HOURS
+    assert case.disks.events().count("directory.filling") == 1
