@@ -1,23 +1,22 @@
-"""The sink of Spark's format `odradek`: Arrow batches in, our idempotent producer out. At least once.
+"""The sink of Spark's format `odradek`: Arrow batches in, our producer out. Exactly once, or at least once. SHELL.
 
 Theory of operation
 ===================
 
 The driver plans (`sink_plan`): options and columns are checked, the topic is looked up, and nothing has been sent
-when it refuses. Each task then runs `write` in a Python worker. Rows gather to some hundred kilobytes per partition.
-They become record batches without becoming Python objects (`spark.encode`), and go to the producer. A worker keeps
-one producer for all tasks of the same options. A task ends when every batch is acknowledged, and fails with the first
-that is refused. A failed task fails the batch of the query, and Spark repeats it.
+when it refuses. Each task then runs `write` in a Python worker (`sink_task`), and ends when every batch is
+acknowledged. A failed task fails the batch of the query, and Spark repeats it.
 
-What is promised: **at least once**. A task that succeeded has all its rows in the log, once, whatever the connections
-did (the producer is idempotent, KIP-98). A task that Spark repeats writes all its rows again: what its first attempt
-left is not taken back.
+With **delivery=exactly-once**, the default, a task writes in a transaction that also holds its progress
+(`delivery/task_protocol.py`). An attempt that finds its batch committed writes nothing and compares its rows. The
+driver decides nothing. At the end it sees that no task of the batch but those of this run has a marker, since a
+repetition with fewer tasks would have left their rows beside those of others.
 
-The commit protocol: a task answers with a `TaskReport`, which says where its rows lie. The driver's `commit` gets all
-reports when no task failed; else `abort` gets those that there are. Today both only count, since rows are visible
-when they are acknowledged. With two-phase transactions (KIP-939) a task would write under a transaction of its own.
-It would end with the transaction prepared, and its identity in the report. `commit` and `abort` would decide all of
-them, again after a crash of the driver, by the batch id. Nothing else would change.
+With **delivery=at-least-once** a worker keeps one idempotent producer (KIP-98) for all tasks of the same options. A
+task that Spark repeats writes all its rows again, and rows are visible when they are acknowledged.
+
+A stream's batches are known by the query's id and the batch's number, which Spark gives to each task as local
+properties. A batch job is known by `txnAppId` and `txnVersion`, as in Delta; without them each run is another.
 
 Metrics: Spark counts the rows itself (`numOutputRows` of the sink in a query's progress). It gives a Python data
 source no way to add figures of its own. The driver's Python process logs the reports' sums: bytes, batches,
@@ -28,18 +27,14 @@ from __future__ import annotations
 
 import json
 import logging
-import random
-import time
-from collections import deque
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -49,50 +44,24 @@ from pyspark.sql.types import StructType
 
 from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import ClientError
-from odradek.client.producer.accumulator import Batch
 from odradek.client.shells.blocking import Client
 from odradek.client.shells.producer import Producer
-from wire.batches.compression import CompressionType
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
+from wire.errors import KafkaError
 
-from .encode import Rows, encode, partitions_of
-from .sink_plan import SinkPlan, plan_write
+from .delivery.decisions import Decisions
+from .delivery.task_protocol import ProgressError, TaskProtocol
+from .delivery.transactional_task import write_once
+from .sink_plan import Delivery, SinkPlan, plan_write
+from .sink_task import SinkTask, TaskReport, Written, about_topic
 from .worker_process import spare_collector
 
 __all__ = ["TaskReport", "Written", "batch_writer", "stream_writer"]
 
-_GATHERED_BYTES_MAX = 16 << 20
-_ENCODED_BYTES_MAX = 64 << 20
-"""Rows are encoded together up to this; one Arrow array of bytes holds 2 GiB."""
-_ROW_OVERHEAD = 100
-"""A batch's header, and a record's numbers."""
 _CLOSE_SECONDS_MAX = 1.0
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+"""The local properties by which Spark tells a task its streaming query and micro-batch."""
 _LOGGER = logging.getLogger("odradek.spark")
-
-
-@attrs.define
-class Written:
-    """The rows written to one partition: their number, first and last offset (-1 where the broker does not say)."""
-
-    rows: int = 0
-    first_offset: int = -1
-    last_offset: int = -1
-
-
-@attrs.define
-class TaskReport(WriterCommitMessage):
-    """The result of one task that wrote; every row of it is acknowledged."""
-
-    rows: int = 0
-    record_bytes: int = 0
-    """Keys and values alone."""
-    batch_bytes: int = 0
-    """The bytes sent over the network: whole batches, compressed, each counted once."""
-    batches: int = 0
-    batches_repeated: int = 0
-    seconds: float = 0.0
-    written: dict[TopicPartition, Written] = attrs.field(factory=dict)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
@@ -100,8 +69,10 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     if overwrite:
         raise ValueError("a topic cannot be overwritten: use .mode('append').")
     plan = plan_write(options, schema)
-    _look_up(plan)
-    return BatchWriter(plan)
+    if plan.delivery is Delivery.EXACTLY_ONCE and plan.app_id is None:
+        # Attempts at this job's tasks are told apart from those of any other run.
+        plan = attrs.evolve(plan, app_id=f"job-{uuid.uuid4()}", version=0)
+    return BatchWriter(_checked(plan))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
@@ -110,8 +81,11 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
     Raises `ValueError` with one sentence for what cannot be written.
     """
     plan = plan_write(options, schema)
-    _look_up(plan)
-    return StreamWriter(plan)
+    if plan.app_id is not None:
+        raise ValueError(
+            "the options txnAppId and txnVersion are for batch writes: a stream has its query's id and batches."
+        )
+    return StreamWriter(_checked(plan))
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -122,14 +96,16 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task."""
-        return _write(self._plan, iterator)
+        return _write(self._plan, iterator, self._plan.app_id, self._plan.version)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Called when every task succeeded."""
+        """Called when every task succeeded. Raises `ProgressError` where another run had more tasks."""
+        if self._plan.app_id is not None:
+            _check_tasks(self._plan, self._plan.app_id, self._plan.version, len(messages))
         _note(self._plan, messages, {})
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Some task failed; rows that others wrote are in the topic, and stay there."""
+        """Some task failed; the rows of those that ended are in the topic, and stay there."""
         _note(self._plan, messages, {"aborted": True})
 
 
@@ -141,10 +117,20 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task."""
-        return _write(self._plan, iterator)
+        context = TaskContext.get()
+        query = batch = None
+        if context is not None:
+            query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        if query is None or batch is None:
+            return _write(self._plan, iterator, None, None)
+        return _write(self._plan, iterator, query, int(batch))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Called when every task of the micro-batch succeeded."""
+        """Called when every task of the micro-batch succeeded. Raises `ProgressError` where an earlier run had more
+        tasks."""
+        queries = {message.query for message in messages if isinstance(message, TaskReport)}
+        for query in filter(None, queries):
+            _check_tasks(self._plan, query, batchId, len(messages))
         _note(self._plan, messages, {"batch": batchId})
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -155,6 +141,40 @@ class StreamWriter(DataSourceStreamArrowWriter):
 # The driver
 
 
+def _checked(plan: SinkPlan) -> SinkPlan:
+    """Ask the cluster whether the plan can be carried out. Raises `ValueError` with one sentence."""
+    _look_up(plan)
+    if plan.delivery is Delivery.AT_LEAST_ONCE:
+        return plan
+    try:
+        with Decisions(plan.look_up_properties, plan.decisions_topic) as decisions:
+            decisions.make()
+            timeout_max_ms = decisions.transaction_timeout_max_ms()
+    except (KafkaError, ClientError) as error:
+        raise ValueError(
+            f"delivery=exactly-once cannot use its topic '{plan.decisions_topic}': {str(error).rstrip('.')}"
+            " (delivery=at-least-once needs neither topic nor transactions)."
+        ) from None
+    _LOGGER.info(
+        "exactly once: readers need isolation.level=read_committed, and Spark's readers are read_uncommitted unless"
+        " kafka.isolation.level says otherwise"
+    )
+    return plan.with_transaction_timeout(timeout_max_ms)
+
+
+def _check_tasks(plan: SinkPlan, query: str, batch: int, tasks: int) -> None:
+    """Raise `ProgressError` if a batch is committed for more tasks than this run has."""
+    with Decisions(plan.look_up_properties, plan.decisions_topic) as decisions:
+        key, end = decisions.end_of(query)
+        markers = decisions.read(query, key, end).markers
+    more = [task for task, marker in markers.items() if task >= tasks and marker.batch == batch]
+    if more:
+        raise ProgressError(
+            f"batch {batch} of {query} has {tasks} tasks now and had {max(more) + 1} in an earlier run: rows may be there"
+            " twice, so keep the number of partitions, or take delivery=at-least-once."
+        )
+
+
 def _look_up(plan: SinkPlan) -> None:
     """See that the topic is there (asking for it may create it, where brokers do so)."""
     if plan.topic is None:
@@ -163,21 +183,15 @@ def _look_up(plan: SinkPlan) -> None:
     where = plan.properties["bootstrap.servers"]
     try:
         config = settings.client_config(fail_fast=True)
-        with Client(where, config=config, timeout_ms=settings.max_block_ms) as client:
-            deadline = client.core.now + settings.max_block_ms / 1000
+        with Client(where, config=config, timeout_ms=plan.look_up_ms) as client:
+            deadline = client.core.now + plan.look_up_ms / 1000
             client.run(topics_with_metadata(client.core, [plan.topic], deadline=deadline, auto_create=True))
     except KafkaError as error:
-        raise ValueError(_about_topic(plan.topic, where, error)) from None
+        raise ValueError(about_topic(plan.topic, where, error)) from None
     except ClientError as error:
         raise ValueError(
             f"no broker can be asked for the topic '{plan.topic}' at {where}: {error}."
         ) from None
-
-
-def _about_topic(topic: str, where: str, error: KafkaError) -> str:
-    if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return f"the topic '{topic}' does not exist at {where}: create it before you write to it."
-    return f"the topic '{topic}' cannot be written to at {where}: {str(error).rstrip('.')}."
 
 
 def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about: dict[str, Any]) -> None:
@@ -195,8 +209,12 @@ def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about:
     }
     _LOGGER.info("written: %s", sums)
     if plan.metrics_path is not None:
-        with Path(plan.metrics_path).open("a") as file:
-            file.write(json.dumps(sums) + "\n")
+        try:
+            with Path(plan.metrics_path).open("a") as file:
+                file.write(json.dumps(sums) + "\n")
+        except OSError as error:
+            # The rows are written: to fail now would have Spark write them again.
+            _LOGGER.warning("the figures of a batch are not noted: %s", error)
 
 
 # Tasks
@@ -204,15 +222,46 @@ def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about:
 
 _producers: dict[tuple[tuple[str, str], ...], Producer] = {}
 """One for each configuration that this worker process has written with: workers outlive their tasks."""
+_PRODUCERS_MAX = 8
+"""The least recently used one goes: each has a thread, and up to `buffer.memory`."""
 
 
-def _write(plan: SinkPlan, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
+def _write(
+    plan: SinkPlan, iterator: Iterator[pa.RecordBatch], query: str | None, batch: int | None
+) -> TaskReport:
     """Write the rows of a task, to the last acknowledgement."""
+    try:
+        if plan.delivery is Delivery.AT_LEAST_ONCE:
+            return _write_at_least_once(plan, iterator)
+        context = TaskContext.get()
+        if context is None or query is None or batch is None:
+            raise RuntimeError(
+                "delivery=exactly-once needs the query's id and batch, and this Spark names neither to its tasks: take"
+                " delivery=at-least-once."
+            )
+        protocol = TaskProtocol(
+            query,
+            context.partitionId(),
+            batch,
+            consecutive=plan.app_id is None,
+            adopt=plan.adopts,
+        )
+        report = write_once(plan, protocol, iterator)
+        report.query = query
+        return report
+    finally:
+        spare_collector()
+
+
+def _write_at_least_once(plan: SinkPlan, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
     identity = tuple(sorted(plan.properties.items()))
-    producer = _producers.get(identity)
+    producer = _producers.pop(identity, None)
     if producer is None:
-        producer = _producers[identity] = Producer(plan.properties)
-    task = _Task(plan, producer)
+        while len(_producers) >= _PRODUCERS_MAX:
+            _producers.pop(next(iter(_producers))).close(_CLOSE_SECONDS_MAX)
+        producer = Producer(plan.properties)
+    _producers[identity] = producer
+    task = SinkTask(plan, producer)
     try:
         for batch in iterator:
             task.add(batch)
@@ -222,194 +271,3 @@ def _write(plan: SinkPlan, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         del _producers[identity]
         producer.close(_CLOSE_SECONDS_MAX)
         raise
-    finally:
-        spare_collector()
-
-
-class _Task:
-    """The rows of one task on their way."""
-
-    def __init__(self, plan: SinkPlan, producer: Producer) -> None:
-        self._plan = plan
-        self._producer = producer
-        self._settings = producer.settings
-        self._codec = int(CompressionType[self._settings.compression_type.upper()])
-        self._level = _level(producer)
-        self._gathered: list[pa.RecordBatch] = []
-        self._gathered_bytes = 0
-        self._partitions: dict[str, int] = {}
-        self._keyless: dict[str, list[int]] = {}
-        self._sent: deque[Batch] = deque()
-        self._report = TaskReport()
-        self._repeated_before = producer.metrics().get("batches repeated", 0)
-        self._started = time.monotonic()
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Take some rows; send when there are enough to fill batches."""
-        self._gathered.append(batch)
-        self._gathered_bytes += batch.nbytes
-        partitions = max(self._partitions.values(), default=1)
-        if self._gathered_bytes >= min(self._settings.batch_size * partitions, _GATHERED_BYTES_MAX):
-            self._send_gathered()
-
-    def finish(self) -> TaskReport:
-        """Send the rest, wait for every acknowledgement. Raises when one is missing."""
-        self._send_gathered()
-        self._producer.flush()
-        self._settle()
-        report = self._report
-        report.batches_repeated = self._producer.metrics().get("batches repeated", 0) - self._repeated_before
-        report.seconds = time.monotonic() - self._started
-        return report
-
-    def _send_gathered(self) -> None:
-        if not self._gathered:
-            return
-        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
-        whole = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
-        parts = [whole]
-        while parts:
-            part = parts.pop()
-            if part.nbytes > _ENCODED_BYTES_MAX and part.num_rows > 1:
-                half = part.num_rows // 2
-                parts += [part.slice(half), part.slice(0, half)]
-            elif part.num_rows:
-                self._send(part)
-
-    def _send(self, batch: pa.RecordBatch) -> None:
-        rows = Rows(
-            self._bytes_of(batch, "key"),
-            self._bytes_of(batch, "value"),
-            _headers_of(self._column(batch, "headers")),
-        )
-        wanted = self._column(batch, "partition")
-        if self._plan.topic is not None:
-            self._send_to(self._plan.topic, rows, wanted)
-            return
-        topics = batch.column(self._plan.columns["topic"])
-        missing = topics.null_count
-        if missing:
-            raise ValueError(
-                f"the column 'topic' is null in {missing} of {len(topics)} rows: name a topic in each row, or set the"
-                " option 'topic'."
-            )
-        names = pc.unique(topics).to_pylist()
-        for name in names:
-            if len(names) == 1:
-                self._send_to(name, rows, wanted)
-                continue
-            places = np.flatnonzero(pc.equal(topics, name).to_numpy(zero_copy_only=False))
-            self._send_to(name, rows.take(places), None if wanted is None else wanted.take(pa.array(places)))
-
-    def _send_to(self, topic: str, rows: Rows, wanted: pa.Array | None) -> None:
-        count = self._partitions_of(topic)
-        keys = pa.nulls(len(rows), pa.binary()) if self._settings.partitioner_ignore_keys else rows.key
-        try:
-            lanes = partitions_of(keys, count, wanted=wanted, keyless=self._spread(topic, count, rows, keys))
-        except ValueError as error:
-            raise ValueError(
-                f"the column 'partition' has {error}, and the topic '{topic}' has the partitions 0 to {count - 1}."
-            ) from None
-        self._check_sizes(topic, rows)
-        report = self._report
-        for encoded in encode(
-            rows,
-            lanes,
-            timestamp_ms=time.time_ns() // 1_000_000,
-            batch_bytes_max=min(self._settings.batch_size, self._settings.max_request_size),
-            compression_type=self._codec,
-            compression_level=self._level,
-        ):
-            report.rows += encoded.record_count
-            report.record_bytes += encoded.record_bytes
-            report.batch_bytes += len(encoded.data)
-            report.batches += 1
-            self._sent.append(
-                self._producer.send_encoded(topic, encoded.lane, encoded.data, encoded.record_count)
-            )
-            self._settle()
-
-    def _check_sizes(self, topic: str, rows: Rows) -> None:
-        """Estimate as Kafka's producer does: by the bytes of a row before compression."""
-        limit = self._settings.max_request_size
-        sizes = [pc.fill_null(pc.binary_length(column), 0) for column in (rows.key, rows.value)]
-        largest = pc.max(pc.add(*sizes)).as_py()
-        if largest is not None and largest + _ROW_OVERHEAD > limit:
-            raise ValueError(
-                f"a row for the topic '{topic}' has {largest} bytes, which is above max.request.size ({limit}): set the option"
-                " 'kafka.max.request.size', and the topic's max.message.bytes."
-            )
-
-    def _settle(self) -> None:
-        """Take note of the batches that are done. Raises when one of them was not delivered."""
-        while self._sent and self._sent[0].done:
-            batch = self._sent.popleft()
-            failure = batch.failure()
-            if failure is not None:
-                raise RuntimeError(f"rows were not delivered to {batch.lane}: {failure}") from failure
-            lane = batch.lane
-            written = self._report.written.setdefault(TopicPartition(lane.topic, lane.partition), Written())
-            first, last = batch.outcome(0)[0], batch.outcome(batch.record_count - 1)[0]
-            if not written.rows:
-                written.first_offset = first
-            written.last_offset = max(written.last_offset, last)
-            written.rows += batch.record_count
-
-    # Columns and partitions
-
-    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array | None:
-        place = self._plan.columns.get(name)
-        return None if place is None else batch.column(place)
-
-    def _bytes_of(self, batch: pa.RecordBatch, name: str) -> pa.Array:
-        column = self._column(batch, name)
-        return pa.nulls(batch.num_rows, pa.binary()) if column is None else column.cast(pa.binary())
-
-    def _partitions_of(self, topic: str) -> int:
-        """The number of partitions of the topic. Raises `ValueError` with one sentence."""
-        count = self._partitions.get(topic)
-        if count is None:
-            try:
-                count = len(self._producer.partitions_for(topic))
-            except KafkaError as error:
-                where = self._plan.properties["bootstrap.servers"]
-                raise ValueError(_about_topic(topic, where, error)) from None
-            self._partitions[topic] = count
-        return count
-
-    def _spread(self, topic: str, count: int, rows: Rows, keys: pa.Array) -> npt.NDArray[np.int32]:
-        """Partitions for rows without a key: one after the other gets `batch.size` bytes (as in KIP-794, but in turn)."""
-        lanes = np.zeros(len(rows), np.int32)
-        if count == 1 or not keys.null_count:
-            return lanes
-        turn = self._keyless.get(topic)
-        if turn is None:
-            turn = self._keyless[topic] = random.sample(range(count), count)
-        sizes = pc.fill_null(pc.binary_length(rows.value), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-        sizes[pc.is_valid(keys).to_numpy(zero_copy_only=False)] = 0
-        blocks = np.cumsum(sizes) // max(1, self._settings.batch_size)
-        used = int(blocks[-1]) + 1
-        lanes[:] = np.array(turn, np.int32)[blocks % count]
-        self._keyless[topic] = turn[used % count :] + turn[: used % count]
-        return lanes
-
-
-def _level(producer: Producer) -> int | None:
-    """The compression's level; None for the codec's own."""
-    settings = producer.settings
-    if settings.compression_type == "gzip":
-        return None if settings.compression_gzip_level == -1 else settings.compression_gzip_level
-    return {"lz4": settings.compression_lz4_level, "zstd": settings.compression_zstd_level}.get(
-        settings.compression_type
-    )
-
-
-def _headers_of(column: pa.Array | None) -> pa.Array | None:
-    """The headers with the types that `encode` takes. Raises `ValueError` for one without a name."""
-    if column is None:
-        return None
-    lists = column.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
-    items = lists.flatten()
-    if items.null_count or pc.struct_field(items, "key").null_count:
-        raise ValueError("the column 'headers' has a header without a key: every header has a name.")
-    return lists

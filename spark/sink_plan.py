@@ -5,7 +5,10 @@ The columns, their types and their meaning are those of Spark's own Kafka connec
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Mapping
+from enum import Enum
 
 import attrs
 from pyspark.sql.types import (
@@ -21,7 +24,9 @@ from pyspark.sql.types import (
 
 from odradek.client.core.client_keys import AdminSettings, ConsumerSettings, ProducerSettings
 
-__all__ = ["SINK_DEFAULTS", "SinkPlan", "plan_write"]
+from .delivery.decisions_topic import DECISIONS_TOPIC
+
+__all__ = ["SINK_DEFAULTS", "Delivery", "SinkPlan", "plan_write"]
 
 _PREFIX = "kafka."
 _BOOTSTRAP = "bootstrap.servers"
@@ -30,8 +35,29 @@ SINK_DEFAULTS: dict[str, str] = {
     # A task has thousands of rows at once, so batches are full without waiting for more.
     "batch.size": str(256 << 10),
     "client.id": "odradek-spark",
-    "max.block.ms": "15000",
 }
+_LOOK_UP_MS = 15_000
+"""The time for an answer about a topic. Rows wait for memory as long as they may wait to be delivered."""
+_NAMES = (
+    "topic",
+    "metricsPath",
+    "includeHeaders",
+    "delivery",
+    "decisionsTopic",
+    "adoptCheckpoint",
+    "txnAppId",
+    "txnVersion",
+)
+_SPARKS = ("checkpointlocation", "path", "queryname")
+"""Options that Spark itself reads."""
+_TIMEOUT = "transaction.timeout.ms"
+
+
+class Delivery(Enum):
+    """The guarantee that the option `delivery` asks for."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
 
 
 @attrs.frozen
@@ -44,21 +70,64 @@ class SinkPlan:
     properties: Mapping[str, str] = attrs.field(repr=False)
     """The producer's, by Kafka's keys, maybe with passwords."""
     metrics_path: str | None
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    decisions_topic: str = DECISIONS_TOPIC
+    adopts: bool = False
+    """`adoptCheckpoint`: a stream may begin at a batch whose predecessor has no marker."""
+    app_id: str | None = None
+    """A batch job's name among markers: `txnAppId` and the topic."""
+    version: int = 0
+    look_up_ms: int = _LOOK_UP_MS
 
     @property
     def settings(self) -> ProducerSettings:
         """The producer's settings, typed."""
         return ProducerSettings.from_properties(self.properties)
 
+    @property
+    def look_up_properties(self) -> dict[str, str]:
+        """The properties for the driver's questions, which wait no longer than `look_up_ms`."""
+        return {**self.properties, "max.block.ms": str(self.look_up_ms)}
+
+    @property
+    def hashed_columns(self) -> dict[str, int]:
+        """The columns that are written, by which two attempts at a task are compared."""
+        return {
+            name: place
+            for name, place in self.columns.items()
+            if not (name == "topic" and self.topic is not None)
+        }
+
+    def with_transaction_timeout(self, timeout_max_ms: int | None) -> SinkPlan:
+        """The plan with the longest time that brokers give a transaction. Raises `ValueError`."""
+        given = self.properties.get(_TIMEOUT)
+        if timeout_max_ms is None:
+            return self
+        if given is not None and int(given) > timeout_max_ms:
+            raise ValueError(
+                f"the option kafka.{_TIMEOUT} ({given}) is above what the brokers allow: take at most their"
+                f" transaction.max.timeout.ms ({timeout_max_ms})."
+            )
+        return attrs.evolve(self, properties={_TIMEOUT: str(timeout_max_ms), **self.properties})
+
 
 def plan_write(options: Mapping[str, str], schema: StructType) -> SinkPlan:
     """Check the options and the columns of a write. Raises `ValueError` with one sentence."""
     given = {key.lower(): value for key, value in options.items()}
+    _check_names(given)
+    topic = _topic(given)
+    app_id, version = _job(given, topic)
     plan = SinkPlan(
         columns=_columns(schema, has_topic="topic" in given),
-        topic=_topic(given),
+        topic=topic,
         properties=_properties(given),
         metrics_path=given.get("metricspath"),
+        delivery=_delivery(given),
+        decisions_topic=given.get("decisionstopic", "").strip() or DECISIONS_TOPIC,
+        adopts=_flag(given, "adoptCheckpoint"),
+        app_id=app_id,
+        version=version,
+        look_up_ms=_LOOK_UP_MS,
     )
     try:
         settings = plan.settings
@@ -69,7 +138,57 @@ def plan_write(options: Mapping[str, str], schema: StructType) -> SinkPlan:
             "the option kafka.partitioner.class is not supported: give each row its partition in a column"
             " 'partition' of type int."
         )
-    return plan
+    if app_id is not None and plan.delivery is not Delivery.EXACTLY_ONCE:
+        raise ValueError("the options txnAppId and txnVersion need delivery=exactly-once.")
+    if "kafka.max.block.ms" in given:
+        return attrs.evolve(plan, look_up_ms=settings.max_block_ms)
+    wait = str(settings.delivery_timeout_ms)
+    return attrs.evolve(plan, properties={**plan.properties, "max.block.ms": wait})
+
+
+def _check_names(options: Mapping[str, str]) -> None:
+    """A name that is nearly one of ours is a slip of the pen; any other one may be meant for another program."""
+    ours = {name.lower(): name for name in _NAMES}
+    for name in options:
+        if name in ours or name in _SPARKS or name.startswith(("kafka.", "option.")):
+            continue
+        near = difflib.get_close_matches(
+            name, [*ours, "kafka.bootstrap.servers"], 1, 0.85 if len(name) > 6 else 0.75
+        )
+        if near:
+            raise ValueError(f"unknown option '{name}': {ours.get(near[0], near[0])} is the name.")
+
+
+def _delivery(options: Mapping[str, str]) -> Delivery:
+    text = options.get("delivery", Delivery.EXACTLY_ONCE.value).strip().lower()
+    if text == "two-phase":
+        raise ValueError(
+            "delivery=two-phase is not there yet: take delivery=exactly-once or delivery=at-least-once."
+        )
+    try:
+        return Delivery(text)
+    except ValueError:
+        raise ValueError(f"the option delivery is exactly-once or at-least-once, and not '{text}'.") from None
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name.lower(), "false").strip().lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"the option {name} is true or false, and not '{text}'.")
+    return text == "true"
+
+
+def _job(options: Mapping[str, str], topic: str | None) -> tuple[str | None, int]:
+    """The name and version of a batch job, as Delta's options of the same names give them."""
+    app, version = options.get("txnappid"), options.get("txnversion")
+    if app is None and version is None:
+        return None, 0
+    if app is None or version is None or not app.strip():
+        raise ValueError("the options txnAppId and txnVersion are given together, or neither.")
+    if not re.fullmatch(r"\d{1,18}", version.strip()):
+        raise ValueError(f"the option txnVersion is a number from 0 on, and not '{version}'.")
+    # One job may write to several topics under one version, as it may to several tables of Delta.
+    return f"{app.strip()}/{topic or '*'}", int(version)
 
 
 def _topic(options: Mapping[str, str]) -> str | None:
@@ -97,7 +216,7 @@ def _properties(options: Mapping[str, str]) -> dict[str, str]:
             )
     if given.get("transactional.id"):
         raise ValueError(
-            "the option 'kafka.transactional.id' is not supported: the sink writes at least once, without transactions."
+            "the option 'kafka.transactional.id' is not supported: the sink names its own transactions."
         )
     ours = {field.name for field in attrs.fields(ProducerSettings)}
     others = {

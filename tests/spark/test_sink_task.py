@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from odradek import Consumer
 from odradek.client.producer.partitioner import partition_for_key
+from odradek.client.shells.blocking import Client
 from spark.sink import BatchWriter, TaskReport
 from spark.sink_plan import SinkPlan
 from tests.node_process import RunningNode
@@ -45,6 +46,25 @@ def run_task(
     report = BatchWriter(plan).write(iter(table.to_batches(max_chunksize=rows_per_batch)))
     assert isinstance(report, TaskReport)
     return report
+
+
+def stored_committed(bootstrap: str, topic: str, count: int) -> list[Any]:
+    """All committed records of a topic, which are `count` at least."""
+    with Client(bootstrap) as client:
+        wanted = [(topic, partition) for partition in client.metadata([topic]).topic(topic).partitions]
+        ends = client.list_offsets(dict.fromkeys(wanted, -1), isolation_level=1)
+    with Consumer(
+        bootstrap_servers=bootstrap,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+    ) as consumer:
+        consumer.assign(wanted)
+        found: list[Any] = []
+        while any(consumer.position(key) < each.offset for key, each in ends.items()):
+            found += consumer.poll(timeout=1)
+        assert len(found) >= count
+        return found
 
 
 def stored(bootstrap: str, topic: str, count: int) -> list[Any]:

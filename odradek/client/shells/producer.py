@@ -236,9 +236,11 @@ class Producer:
                 self._io.wake()
                 return batch
 
-    def partitions_for(self, topic: str) -> list[int]:
-        """The topic's partitions. Raises as `send` does when they are not known within `max.block.ms`."""
-        self._learn(topic, time.monotonic() + self.settings.max_block_ms / 1000)
+    def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
+        """The topic's partitions. Raises as `send` does when they are not known within `timeout` seconds
+        (None: `max.block.ms`)."""
+        seconds = self.settings.max_block_ms / 1000 if timeout is None else timeout
+        self._learn(topic, time.monotonic() + seconds)
         with self.lock:
             return sorted(self._io.core.cluster.topic(topic).partitions)
 

@@ -1,0 +1,1 @@
+"""Exactly-once delivery of the sink: the protocol, its markers, and the topic that keeps them."""

@@ -1,0 +1,196 @@
+"""The decisions topic: made, checked and read by the driver and the tasks of exactly-once writes. SHELL.
+
+Its markers say which batch each task of each query has committed (`markers.py`). It is compacted: a marker stays
+until its task writes another. Segments are small, since a new process reads a whole partition.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from odradek.client.admin.admin_configs import ConfigResource, ResourceType
+from odradek.client.admin.admin_topics import NewTopic
+from odradek.client.core.client_keys import ProducerSettings
+from odradek.client.core.known_cluster import NO_TOPIC_ID
+from odradek.client.core.operation import Operation, Wait
+from odradek.client.core.partition_offsets import EARLIEST, LATEST
+from odradek.client.core.requests import refresh_metadata
+from odradek.client.errors import ClientError, broker_error, error_code, is_retriable
+from odradek.client.shells.blocking import Client
+from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
+
+from .decisions_topic import DECISIONS_TOPIC
+from .markers import MarkerLog, partition_of
+
+__all__ = ["Decisions"]
+
+_PARTITIONS = 8
+_SETTINGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(4 << 20),
+    "segment.ms": str(3_600_000),
+    "min.cleanable.dirty.ratio": "0.1",
+    "compression.type": "producer",
+}
+_READ_COMMITTED = 1
+_VERSION_MAX_WITHOUT_TOPIC_IDS = 12
+_FETCH_BYTES = 4 << 20
+_FETCH_WAIT_MS = 500
+_TIMEOUT_MS_MAX = "transaction.max.timeout.ms"
+_LOGS_MAX = 64
+
+
+@attrs.define
+class _Answer:
+    """One partition's part of a Fetch answer."""
+
+    records: memoryview
+    last_stable_offset: int
+    aborted: list[tuple[int, int]]
+
+
+class Decisions:
+    """The decisions topic of a cluster; not for several threads at a time. Use it as a context manager, or call `close`."""
+
+    def __init__(self, properties: Mapping[str, str], topic: str = DECISIONS_TOPIC) -> None:
+        settings = ProducerSettings.from_properties(properties)
+        self.topic = topic
+        self._timeout = settings.max_block_ms / 1000
+        self._client = Client(
+            properties["bootstrap.servers"], config=settings.client_config(), timeout_ms=settings.max_block_ms
+        )
+        self._logs: dict[tuple[bytes, str], MarkerLog] = {}
+        """What was read of each query below the last stable offset."""
+
+    def __enter__(self) -> Decisions:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connections."""
+        self._client.close()
+
+    # The driver, before a query starts
+
+    def make(self) -> None:
+        """See that the topic is there and keeps its markers. Raises `ValueError`, `KafkaError`, `ClientError`."""
+        cluster = self._client.metadata([self.topic])
+        if self.topic not in cluster.topics:
+            wanted = NewTopic(self.topic, partitions=_PARTITIONS, configs=_SETTINGS)
+            [created] = self._client.admin.create_topics([wanted])
+            error = created.error
+            exists = isinstance(error, KafkaError) and error.code is ErrorCode.TOPIC_ALREADY_EXISTS
+            if error is not None and not exists:
+                raise error
+        [found] = self._client.admin.describe_configs([ConfigResource(ResourceType.TOPIC, self.topic)])
+        if found.error is None and found["cleanup.policy"].value != "compact":
+            raise ValueError(
+                f"the topic '{self.topic}' has cleanup.policy={found['cleanup.policy'].value} and would lose what the sink"
+                " has to remember: set cleanup.policy=compact."
+            )
+
+    def transaction_timeout_max_ms(self) -> int | None:
+        """The broker's `transaction.max.timeout.ms`; None if it does not tell us."""
+        broker = min(self._client.metadata([]).brokers)
+        resource = ConfigResource(ResourceType.BROKER, str(broker))
+        [found] = self._client.admin.describe_configs([resource], [_TIMEOUT_MS_MAX])
+        values = [entry.value for entry in found.entries if entry.name == _TIMEOUT_MS_MAX]
+        return int(values[0]) if values and values[0] else None
+
+    # Markers
+
+    def end_of(self, query: str) -> tuple[TopicPartition, int]:
+        """The partition with a query's markers, and its high watermark now."""
+        if self.topic not in self._client.core.cluster.topics:
+            self._client.metadata([self.topic])
+        partitions = len(self._client.core.cluster.topic(self.topic).partitions)
+        key = TopicPartition(self.topic, partition_of(query, partitions))
+        return key, self._client.list_offsets({key: LATEST})[key].offset
+
+    def read(self, query: str, key: TopicPartition, end: int) -> MarkerLog:
+        """A query's markers up to the offset `end`. Raises `KafkaError`, `ClientError`, `ProgressError`."""
+        identity = self._client.core.cluster.topic(self.topic).topic_id, query
+        log = self._logs.pop(identity, None)
+        if log is None or log.position > end:
+            start = self._client.list_offsets({key: EARLIEST})[key].offset
+            log = MarkerLog(query, start)
+        while log.position < end:
+            answer = self._fetch(key, log.position, _READ_COMMITTED)
+            before = log.position
+            log.add_stable(answer.records, answer.aborted)
+            if log.position == before and answer.last_stable_offset <= before:
+                break
+        while len(self._logs) >= _LOGS_MAX:
+            self._logs.pop(next(iter(self._logs)))
+        self._logs[identity] = log
+        if log.position >= end:
+            return log
+        log = log.copy()
+        while log.position < end:
+            log.add_unstable(self._fetch(key, log.position, 0).records, end)
+        return log
+
+    def _fetch(self, key: TopicPartition, position: int, isolation_level: int) -> _Answer:
+        """One answer of the leader; errors that pass are waited for, `max.block.ms` long."""
+        deadline, failures = time.monotonic() + self._timeout, 0
+        while True:
+            try:
+                return self._client.run(self._ask(key, position, isolation_level))
+            except (ClientError, KafkaError) as error:
+                if not is_retriable(error) or time.monotonic() > deadline:
+                    raise
+            self._client.run(self._pause(failures))
+            failures += 1
+
+    def _pause(self, failures: int) -> Operation[None]:
+        core = self._client.core
+        yield Wait(until=core.now + core.backoff(failures))
+        yield from refresh_metadata(core, [self.topic], timeout=self._timeout)
+
+    def _ask(self, key: TopicPartition, position: int, isolation_level: int) -> Operation[_Answer]:
+        core = self._client.core
+        topic_id = core.cluster.topic(key.topic).topic_id
+        call = core.call(
+            self._request(key, topic_id, position, isolation_level),
+            node=core.cluster.leader(key.topic, key.partition),
+            deadline=core.now + core.config.request_timeout,
+            version_max=None if topic_id != NO_TOPIC_ID else _VERSION_MAX_WITHOUT_TOPIC_IDS,
+        )
+        yield Wait([call])
+        response = call.result()
+        code = error_code(response.error_code)
+        if code is ErrorCode.NONE:
+            [topic] = response.responses
+            [answer] = topic.partitions
+            code = error_code(answer.error_code)
+        if code is not ErrorCode.NONE:
+            raise broker_error(code, None, str(key))
+        aborted = sorted(
+            ((each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()),
+            key=lambda each: each[1],
+        )
+        return _Answer(memoryview(answer.records or b""), answer.last_stable_offset, aborted)
+
+    def _request(self, key: TopicPartition, topic_id: bytes, position: int, isolation_level: int) -> Any:
+        from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+        partition = FetchPartition(
+            partition=key.partition,
+            current_leader_epoch=self._client.core.cluster.partition(key.topic, key.partition).leader_epoch,
+            fetch_offset=position,
+            partition_max_bytes=_FETCH_BYTES,
+        )
+        return FetchRequest(
+            max_wait_ms=_FETCH_WAIT_MS,
+            min_bytes=0 if isolation_level == _READ_COMMITTED else 1,
+            max_bytes=_FETCH_BYTES,
+            isolation_level=isolation_level,
+            topics=[FetchTopic(topic=key.topic, topic_id=topic_id, partitions=[partition])],
+        )

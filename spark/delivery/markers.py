@@ -1,0 +1,137 @@
+"""Markers of progress as records that people can read, and the log of them up to an end. PURE.
+
+A record's key is `{"query":"...","task":0}`, its value `{"batch":7,"rows":1000,"rowHash":"00..."}`. All markers of a query
+are in one partition, so that one reading finds them.
+
+`MarkerLog` takes what was fetched. Below the last stable offset the broker names what was aborted. Above it, where other
+tasks have transactions open, the log holds records back until their transaction's end is there (KIP-98).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from zlib import crc32
+
+import attrs
+
+from wire.batches.batch_header import BatchHeader, iter_batches
+from wire.batches.records import records
+from wire.batches.transaction_markers import parse_marker
+
+from .task_protocol import Marker, ProgressError, RowSummary
+
+__all__ = ["MarkerLog", "TaskKey", "marker_key", "marker_value", "partition_of"]
+
+_DECOMPRESSED_BYTES_MAX = 64 << 20
+
+TaskKey = tuple[str, int]
+"""The query and the task."""
+
+
+def partition_of(query: str, partitions: int) -> int:
+    """The partition of the decisions topic that has the markers of a query."""
+    return crc32(query.encode()) % partitions
+
+
+def marker_key(query: str, task: int) -> bytes:
+    """The key of a task's marker; compaction keeps the last record of each."""
+    return json.dumps({"query": query, "task": task}, separators=(",", ":")).encode()
+
+
+def marker_value(marker: Marker) -> bytes:
+    """The value of a marker."""
+    summary = marker.summary
+    found = {"batch": marker.batch, "rows": summary.rows, "rowHash": f"{summary.row_hash:016x}"}
+    return json.dumps(found, separators=(",", ":")).encode()
+
+
+def _parse_key(key: bytes | None) -> TaskKey | None:
+    """The task of a record; None for a record that is no marker."""
+    try:
+        found = json.loads(key or b"")
+        query, task = found["query"], found["task"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return (query, task) if isinstance(query, str) and type(task) is int else None
+
+
+def _parse_value(key: TaskKey, value: bytes) -> Marker:
+    try:
+        found = json.loads(value)
+        batch, rows, row_hash = found["batch"], found["rows"], int(found["rowHash"], 16)
+        if type(batch) is int and type(rows) is int:
+            return Marker(batch, RowSummary(rows, row_hash))
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise ProgressError(f"the marker of task {key[1]} of {key[0]} cannot be read: {value[:200]!r}.")
+
+
+@attrs.define
+class MarkerLog:
+    """The last committed markers of one query, read up to `position`."""
+
+    query: str
+    position: int = 0
+    markers: dict[int, Marker] = attrs.field(factory=dict)
+    _open: dict[int, list[tuple[TaskKey, bytes | None]]] = attrs.field(factory=dict)
+
+    def copy(self) -> MarkerLog:
+        """The same log, to read on without changing this one."""
+        return MarkerLog(self.query, self.position, dict(self.markers))
+
+    def add_stable(self, buf: memoryview, aborted: Sequence[tuple[int, int]]) -> None:
+        """Take batches below the last stable offset; `aborted` are (producer id, first offset) in offset order."""
+        coming, gone = list(aborted), set[int]()
+        for place, header in self._batches(buf):
+            while coming and coming[0][1] <= header.last_offset:
+                gone.add(coming.pop(0)[0])
+            if header.is_control:
+                marker = parse_marker(buf[place : place + header.size])
+                if marker is not None and marker.is_abort:
+                    gone.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in gone):
+                self._apply(self._records(buf, place))
+
+    def add_unstable(self, buf: memoryview, end: int) -> None:
+        """Take batches between the last stable offset and `end`: they count once their transaction's end is seen."""
+        for place, header in self._batches(buf):
+            if header.base_offset >= end:
+                return
+            if header.is_control:
+                held = self._open.pop(header.producer_id, [])
+                marker = parse_marker(buf[place : place + header.size])
+                if marker is not None and not marker.is_abort:
+                    self._apply(held)
+            elif header.is_transactional:
+                self._open.setdefault(header.producer_id, []).extend(self._records(buf, place))
+            else:
+                self._apply(self._records(buf, place))
+
+    def is_undecided(self, task: int) -> bool:
+        """True if a transaction that holds a marker of the task is open at the end."""
+        return any(key[1] == task for held in self._open.values() for key, _ in held)
+
+    def _batches(self, buf: memoryview) -> list[tuple[int, BatchHeader]]:
+        """The whole batches that were not seen before."""
+        found = []
+        for place, header in iter_batches(buf):
+            if header.next_offset > self.position:
+                self.position = header.next_offset
+                found.append((place, header))
+        return found
+
+    def _records(self, buf: memoryview, place: int) -> list[tuple[TaskKey, bytes | None]]:
+        found = []
+        for record in records(buf, place, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX):
+            key = _parse_key(record.key)
+            if key is not None and key[0] == self.query:
+                found.append((key, record.value))
+        return found
+
+    def _apply(self, found: list[tuple[TaskKey, bytes | None]]) -> None:
+        for key, value in found:
+            if value is None:
+                self.markers.pop(key[1], None)
+            else:
+                self.markers[key[1]] = _parse_value(key, value)

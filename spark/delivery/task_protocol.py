@@ -1,0 +1,155 @@
+"""The protocol by which one attempt at a task writes its rows exactly once. PURE.
+
+Theory of operation
+===================
+
+Spark repeats tasks: after a failure, after a crash of the driver, and beside a slow one (speculation). So a task
+writes with the transactional id of (query, task). Its transaction holds the rows and, as its last record, a marker:
+this task has written this batch. Kafka Connect keeps its source offsets so (KIP-618). An attempt goes these steps:
+
+| step | what it does | why |
+| --- | --- | --- |
+| FENCE | InitProducerId | ends the transaction of every earlier attempt, and no later write of it is taken |
+| TAKE_END | the high watermark of the markers' partition | after FENCE, so it lies behind the task's last marker |
+| READ_MARKER | the task's last committed marker below that end | |
+| WRITE | rows and marker, in a transaction | the batch follows the marker |
+| COMPARE | the rows, counted and hashed only | the marker names this batch: it is in the topic |
+| COMMIT | EndTxn | after an unknown outcome the attempt fails, and the next one reads the marker |
+| REPORT | the task's result goes to Spark | |
+
+The marker is read up to the **high watermark**, never to the last stable offset. That one may lie below the
+task's committed marker, as long as another task has a transaction open: a committed reader would miss the marker, and
+the rows would be written twice. `tests/spark/test_task_protocol.py` tries all orders of crashes, retries, twins and
+late writers, and shows that each of these rules is needed.
+
+What the marker allows (`judge`): the same batch is compared, a later one is written. Task 0 is part of each batch, so
+its marker must name this batch or the one before. Whatever else is there, such as a checkpoint from a backup, is an
+error in one sentence.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import attrs
+
+__all__ = ["Marker", "ProgressError", "RowSummary", "Step", "TaskProtocol", "judge"]
+
+
+class ProgressError(RuntimeError):
+    """The marker contradicts the batch: whatever the sink did next would be a guess."""
+
+
+@attrs.frozen
+class RowSummary:
+    """The rows of a task without their order: their number, and the sum of their hashes modulo 2**64."""
+
+    rows: int
+    row_hash: int
+
+
+@attrs.frozen
+class Marker:
+    """The last batch that a task has committed, with its rows."""
+
+    batch: int
+    summary: RowSummary
+
+
+class Step(Enum):
+    """The steps of the table above."""
+
+    FENCE = "fence"
+    TAKE_END = "take the end"
+    READ_MARKER = "read the marker"
+    WRITE = "write"
+    COMPARE = "compare"
+    COMMIT = "commit"
+    REPORT = "report"
+
+
+@attrs.define
+class TaskProtocol:
+    """The state of one attempt at task `task` of batch `batch`; `step` is what it has to do next.
+
+    `consecutive` holds for the batches of a stream: each follows the one before. Versions of batch jobs only grow.
+    `adopt` lets a query begin at any batch, as `adoptCheckpoint` does.
+    """
+
+    query: str
+    task: int
+    batch: int
+    consecutive: bool = True
+    adopt: bool = False
+    step: Step = Step.FENCE
+    marker: Marker | None = None
+
+    def fenced(self) -> None:
+        """InitProducerId has succeeded."""
+        self._leave(Step.FENCE, Step.TAKE_END)
+
+    def end_taken(self) -> None:
+        """The high watermark is known."""
+        self._leave(Step.TAKE_END, Step.READ_MARKER)
+
+    def marker_read(self, marker: Marker | None) -> None:
+        """The task's last marker is known, or that there is none. Raises `ProgressError`."""
+        writes = judge(self, marker)
+        self.marker = marker
+        self._leave(Step.READ_MARKER, Step.WRITE if writes else Step.COMPARE)
+
+    def written(self) -> None:
+        """All rows and the marker are in the transaction."""
+        self._leave(Step.WRITE, Step.COMMIT)
+
+    def committed(self) -> None:
+        """The coordinator has the commit."""
+        self._leave(Step.COMMIT, Step.REPORT)
+
+    def compare(self, found: RowSummary) -> None:
+        """Compare the attempt's rows with those of the marker. Raises `ProgressError`."""
+        assert self.marker is not None
+        stored = self.marker.summary
+        if found != stored:
+            what = (
+                f"{stored.rows} rows, and this attempt has {found.rows}"
+                if found.rows != stored.rows
+                else f"{stored.rows} rows, and this attempt has as many others"
+            )
+            raise ProgressError(
+                f"batch {self.batch} of {self.query} is committed for task {self.task} with {what}: the plan must give"
+                " each task the same rows when it is repeated, or take delivery=at-least-once."
+            )
+        self._leave(Step.COMPARE, Step.REPORT)
+
+    def _leave(self, expected: Step, following: Step) -> None:
+        if self.step is not expected:
+            raise AssertionError(f"{expected.name} ended in {self.step.name}")
+        self.step = following
+
+
+def judge(attempt: TaskProtocol, marker: Marker | None) -> bool:
+    """True if the attempt writes its rows, false if they are committed. Raises `ProgressError` for all else."""
+    batch, query = attempt.batch, attempt.query
+    if marker is not None and marker.batch == batch:
+        return False
+    if marker is not None and marker.batch > batch:
+        way_out = (
+            "the checkpoint is older than the topic, so take the newest checkpoint, or a new one"
+            if attempt.consecutive
+            else "txnVersion may only grow"
+        )
+        raise ProgressError(
+            f"{query} is at batch {marker.batch} in the topic, and batch {batch} is to be written: {way_out}."
+        )
+    # Other tasks than the first are not part of every batch: small ones have fewer tasks.
+    if attempt.task or attempt.adopt or not attempt.consecutive:
+        return True
+    last = -1 if marker is None else marker.batch
+    if last + 1 == batch:
+        return True
+    has = "no progress" if marker is None else f"batch {last}"
+    raise ProgressError(
+        f"the topic has {has} of {query}, and batch {batch} is to be written: if the batches between are"
+        " written (as with delivery=at-least-once before), set the option adoptCheckpoint=true once."
+    )

@@ -1,0 +1,275 @@
+"""The rows of one task on their way: gathered, encoded, sent, acknowledged. SHELL.
+
+Rows gather to some hundred kilobytes per partition. They become record batches without becoming Python objects
+(`spark.encode`), and go to the producer.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import WriterCommitMessage
+
+from odradek.client.producer.accumulator import Batch
+from odradek.client.shells.producer import Producer
+from wire.batches.compression import CompressionType
+from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
+
+from .encode import Rows, encode, partitions_of
+from .sink_plan import SinkPlan
+
+__all__ = ["SinkTask", "TaskReport", "Written", "about_topic"]
+
+_GATHERED_BYTES_MAX = 16 << 20
+_ENCODED_BYTES_MAX = 64 << 20
+"""Rows are encoded together up to this; one Arrow array of bytes holds 2 GiB."""
+_ROW_OVERHEAD = 100
+"""A batch's header, and a record's numbers."""
+
+
+@attrs.define
+class Written:
+    """The rows written to one partition: their number, first and last offset (-1 where the broker does not say)."""
+
+    rows: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+
+
+@attrs.define
+class TaskReport(WriterCommitMessage):
+    """The result of one task that wrote; every row of it is acknowledged."""
+
+    rows: int = 0
+    record_bytes: int = 0
+    """Keys and values alone."""
+    batch_bytes: int = 0
+    """The bytes sent over the network: whole batches, compressed, each counted once."""
+    batches: int = 0
+    batches_repeated: int = 0
+    seconds: float = 0.0
+    written: dict[TopicPartition, Written] = attrs.field(factory=dict)
+    query: str | None = None
+    """The query under whose id the rows were written exactly once."""
+    rows_compared: int = -1
+    """The rows that an earlier attempt has committed, and that this one compared; -1 if it wrote its rows."""
+
+
+def about_topic(topic: str, where: str, error: KafkaError) -> str:
+    if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return f"the topic '{topic}' does not exist at {where}: create it before you write to it."
+    return f"the topic '{topic}' cannot be written to at {where}: {str(error).rstrip('.')}."
+
+
+class SinkTask:
+    """The rows of one task on their way."""
+
+    def __init__(self, plan: SinkPlan, producer: Producer) -> None:
+        self._plan = plan
+        self._producer = producer
+        self._settings = producer.settings
+        self._codec = int(CompressionType[self._settings.compression_type.upper()])
+        self._level = _level(producer)
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_bytes = 0
+        self._partitions: dict[str, int] = {}
+        self._keyless: dict[str, list[int]] = {}
+        self._sent: deque[Batch] = deque()
+        self._report = TaskReport()
+        self._repeated_before = producer.metrics().get("batches repeated", 0)
+        self._started = time.monotonic()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take some rows; send when there are enough to fill batches."""
+        self._gathered.append(batch)
+        self._gathered_bytes += batch.nbytes
+        partitions = max(self._partitions.values(), default=1)
+        if self._gathered_bytes >= min(self._settings.batch_size * partitions, _GATHERED_BYTES_MAX):
+            self.send_rest()
+
+    def finish(self) -> TaskReport:
+        """Send the rest, wait for every acknowledgement. Raises when one is missing."""
+        self.send_rest()
+        self._producer.flush()
+        self._settle()
+        report = self._report
+        report.batches_repeated = self._producer.metrics().get("batches repeated", 0) - self._repeated_before
+        report.seconds = time.monotonic() - self._started
+        return report
+
+    def send_rest(self) -> None:
+        """Send what has gathered."""
+        if not self._gathered:
+            return
+        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        whole = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
+        parts = [whole]
+        while parts:
+            part = parts.pop()
+            if part.nbytes > _ENCODED_BYTES_MAX and part.num_rows > 1:
+                half = part.num_rows // 2
+                parts += [part.slice(half), part.slice(0, half)]
+            elif part.num_rows:
+                self._send(part)
+
+    def _send(self, batch: pa.RecordBatch) -> None:
+        rows = Rows(
+            self._bytes_of(batch, "key"),
+            self._bytes_of(batch, "value"),
+            _headers_of(self._column(batch, "headers")),
+        )
+        wanted = self._column(batch, "partition")
+        if self._plan.topic is not None:
+            self._send_to(self._plan.topic, rows, wanted)
+            return
+        topics = batch.column(self._plan.columns["topic"])
+        missing = topics.null_count
+        if missing:
+            raise ValueError(
+                f"the column 'topic' is null in {missing} of {len(topics)} rows: name a topic in each row, or set the"
+                " option 'topic'."
+            )
+        names = pc.unique(topics).to_pylist()
+        for name in names:
+            if len(names) == 1:
+                self._send_to(name, rows, wanted)
+                continue
+            places = np.flatnonzero(pc.equal(topics, name).to_numpy(zero_copy_only=False))
+            self._send_to(name, rows.take(places), None if wanted is None else wanted.take(pa.array(places)))
+
+    def _send_to(self, topic: str, rows: Rows, wanted: pa.Array | None) -> None:
+        count = self._partitions_of(topic)
+        keys = pa.nulls(len(rows), pa.binary()) if self._settings.partitioner_ignore_keys else rows.key
+        try:
+            lanes = partitions_of(keys, count, wanted=wanted, keyless=self._spread(topic, count, rows, keys))
+        except ValueError as error:
+            raise ValueError(
+                f"the column 'partition' has {error}, and the topic '{topic}' has the partitions 0 to {count - 1}."
+            ) from None
+        self._check_sizes(topic, rows)
+        report = self._report
+        for encoded in encode(
+            rows,
+            lanes,
+            timestamp_ms=time.time_ns() // 1_000_000,
+            batch_bytes_max=min(self._settings.batch_size, self._settings.max_request_size),
+            compression_type=self._codec,
+            compression_level=self._level,
+        ):
+            report.rows += encoded.record_count
+            report.record_bytes += encoded.record_bytes
+            report.batch_bytes += len(encoded.data)
+            report.batches += 1
+            self._sent.append(
+                self._producer.send_encoded(topic, encoded.lane, encoded.data, encoded.record_count)
+            )
+            self._settle()
+
+    def _check_sizes(self, topic: str, rows: Rows) -> None:
+        """Estimate as Kafka's producer does: by the bytes of a row before compression."""
+        limit = self._settings.max_request_size
+        sizes = [pc.fill_null(pc.binary_length(column), 0) for column in (rows.key, rows.value)]
+        total = pc.add(*(size.cast(pa.int64()) for size in sizes))
+        if rows.headers is not None:
+            total = pc.add(total, _header_bytes(rows.headers))
+        largest = pc.max(total).as_py()
+        if largest is not None and largest + _ROW_OVERHEAD > limit:
+            raise ValueError(
+                f"a row for the topic '{topic}' has {largest} bytes, which is above max.request.size ({limit}): set the option"
+                " 'kafka.max.request.size', and the topic's max.message.bytes."
+            )
+
+    def _settle(self) -> None:
+        """Take note of the batches that are done. Raises when one of them was not delivered."""
+        while self._sent and self._sent[0].done:
+            batch = self._sent.popleft()
+            failure = batch.failure()
+            if failure is not None:
+                raise RuntimeError(f"rows were not delivered to {batch.lane}: {failure}") from failure
+            lane = batch.lane
+            written = self._report.written.setdefault(TopicPartition(lane.topic, lane.partition), Written())
+            first, last = batch.outcome(0)[0], batch.outcome(batch.record_count - 1)[0]
+            if not written.rows:
+                written.first_offset = first
+            written.last_offset = max(written.last_offset, last)
+            written.rows += batch.record_count
+
+    # Columns and partitions
+
+    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array | None:
+        place = self._plan.columns.get(name)
+        return None if place is None else batch.column(place)
+
+    def _bytes_of(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        column = self._column(batch, name)
+        return pa.nulls(batch.num_rows, pa.binary()) if column is None else column.cast(pa.binary())
+
+    def _partitions_of(self, topic: str) -> int:
+        """The number of partitions of the topic. Raises `ValueError` with one sentence."""
+        count = self._partitions.get(topic)
+        if count is None:
+            try:
+                count = len(self._producer.partitions_for(topic, self._plan.look_up_ms / 1000))
+            except KafkaError as error:
+                where = self._plan.properties["bootstrap.servers"]
+                raise ValueError(about_topic(topic, where, error)) from None
+            self._partitions[topic] = count
+        return count
+
+    def _spread(self, topic: str, count: int, rows: Rows, keys: pa.Array) -> npt.NDArray[np.int32]:
+        """Partitions for rows without a key: one after the other gets `batch.size` bytes (as in KIP-794, but in turn)."""
+        lanes = np.zeros(len(rows), np.int32)
+        if count == 1 or not keys.null_count:
+            return lanes
+        turn = self._keyless.get(topic)
+        if turn is None:
+            turn = self._keyless[topic] = random.sample(range(count), count)
+        sizes = pc.fill_null(pc.binary_length(rows.value), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        sizes[pc.is_valid(keys).to_numpy(zero_copy_only=False)] = 0
+        blocks = np.cumsum(sizes) // max(1, self._settings.batch_size)
+        used = int(blocks[-1]) + 1
+        lanes[:] = np.array(turn, np.int32)[blocks % count]
+        self._keyless[topic] = turn[used % count :] + turn[: used % count]
+        return lanes
+
+
+def _level(producer: Producer) -> int | None:
+    """The compression's level; None for the codec's own."""
+    settings = producer.settings
+    if settings.compression_type == "gzip":
+        return None if settings.compression_gzip_level == -1 else settings.compression_gzip_level
+    return {"lz4": settings.compression_lz4_level, "zstd": settings.compression_zstd_level}.get(
+        settings.compression_type
+    )
+
+
+def _headers_of(column: pa.Array | None) -> pa.Array | None:
+    """The headers with the types that `encode` takes. Raises `ValueError` for one without a name."""
+    if column is None:
+        return None
+    lists = column.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+    items = lists.flatten()
+    if items.null_count or pc.struct_field(items, "key").null_count:
+        raise ValueError("the column 'headers' has a header without a key: every header has a name.")
+    return lists
+
+
+def _header_bytes(headers: pa.Array) -> pa.Array:
+    """The bytes of each row's headers, their names and values."""
+    items = headers.flatten()
+    lengths = pc.add(
+        pc.binary_length(pc.struct_field(items, "key")),
+        pc.fill_null(pc.binary_length(pc.struct_field(items, "value")), 0),
+    ).to_numpy(zero_copy_only=False)
+    sums = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    counts = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    ends = np.cumsum(counts)
+    return pa.array(sums[ends] - sums[ends - counts])

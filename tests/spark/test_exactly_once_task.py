@@ -1,0 +1,155 @@
+"""Tasks that write exactly once, as processes that die at each step, against a real node."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
+
+import pyarrow as pa
+
+from odradek import Admin, Producer
+from odradek.client.shells.blocking import Client
+from spark.delivery.decisions import Decisions
+from spark.delivery.decisions_topic import DECISIONS_TOPIC
+from spark.delivery.markers import marker_key, marker_value, partition_of
+from spark.delivery.task_protocol import Marker, ProgressError, RowSummary, Step, TaskProtocol
+from spark.delivery.transactional_task import transactional_id, write_once
+from spark.sink_task import TaskReport
+from tests.docs.markdown import ROOT
+from tests.node_process import RunningNode
+from tests.spark.dying_attempt import plan_of, rows_of
+from tests.spark.test_sink_task import stored_committed
+from tests.spark.topics import Topics
+
+ROWS = 400
+POINTS = ("before-fenced", "after-marker_read", "before-written", "after-written", "before-committed")
+ALL_POINTS = tuple(
+    f"{when}-{name}"
+    for name in ("fenced", "end_taken", "marker_read", "written", "committed")
+    for when in ("before", "after")
+)
+"""With --matrix."""
+
+
+@pytest.fixture
+def topic(node: RunningNode, fresh_topic: Callable[[str], str]) -> str:
+    with Decisions({"bootstrap.servers": node.bootstrap}) as decisions:
+        decisions.make()
+    return Topics(node.bootstrap).create(fresh_topic("once"), partitions=2)
+
+
+def attempt(
+    bootstrap: str, topic: str, query: str, batch: int, rows: int = ROWS, task: int = 0
+) -> TaskReport:
+    """One attempt that lives."""
+    return write_once(plan_of(bootstrap, topic), TaskProtocol(query, task, batch), iter([rows_of(rows)]))
+
+
+def last_stable_offsets_are_ends(bootstrap: str, topic: str) -> bool:
+    """True if no transaction is open in the topic."""
+    with Client(bootstrap) as client:
+        wanted = [(topic, partition) for partition in client.metadata([topic]).topic(topic).partitions]
+        ends, stable = (
+            client.list_offsets(dict.fromkeys(wanted, -1), isolation_level=level) for level in (0, 1)
+        )
+        return [each.offset for each in ends.values()] == [each.offset for each in stable.values()]
+
+
+def test_a_task_that_dies_anywhere_writes_once(
+    node: RunningNode, topic: str, pytestconfig: pytest.Config
+) -> None:
+    """An attempt is killed at a step of each batch, and the next one ends it: each row once per batch, nothing open."""
+    query = f"q-{uuid4()}"
+    points = ALL_POINTS if pytestconfig.getoption("--matrix") else POINTS
+    for batch, point in enumerate(points):
+        arguments = [node.bootstrap, topic, query, str(batch), str(ROWS), point]
+        died = subprocess.run(
+            [sys.executable, "-m", "tests.spark.dying_attempt", *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert died.returncode == -signal.SIGKILL, died.stderr
+        report = attempt(node.bootstrap, topic, query, batch)
+        assert (report.rows_compared == ROWS) is point.endswith("committed")
+        assert last_stable_offsets_are_ends(node.bootstrap, topic)
+    found = Counter(record.value for record in stored_committed(node.bootstrap, topic, ROWS * len(points)))
+    assert found == Counter({b"%d" % number: len(points) for number in range(ROWS)})
+
+
+def test_a_marker_behind_the_open_transaction_of_another_task(node: RunningNode, topic: str) -> None:
+    """Another task's open transaction holds the last stable offset below this task's marker: it is found all the same."""
+    query = f"q-{uuid4()}"
+    partition = partition_of(query, 8)
+    with Producer(
+        bootstrap_servers=node.bootstrap,
+        transactional_id=transactional_id(query, 1),
+        transaction_timeout_ms=60_000,
+    ) as other:
+        other.init_transactions()
+        other.begin_transaction()
+        value = marker_value(Marker(0, RowSummary(1, 1)))
+        other.send(DECISIONS_TOPIC, key=marker_key(query, 1), value=value, partition=partition).result(60)
+        assert attempt(node.bootstrap, topic, query, 0).rows == ROWS
+        assert attempt(node.bootstrap, topic, query, 0).rows_compared == ROWS
+        with Decisions({"bootstrap.servers": node.bootstrap}) as decisions:
+            key, end = decisions.end_of(query)
+            log = decisions.read(query, key, end)
+        assert (set(log.markers), log.is_undecided(1), log.is_undecided(0)) == ({0}, True, False)
+        other.abort_transaction()
+    assert attempt(node.bootstrap, topic, query, 0, task=1).rows == ROWS
+
+
+def test_a_late_attempt_writes_nothing(node: RunningNode, topic: str) -> None:
+    """A zombie that has fenced, read and sent rows before its twin began fails when it goes on, and its rows are gone."""
+    query = f"q-{uuid4()}"
+
+    def slow_rows() -> Iterator[pa.RecordBatch]:
+        yield rows_of(ROWS)
+        assert attempt(node.bootstrap, topic, query, 0).rows == ROWS
+        yield rows_of(ROWS)
+
+    with pytest.raises(RuntimeError, match="task 0 of q-"):
+        write_once(plan_of(node.bootstrap, topic), TaskProtocol(query, 0, 0), slow_rows())
+    assert len(stored_committed(node.bootstrap, topic, ROWS)) == ROWS
+    assert last_stable_offsets_are_ends(node.bootstrap, topic)
+
+
+def test_progress_that_contradicts(node: RunningNode, topic: str) -> None:
+    """Other rows, an older batch and a gap end the attempt, and nothing is added."""
+    query = f"q-{uuid4()}"
+    attempt(node.bootstrap, topic, query, 0)
+    attempt(node.bootstrap, topic, query, 1)
+    for batch, rows, words in (
+        (1, ROWS + 1, "this attempt has 401"),
+        (0, ROWS, "older"),
+        (3, ROWS, "adoptCheckpoint"),
+    ):
+        with pytest.raises(ProgressError, match=words):
+            attempt(node.bootstrap, topic, query, batch, rows)
+    assert len(stored_committed(node.bootstrap, topic, 2 * ROWS)) == 2 * ROWS
+    assert TaskProtocol(query, 0, 2).step is Step.FENCE
+
+
+def test_a_decisions_topic_that_forgets_is_refused(
+    node: RunningNode, fresh_topic: Callable[[str], str]
+) -> None:
+    """A topic that is not compacted loses markers: one sentence with the key to set."""
+    name = Topics(node.bootstrap).create(fresh_topic("decisions"))
+    with (
+        Decisions({"bootstrap.servers": node.bootstrap}, name) as decisions,
+        pytest.raises(ValueError, match=r"set cleanup\.policy=compact"),
+    ):
+        decisions.make()
+    with Admin(bootstrap_servers=node.bootstrap) as admin:
+        assert admin.delete_topics([name])[0][1] is None

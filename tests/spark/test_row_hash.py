@@ -1,0 +1,55 @@
+"""The hash of rows: the same for any order and any cut into batches, another for other rows."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow", reason="Spark's extra is not installed")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark.delivery.row_hash import hash_rows
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+BYTES = st.one_of(st.none(), st.binary(max_size=20), st.sampled_from([b"x" * 512, b"x" * 513, b"x" * 2000]))
+ROW = st.tuples(
+    BYTES,
+    BYTES,
+    st.one_of(st.none(), st.lists(st.tuples(st.text(max_size=3), BYTES), max_size=3)),
+    st.one_of(st.none(), st.integers(0, 9)),
+)
+MASK = (1 << 64) - 1
+
+
+def hashed(rows: list[Any]) -> int:
+    """The hash of rows of (key, value, headers, partition), taken from a slice, as Spark hands over slices."""
+    padded = [(b"pad", None, None, 3), *rows]
+    headers = [
+        None if row[2] is None else [{"key": key, "value": value} for key, value in row[2]] for row in padded
+    ]
+    columns = [
+        pa.array([row[0] for row in padded], pa.binary()),
+        pa.array([row[1] for row in padded], pa.binary()),
+        pa.array(headers, HEADERS),
+        pa.array([row[3] for row in padded], pa.int32()),
+    ]
+    return hash_rows([column.slice(1) for column in columns])
+
+
+@given(st.lists(ROW, max_size=8), st.randoms(use_true_random=False), st.integers(0, 8))
+def test_order_and_batches_play_no_part(rows: list[Any], random: Random, cut: int) -> None:
+    """The sum over two batches of the shuffled rows is the hash of all rows."""
+    shuffled = list(rows)
+    random.shuffle(shuffled)
+    assert (hashed(shuffled[:cut]) + hashed(shuffled[cut:])) & MASK == hashed(rows)
+
+
+@given(st.lists(ROW, min_size=1, max_size=4), ROW)
+def test_other_rows_have_another_hash(rows: list[Any], other: Any) -> None:
+    """One row is replaced: the hash tells, also for null and empty, and for headers in another order."""
+    if other != rows[0]:
+        assert hashed([other, *rows[1:]]) != hashed(rows)
