@@ -11,7 +11,7 @@ JOBS ?= 2
 ARGS ?=
 HOURS ?= 0.1667
 
-.PHONY: help install install-dev run test test-security test-spark quick conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
+.PHONY: help install install-dev run test test-mirror test-security test-spark test-transactions quick conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -69,6 +69,9 @@ test-spark: install-dev ## all tests of Spark, on PySpark 4.2 and 4.3, with Spar
 	  env -u SPARK_HOME PYTHONPATH=$(CURDIR)/.cache/pyspark-$$version:$(CURDIR)/$(CONNECT) \
 	    $(BIN)/python -m pytest -v -n 0 --matrix $(or $(ARGS),tests/spark) || exit 1; \
 	done
+
+test-mirror: install-dev ## python -m spark mirror, killed at every step and at sixty random times (ARGS=, MIRROR_SEED=)
+	@exec $(BIN)/python -m pytest -v --matrix tests/spark/test_mirror.py $(ARGS)
 
 QUICK := tests/test_*.py tests/wire tests/quorum tests/log tests/replication tests/groups tests/client
 quick: install-dev ## before each commit: format, lint, types, imports, and the tests of the cores but the long ones

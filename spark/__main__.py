@@ -9,6 +9,10 @@ from collections.abc import Sequence
 JOBS = {
     "flights": ("flights", "flights of 2013 into a topic: data to try the others with"),
     "offline-load": ("offline_load", "a topic into partitioned Parquet, exactly once"),
+    "mirror": (
+        "mirror.command",
+        "topics of one cluster into another, exactly once (needs neither Spark nor Java)",
+    ),
     "derived-feed": ("derived_feed", "a stream of flights into windowed sums, in another topic"),
     "changelog": ("changelog", "a keyed topic into a table of the latest values, refreshed in steps"),
     "history-check": ("history_check", "what clients did and saw: was anything lost, doubled or reordered?"),

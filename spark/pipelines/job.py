@@ -17,14 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from odradek.client.shells.blocking import Client
+from spark.pipelines.failure import Failed
 from spark.worker_process import worker_python
 from wire.topic_partition import TopicPartition
 
 __all__ = ["Failed", "Topics", "add_cluster_arguments", "main_of", "topics_of"]
-
-
-class Failed(Exception):
-    """The job cannot go on; the message is one sentence for the user."""
 
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,10 +12,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["ProgressLine", "watch_query"]
 

@@ -1,0 +1,407 @@
+"""Copies of records, exactly once: each transaction of the target ends with what of the source it has done.
+
+Theory of operation
+===================
+
+A session begins with `init_transactions` under the id of the mirror's name. That fences every older process of this
+name, and ends what it left open: committed or aborted, before the answer. Then the session reads the map
+(`offset_map.py`) up to the end that it has now. The place where it goes on follows from the map alone.
+
+A transaction holds records, and as its last writes the ranges of the source that they come from. Both are committed
+or neither. A fenced process can commit nothing more. So every record that is visible in the source comes once to the
+target, in the order of its partition, wherever a process ends.
+
+After an error that may pass, another session begins, from the map again; nothing is repaired in place.
+
+A target's topic has to be empty when its mirror begins, and nobody else writes to it before the move. So offsets of
+groups can be translated exactly. Each pair of topics is written down by its ids, before the first record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from odradek import Admin, Consumer, KafkaError, Producer
+from odradek.client.admin import NewTopic
+from odradek.client.consumer.consumer_types import ConsumerRecord
+from odradek.client.errors import ClientError, TransactionFatalError
+from odradek.client.producer.accumulator import Batch
+from spark.pipelines.failure import Failed
+from spark.pipelines.mirror.offset_map import CopiedRange, MapError, OffsetMap, Run, TopicPair, runs_of
+from wire.batches.compression import CompressionType
+from wire.batches.record_writer import Row, encode_batch
+from wire.errors import ErrorCode
+from wire.topic_partition import TopicPartition
+
+__all__ = ["Limits", "Mirror", "Progress", "map_topic", "read_map"]
+
+_BATCH_BYTES = 256 << 10
+_BATCH_RECORDS = 10_000
+_RECORD_BYTES = 32
+_POLL_SECONDS = 0.2
+_POLL_RECORDS = 5000
+_LOOK_SECONDS = 30.0
+"""A run with `follow` looks as often for new partitions of the source."""
+_MAP_SETTINGS = {"cleanup.policy": "compact", "compression.type": "producer"}
+_REQUEST_BYTES_MAX = 64 << 20
+"""The client's limit of a batch: the target's own limit is the one that counts."""
+
+
+@attrs.frozen
+class Limits:
+    """The limits of one transaction; the first that is reached ends it."""
+
+    records: int = 100_000
+    seconds: float = 5.0
+    runs: int = 10_000
+    """The most runs in the map's record for a partition: what many small transactions of the source make."""
+
+
+@attrs.frozen
+class Progress:
+    """The state of a mirror behind a transaction."""
+
+    records: int
+    """Copied by this process."""
+    lag: int
+    """Offsets of the source that are not done."""
+    lost: int = 0
+
+
+@attrs.define
+class _Part:
+    """The records of one partition in the open transaction: those that wait, and those that were sent."""
+
+    rows: list[Row] = attrs.field(factory=list)
+    offsets: list[int] = attrs.field(factory=list)
+    size: int = 0
+    sent: list[tuple[Batch, list[int]]] = attrs.field(factory=list)
+    gaps: int = 0
+    last: int = -1
+
+
+class _PlaceUnknown(ClientError):
+    """The target has a batch and does not say where; only a transaction that is made again can tell."""
+
+    retriable = True
+
+
+def map_topic(name: str) -> str:
+    """The topic of the target that has the map and the progress of a mirror."""
+    return f"odradek-mirror-{name}"
+
+
+def read_map(target: Mapping[str, str], name: str, *, keep_runs: bool) -> OffsetMap:
+    """The map as it stands now, up to its end. Raises `Failed` when an open transaction of somebody else hides it."""
+    found = OffsetMap(keep_runs=keep_runs)
+    place = TopicPartition(map_topic(name), 0)
+    reader = {"isolation.level": "read_committed", "auto.offset.reset": "none", "enable.auto.commit": "false"}
+    with Consumer({**target, "isolation.level": "read_uncommitted"}) as ends:
+        end = ends.end_offsets([place])[place]
+        begin = ends.beginning_offsets([place])[place]
+    with Consumer({**target, **reader, "max.poll.records": str(_POLL_RECORDS)}) as consumer:
+        consumer.assign([place])
+        consumer.seek(place, begin)
+        deadline = time.monotonic() + 90.0
+        # A read that ended at the last stable offset could miss a commit: it goes on to the high watermark.
+        while consumer.position(place) < end:
+            for record in consumer.poll(_POLL_SECONDS):
+                try:
+                    found.take_in(record.key, record.value)
+                except MapError as error:
+                    raise Failed(f"{map_topic(name)} at offset {record.offset}: {error}") from None
+                deadline = time.monotonic() + 90.0
+            if time.monotonic() > deadline:
+                raise Failed(
+                    f"a transaction of another program is open in {map_topic(name)}: `odradek txn` shows it"
+                )
+    return found
+
+
+class Mirror:
+    """Copies topics between two clusters; `source` and `target` have the client's keys by Kafka's names.
+
+    `ready` is called before each session and returns the topics with the ids of both sides and the number of partitions.
+    """
+
+    def __init__(
+        self,
+        source: Mapping[str, str],
+        target: Mapping[str, str],
+        name: str,
+        ready: Callable[[], Mapping[TopicPair, int]],
+        *,
+        producer_keys: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        skip_lost: bool = False,
+    ) -> None:
+        self._source, self._target, self._name = source, target, name
+        self._ready = ready
+        self._producer_keys = {"compression.type": "lz4", **(producer_keys or {})}
+        codec = str(self._producer_keys["compression.type"]).upper()
+        if codec not in CompressionType.__members__:
+            raise Failed(f"compression.type={codec.lower()}: there is no such codec")
+        self._codec = CompressionType[codec]
+        self._limits = limits or Limits()
+        self._skip_lost = skip_lost
+        self.records = 0
+        self.lost = 0
+        self.ends: dict[TopicPartition, int] = {}
+        """The ends of the source at the start: a run without `follow` ends there."""
+
+    def run(
+        self, show: Callable[[Progress], None], *, follow: bool = False, patience_seconds: float = 120.0
+    ) -> None:
+        """Copy up to the ends that the source has now, or for ever.
+
+        Raises `Failed` for an error that stays, or after `patience_seconds` without a commit.
+        """
+        last_good = time.monotonic()
+        while True:
+            before = self.records
+            try:
+                if _Session(self, show).run(follow=follow):
+                    return
+                last_good = time.monotonic()
+            except (KafkaError, ClientError) as error:
+                if self.records != before:
+                    last_good = time.monotonic()
+                if not _may_pass(error) or time.monotonic() - last_good > patience_seconds:
+                    raise Failed(_sentence(error)) from error
+                time.sleep(0.5)
+
+
+def _causes(error: BaseException | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__
+    return found
+
+
+def _may_pass(error: BaseException) -> bool:
+    """True if another session may get further: nobody answered, or a broker said that it may be tried again."""
+    causes = _causes(error)
+    codes = [each.code for each in causes if isinstance(each, KafkaError)]
+    if codes:
+        return all(code.retriable for code in codes)
+    if any(isinstance(each, TransactionFatalError) for each in causes):
+        return False
+    return any(isinstance(each, ClientError) and each.retriable for each in causes)
+
+
+def _sentence(error: BaseException) -> str:
+    causes = _causes(error)
+    codes = {each.code for each in causes if isinstance(each, KafkaError)}
+    if codes & {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH} or any(
+        type(each).__name__ == "ProducerFencedError" for each in causes
+    ):
+        return (
+            "another mirror of this name has begun, or this one stood still for too long: start it again if there is"
+            f" no other ({error})"
+        )
+    return str(causes[-1])
+
+
+class _Session:
+    """One life of consumer and producer, from the map to the end or to an error."""
+
+    def __init__(self, mirror: Mirror, show: Callable[[Progress], None]) -> None:
+        self._mirror = mirror
+        self._show = show
+        self._parts: dict[TopicPartition, _Part] = {}
+        self._done: dict[TopicPartition, int] = {}
+        """The next offset of the source that is not committed."""
+        self._count = 0
+        self._is_open = False
+
+    def run(self, *, follow: bool) -> bool:
+        """Copy; True at the end, False when the topics have to be looked at again. Raises `KafkaError`, `ClientError`."""
+        mirror = self._mirror
+        pairs = mirror._ready()
+        _make_map(mirror._target, mirror._name)
+        writer = {
+            **mirror._target,
+            **mirror._producer_keys,
+            "transactional.id": map_topic(mirror._name),
+            "max.request.size": str(_REQUEST_BYTES_MAX),
+        }
+        reader = {
+            **mirror._source,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "none",
+            "enable.auto.commit": "false",
+            "max.poll.records": str(min(_POLL_RECORDS, mirror._limits.records)),
+        }
+        with Producer(writer) as self._producer, Consumer(reader) as self._consumer:
+            self._producer.init_transactions()
+            self._begin(pairs)
+            return self._copy(follow, pairs)
+
+    def _begin(self, pairs: Mapping[TopicPair, int]) -> None:
+        """Find out where to go on, from the map; write down topics that are new. Raises `Failed`."""
+        mirror, consumer = self._mirror, self._consumer
+        known = read_map(mirror._target, mirror._name, keep_runs=False)
+        keys = [TopicPartition(pair.topic, index) for pair, count in pairs.items() for index in range(count)]
+        fresh = [pair for pair in pairs if pair.topic not in known.pairs]
+        for pair in pairs:
+            _check_pair(pair, known.pairs.get(pair.topic, pair))
+        self._check_empty([key for key in keys if key.topic in {pair.topic for pair in fresh}])
+        if fresh:
+            with self._producer.transaction():
+                for pair in fresh:
+                    record_key, value = pair.encoded()
+                    self._producer.send(map_topic(mirror._name), value, record_key, partition=0)
+        begins = consumer.beginning_offsets(keys)
+        ends = consumer.end_offsets(keys)
+        for key in keys:
+            mirror.ends.setdefault(key, ends[key])
+        consumer.assign(keys)
+        for key in keys:
+            progress = known.progress(key)
+            if progress is not None and progress < begins[key]:
+                lost = begins[key] - progress
+                if not mirror._skip_lost:
+                    raise Failed(
+                        f"{key} begins at {begins[key]} by now, and {lost} offsets before it were not copied:"
+                        " --skip-lost goes on without them"
+                    )
+                mirror.lost += lost
+            self._done[key] = max(progress or 0, begins[key])
+            consumer.seek(key, self._done[key])
+            if self._done[key] > ends[key]:
+                raise Failed(
+                    f"{key} ends at {ends[key]}, and was copied up to {self._done[key]}: it lost records"
+                )
+
+    def _check_empty(self, keys: list[TopicPartition]) -> None:
+        if not keys:
+            return
+        with Consumer({**self._mirror._target, "isolation.level": "read_uncommitted"}) as consumer:
+            for key, end in consumer.end_offsets(keys).items():
+                if end:
+                    raise Failed(
+                        f"the target's {key} has records that this mirror did not write: delete the topic, or leave"
+                        " it out"
+                    )
+
+    def _copy(self, follow: bool, pairs: Mapping[TopicPair, int]) -> bool:
+        looked_at = time.monotonic()
+        while True:
+            began = time.monotonic()
+            self._transact(began)
+            behind = self._lag(follow)
+            self._show(Progress(self._mirror.records, behind, self._mirror.lost))
+            if not follow and not behind:
+                return True
+            if follow and time.monotonic() - looked_at > _LOOK_SECONDS:
+                looked_at = time.monotonic()
+                if self._mirror._ready() != pairs:
+                    return False
+
+    def _lag(self, follow: bool) -> int:
+        ends = self._consumer.end_offsets(list(self._done)) if follow else self._mirror.ends
+        return sum(max(0, ends[key] - done) for key, done in self._done.items())
+
+    def _transact(self, began: float) -> None:
+        """Copy for one transaction, and commit it with what it has done."""
+        limits = self._mirror._limits
+        ends = self._mirror.ends
+        while self._count < limits.records and time.monotonic() - began < limits.seconds:
+            found = self._consumer.poll(_POLL_SECONDS)
+            for record in found:
+                self._add(record)
+            if any(part.gaps >= limits.runs for part in self._parts.values()):
+                break
+            if not found and all(
+                self._consumer.position(key) >= ends[key]
+                for key, done in self._done.items()
+                if done < ends[key]
+            ):
+                break
+        self._commit()
+
+    def _add(self, record: ConsumerRecord) -> None:
+        if not self._is_open:
+            self._producer.begin_transaction()
+            self._is_open = True
+        key = TopicPartition(record.topic, record.partition)
+        part = self._parts.get(key)
+        if part is None:
+            part = self._parts[key] = _Part()
+        part.rows.append((record.timestamp, record.key, record.value, record.headers))
+        part.offsets.append(record.offset)
+        part.gaps += record.offset != part.last + 1
+        part.last = record.offset
+        part.size += len(record.key or b"") + len(record.value or b"") + _RECORD_BYTES
+        self._count += 1
+        if part.size >= _BATCH_BYTES or len(part.rows) >= _BATCH_RECORDS:
+            self._ship(key, part)
+
+    def _ship(self, key: TopicPartition, part: _Part) -> None:
+        data = encode_batch(part.rows, compression_type=self._mirror._codec, is_transactional=True)
+        part.sent.append((self._producer.send_encoded(*key, data, len(part.rows)), part.offsets))
+        part.rows, part.offsets, part.size = [], [], 0
+
+    def _commit(self) -> None:
+        moved = {
+            key: position
+            for key, done in self._done.items()
+            if (position := self._consumer.position(key)) > done
+        }
+        if not moved:
+            return
+        if not self._is_open:
+            self._producer.begin_transaction()
+            self._is_open = True
+        for key, part in self._parts.items():
+            if part.rows:
+                self._ship(key, part)
+        self._producer.flush()
+        for key, position in moved.items():
+            runs = _runs(self._parts[key]) if key in self._parts else []
+            record_key, value = CopiedRange(key, self._done[key], position, tuple(runs)).encoded()
+            self._producer.send(map_topic(self._mirror._name), value, record_key, partition=0)
+        self._producer.commit_transaction()
+        self._mirror.records += self._count
+        self._done.update(moved)
+        self._parts, self._count, self._is_open = {}, 0, False
+
+
+def _runs(part: _Part) -> list[Run]:
+    """The runs of what was sent of a partition. Raises the error of a batch that was not written."""
+    offsets: list[int] = []
+    targets: list[int] = []
+    for batch, of_batch in part.sent:
+        for index, offset in enumerate(of_batch):
+            target, _, error = batch.outcome(index)
+            if error is not None:
+                raise error
+            if target < 0:
+                raise _PlaceUnknown("the target does not say where a batch is")
+            offsets.append(offset)
+            targets.append(target)
+    return runs_of(offsets, targets)
+
+
+def _check_pair(now: TopicPair, then: TopicPair) -> None:
+    for side, is_same in (
+        ("source", now.source_id == then.source_id),
+        ("target", now.target_id == then.target_id),
+    ):
+        if not is_same:
+            raise Failed(
+                f"the topic '{now.topic}' of the {side} was deleted and made anew since it was mirrored: begin a"
+                " mirror of another --name, with a target that has no such topic"
+            )
+
+
+def _make_map(target: Mapping[str, str], name: str) -> None:
+    with Admin(dict(target)) as admin:
+        brokers = len(admin.describe_cluster().brokers)
+        [made] = admin.create_topics([NewTopic(map_topic(name), 1, min(3, brokers), _MAP_SETTINGS)])
+    if made.error is not None and made.error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+        raise made.error

@@ -1,0 +1,173 @@
+"""The offset map of a mirror: which offset of the source became which of the target. PURE.
+
+Theory of operation
+===================
+
+The map is a compacted topic of the target, `odradek-mirror-NAME`, with two kinds of JSON records:
+
+    ["topic", TOPIC] -> {"source": ID, "target": ID}
+    ["offsets", TOPIC, PARTITION, FIRST] -> {"next": NEXT, "runs": [[SOURCE, TARGET, COUNT], ...]}
+
+The first says which two topics belong together, by their ids: offsets of a topic that was made anew mean others. The
+second is among the last writes of a transaction, one for each partition that it copied. Offsets of the source from
+FIRST to below NEXT are done. A run is `COUNT` records whose offsets go up by one on both sides. Gaps of the source
+(compaction, markers and aborted records of transactions) and of the target (markers) lie between runs.
+
+So the same record is the mirror's progress and a part of the map. It is there if and only if its records are.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from wire.topic_partition import TopicPartition
+
+__all__ = ["CopiedRange", "MapError", "OffsetMap", "Run", "TopicPair", "runs_of"]
+
+_TOPIC, _OFFSETS = "topic", "offsets"
+
+
+class MapError(ValueError):
+    """A record of the map's topic is none that a mirror wrote."""
+
+
+@attrs.frozen
+class Run:
+    """Records with offsets that follow each other on both sides."""
+
+    source: int
+    target: int
+    count: int
+
+
+@attrs.frozen
+class TopicPair:
+    """The two topics of one name, by their ids in hexadecimal digits."""
+
+    topic: str
+    source_id: str
+    target_id: str
+
+    def encoded(self) -> tuple[bytes, bytes]:
+        """Key and value of its record."""
+        return _json([_TOPIC, self.topic]), _json({"source": self.source_id, "target": self.target_id})
+
+
+@attrs.frozen
+class CopiedRange:
+    """The part that one transaction copied of one partition: offsets of the source from `first` to below `next`."""
+
+    key: TopicPartition
+    first: int
+    next: int
+    runs: tuple[Run, ...]
+
+    def encoded(self) -> tuple[bytes, bytes]:
+        """Key and value of its record."""
+        runs = [[run.source, run.target, run.count] for run in self.runs]
+        return _json([_OFFSETS, *self.key, self.first]), _json({"next": self.next, "runs": runs})
+
+
+def runs_of(offsets: Sequence[int], targets: Sequence[int]) -> list[Run]:
+    """The runs of records that went from `offsets` of the source to `targets`, both ascending."""
+    runs: list[Run] = []
+    start = 0
+    for index in range(1, len(offsets) + 1):
+        if (
+            index < len(offsets)
+            and offsets[index] == offsets[index - 1] + 1
+            and targets[index] == targets[index - 1] + 1
+        ):
+            continue
+        runs.append(Run(offsets[start], targets[start], index - start))
+        start = index
+    return runs
+
+
+@attrs.define
+class _PartitionMap:
+    next: int
+    runs: list[Run] = attrs.field(factory=list)
+
+
+class OffsetMap:
+    """The content of the map's topic. Without `keep_runs` it knows the progress alone, in memory of fixed size."""
+
+    def __init__(self, *, keep_runs: bool) -> None:
+        self._keep_runs = keep_runs
+        self._partitions: dict[TopicPartition, _PartitionMap] = {}
+        self.pairs: dict[str, TopicPair] = {}
+
+    def take_in(self, key: bytes | None, value: bytes | None) -> None:
+        """Take in a record of the topic, in the order of their offsets. Raises `MapError`."""
+        try:
+            match json.loads(key or b"null"), json.loads(value or b"null"):
+                case [[kind, str(topic)], {"source": str(source), "target": str(target)}] if kind == _TOPIC:
+                    self.pairs[topic] = TopicPair(topic, source, target)
+                case [
+                    [kind, str(topic), int(partition), int(first)],
+                    {"next": int(end), "runs": list(runs)},
+                ] if kind == _OFFSETS:
+                    place = TopicPartition(topic, partition)
+                    self.add(CopiedRange(place, first, end, tuple(Run(*map(int, run)) for run in runs)))
+                case _:
+                    raise MapError(f"a record of the map is none of a mirror's: {key!r}")
+        except MapError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise MapError(f"a record of the map is none of a mirror's ({error}): {key!r}") from None
+
+    def add(self, copied: CopiedRange) -> None:
+        """Add what a transaction has copied. Raises `MapError` when it does not follow what was copied before."""
+        found = self._partitions.get(copied.key)
+        if found is not None and copied.first < found.next:
+            raise MapError(f"{copied.key} was copied twice from {copied.first} to {found.next}")
+        if found is None:
+            found = self._partitions[copied.key] = _PartitionMap(copied.next)
+        found.next = copied.next
+        if self._keep_runs:
+            for run in copied.runs:
+                _extend(found.runs, run)
+
+    def progress(self, key: TopicPartition) -> int | None:
+        """The next offset of the source to be copied; None before the first."""
+        found = self._partitions.get(key)
+        return None if found is None else found.next
+
+    def translate(self, key: TopicPartition, offset: int) -> int | None:
+        """The target's offset of the first record at or behind `offset` of the source; None if it is not copied yet.
+
+        Behind the last copied record that is the offset behind its copy. Needs `keep_runs`.
+        """
+        assert self._keep_runs
+        found = self._partitions.get(key)
+        if found is None or offset > found.next:
+            return None
+        place = bisect_right(found.runs, offset, key=lambda run: run.source) - 1
+        if place >= 0 and offset < found.runs[place].source + found.runs[place].count:
+            return found.runs[place].target + offset - found.runs[place].source
+        if place + 1 < len(found.runs):
+            return found.runs[place + 1].target
+        return found.runs[-1].target + found.runs[-1].count if found.runs else 0
+
+    def runs(self) -> Iterable[tuple[TopicPartition, Run]]:
+        """All runs, by partition and offset."""
+        for key in sorted(self._partitions):
+            for run in self._partitions[key].runs:
+                yield key, run
+
+
+def _extend(runs: list[Run], run: Run) -> None:
+    last = runs[-1] if runs else None
+    if last is not None and last.source + last.count == run.source and last.target + last.count == run.target:
+        runs[-1] = Run(last.source, last.target, last.count + run.count)
+    else:
+        runs.append(run)
+
+
+def _json(content: object) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode()
