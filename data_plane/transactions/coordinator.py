@@ -1,7 +1,7 @@
 """The transaction coordinators of a broker: one shard per led partition of `__transaction_state` (PORTED).
 
 After a load, a coordinator first completes what an earlier one has promised. It writes the markers of the transactions
-in PrepareCommit and PrepareAbort again.
+in PrepareCommit and PrepareAbort again, once the log that it has loaded is committed.
 """
 
 from __future__ import annotations
@@ -69,6 +69,9 @@ class TransactionShard(Shard[TransactionsState]):
         )
         self.machine = machine
         self._markers = markers
+        self._earlier: TransactionsState | None = None
+        """What was loaded, while some of it may not be committed."""
+        self._loaded_end = 0
 
     @property
     def is_stopped(self) -> bool:
@@ -86,7 +89,20 @@ class TransactionShard(Shard[TransactionsState]):
     def began(self, state: TransactionsState) -> None:
         assert self._runtime is not None, "a shard begins before it has a runtime"
         self._runtime.subscribe(self._committed)
-        self._complete_earlier(state, iter(state.transactions))
+        self._earlier, self._loaded_end = state, self._runtime.committed_end
+        self._log.subscribe(self._begin_earlier)
+        self._begin_earlier(self._log.high_watermark)
+
+    def _begin_earlier(self, high_watermark: int) -> None:
+        """Begin what earlier coordinators have promised, once all that was loaded is committed.
+
+        What is above the high watermark may be lost with this broker. Its successor could decide otherwise, and
+        markers of both would tear the transaction.
+        """
+        state = self._earlier
+        if state is not None and high_watermark >= self._loaded_end:
+            self._earlier = None
+            self._complete_earlier(state, iter(state.transactions))
 
     def _complete_earlier(self, state: TransactionsState, ids: Iterator[str]) -> None:
         """Begin the markers of what an earlier coordinator has promised, for some of the ids in each turn.

@@ -159,6 +159,16 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
         unseen="a leader that has cut its log reads it again for the first batch of any producer, and readers seldom come before",
     ),
     Mutant(
+        "promise-above-the-high-watermark",
+        "Ours (2026): a coordinator that begins sends markers of a decision that is lost with it, and the next one aborts.",
+        "data_plane.transactions.coordinator:TransactionShard._begin_earlier",
+        "and high_watermark >= self._loaded_end",
+        "",
+        "transactions",
+        3000,
+        aimed_only="once in some thousands of schedules: the first replica has to die between markers and followers' fetches",
+    ),
+    Mutant(
         "markers-of-the-next-transaction-forgotten",
         "Ours (2026): the end of one transaction takes the markers of the next one with it, which it has just begun.",
         "data_plane.transactions.markers:MarkerSender._complete",

@@ -33,8 +33,9 @@ is over.
 """
 GROUPS_SEEDS = (*range(60), 2167035, 2172304)
 """In the last two, a deposed coordinator that has yet to hear of it answers a fetch of offsets."""
-TRANSACTIONS_SEEDS = (*range(60), 133)
-"""In the last one, a transaction is begun and aborted in the decision that ends the one before."""
+TRANSACTIONS_SEEDS = (*range(60), 133, 6592952)
+"""In 133, a transaction is begun and aborted in the decision that ends the one before. In the last one, a coordinator dies
+that has loaded a decision above the high watermark."""
 
 
 def test_the_quorum_keeps_rafts_promises() -> None:

@@ -30,6 +30,7 @@ from wire.messages.write_txn_markers import (
 )
 
 NODE = 1
+LOADED_END = 7
 
 
 class Loop:
@@ -246,6 +247,45 @@ def prepared(count: int) -> TransactionsState:
     return TransactionsState(LayeredMap(transactions))
 
 
+class Beginning(TransactionShard):
+    """A coordinator as it begins, over a log that ends at `LOADED_END`."""
+
+    def __init__(self, loop: Loop, sender: MarkerSender, high_watermark: int = LOADED_END) -> None:
+        self._broker = loop  # type: ignore[assignment]
+        self._markers = sender
+        self._stopped = False
+        self.leader_epoch = 0
+        self._runtime = SimpleNamespace(  # type: ignore[assignment]
+            subscribe=lambda observer: None, committed_end=LOADED_END
+        )
+        self.listeners: list[Callable[[int], None]] = []
+        self._log = SimpleNamespace(  # type: ignore[assignment]
+            subscribe=self.listeners.append, high_watermark=high_watermark
+        )
+
+    def submit(self, ask: Any) -> None:
+        """Nothing is decided."""
+
+    def has_completed(self, transaction: Transaction) -> bool:
+        return True
+
+
+def test_a_coordinator_that_begins_sends_no_marker_of_what_may_be_lost() -> None:
+    """A decision above the high watermark may be lost with this broker, and its successor could decide otherwise."""
+    loop = Loop()
+    sender = MarkerSender(loop, loop)  # type: ignore[arg-type]
+    sender.write_here = loop.write
+    shard = Beginning(loop, sender, LOADED_END - 1)
+    shard.began(prepared(3))
+    loop.run()
+    assert sum(loop.written) == 0
+    for listener in shard.listeners:
+        listener(LOADED_END)
+        listener(LOADED_END + 1)
+    loop.run()
+    assert sum(loop.written) == 3
+
+
 def test_a_coordinator_that_begins_completes_many_transactions_a_few_in_each_turn() -> None:
     """100,000 transactions in PrepareCommit after a load stall no turn, and each of them ends once."""
     count = 100_000
@@ -255,15 +295,8 @@ def test_a_coordinator_that_begins_completes_many_transactions_a_few_in_each_tur
     begun = [0]
     told = [0]
 
-    class Counted(TransactionShard):
-        """The coordinator as it begins, without a log below it."""
-
-        def __init__(self) -> None:
-            self._broker = loop  # type: ignore[assignment]
-            self._markers = sender
-            self._stopped = False
-            self.leader_epoch = 0
-            self._runtime = SimpleNamespace(subscribe=lambda observer: None)  # type: ignore[assignment]
+    class Counted(Beginning):
+        """Counts the ends that it is told."""
 
         def submit(self, ask: Any) -> None:
             told[-1] += 1
@@ -280,7 +313,7 @@ def test_a_coordinator_that_begins_completes_many_transactions_a_few_in_each_tur
 
     sender.begin = counted_begin  # type: ignore[method-assign]
     loop.begins = lambda: (begun.append(0), told.append(0))
-    Counted().began(prepared(count))
+    Counted(loop, sender).began(prepared(count))
     loop.run()
     assert max(begun) <= IDS_PER_TURN
     assert max(loop.routed) <= STARTS_PER_TURN

@@ -85,7 +85,7 @@ class TokenRules(TokenExpectations):
         return Bearer(name.strip(), expires_at, _scopes_of(claims.get(self.scope_claim_name)))
 
     def claimed_name(self, token: str) -> str:
-        """Whom a token names that nobody has checked, for the audit; empty where it names nobody."""
+        """Whom an unchecked token names, for the audit; empty where it names nobody."""
         parts = token.split(".")
         if len(parts) != TOKEN_PARTS or len(parts[1]) > CLAIMED_BYTES_MAX:
             return ""
