@@ -416,7 +416,7 @@ class Meter(Protocol):
         """Processor time of the whole process."""
 
     def loop_cpu_seconds(self) -> float:
-        """Processor time of the loop's thread, which is the caller. A reading costs a microsecond."""
+        """Processor time of the thread that calls: the loop's, or a worker's. A reading costs a microsecond."""
 
 
 class Log(Protocol):

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import trio
 
+from data_plane.log.batch_work import SMALL_BYTES_MAX
+from data_plane.quotas.client_quotas import Account
 from odradek.env.ports import ConnectionLost
+from odradek.node.node import Node
 from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_bad_batches import good_batch
@@ -20,6 +23,7 @@ from tests.node.test_node_in_a_world import (
     produce_request,
     request,
 )
+from wire.batches.compression import CompressionType
 from wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
@@ -28,9 +32,11 @@ from wire.messages.alter_client_quotas import (
 )
 from wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from wire.messages.metadata import MetadataRequest
+from wire.record_batch import RecordBatchBuilder
 
 WARM_UP_SECONDS, MEASURED_SECONDS = 10.0, 30.0
 QUOTA = 20_000.0
+LARGE_FOR_THE_LOOP = 5 << 20
 
 
 async def set_quota(
@@ -158,6 +164,55 @@ def test_a_request_percentage_slows_a_busy_client_and_spares_its_session() -> No
         assert max(waits) <= 1001
 
     play(script)
+
+
+class CountingMeter:
+    """A meter by which each piece of work takes a second."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+
+    def cpu_seconds(self) -> float:
+        return self.loop_cpu_seconds()
+
+    def loop_cpu_seconds(self) -> float:
+        self.readings += 1
+        return float(self.readings)
+
+
+def test_a_client_pays_for_the_decompression_of_its_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-124: what workers do for a Produce request is charged to its client, whichever worker does it."""
+    nodes: list[Node] = []
+    paid: list[float] = []
+    charge = Account.charge
+
+    def note(account: Account, amount: float, now: float) -> float:
+        paid.append(amount)
+        return charge(account, amount, now)
+
+    monkeypatch.setattr(Account, "charge", note)
+
+    async def script(world: World, connect: Any) -> None:
+        admin, client = await connect(), await connect()
+        await create_topic(admin)
+        await set_quota(admin, "request_percentage", 100.0)
+        broker = nodes[0].broker
+        assert broker is not None
+        broker.produce_workers.meter = CountingMeter()
+        work = broker.produce_workers.large
+        charged: list[float] = []
+        for size in (LARGE_FOR_THE_LOOP, SMALL_BYTES_MAX + 1):
+            builder = RecordBatchBuilder(compression_type=CompressionType.ZSTD)
+            builder.append(0, b"k", bytes(size))
+            before, large = sum(each.used for _, each in broker.quotas.accounts()), work.seconds
+            answer = await request(client, produce_request(builder.build()), 9)
+            assert not answer.responses[0].partition_responses[0].error_code
+            charged.append(sum(each.used for _, each in broker.quotas.accounts()) - before)
+        assert charged[0] == pytest.approx(1.0, abs=0.1), "one piece in a small worker"
+        assert work.seconds > large, "a piece in the large worker, after the small one gave up"
+        assert any(each == pytest.approx(work.seconds - large, rel=1e-6) for each in paid), paid
+
+    play(script, made=nodes.append)
 
 
 def test_a_quota_that_is_removed_ends_the_wait() -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from enum import Enum
 from itertools import islice
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from data_plane.broker import Broker
 from data_plane.handlers.producing.delayed_produce import DelayedProduce
@@ -30,6 +30,7 @@ from data_plane.handlers.producing.recompression_on_append import Batch
 from data_plane.handlers.producing.transactional_batches import TransactionalBatches
 from data_plane.log.batch_work import SMALL_BYTES_MAX, HandedOff, LargerThanThought, RequestBudget
 from data_plane.log.log_config import LogConfig
+from odradek.env.ports import Meter
 from odradek.serving.contract import Result
 from wire.messages.produce import PartitionProduceResponse, ProduceRequest, TopicProduceResponse
 
@@ -50,6 +51,7 @@ class GoOn(Enum):
 
 
 GO_ON = GoOn.GO_ON
+T = TypeVar("T")
 
 Turn: TypeAlias = "Result | GoOn"
 """The outcome of one turn of a request."""
@@ -92,6 +94,8 @@ class ProduceRest:
         self._broker = broker
         self._share = broker.long_work.begin()
         self._large = broker.produce_workers.large.begin()
+        # The first share took the payer: what the large worker does is paid by the same client.
+        self._large.payer = self._share.payer
         self._turns_at_once = TURNS_AT_ONCE
         self._left: list[tuple[memoryview, LogConfig]] = []
         """Batches, with what holds for their topics."""
@@ -141,30 +145,45 @@ class ProduceRest:
 
     async def recompress(self, batches: list[Batch]) -> None:
         """Give batches their topics' codec, and note what they are then."""
-        workers = self._broker.produce_workers
         for batch in batches:
             handed_off = self.work_at(*batch.place)
             try:
-                await workers.small.run(batch.recompress, handed_off, SMALL_BYTES_MAX)
+                await self._in_small(batch.recompress, handed_off, SMALL_BYTES_MAX)
             except LargerThanThought:
                 await self._large.in_worker(batch.recompress, handed_off, ANY_SIZE)
+
+    async def _in_small(self, function: Callable[..., T], *args: object) -> T:
+        """Run a function in a small worker; the client pays the processor time of its thread.
+
+        Raises what the function raises, and what it took until then is paid as well.
+        """
+        broker, payer = self._broker, self._share.payer
+        small = broker.produce_workers.small
+        if payer is None:
+            return await small.run(function, *args)
+        took: list[float] = []
+        try:
+            return await small.run(_metered, broker.produce_workers.meter, took, function, *args)
+        finally:
+            if took:
+                payer(took[0], broker.clock.monotonic())
 
     async def work(self, go_on: Callable[[], Turn]) -> Turn:
         """Let workers do what the next append needs, and maybe some of those behind it; what `go_on` returns then.
 
         What needs none of it goes on when others have had a turn.
         """
-        broker, workers = self._broker, self._broker.produce_workers
+        broker = self._broker
         at = self._starts[self.place[0]] + self.place[1]
         batch = self._batch(at)
         if batch.wants_check:
             if batch.is_small:
-                await workers.small.run(batch.check)
+                await self._in_small(batch.check)
             else:
                 await self._large.in_worker(batch.check)
         elif batch.is_compressed and batch.size is None:
             some = [self._batch(each) for each in range(at, min(at + PARTITIONS_PER_TURN, len(self._left)))]
-            if self.budget.is_unusual or await workers.small.run(_inflate, some, self.budget):
+            if self.budget.is_unusual or await self._in_small(_inflate, some, self.budget):
                 await self._large.in_worker(batch.inflate, ANY_SIZE)
             batch.tell_size()
         elif self._turns_at_once > 0:
@@ -173,6 +192,15 @@ class ProduceRest:
         else:
             return await self._share.on_loop(go_on)
         return go_on()
+
+
+def _metered(meter: Meter, took: list[float], function: Callable[..., T], *args: object) -> T:
+    """Call a function, and note the processor time of the calling thread in `took`."""
+    began = meter.loop_cpu_seconds()
+    try:
+        return function(*args)
+    finally:
+        took.append(meter.loop_cpu_seconds() - began)
 
 
 def _inflate(batches: list[HandedOff], budget: RequestBudget) -> bool:
