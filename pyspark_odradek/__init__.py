@@ -4,7 +4,7 @@ Spark imports every top-level module called `pyspark_*` whenever it looks for Py
 own. So this one imports only Spark's base class until a reader or a writer is asked for.
 
 The code lies in the folder `spark` beside this one. It is imported from there by the name `pyspark_odradek`
-(`pyspark_odradek.source` is `spark/source.py`). Users have files of the name `spark.py` beside their jobs, and Python
+(`pyspark_odradek.source` is `spark/source.py`). Users have modules called `spark` beside their jobs, and Python
 finds those first. For the same reason modules of that folder import each other by relative names.
 """
 

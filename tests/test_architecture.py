@@ -64,6 +64,7 @@ SHELL = {
     "spark/reading/fetching.py": "an executor's connections, how long nothing has come",
     "spark/pipelines/": "jobs: files, arguments, progress",
     "spark/pyspark_archive.py": "writes an archive of the installed pyspark anew, when a user asks",
+    "pyspark_odradek/__init__.py": "where the folder with its code is",
     "spark/options_page.py": "prints a page of docs/",
     "spark/plain_errors.py": "which process this is, and a variable of its environment",
     "spark/quiet.py": "prints where settings of Spark's logs are",

@@ -55,6 +55,8 @@ _LOGGER = logging.getLogger("odradek.spark")
 _VERSION_MAX_WITHOUT_TOPIC_IDS = 12
 _PARTITION_BYTES = int(SOURCE_DEFAULTS["max.partition.fetch.bytes"])
 _ROWS = 10_000
+_BYTES = 16 << 20
+"""Rows of small ranges are handed over when there are so many of them, or so many bytes."""
 _RANGES_TOGETHER = 256
 """The number of a task's small ranges in one Fetch."""
 _RANGES_AHEAD = 8
@@ -153,7 +155,10 @@ def _read_several(
         for reader in several:
             if reader not in going_on:
                 small += reader.batches(answers[reader])
-                if sum(each.num_rows for each in small) >= _ROWS:
+                if (
+                    sum(each.num_rows for each in small) >= _ROWS
+                    or sum(each.nbytes for each in small) >= _BYTES
+                ):
                     yield _joined(small)
                     small = []
                 continue

@@ -22,7 +22,6 @@ def main(directory: str, topic: str, options_json: str) -> None:
     builder = SparkSession.builder.master("local[2]")
     for key, value in {
         "spark.ui.port": "0",
-        "spark.log.level": "INFO",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.eventLog.enabled": "true",

@@ -20,6 +20,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 from jepsen_tests.__main__ import parse_arguments
 from odradek import Admin
 from spark import __main__ as jobs
+from spark import quiet
 from spark.worker_process import worker_python
 from tests.docs.markdown import ROOT, blocks
 from tests.node_process import RunningNode
@@ -65,6 +66,9 @@ def test_the_page_from_top_to_bottom(
     named = re.search(r"'\.\[(.*)\]'", install.code)
     assert named is not None
     assert set(named[1].split(",")) <= set(extras)
+    assert install.code.splitlines()[2] == 'export SPARK_CONF_DIR="$(python -m spark.quiet)"'
+    assert quiet.main() == 0
+    assert (Path(capfd.readouterr().out.strip()) / "log4j2.properties").exists()
     name, _, launcher = install.code.splitlines()[1].removeprefix("export ").partition("=")
     assert (name, launcher) == ("PYSPARK_PYTHON", LAUNCHER.name)
     assert server.code == "odradek dev\n"
@@ -75,6 +79,11 @@ def test_the_page_from_top_to_bottom(
         code = code.replace("127.0.0.1:9092", node.bootstrap)
         compiled = compile(code, f"{PAGE}:{block.line}", "exec")
         patiently(partial(exec, compiled, {}))
+    [view] = blocks(PAGE, "sql")
+    for statement in view.code.replace("127.0.0.1:9092", node.bootstrap).rstrip().rstrip(";").split(";"):
+        counted = spark.sql(statement).collect()
+    spark.catalog.dropTempView("flights")
+    assert [row[0] for row in counted] == [5000]
     printed = capfd.readouterr().out
     for airport in ("EWR", "JFK", "LGA"):
         assert airport in printed

@@ -60,6 +60,22 @@ def test_spark_py_of_the_users(tmp_path: Path) -> None:
     ]
 
 
+def test_the_format_is_found_from_anywhere(tmp_path: Path) -> None:
+    """Spark looks for modules named `pyspark_*` where files lie, so an editable installation must be a path."""
+    code = "import pkgutil; print(*(each.name for each in pkgutil.iter_modules()))"
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "pyspark_odradek" in done.stdout.split()
+
+
 def test_a_module_that_hides_ours_is_named(tmp_path: Path) -> None:
     """`wire` is a name that the whole product has: a file of that name is an error that says so."""
     (tmp_path / "wire.py").write_text("")

@@ -213,6 +213,28 @@ class TestBatchDataLoss:
         ):
             read(behind)
 
+    def test_one_of_several_small_ranges(
+        self, topics: Topics, options: Options, fresh_topic: Callable[[str], str]
+    ) -> None:
+        """Ranges that come by one Fetch fail and go on like others: lost offsets are named, the other rows are there."""
+        name = topics.create(fresh_topic("one-of"), partitions=3)
+        for partition in range(3):
+            topics.send(name, [b"x"] * 4, partition=partition)
+        everything = [(partition, at) for partition in range(3) for at in range(4)]
+        plans = {}
+        for fails in ("true", "false"):
+            given = options(name, failOnDataLoss=fails)
+            reader = source.batch_reader(given, source.schema(given))
+            plans[fails] = (reader, list(reader.partitions()))
+            assert len(plans[fails][1]) == 1
+        assert [row[:2] for row in rows(*plans["true"])] == everything
+        topics.delete_records(name, {1: 3})
+        assert [row[:2] for row in rows(*plans["false"])] == [
+            each for each in everything if each[0] != 1 or each[1] == 3
+        ]
+        with pytest.raises(DataLoss, match=rf"offsets 0 to 2 of {name}-1 are lost"):
+            rows(*plans["true"])
+
     def test_between_the_plan_and_the_task(
         self, topics: Topics, options: Options, fresh_topic: Callable[[str], str]
     ) -> None:

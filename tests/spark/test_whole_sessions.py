@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -37,13 +38,16 @@ def whole(whole_matrix: bool) -> None:
         pytest.skip(f"Spark is unavailable: {reason}")
 
 
-def run(words: list[str], path: list[Path], cwd: Path) -> subprocess.CompletedProcess[str]:
+def run(
+    words: list[str], path: list[Path], cwd: Path, conf: Path = ROOT / "spark" / "conf"
+) -> subprocess.CompletedProcess[str]:
     """A process with these folders first on its path."""
     before = os.environ.get("PYTHONPATH", "")
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([*map(str, path), str(ROOT), before]),
         "PYSPARK_PYTHON": worker_python(),
+        "SPARK_CONF_DIR": str(conf),
     }
     return subprocess.run(
         words, env=env, cwd=cwd, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
@@ -76,7 +80,10 @@ def test_nothing_of_spark_shows_the_password(secured: SecuredNode, tmp_path: Pat
         [created] = admin.create_topics([NewTopic("told", partitions=2)])
         assert created.error is None
     words = [sys.executable, "-m", "tests.spark.secret_session", str(tmp_path), "told"]
-    done = run([*words, json.dumps(login(secured))], [], ROOT)
+    settings = (ROOT / "spark" / "conf" / "log4j2.properties").read_text()
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "log4j2.properties").write_text(settings.replace("level = error", "level = info"))
+    done = run([*words, json.dumps(login(secured))], [], ROOT, tmp_path / "conf")
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.endswith("THE END\n")
     events = [path for path in tmp_path.rglob("*") if path.is_file() and "local" not in path.parts]
@@ -91,7 +98,7 @@ def test_nothing_of_spark_shows_the_password(secured: SecuredNode, tmp_path: Pat
 def test_a_job_beside_a_spark_py(
     node: RunningNode, fresh_topic: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """A batch and a stream of a job that has files of its own by the names of our folders."""
+    """A batch and a stream of a job with a `spark.py` of its own; one line of Spark's comes before the result."""
     topics = Topics(node.bootstrap)
     name = topics.create(fresh_topic("beside"))
     topics.send(name, [b"1", b"2", b"3"])
@@ -109,9 +116,12 @@ stream = spark.readStream.format("odradek").options(**options, startingOffsets="
 writer = stream.select("value").writeStream.format("odradek").options(**options, topic="{name}")
 query = writer.option("checkpointLocation", "{tmp_path}/checkpoint").trigger(availableNow=True).start()
 query.awaitTermination()
-print("rows", frame.count())
+print("rows", spark.read.format("odradek").options(**options).load().count())
 """
     )
     done = run([sys.executable, "job.py"], [tmp_path], tmp_path)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert "rows 12" in done.stdout.splitlines()
+    assert done.stdout.splitlines() == ["rows 12"]
+    # Bars of progress are written over.
+    noise = [line for line in re.split(r"[\r\n]+", done.stderr) if line.strip() and "[Stage" not in line]
+    assert len(noise) <= 1, noise
