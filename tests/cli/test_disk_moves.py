@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import attrs
@@ -87,3 +88,17 @@ def test_what_cannot_be_retired_is_refused(host: Host) -> None:
     assert "metadata log" in host.run("disk", "retire", f"1:{host.paths[0]}").refusal()
     assert "has no directory /none" in host.run("disk", "retire", "1:/none").refusal()
     assert "no broker 7" in host.run("disk", "retire", f"7:{host.paths[1]}").refusal()
+
+
+def test_a_move_names_a_directory(host: Host) -> None:
+    """`partition move --to ID:DIR` moves replicas between the disks of their broker."""
+    target = host.paths[2]
+    assert "would move 1 replica" in host.run("partition", "move", "words:0", "--to", f"1:{target}").out
+    assert host.run("partition", "move", "words:0", "--to", f"1:{target}", "--execute").code == 0
+    deadline = time.monotonic() + 30
+    while [path for path, held in host.replicas().items() if ("words", 0) in held] != [target]:
+        assert time.monotonic() < deadline
+    assert (
+        "LOG_DIR_NOT_FOUND"
+        in host.run("partition", "move", "words:0", "--to", "1:/none", "--execute").refusal()
+    )
