@@ -84,7 +84,7 @@ def test_a_disk_is_emptied_and_takes_no_more(host: Host) -> None:
 
 
 def test_what_cannot_be_retired_is_refused(host: Host) -> None:
-    """The metadata log's directory, a directory that is not there, a broker that is not there."""
+    """The metadata log's directory, an unknown directory, an unknown broker."""
     assert "metadata log" in host.run("disk", "retire", f"1:{host.paths[0]}").refusal()
     assert "has no directory /none" in host.run("disk", "retire", "1:/none").refusal()
     assert "no broker 7" in host.run("disk", "retire", f"7:{host.paths[1]}").refusal()

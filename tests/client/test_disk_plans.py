@@ -62,7 +62,7 @@ def check_rules(disks: Sequence[Disk], moves: Sequence[DiskMove]) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_retirement_empties_its_disk_and_no_other(seed: int) -> None:
-    """Every replica of the disk moves, nothing else does; where one has no place, there is no plan."""
+    """Every replica of the disk moves, and only those; a replica without a place refuses the plan."""
     random = Random(seed)
     disks = drawn(random)
     path = random.choice(disks).path
@@ -83,7 +83,7 @@ def test_a_retirement_empties_its_disk_and_no_other(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_balance_narrows_the_gap_and_then_rests(seed: int) -> None:
-    """The fullest and the emptiest disk are no farther apart than before; a plan for the result has no moves."""
+    """The fullest and the emptiest disk come closer, if anything moves; a plan for the result moves less."""
     disks = drawn(Random(seed))
     moves = plan_disk_balance(disks)
     check_rules(disks, moves)

@@ -100,7 +100,7 @@ def play(script: Callable[[Moving], Awaitable[None]], replicas: tuple[int, ...] 
 
 
 def test_a_replica_moves_to_another_disk_while_it_is_written() -> None:
-    """Every write is taken, the metadata names the new directory, nothing is left in the old one, nothing is lost."""
+    """Every write is taken, the metadata names the new directory, the old one is empty, and all records are there."""
 
     async def script(case: Moving) -> None:
         await case.write_some()

@@ -1,7 +1,6 @@
 """Plans of moves between the directories of one broker: a disk is emptied, or its load is spread (KIP-113). PURE.
 
-A move never puts a replica on a disk that is cordoned or offline, nor on one that would have less than
-`ROOM_SHARE` of its bytes left. Disks of different sizes are compared by the share that is used, not by bytes.
+A move puts a replica only on a disk that is online and open to new ones. `ROOM_SHARE` of that disk stays free. Disks of different sizes are compared by the share that is used, not by bytes.
 """
 
 from __future__ import annotations
