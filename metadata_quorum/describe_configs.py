@@ -32,7 +32,7 @@ from odradek.env.long_work import LongWork
 from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
-from wire.disk_troubles import TROUBLED_LOG_DIRS
+from wire.disk_troubles import RETIRING_LOG_DIRS, TROUBLED_LOG_DIRS
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -201,19 +201,19 @@ class DescribeConfigsHandler:
         if name:
             self._check_broker_id(name, "Unexpected broker id, expected {} or empty string, but received {}")
         entries = describe_broker_config(self._broker.config_layers, for_all=not name)
-        troubles = self._troubles() if name else ""
-        if not troubles:
+        if not name:
             return entries
-        # What stands in the metadata may be older: a full disk may hold up this node's own metadata.
-        told = ConfigEntry(
-            TROUBLED_LOG_DIRS,
-            troubles,
-            ConfigSource.DYNAMIC_BROKER_CONFIG,
-            False,
-            True,
-            CONFIG_TYPES["string"],
-        )
-        return [*(each for each in entries if each.name != TROUBLED_LOG_DIRS), told]
+        # What stands in the metadata of troubles may be older: a full disk may hold up this node's own metadata.
+        told = {
+            TROUBLED_LOG_DIRS: self._troubles(),
+            RETIRING_LOG_DIRS: self._broker.image.broker_configs(int(name)).get(RETIRING_LOG_DIRS, ""),
+        }
+        own = [
+            ConfigEntry(key, value, ConfigSource.DYNAMIC_BROKER_CONFIG, False, True, CONFIG_TYPES["string"])
+            for key, value in told.items()
+            if value
+        ]
+        return [*(each for each in entries if not told.get(each.name)), *own]
 
     def _logger_entries(self, name: str) -> list[ConfigEntry]:
         if not name:

@@ -8,8 +8,8 @@ Theory of operation
 A move makes a future replica in the other directory (`log/directory/future_logs`). A task per target directory copies one
 replica after the other: a worker reads from the live log, the loop appends as a follower does. If the live log is cut,
 the copy is cut by leader epochs, like a follower's. When it has caught up, the broker tells the controller the new
-directory (AssignReplicasToDirs), and goes on copying. The swap comes after the record: if the old disk dies at any time
-from then on, the metadata already speaks of the disk that holds the replica, and the new one never gets an empty log.
+directory (AssignReplicasToDirs), and goes on copying. The swap comes after the record. So a swapped replica is always
+in the directory that the metadata names, and a restart makes no empty log elsewhere.
 
 Rules
 * The live log is the truth until the swap, whatever the metadata says. A move that is given up after the controller was
@@ -17,8 +17,8 @@ Rules
 * The last records are copied in the turn of the swap, so the replica is served without a gap.
 * The cleaner leaves the live log alone meanwhile (Kafka's rule).
 * A restart goes on with what was copied. A future replica whose topic is gone is removed.
-* If the metadata names a directory that has only a future replica, and no directory has the log, the log is on a disk that
-  is away. The controller hears that the replica is LOST, and nothing is made in its place.
+* The metadata may name a directory that has only a future replica, while no directory has the log. Then the log is on
+  a disk that is away. The controller hears that the replica is LOST, and nothing is made in its place.
 
 PORTED.
 """

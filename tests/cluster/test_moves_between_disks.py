@@ -100,7 +100,7 @@ def play(script: Callable[[Moving], Awaitable[None]], replicas: tuple[int, ...] 
 
 
 def test_a_replica_moves_to_another_disk_while_it_is_written() -> None:
-    """Every write is taken, the metadata names the new directory, nothing is left in the old one, nothing is lost."""
+    """Every write is taken, the metadata names the new directory, the old one is empty, and all records are there."""
 
     async def script(case: Moving) -> None:
         await case.write_some()
@@ -147,7 +147,7 @@ def test_a_move_is_given_up_when_the_replica_is_sent_back() -> None:
 
 
 def test_errors_are_those_of_kafka() -> None:
-    """An unknown directory, an unknown partition, a replica that is elsewhere, a name too long for a future replica."""
+    """An unknown or cordoned directory, an unknown partition, a replica that is elsewhere, a name that is too long."""
 
     async def script(case: Moving) -> None:
         path = case.broker(1).log_dirs[0].path
@@ -155,6 +155,8 @@ def test_errors_are_those_of_kafka() -> None:
         assert await case.ask(path, "u") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert await case.ask(path, "x" * 249) == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert await case.ask(path) == ErrorCode.REPLICA_NOT_AVAILABLE
+        case.broker(1).placement.cordoned = (case.broker(1).log_dirs[0].directory_id,)
+        assert await case.ask(path) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
     play(script, replicas=(2, 3))
 

@@ -223,6 +223,24 @@ def _keyed(seed: int) -> RunOptions:
     )
 
 
+def moves(seed: int) -> str:
+    """Aimed: clusters with two disks a broker, operators that move replicas between them, deletions, and deaths."""
+    options = RunOptions.draw(seed, "lite", seconds=25.0)
+    shape = attrs.evolve(options.shape, settings={**SETTINGS, **QUICK_SETTINGS}, log_dirs=2, older=0)
+    storm = attrs.evolve(options.storm, kinds=("deaths", "pauses"), power=True)
+    return _run_options(
+        seed,
+        attrs.evolve(
+            options,
+            shape=shape,
+            storm=storm,
+            weather=Weather(),
+            workloads=("produce", "trim"),
+            duties=("directories", "directories"),
+        ),
+    )
+
+
 def copy(seed: int) -> str:
     """Aimed: programs that copy in transactions, nodes that die, freeze and are cut off; nothing else happens."""
     return _run_options(seed, _copying(seed, "deaths", "links", "pauses", "links"))
@@ -338,6 +356,7 @@ DRIVERS: Mapping[str, Driver] = {
     "order": order,
     "keyed": keyed,
     "copy": copy,
+    "moves": moves,
     "endings": endings,
     "handovers": handovers,
     "lonely": lonely,

@@ -158,6 +158,9 @@ class AlterReplicaLogDirsHandler:
                 return ErrorCode.KAFKA_STORAGE_ERROR if away else ErrorCode.LOG_DIR_NOT_FOUND
             if target.offline_reason is not None:
                 return ErrorCode.KAFKA_STORAGE_ERROR
+            if target.directory_id in broker.placement.cordoned:
+                # Kafka's rule, also for a replica that lies there already (KIP-1066).
+                return ErrorCode.INVALID_REPLICA_ASSIGNMENT
             hosted = broker.topics.get(topic)
             partition = None if hosted is None else hosted.partitions.get(index)
             if partition is not None:

@@ -2,8 +2,7 @@
 
 Theory of operation
 -------------------
-A future replica lies in `TOPIC-N.ID-future`, Kafka's name. It is no log of the directory: no upkeep, no checkpoint, no
-reader. When it has everything, it takes the place of the log on the other disk. The steps of a swap, in order:
+A future replica lies in `TOPIC-N.ID-future`, Kafka's name. Upkeep, checkpoints and readers know only the live log. When it has everything, it takes the place of the log on the other disk. The steps of a swap, in order:
 
 1. The future log is closed: everything in it is on the device.
 2. The checkpoints of its directory say where it starts, up to where it is clean, and what is synced.
@@ -11,7 +10,7 @@ reader. When it has everything, it takes the place of the log on the other disk.
 4. The other log's directory is renamed to `-delete`, durably.
 5. The future log's directory gets the log's name, durably. The log is opened under it.
 
-The loop takes all steps without a pause, so nothing is appended in between. `settle_moves` finishes or undoes them at a
+The loop takes all steps in one turn, so both logs stay as they are meanwhile. `settle_moves` finishes or undoes them at a
 start, before any log is opened. If the other log is still there, it is the live one, and the mark is taken away again. If
 it is gone, step 5 is repeated. So two directories never both have the live log, and one always has.
 

@@ -1,4 +1,4 @@
-"""`odradek disk list`: the log directories of the brokers."""
+"""`odradek disk list|retire|balance`: the log directories of the brokers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from odradek.cli.clean_status import cleaning_document, uncleanable_texts
 from odradek.cli.connecting import call_failure, connected
 from odradek.cli.log_dirs import add_broker_option, ask_log_dirs, look_seconds
+from odradek.cli.moves.disks import register_moves
 from odradek.cli.output import RED, bytes_text, paint, print_json, print_table
 from odradek.cli.parsing import Groups, add_command, add_connection_options
 from odradek.cli.troubles import disk_troubles, trouble_text
@@ -22,9 +23,10 @@ __all__ = ["register"]
 
 def register(groups: Groups) -> None:
     """Add the group."""
-    commands = groups.add_parser("disk", help="list the log directories of brokers").add_subparsers(
-        metavar="COMMAND", required=True
-    )
+    commands = groups.add_parser(
+        "disk", help="list, empty and balance the log directories of brokers"
+    ).add_subparsers(metavar="COMMAND", required=True)
+    register_moves(commands)
     listing = add_command(commands, "list", _list, "list the log directories of the brokers")
     add_broker_option(listing)
     listing.add_argument(

@@ -15,6 +15,7 @@ from odradek.cli.connecting import (
 )
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.leaderless import Leaderless, find_leaderless, print_leaderless
+from odradek.cli.moves.disks import name_directories
 from odradek.cli.moves.elect import elect_preferred, elect_uncleanly
 from odradek.cli.moves.plans import add_plan_options, carry_out, topic_partitions
 from odradek.cli.output import (
@@ -76,9 +77,9 @@ def _register_move(commands: Groups) -> None:
     how = move.add_mutually_exclusive_group(required=True)
     how.add_argument(
         "--to",
-        type=_brokers,
-        metavar="ID,ID",
-        help="move the partitions to these brokers, the preferred leader first",
+        type=_places,
+        metavar="ID[:DIR],ID",
+        help="move the partitions to these brokers, or directories of theirs, the preferred leader first",
     )
     how.add_argument(
         "--from",
@@ -146,6 +147,19 @@ def _brokers(text: str) -> tuple[int, ...]:
     if len(set(nodes)) < len(nodes):
         raise argparse.ArgumentTypeError(f"{text!r} names a broker twice")
     return nodes
+
+
+def _places(text: str) -> dict[int, str | None]:
+    """The directory by the broker; None where the broker is to choose."""
+    places: dict[int, str | None] = {}
+    for part in text.split(","):
+        node, colon, path = part.strip().partition(":")
+        if natural(node) in places:
+            raise argparse.ArgumentTypeError(f"{text!r} names a broker twice")
+        if colon and not path.startswith("/"):
+            raise argparse.ArgumentTypeError(f"{path!r} is no directory (for example 1:/disks/a)")
+        places[natural(node)] = path if colon else None
+    return places
 
 
 def _percentage(text: str) -> float:
@@ -260,7 +274,19 @@ def _move(args: argparse.Namespace) -> int:
                 "or `odradek partition move --cancel`"
             )
         moves = _planned(args, survey, wanted)
-        return carry_out(args, client, moves, survey, "nothing to move: they are there already")
+        directories = {
+            (*key, node): path for key in wanted for node, path in (args.to or {}).items() if path is not None
+        }
+        nothing = "nothing to move: they are there already"
+        if directories and args.execute:
+            # Before the reassignments, as Kafka's tool does: a replica that is yet to come is made in its directory.
+            name_directories(client, directories)
+            nothing = f"{counted(len(directories), 'replica')} on the way to other directories: `odradek disk list --json` shows them"
+        elif directories:
+            nothing = (
+                f"would move {counted(len(directories), 'replica')} to other directories of their brokers"
+            )
+        return carry_out(args, client, moves, survey, nothing)
 
 
 def _planned(
@@ -275,14 +301,15 @@ def _planned(
         brokers = ", ".join(map(str, sorted(known)))
         raise CliError(f"there is no broker {strangers[0]} (brokers: {brokers})")
     if args.to is not None:
+        after = tuple(args.to)
         for key, each in wanted.items():
             for node in args.to:
                 if node in survey.cluster.fenced and node not in each.replicas:
                     raise CliError(f"broker {node} is down, so {key} would wait for it: start it first")
         return [
-            Move(*key, each.replicas, args.to, survey.sizes.get(key, 0))
+            Move(*key, each.replicas, after, survey.sizes.get(key, 0))
             for key, each in wanted.items()
-            if each.replicas != args.to
+            if each.replicas != after
         ]
     try:
         if args.leaving is not None:

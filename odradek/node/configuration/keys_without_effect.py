@@ -103,7 +103,7 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "group.coordinator.rebalance.protocols",
         "group.streams.max.size",
     ),
-    "replicas do not move between disks": (
+    "the rate of moves holds over a second, and each target directory has one task": (
         "alter.log.dirs.replication.quota.window.num",
         "alter.log.dirs.replication.quota.window.size.seconds",
         "num.replica.alter.log.dirs.threads",

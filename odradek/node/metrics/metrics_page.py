@@ -80,6 +80,7 @@ def metrics_page(sources: MetricsSources) -> bytes:
         replication_metrics(page, sources.broker)
         _topics(page, sources.broker)
         _directories(page, sources.broker)
+        _moves(page, sources.broker.moves.statistics())
         statistics = sources.broker.statistics()
         _cleaner(page, statistics["cleaner"])
         _groups(page, statistics["groups"])
@@ -353,6 +354,27 @@ def _directories(page: MetricsText, broker: Broker) -> None:
         page.counter(f"odradek_directory_{field}_total", described)
         for path, statistics in figures.items():
             page.sample(statistics[field], directory=path)
+
+
+def _moves(page: MetricsText, figures: Mapping[str, int]) -> None:
+    """Moves of replicas between the directories of this broker."""
+    page.gauge("odradek_directory_moving_replicas", "Replicas that move to another directory of this broker.")
+    page.sample(figures["replicas_moving"])
+    for field, metric, described in (
+        ("moved_bytes", "directory_moved_bytes_total", "Bytes copied from one directory to another."),
+        (
+            "replicas_moved",
+            "directory_moved_replicas_total",
+            "Replicas that have moved to another directory.",
+        ),
+        (
+            "moves_given_up",
+            "directory_given_up_moves_total",
+            "Moves to another directory that were given up.",
+        ),
+    ):
+        page.counter(f"odradek_{metric}", described)
+        page.sample(figures[field])
 
 
 def _cleaner(page: MetricsText, figures: Mapping[str, float]) -> None:

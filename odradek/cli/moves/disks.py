@@ -1,0 +1,334 @@
+"""`odradek disk retire|balance`: replicas move between the directories of a broker."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from odradek.cli.connecting import call_failure, connected
+from odradek.cli.failure import CliError
+from odradek.cli.moves.plans import byte_count
+from odradek.cli.output import bytes_text, counted, print_json, print_table, span_text
+from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+
+if TYPE_CHECKING:
+    from odradek.client.admin import LogDirDescription
+    from odradek.client.admin.moves.disk_plans import Disk, DiskMove
+    from odradek.client.shells.blocking import Client
+
+__all__ = ["name_directories", "register_moves"]
+
+RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
+CORDONED_KEY = "cordoned.log.dirs"
+LOOK_SECONDS = 1.0
+MOVES_AT_ONCE = 500
+"""Moves that are asked for before the next look."""
+_ASSUMED_RATE = 100 << 20
+_LINES_MAX = 40
+
+
+def register_moves(commands: Groups) -> None:
+    """Add the commands."""
+    retire = add_command(commands, "retire", _retire, "empty a log directory, so that its disk may be pulled")
+    retire.add_argument("directory", metavar="BROKER:DIR", type=_broker_directory, help="like 1:/disks/3")
+    retire.add_argument(
+        "--cancel",
+        action="store_true",
+        help="let the directory take replicas again; those that moved stay away",
+    )
+    _add_options(retire)
+    balance = add_command(
+        commands, "balance", _balance, "spread replicas evenly over the directories of brokers"
+    )
+    balance.add_argument(
+        "--broker", type=natural, action="append", metavar="ID", help="only this broker (repeat for more)"
+    )
+    _add_options(balance)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="show what would move, and change nothing")
+    parser.add_argument(
+        "--throttle",
+        type=byte_count,
+        metavar="BYTES",
+        help="copy so many bytes per second at most (like 50M)",
+    )
+    add_connection_options(parser)
+
+
+def _broker_directory(text: str) -> tuple[int, str]:
+    broker, colon, path = text.partition(":")
+    if not colon or not broker.isdecimal() or len(broker) > 10 or not path:
+        raise argparse.ArgumentTypeError(f"{text!r} is no BROKER:DIR (for example 1:/disks/3)")
+    return int(broker), path
+
+
+# -- what is there -----------------------------------------------------------------------------------------------------
+
+
+def _directories(client: Client, broker: int) -> tuple[LogDirDescription, ...]:
+    cluster = client.admin.describe_cluster(include_fenced=True)
+    known = [each.node_id for each in cluster.brokers]
+    if broker not in known:
+        raise CliError(f"there is no broker {broker} (brokers: {', '.join(map(str, known))})")
+    (told,) = client.admin.describe_log_dirs([broker])
+    if told.error is not None:
+        raise call_failure(told.error)
+    return told.directories
+
+
+def _configs(client: Client, broker: int) -> dict[str, str]:
+    from odradek.client.admin import ConfigResource, ResourceType
+    from wire.disk_troubles import RETIRING_LOG_DIRS
+
+    keys = [CORDONED_KEY, RETIRING_LOG_DIRS, RATE_KEY, "log.dirs", "log.dir", "metadata.log.dir"]
+    resource = ConfigResource(ResourceType.BROKER, str(broker))
+    (told,) = client.admin.describe_configs([resource], keys)
+    if told.error is not None:
+        raise call_failure(told.error)
+    return {entry.name: entry.value or "" for entry in told.entries}
+
+
+def _set_configs(client: Client, broker: int, values: Mapping[str, str | None]) -> None:
+    """Set dynamic values of a broker; None removes one."""
+    from odradek.client.admin import AlterConfig, ConfigOperation, ConfigResource, ResourceType
+
+    changes = [
+        AlterConfig(key, operation=ConfigOperation.DELETE) if value is None else AlterConfig(key, value)
+        for key, value in values.items()
+    ]
+    resource = ConfigResource(ResourceType.BROKER, str(broker))
+    for _, error in client.admin.incremental_alter_configs({resource: changes}):
+        if error is not None:
+            raise error
+
+
+def _paths(text: str) -> list[str]:
+    return [path.strip() for path in text.split(",") if path.strip()]
+
+
+def _cordoned(configs: Mapping[str, str], disks: Sequence[LogDirDescription]) -> list[str]:
+    listed = _paths(configs.get(CORDONED_KEY, ""))
+    return [disk.path for disk in disks] if listed == ["*"] else listed
+
+
+def _metadata_directory(configs: Mapping[str, str]) -> str:
+    """The directory of the metadata log: its own key, or the first of `log.dirs` (Kafka's rule)."""
+    first = _paths(configs.get("log.dirs", "") or configs.get("log.dir", ""))
+    return configs.get("metadata.log.dir", "") or (first[0] if first else "")
+
+
+# -- the commands ------------------------------------------------------------------------------------------------------
+
+
+def _retire(args: argparse.Namespace) -> int:
+    from odradek.client.admin.moves.disk_plans import disks_of, plan_disk_retirement
+    from odradek.client.admin.moves.placement import CannotPlan
+    from wire.disk_troubles import RETIRING_LOG_DIRS
+
+    broker, path = args.directory
+    with connected(args) as client:
+        directories, configs = _directories(client, broker), _configs(client, broker)
+        _check_directory(directories, broker, path)
+        cordoned, marked = _cordoned(configs, directories), _paths(configs.get(RETIRING_LOG_DIRS, ""))
+        if args.cancel:
+            return _cancel(client, args, cordoned, marked)
+        if _metadata_directory(configs) == path:
+            raise CliError(
+                f"{path} holds the metadata log of broker {broker}: name another directory in metadata.log.dir first"
+            )
+        try:
+            moves = plan_disk_retirement(disks_of(directories, cordoned), path)
+        except CannotPlan as error:
+            raise CliError(f"{path} of broker {broker} cannot be emptied: {error}") from error
+        if args.dry_run:
+            _print_plan(args, broker, moves)
+            return 0
+        if path not in cordoned:
+            _set_configs(
+                client,
+                broker,
+                {
+                    RETIRING_LOG_DIRS: ",".join(dict.fromkeys([*marked, path])),
+                    CORDONED_KEY: ",".join([*cordoned, path]),
+                },
+            )
+        if not args.json:
+            _print_plan(args, broker, moves)
+
+        def again(disks: list[Disk]) -> list[DiskMove]:
+            return plan_disk_retirement(disks, path)
+
+        _carry_out(client, args, broker, again, [*cordoned, path], emptied=path)
+    if args.json:
+        print_json(
+            {"broker": broker, "directory": path, "empty": True, "moves": [_document(each) for each in moves]}
+        )
+    else:
+        print(f"{path} of broker {broker} is empty and takes no replicas: its disk may be pulled")
+        print("before the broker's next start, take the directory out of log.dirs and of cordoned.log.dirs")
+    return 0
+
+
+def _check_directory(directories: Sequence[LogDirDescription], broker: int, path: str) -> None:
+    found = next((each for each in directories if each.path == path), None)
+    if found is None:
+        listed = ", ".join(each.path for each in directories)
+        raise CliError(f"broker {broker} has no directory {path} (it has {listed})")
+    if found.error is not None:
+        raise CliError(f"{path} of broker {broker} is offline: its replicas are refilled from other brokers")
+
+
+def _cancel(client: Client, args: argparse.Namespace, cordoned: list[str], marked: list[str]) -> int:
+    from wire.disk_troubles import RETIRING_LOG_DIRS
+
+    broker, path = args.directory
+    if path not in marked:
+        raise CliError(f"{path} of broker {broker} is not being retired")
+    left = [each for each in cordoned if each != path]
+    marks = [each for each in marked if each != path]
+    if not args.dry_run:
+        _set_configs(
+            client,
+            broker,
+            {CORDONED_KEY: ",".join(left) or None, RETIRING_LOG_DIRS: ",".join(marks) or None},
+        )
+    if args.json:
+        print_json({"broker": broker, "directory": path, "cancelled": True})
+    else:
+        print(f"{path} of broker {broker} takes replicas again; those that moved stay where they are")
+    return 0
+
+
+def _balance(args: argparse.Namespace) -> int:
+    from odradek.client.admin.moves.disk_plans import disks_of, plan_disk_balance
+
+    documents = []
+    with connected(args) as client:
+        cluster = client.admin.describe_cluster()
+        brokers = args.broker or [
+            each.node_id for each in cluster.brokers if each.node_id not in cluster.fenced
+        ]
+        for broker in dict.fromkeys(brokers):
+            directories = _directories(client, broker)
+            closed = _cordoned(_configs(client, broker), directories)
+            moves = plan_disk_balance(disks_of(directories, closed))
+            documents.append({"broker": broker, "moves": [_document(each) for each in moves]})
+            if not args.json:
+                _print_plan(args, broker, moves)
+            if moves and not args.dry_run:
+                _carry_out(client, args, broker, None, closed, first=moves)
+    if args.json:
+        print_json({"brokers": documents})
+    return 0
+
+
+# -- carrying it out ---------------------------------------------------------------------------------------------------
+
+
+def _carry_out(
+    client: Client,
+    args: argparse.Namespace,
+    broker: int,
+    plan: Any,
+    closed: Sequence[str],
+    *,
+    first: Sequence[DiskMove] = (),
+    emptied: str | None = None,
+) -> None:
+    """Ask for the moves and wait until they have ended. `plan` is made anew at each look: a restarted broker, or a
+    replica that has come meanwhile, is taken in. The throttle is taken back at the end."""
+    throttled = args.throttle is not None
+    before = _configs(client, broker).get(RATE_KEY) if throttled else None
+    if throttled:
+        _set_configs(client, broker, {RATE_KEY: str(args.throttle)})
+    try:
+        moves = list(first)
+        while True:
+            if plan is not None:
+                moves = _plan_again(client, broker, plan, closed)
+            if moves:
+                _ask(client, broker, moves[:MOVES_AT_ONCE])
+                moves = moves[MOVES_AT_ONCE:] if plan is None else moves
+            left = _left(client, broker, emptied)
+            if not left and not moves:
+                return
+            time.sleep(LOOK_SECONDS)
+    finally:
+        if throttled:
+            is_default = before in (None, "", str((1 << 63) - 1))
+            _set_configs(client, broker, {RATE_KEY: None if is_default else before})
+
+
+def _plan_again(client: Client, broker: int, plan: Any, closed: Sequence[str]) -> list[DiskMove]:
+    from odradek.client.admin.moves.disk_plans import disks_of
+    from odradek.client.admin.moves.placement import CannotPlan
+
+    try:
+        found: list[DiskMove] = plan(disks_of(_directories(client, broker), closed))
+    except CannotPlan as error:
+        raise CliError(f"broker {broker}: {error}") from error
+    return found
+
+
+def _ask(client: Client, broker: int, moves: Sequence[DiskMove]) -> None:
+    wanted = {(move.topic, move.partition, broker): move.target for move in moves}
+    from wire.errors import ErrorCode, KafkaError
+
+    gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.REPLICA_NOT_AVAILABLE)
+    for error in client.admin.alter_replica_log_dirs(wanted).values():
+        # One that was deleted, or moved to another broker meanwhile, need not move any more.
+        if error is not None and not (isinstance(error, KafkaError) and error.code in gone):
+            raise error
+
+
+def name_directories(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> None:
+    """Tell brokers in which directories replicas shall be, those that are yet to come as well. Raises `KafkaError`."""
+    from wire.errors import ErrorCode, KafkaError
+
+    for error in client.admin.alter_replica_log_dirs(wanted).values():
+        if isinstance(error, KafkaError) and error.code == ErrorCode.REPLICA_NOT_AVAILABLE:
+            continue
+        if error is not None:
+            raise error
+
+
+def _left(client: Client, broker: int, emptied: str | None) -> int:
+    """The number of replicas that still move, or lie where none should be."""
+    return sum(
+        replica.is_future or each.path == emptied
+        for each in _directories(client, broker)
+        if each.error is None
+        for replica in each.replicas
+    )
+
+
+def _print_plan(args: argparse.Namespace, broker: int, moves: Sequence[DiskMove]) -> None:
+    if args.json:
+        print_json({"broker": broker, "moves": [_document(each) for each in moves]})
+        return
+    size = sum(move.size for move in moves)
+    seconds = size / (args.throttle or _ASSUMED_RATE)
+    print(
+        f"broker {broker}: {counted(len(moves), 'replica')}, {bytes_text(size)}, about {span_text(round(1000 * seconds))}"
+    )
+    rows = [
+        (f"{move.topic}-{move.partition}", bytes_text(move.size), move.source, move.target) for move in moves
+    ]
+    if rows:
+        print_table(("REPLICA", "BYTES", "FROM", "TO"), rows[:_LINES_MAX])
+    if len(rows) > _LINES_MAX:
+        print(f"and {counted(len(rows) - _LINES_MAX, 'more replica')}")
+
+
+def _document(move: DiskMove) -> dict[str, Any]:
+    return {
+        "topic": move.topic,
+        "partition": move.partition,
+        "from": move.source,
+        "to": move.target,
+        "bytes": move.size,
+    }

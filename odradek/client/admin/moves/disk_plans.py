@@ -1,0 +1,198 @@
+"""Plans of moves between the directories of one broker: a disk is emptied, or its load is spread (KIP-113). PURE.
+
+A move puts a replica only on a disk that is online and open to new ones. `ROOM_SHARE` of that disk stays free. Disks of different sizes are compared by the share that is used, not by bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from odradek.client.admin.moves.placement import CannotPlan
+
+if TYPE_CHECKING:
+    from odradek.client.admin.admin_logs import LogDirDescription
+
+__all__ = ["Disk", "DiskMove", "DiskReplica", "disks_of", "plan_disk_balance", "plan_disk_retirement"]
+
+ROOM_SHARE = 0.05
+"""The share of a disk that a plan leaves free."""
+SLACK_BYTES = 1 << 20
+"""Differences below this are no reason to move anything."""
+
+
+@attrs.frozen
+class DiskReplica:
+    """A replica on a disk, and its bytes."""
+
+    topic: str
+    partition: int
+    size: int
+
+
+@attrs.frozen
+class Disk:
+    """One online directory of a broker. `total_bytes` and `usable_bytes` are -1 where the broker does not say.
+
+    `takes` is False for a directory that must get no more replicas.
+    """
+
+    path: str
+    total_bytes: int
+    usable_bytes: int
+    replicas: tuple[DiskReplica, ...]
+    takes: bool = True
+
+
+@attrs.frozen
+class DiskMove:
+    """A replica that moves from one directory of its broker to another."""
+
+    topic: str
+    partition: int
+    source: str
+    target: str
+    size: int
+
+
+def disks_of(directories: Iterable[LogDirDescription], closed: Collection[str] = ()) -> list[Disk]:
+    """The online disks of a broker, from its `LogDirDescription`s. Those in `closed` take no replicas.
+
+    A replica that is on its way counts where it goes, and is left out where it comes from.
+    """
+    online = [each for each in directories if each.error is None]
+    moving = {
+        (replica.topic, replica.partition): replica
+        for each in online
+        for replica in each.replicas
+        if replica.is_future
+    }
+    disks = []
+    for each in online:
+        held = []
+        for replica in each.replicas:
+            key = replica.topic, replica.partition
+            if replica.is_future or key not in moving:
+                held.append(DiskReplica(*key, replica.size))
+        disks.append(
+            Disk(
+                each.path,
+                each.total_bytes,
+                each.usable_bytes,
+                tuple(held),
+                each.path not in closed,
+            )
+        )
+    return disks
+
+
+class _Loads:
+    """The disks as they would be after the moves so far."""
+
+    def __init__(self, disks: Sequence[Disk]) -> None:
+        self.disks = {disk.path: disk for disk in disks}
+        self.gained = dict.fromkeys(self.disks, 0)
+        self.count = {disk.path: len(disk.replicas) for disk in disks}
+
+    def room(self, path: str) -> float:
+        """Bytes that a disk may still take; endless where it does not say."""
+        disk = self.disks[path]
+        if disk.total_bytes <= 0 or disk.usable_bytes < 0:
+            return float("inf")
+        return disk.usable_bytes - self.gained[path] - ROOM_SHARE * disk.total_bytes
+
+    def load(self, path: str) -> float:
+        """The bytes of the logs on a disk, as a share of it; in bytes where the disks do not say their sizes."""
+        disk = self.disks[path]
+        held = sum(replica.size for replica in disk.replicas) + self.gained[path]
+        return held / disk.total_bytes if self._are_known else float(held)
+
+    @property
+    def _are_known(self) -> bool:
+        return all(disk.total_bytes > 0 for disk in self.disks.values())
+
+    def scale(self, path: str) -> float:
+        """Bytes in one unit of `load`."""
+        return float(self.disks[path].total_bytes) if self._are_known else 1.0
+
+    def move(self, replica: DiskReplica, source: str, target: str) -> DiskMove:
+        """Note a move."""
+        self.gained[source] -= replica.size
+        self.gained[target] += replica.size
+        self.count[source] -= 1
+        self.count[target] += 1
+        return DiskMove(replica.topic, replica.partition, source, target, replica.size)
+
+
+def plan_disk_retirement(disks: Sequence[Disk], path: str) -> list[DiskMove]:
+    """The moves that empty a directory, the largest replica first; each goes where the load is least.
+
+    Raises `CannotPlan` if a replica has no place.
+    """
+    loads = _Loads(disks)
+    takers = [disk.path for disk in disks if disk.takes and disk.path != path]
+    moves = []
+    for replica in sorted(
+        loads.disks[path].replicas, key=lambda each: (-each.size, each.topic, each.partition)
+    ):
+        fitting = [taker for taker in takers if loads.room(taker) >= replica.size]
+        if not fitting:
+            raise CannotPlan(
+                f"no other directory of the broker has room for {replica.topic}-{replica.partition}"
+                if takers
+                else "the broker has no other directory that takes replicas"
+            )
+        target = min(fitting, key=lambda taker: (loads.load(taker), loads.count[taker], taker))
+        moves.append(loads.move(replica, path, target))
+    return moves
+
+
+def plan_disk_balance(disks: Sequence[Disk], tolerance: float = 0.05) -> list[DiskMove]:
+    """The moves that bring the disks of a broker within `tolerance` of each other's load, as a share of the mean.
+
+    Each move narrows the gap between the fullest and an emptier disk, and each replica moves once at most.
+    """
+    loads = _Loads(disks)
+    moves: list[DiskMove] = []
+    held = {disk.path: list(disk.replicas) for disk in disks}
+    while True:
+        found = _balancing_step(loads, disks, held, tolerance)
+        if found is None:
+            return moves
+        replica, source, target = found
+        held[source].remove(replica)
+        moves.append(loads.move(replica, source, target))
+
+
+def _balancing_step(
+    loads: _Loads, disks: Sequence[Disk], held: dict[str, list[DiskReplica]], tolerance: float
+) -> tuple[DiskReplica, str, str] | None:
+    mean = sum(loads.load(disk.path) for disk in disks) / max(len(disks), 1)
+    rising = sorted((disk.path for disk in disks), key=lambda path: (loads.load(path), path))
+    for source in reversed(rising):
+        for target in rising:
+            gap = loads.load(source) - loads.load(target)
+            if gap <= mean * tolerance or gap * loads.scale(source) <= SLACK_BYTES:
+                break
+            if not loads.disks[target].takes:
+                continue
+            best = _narrowing(loads, held[source], source, target, gap)
+            if best is not None:
+                return best, source, target
+    return None
+
+
+def _narrowing(
+    loads: _Loads, replicas: Iterable[DiskReplica], source: str, target: str, gap: float
+) -> DiskReplica | None:
+    """The replica whose move leaves the least gap; None if none makes it smaller."""
+
+    def left(replica: DiskReplica) -> float:
+        return abs(gap - replica.size / loads.scale(source) - replica.size / loads.scale(target))
+
+    fitting = [
+        replica for replica in replicas if 0 < replica.size <= loads.room(target) and left(replica) < gap
+    ]
+    return min(fitting, key=lambda each: (left(each), each.topic, each.partition), default=None)
