@@ -8,6 +8,7 @@ from typing import cast
 
 from data_plane.broker import Broker
 from data_plane.log.directory.log_dir import LogDir
+from metadata_quorum.config.config_resources import RESOURCE_BROKER
 from metadata_quorum.image.metadata_image import PartitionImage
 from odradek.client.errors import ClientError
 from sim.machine.cluster_members import SETTINGS, Cluster, Shape
@@ -16,7 +17,7 @@ from sim.machine.sim_env import SimWorkers
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.log.support import batch
-from wire.disk_troubles import TROUBLED_LOG_DIRS, Trouble, parse_troubles
+from wire.disk_troubles import DEMOTED_LOG_DIRS, TROUBLED_LOG_DIRS, Trouble, demoted_text, parse_troubles
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -26,6 +27,11 @@ from wire.messages.assign_replicas_to_dirs import (
 )
 from wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 START_SECONDS = 60.0
@@ -136,6 +142,14 @@ class Troubled:
         topics = [TopicPartitions("t", [0])]
         await self.cluster.observer.request(ElectLeadersRequest(0, topics, 5000))
 
+    async def demote(self, node_id: int, value: str | None) -> None:
+        """Set a broker's list of demoted directories, or delete it."""
+        config = AlterableConfig(DEMOTED_LOG_DIRS, int(value is None), value)
+        resources = [AlterConfigsResource(RESOURCE_BROKER, str(node_id), [config])]
+        request = IncrementalAlterConfigsRequest(resources, False)
+        answer = await self.cluster.observer.request(request, node=node_id)
+        assert [each.error_code for each in answer.responses] == [0]
+
     def check_nothing_is_lost(self) -> None:
         """All that was acknowledged is below everybody's high watermark, each at an offset of its own."""
         leader = self.seen_by(2).leader
@@ -239,6 +253,30 @@ def test_a_full_disk_hands_over_and_comes_back() -> None:
         case.check_nothing_is_lost()
 
     Troubled(settings={"replica.lag.time.max.ms": "5000"}).play(script)
+
+
+def test_a_demoted_disk_hands_over_and_may_lead_again() -> None:
+    """Another in sync leads, nobody leaves the ISR; the word holds over a restart, and ends when it is taken back."""
+
+    async def script(case: Troubled) -> None:
+        assert await case.write() == ErrorCode.NONE
+        await case.demote(1, demoted_text([case.disk(1).path]))
+        await case.until(lambda: case.seen_by(2).leader != 1)
+        await case.until(lambda: case.told_troubles(1, 2) == [Trouble.DEMOTED])
+        assert sorted(case.seen_by(2).isr) == [1, 2, 3]
+        await case.member(1).kill("all")
+        await case.member(1).start()
+        await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
+        await case.prefer()
+        assert case.seen_by(2).leader != 1
+        assert case.told_troubles(1, 2) == [Trouble.DEMOTED]
+        await case.demote(1, None)
+        await case.until(lambda: case.told_troubles(1, 2) == [])
+        await case.prefer()
+        await case.until(lambda: case.seen_by(2).leader == 1)
+        case.check_nothing_is_lost()
+
+    Troubled().play(script)
 
 
 def test_a_machine_without_room_for_anything() -> None:

@@ -319,6 +319,9 @@ def _directories(page: MetricsText, broker: Broker) -> None:
         ("logs", "Logs in the directory."),
         ("size_bytes", "Bytes of segments in the directory."),
         ("free_bytes", "Room left on the device, as of the last look; -1: not known."),
+        ("is_slow", "1 while syncs take ten times as long as usual, else 0."),
+        ("sync_seconds", "The time that a sync takes, averaged over the last few."),
+        ("usual_sync_seconds", "The same, averaged over the last few hundred."),
         ("reserve_bytes", "Room of the device that records leave alone."),
         ("fill_bytes_per_second", "The rate at which the room has gone in the last hour."),
         ("hours_left", "Hours until only the reserve is left, at that rate; -1: the disk does not fill."),
@@ -347,6 +350,7 @@ def _directories(page: MetricsText, broker: Broker) -> None:
         for path, statistics in scrubs.items():
             page.sample(statistics[field], directory=path)
     for field, described in (
+        ("errors", "Operations that failed, or were refused for want of room or descriptors."),
         ("flushes", "Flushes of logs."),
         ("segments_removed", "Segments removed by retention."),
     ):
