@@ -42,8 +42,10 @@ HANG_SECONDS = 90.0
 class Troubled:
     """Three brokers with a topic `t` of one partition, led by the first; a client that writes to the leader."""
 
-    def __init__(self, *, log_dirs: int = 2, settings: Mapping[str, str] | None = None) -> None:
-        self.world = World(7, Weather())
+    def __init__(
+        self, *, log_dirs: int = 2, settings: Mapping[str, str] | None = None, seed: int = 7
+    ) -> None:
+        self.world = World(seed, Weather())
         shape = Shape(3, 1, log_dirs, settings={**SETTINGS, **(settings or {})})
         self.cluster = Cluster(self.world, shape)
         self.acknowledged: list[int] = []
@@ -110,11 +112,11 @@ class Troubled:
         workers = cast("SimWorkers", self.disk(node_id).context.workers)
         workers.hangs_until = self.world.now + seconds
 
-    async def write(self) -> ErrorCode:
-        """One record, acks=all, to the leader that the second broker names."""
+    async def write(self, size: int = 0) -> ErrorCode:
+        """One batch of a small record, or of one of so many bytes, acks=all, to the leader that the second broker names."""
         leader = self.seen_by(2).leader
         topic_id = self.broker(2).image.topics["t"].topic_id
-        data = PartitionProduceData(0, bytes(batch()))
+        data = PartitionProduceData(0, bytes(batch(value=bytes(size)) if size else batch()))
         request = ProduceRequest(None, -1, 2000, [TopicProduceData("t", topic_id, [data])])
         try:
             answer = await self.cluster.observer.request(request, node=leader, timeout_ms=4000)

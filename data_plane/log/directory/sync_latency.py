@@ -1,7 +1,7 @@
 """How long the syncs of one disk take, against what is usual for it. PURE.
 
-A dying disk often gets slow first. No figure is slow for every kind of disk, so each is compared with its own past:
-slow is `SLOW_FACTOR` times the usual, and `SLOW_SECONDS_MIN` at least. Only syncs count, since they wait for the device
+A dying disk often gets slow first. No figure is slow for every kind of disk, so each is compared with its own past.
+Slow is `SLOW_FACTOR` times the usual, and `SLOW_SECONDS_MIN` at least. Only syncs count, since they wait for the device
 and come steadily.
 """
 
