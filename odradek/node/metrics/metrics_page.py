@@ -80,6 +80,7 @@ def metrics_page(sources: MetricsSources) -> bytes:
         replication_metrics(page, sources.broker)
         _topics(page, sources.broker)
         _directories(page, sources.broker)
+        _scrubs(page, sources.broker)
         statistics = sources.broker.statistics()
         _cleaner(page, statistics["cleaner"])
         _groups(page, statistics["groups"])
@@ -331,6 +332,17 @@ def _directories(page: MetricsText, broker: Broker) -> None:
         page.gauge(f"odradek_directory_{field}", described)
         for path, statistics in figures.items():
             page.sample(statistics.get(field, -1), directory=path)
+    for field, described in (
+        ("errors", "Operations that failed, or were refused for want of room or descriptors."),
+        ("flushes", "Flushes of logs."),
+        ("segments_removed", "Segments removed by retention."),
+    ):
+        page.counter(f"odradek_directory_{field}_total", described)
+        for path, statistics in figures.items():
+            page.sample(statistics[field], directory=path)
+
+
+def _scrubs(page: MetricsText, broker: Broker) -> None:
     scrubs = broker.scrubber.statistics()
     for field, described in (
         ("progress", "The share of logs that the scrub's round is done with; 1 between rounds."),
@@ -348,14 +360,6 @@ def _directories(page: MetricsText, broker: Broker) -> None:
     ):
         page.counter(f"odradek_directory_scrub_{field}_total", described)
         for path, statistics in scrubs.items():
-            page.sample(statistics[field], directory=path)
-    for field, described in (
-        ("errors", "Operations that failed, or were refused for want of room or descriptors."),
-        ("flushes", "Flushes of logs."),
-        ("segments_removed", "Segments removed by retention."),
-    ):
-        page.counter(f"odradek_directory_{field}_total", described)
-        for path, statistics in figures.items():
             page.sample(statistics[field], directory=path)
 
 
