@@ -91,6 +91,7 @@ SECONDS = {
     "tests/node/test_cleaning.py": 9,
     "tests/docs/test_operations.py": 9,
     "the shape of the code": 8,
+    "tests/cluster/test_real_disks.py": 12,
     "tests/cluster/test_full_disk.py": 8,
     "tests/wire/test_kio.py": 8,
     "tests/cli/test_usage.py": 8,

@@ -5,7 +5,7 @@ leads. So a broker keeps a list in a configuration of its own BROKER resource (`
 stores it, and Kafka's does nothing else. Ours lets the replicas on a listed directory lead only where nobody else
 can. Leaderships move in the decision that stores the list. They may come back once the list has lost the directory.
 
-An entry is `ID:full:SINCE:PATH` or `ID:hung:SINCE:PATH`. ID is the directory's id as Kafka writes it, SINCE is in
+An entry is `ID:full:SINCE:PATH`, or has `hung` or `demoted` for `full`. ID is the directory's id as Kafka writes it, SINCE is in
 milliseconds of the wall clock. PATH has `%2C` for a comma and `%25` for a per cent sign. Anybody may have written the
 list, so an entry that makes no sense is passed over.
 """
@@ -22,6 +22,8 @@ from wire.uuid_text import uuid_from_text, uuid_to_text
 RETIRING_LOG_DIRS = "odradek.retiring.log.dirs"
 """The directories of a broker that `odradek disk retire` has cordoned, separated by commas. It undoes only these."""
 TROUBLED_LOG_DIRS = "odradek.troubled.log.dirs"
+DEMOTED_LOG_DIRS = "odradek.demoted.log.dirs"
+"""A dynamic configuration of one broker: paths of its directories from which others should lead, as an operator wants."""
 
 
 class Trouble(Enum):
@@ -29,6 +31,8 @@ class Trouble(Enum):
 
     HUNG = "hung"
     FULL = "full"
+    DEMOTED = "demoted"
+    """Nothing is wrong as far as the broker knows: an operator wants others to lead."""
 
 
 @attrs.frozen
@@ -68,6 +72,16 @@ def troubled_directories(values: Mapping[str, str]) -> tuple[bytes, ...]:
     """The ids in the configuration of one broker."""
     text = values.get(TROUBLED_LOG_DIRS, "")
     return tuple(each.directory_id for each in parse_troubles(text)) if text else ()
+
+
+def demoted_text(paths: Iterable[str]) -> str:
+    """The value of `DEMOTED_LOG_DIRS`; empty for none."""
+    return ",".join(map(_escaped, paths))
+
+
+def demoted_paths(text: str) -> list[str]:
+    """The paths of a text that `demoted_text` has written."""
+    return [_unescaped(each.strip()) for each in text.split(",") if each.strip()]
 
 
 def _escaped(path: str) -> str:

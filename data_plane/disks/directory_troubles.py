@@ -15,6 +15,9 @@ Theory of operation
 * A **full** directory stays online. Its replicas serve what they have, leave the ISRs when they lag, and get no new
   replicas beside them: it is cordoned (KIP-1066).
 
+* A directory that an operator has **demoted** (`odradek disk demote`) is listed too, so that others lead. All else
+  about it stays as it is.
+
 The list is compared with the metadata until both agree. This also covers a lost answer, a new controller, and an old
 list that a restarted broker finds in the metadata.
 """
@@ -31,9 +34,11 @@ from metadata_quorum.config.config_resources import RESOURCE_BROKER
 from metadata_quorum.ports import PeerChannel
 from odradek.env.ports import ConnectionLost, Env
 from wire.disk_troubles import (
+    DEMOTED_LOG_DIRS,
     TROUBLED_LOG_DIRS,
     Trouble,
     TroubledDirectory,
+    demoted_paths,
     troubles_text,
 )
 from wire.errors import ErrorCode, KafkaError
@@ -86,6 +91,8 @@ class DirectoryTroubles:
         self._log = broker.log
         self._given_up: dict[bytes, None] = {}
         """Ids of hung directories that are reported as offline."""
+        self._demoted_since: dict[str, int] = {}
+        """Wall-clock milliseconds at which a directory was first seen as demoted."""
         self._wake = broker.env.event()
         self.heartbeat_now: Callable[[], None] = lambda: None
         """Sends a heartbeat at once."""
@@ -167,11 +174,26 @@ class DirectoryTroubles:
 
     def text(self) -> str:
         """This broker's present report of its disks; empty if all are sound."""
-        return troubles_text(
-            TroubledDirectory(each.directory_id, each.trouble, each.trouble_since_ms, each.path)
-            for each in self._broker.log_dirs
-            if each.trouble is not None
-        )
+        demoted = self._demoted()
+        found = []
+        for each in self._broker.log_dirs:
+            if each.trouble is not None:
+                found.append(
+                    TroubledDirectory(each.directory_id, each.trouble, each.trouble_since_ms, each.path)
+                )
+            elif each.path in demoted:
+                since_ms = self._demoted_since.setdefault(each.path, self._broker.clock.wall_ms())
+                found.append(TroubledDirectory(each.directory_id, Trouble.DEMOTED, since_ms, each.path))
+        return troubles_text(found)
+
+    def _demoted(self) -> frozenset[str]:
+        """The directories that an operator wants others to lead for (`odradek disk demote`)."""
+        broker = self._broker
+        text = broker.newest.image.broker_configs(broker.node_id).get(DEMOTED_LOG_DIRS, "")
+        paths = frozenset(demoted_paths(text))
+        for path in [each for each in self._demoted_since if each not in paths]:
+            del self._demoted_since[path]
+        return paths
 
     def _shown(self) -> str:
         broker = self._broker

@@ -27,6 +27,7 @@ from odradek.client.admin import (
     Reassignment,
     ReplicaLog,
 )
+from odradek.client.admin.admin_logs import DirectoryHealth
 from odradek.client.admin.moves.placement import Move
 from odradek.client.core.known_cluster import Broker, Partition, Topic
 from odradek.client.errors import ClientError, RequestTimedOut, UnsupportedByBroker
@@ -311,6 +312,64 @@ def test_disks_of_brokers_that_are_down(run: Run, admin: Mock) -> None:
         BrokerLogDirs(1, (), KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     ]
     assert words_of(run("disk", "list").out)[1][:2] == ["1", "FAILED"]
+
+
+def test_the_health_of_disks(run: Run, admin: Mock) -> None:
+    """Hours left, sync time, errors and the scrub in the list; a line for each disk that is slow, filling or rotten."""
+    sound = DirectoryHealth(10, False, 0, None, 2000, 1900, False, False, 0, 100, 5, 0)
+    ill = DirectoryHealth(10, False, 1 << 20, 7200, 90_000, 2000, True, False, 3, 40, None, 2)
+    short = evolve(sound, is_short=True, seconds_left=0)
+    admin.describe_log_dirs.return_value = [
+        BrokerLogDirs(
+            1,
+            (
+                LogDirDescription("/a", 100, 50, (), None, True, sound),
+                LogDirDescription("/b", 100, 50, (), None, False, ill),
+                LogDirDescription("/c", 100, 1, (), None, False, short),
+            ),
+        )
+    ]
+    said = run("disk", "list").out
+    assert [row[1] for row in words_of(said)[1:4]] == ["cordoned", "SLOW", "FULL"]
+    assert "90.0 ms" in said
+    assert "broker 1: /b is full in 2 hours at this rate" in said
+    assert "`odradek disk demote 1:/b` lets others lead" in said
+    assert "/b had 2 rotten logs" in said
+    assert "/c is full in" not in said, "its state says so"
+    directories = json.loads(run("disk", "list", "--json").out)["brokers"][0]["directories"]
+    assert [each["cordoned"] for each in directories] == [True, False, False]
+    assert directories[1]["health"]["seconds_left"] == 7200
+
+
+def test_a_disk_is_demoted_and_that_is_undone(run: Run, admin: Mock) -> None:
+    """The path joins those in the broker's own configuration, or leaves it; what is no disk is refused."""
+    here = (LogDirDescription("/a", 100, 50, ()), LogDirDescription("/b,c", 100, 50, ()))
+    admin.describe_log_dirs.return_value = [BrokerLogDirs(1, here)]
+
+    def stored(value: str) -> None:
+        admin.describe_configs.return_value = [
+            SimpleNamespace(error=None, entries=(SimpleNamespace(value=value),))
+        ]
+
+    def change() -> Any:
+        ((changes,), _) = admin.incremental_alter_configs.call_args
+        ((only,),) = changes.values()
+        return only
+
+    admin.incremental_alter_configs.return_value = [(None, None)]
+    stored("/a")
+    assert run("disk", "demote", "1:/b,c").code == 0
+    assert (change().name, change().value) == ("odradek.demoted.log.dirs", "/a,/b%2Cc")
+    stored("/a,/b%2Cc")
+    assert json.loads(run("disk", "demote", "--undo", "1:/a", "--json").out)["demoted"] is False
+    assert change().value == "/b%2Cc"
+    admin.incremental_alter_configs.reset_mock()
+    assert run("disk", "demote", "1:/b,c").code == 0
+    admin.incremental_alter_configs.assert_not_called()
+    assert "has no log directory /x (it has: /a, /b,c)" in run("disk", "demote", "1:/x").refusal()
+    assert "there is no broker 7" in run("disk", "demote", "7:/x").refusal()
+    for text in ("/a", "1", "1:", "x:/a", "-1:/a"):
+        assert run("disk", "demote", "--", text).code == 2, text
 
 
 def test_disks_in_trouble(run: Run, admin: Mock) -> None:

@@ -8,6 +8,7 @@ from typing import cast
 
 from data_plane.broker import Broker
 from data_plane.log.directory.log_dir import LogDir
+from metadata_quorum.config.config_resources import RESOURCE_BROKER
 from metadata_quorum.image.metadata_image import PartitionImage
 from odradek.client.errors import ClientError
 from sim.machine.cluster_members import SETTINGS, Cluster, Shape
@@ -16,7 +17,7 @@ from sim.machine.sim_env import SimWorkers
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.log.support import batch
-from wire.disk_troubles import TROUBLED_LOG_DIRS, Trouble, parse_troubles
+from wire.disk_troubles import DEMOTED_LOG_DIRS, TROUBLED_LOG_DIRS, Trouble, demoted_text, parse_troubles
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -26,6 +27,11 @@ from wire.messages.assign_replicas_to_dirs import (
 )
 from wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 START_SECONDS = 60.0
@@ -36,8 +42,10 @@ HANG_SECONDS = 90.0
 class Troubled:
     """Three brokers with a topic `t` of one partition, led by the first; a client that writes to the leader."""
 
-    def __init__(self, *, log_dirs: int = 2, settings: Mapping[str, str] | None = None) -> None:
-        self.world = World(7, Weather())
+    def __init__(
+        self, *, log_dirs: int = 2, settings: Mapping[str, str] | None = None, seed: int = 7
+    ) -> None:
+        self.world = World(seed, Weather())
         shape = Shape(3, 1, log_dirs, settings={**SETTINGS, **(settings or {})})
         self.cluster = Cluster(self.world, shape)
         self.acknowledged: list[int] = []
@@ -104,11 +112,11 @@ class Troubled:
         workers = cast("SimWorkers", self.disk(node_id).context.workers)
         workers.hangs_until = self.world.now + seconds
 
-    async def write(self) -> ErrorCode:
-        """One record, acks=all, to the leader that the second broker names."""
+    async def write(self, size: int = 0) -> ErrorCode:
+        """One batch of a small record, or of one of so many bytes, acks=all, to the leader that the second broker names."""
         leader = self.seen_by(2).leader
         topic_id = self.broker(2).image.topics["t"].topic_id
-        data = PartitionProduceData(0, bytes(batch()))
+        data = PartitionProduceData(0, bytes(batch(value=bytes(size)) if size else batch()))
         request = ProduceRequest(None, -1, 2000, [TopicProduceData("t", topic_id, [data])])
         try:
             answer = await self.cluster.observer.request(request, node=leader, timeout_ms=4000)
@@ -135,6 +143,14 @@ class Troubled:
         """Let the first replica lead again."""
         topics = [TopicPartitions("t", [0])]
         await self.cluster.observer.request(ElectLeadersRequest(0, topics, 5000))
+
+    async def demote(self, node_id: int, value: str | None) -> None:
+        """Set a broker's list of demoted directories, or delete it."""
+        config = AlterableConfig(DEMOTED_LOG_DIRS, int(value is None), value)
+        resources = [AlterConfigsResource(RESOURCE_BROKER, str(node_id), [config])]
+        request = IncrementalAlterConfigsRequest(resources, False)
+        answer = await self.cluster.observer.request(request, node=node_id)
+        assert [each.error_code for each in answer.responses] == [0]
 
     def check_nothing_is_lost(self) -> None:
         """All that was acknowledged is below everybody's high watermark, each at an offset of its own."""
@@ -239,6 +255,30 @@ def test_a_full_disk_hands_over_and_comes_back() -> None:
         case.check_nothing_is_lost()
 
     Troubled(settings={"replica.lag.time.max.ms": "5000"}).play(script)
+
+
+def test_a_demoted_disk_hands_over_and_may_lead_again() -> None:
+    """Another in sync leads, nobody leaves the ISR; the word holds over a restart, and ends when it is taken back."""
+
+    async def script(case: Troubled) -> None:
+        assert await case.write() == ErrorCode.NONE
+        await case.demote(1, demoted_text([case.disk(1).path]))
+        await case.until(lambda: case.seen_by(2).leader != 1)
+        await case.until(lambda: case.told_troubles(1, 2) == [Trouble.DEMOTED])
+        assert sorted(case.seen_by(2).isr) == [1, 2, 3]
+        await case.member(1).kill("all")
+        await case.member(1).start()
+        await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
+        await case.prefer()
+        assert case.seen_by(2).leader != 1
+        assert case.told_troubles(1, 2) == [Trouble.DEMOTED]
+        await case.demote(1, None)
+        await case.until(lambda: case.told_troubles(1, 2) == [])
+        await case.prefer()
+        await case.until(lambda: case.seen_by(2).leader == 1)
+        case.check_nothing_is_lost()
+
+    Troubled().play(script)
 
 
 def test_a_machine_without_room_for_anything() -> None:

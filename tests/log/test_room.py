@@ -10,6 +10,7 @@ import trio
 
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.log.directory.room import ALARM_HOURS, RESERVE_BYTES_MAX, Room
+from data_plane.log.directory.sync_latency import SyncLatency
 from data_plane.log.log_types import Origin
 from data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import DiskFull
@@ -55,6 +56,28 @@ def test_the_hours_left_follow_the_rate_of_the_last_hour() -> None:
     assert room.hours_left == pytest.approx((990_000 - 10_000) / 100 / 3600)
     room.note(110.0, 10_000_000, 5_000_000)
     assert room.hours_left is None
+
+
+def test_a_disk_is_slow_against_its_own_past() -> None:
+    """Ten times the usual and at least 50 ms; what is slow never becomes usual; normal again below three times."""
+    latency = SyncLatency()
+    for _ in range(200):
+        assert not latency.note(0.010)
+    for _ in range(20):
+        assert not latency.note(0.060)
+    fast = SyncLatency()
+    for _ in range(200):
+        fast.note(0.001)
+    assert sum(fast.note(0.030) for _ in range(50)) == 0, "too fast to be called slow"
+    changes = [latency.note(1.0) for _ in range(50)]
+    assert sum(changes) == 1
+    usual = latency.usual_seconds
+    assert latency.is_slow
+    for _ in range(500):
+        latency.note(1.0)
+    assert latency.usual_seconds == usual
+    assert sum(latency.note(0.010) for _ in range(50)) == 1
+    assert not latency.is_slow
 
 
 class Short:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.bugs_of_access import MUTANTS_OF_ACCESS
 from tests.mutants.bugs_of_cleaning import MUTANTS_OF_CLEANING
+from tests.mutants.bugs_of_disks import MUTANTS_OF_DISKS
 from tests.mutants.bugs_of_moves import MUTANTS_OF_MOVES
 from tests.mutants.bugs_of_parts import MUTANTS_OF_PARTS
 from tests.mutants.bugs_of_rules import MUTANTS_OF_RULES
@@ -346,6 +347,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *MUTANTS_OF_ACCESS,
     *MUTANTS_OF_CLEANING,
     *MUTANTS_OF_MOVES,
+    *MUTANTS_OF_DISKS,
     *MUTANTS_OF_PARTS,
     *MUTANTS_OF_RULES,
     *MUTANTS_OF_TRANSACTIONS,

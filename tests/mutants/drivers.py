@@ -30,6 +30,7 @@ from sim.options import TRANSACTION_SETTINGS, RunOptions
 from sim.run import run
 from sim.scenarios.lone_node_scenario import Scenario
 from tests.log.cleaning.test_cleaning_machine import CompactedLog
+from tests.mutants import disk_scenarios
 from tests.mutants.mutant import CAMPAIGN, Driver
 
 
@@ -363,4 +364,6 @@ DRIVERS: Mapping[str, Driver] = {
     "transactions": transactions,
     "access": access,
     "compacted_log": compacted_log,
+    "fill_up": _verdict_of(disk_scenarios.fill_up),
+    "rot_without_heirs": _verdict_of(disk_scenarios.rot_without_heirs),
 }

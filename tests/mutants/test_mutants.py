@@ -34,6 +34,8 @@ FAST = {
     "commit-of-an-old-generation": 20,
     "tombstones-forgotten-on-load": 30,
     "index-names-the-next-batch": 10,
+    "reserve-ignored-by-retention": 1,
+    "scrub-repairs-from-a-follower-that-lags": 1,
 }
 """Seeds at most."""
 

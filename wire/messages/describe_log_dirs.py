@@ -71,6 +71,24 @@ class DescribeLogDirsTopic(Structure):
 
 
 @attrs.define(eq=False, repr=False)
+class DiskHealth(Structure):
+    """A structure within DescribeLogDirsResponse."""
+
+    reserve_bytes: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
+    is_short: bool = attrs.field(default=False, metadata=kafka("bool", "2+"))
+    fill_bytes_per_second: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
+    seconds_left: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
+    sync_us: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
+    usual_sync_us: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
+    is_slow: bool = attrs.field(default=False, metadata=kafka("bool", "2+"))
+    is_stalled: bool = attrs.field(default=False, metadata=kafka("bool", "2+"))
+    errors: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
+    scrub_percent: int = attrs.field(default=-1, metadata=kafka("int32", "2+"))
+    scrub_ended_ms: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
+    scrub_rotten: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
+
+
+@attrs.define(eq=False, repr=False)
 class DescribeLogDirsResult(Structure):
     """A structure within DescribeLogDirsResponse."""
 
@@ -82,6 +100,9 @@ class DescribeLogDirsResult(Structure):
     total_bytes: int = attrs.field(default=-1, metadata=kafka("int64", "4+"))
     usable_bytes: int = attrs.field(default=-1, metadata=kafka("int64", "4+"))
     is_cordoned: bool = attrs.field(default=False, metadata=kafka("bool", "5+"))
+    health: DiskHealth | None = attrs.field(
+        default=None, metadata=kafka(DiskHealth, "2+", nullable="2+", tagged="2+", tag=79)
+    )
 
 
 @attrs.define(eq=False, repr=False)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from data_plane.broker import Broker
 from data_plane.disks.replica_moves import Move
 from data_plane.log.cleaning.log_views import view_of
 from data_plane.log.cleaning.plan import plan_log
 from data_plane.log.directory.log_dir import LogDir
+from data_plane.log.log_config import LONG_MAX
 from data_plane.log.partition_log import PartitionLog
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
@@ -26,6 +27,7 @@ from wire.messages.describe_log_dirs import (
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
+    DiskHealth,
     LogCleaning,
 )
 
@@ -51,7 +53,10 @@ class DescribeLogDirsHandler:
         results = []
         for log_dir in self._broker.log_dirs:
             moving_in = self._broker.moves.in_directory(log_dir)
-            results.append((yield from _describe(log_dir, moving_in, wanted, placement.cordoned, now_ms)))
+            told = yield from _describe(log_dir, moving_in, wanted, placement.cordoned, now_ms)
+            if include_cleaning and log_dir.offline_reason is None:
+                told.health = _health(log_dir, self._broker.scrubber.statistics()[log_dir.path])
+            results.append(told)
         results += [_offline(path) for path in placement.unavailable]
         return DescribeLogDirsResponse(0, ErrorCode.NONE, results)
 
@@ -100,6 +105,26 @@ def _describe(
         space.total_bytes,
         space.free_bytes,
         log_dir.directory_id in cordoned,
+    )
+
+
+def _health(log_dir: LogDir, scrub: Mapping[str, float]) -> DiskHealth:
+    """The state of the disk, as far as the broker has noticed."""
+    room, latency = log_dir.room, log_dir.latency
+    hours = room.hours_left
+    return DiskHealth(
+        reserve_bytes=room.reserve_bytes,
+        is_short=room.is_short,
+        fill_bytes_per_second=round(room.fill_bytes_per_second),
+        seconds_left=-1 if hours is None else round(min(hours * 3600, LONG_MAX)),
+        sync_us=round(latency.recent_seconds * 1e6),
+        usual_sync_us=round(latency.usual_seconds * 1e6),
+        is_slow=latency.is_slow,
+        is_stalled=log_dir.is_stalled,
+        errors=log_dir.errors,
+        scrub_percent=int(scrub["progress"] * 100),
+        scrub_ended_ms=int(scrub["ended_ms"]),
+        scrub_rotten=int(scrub["rotten"]),
     )
 
 

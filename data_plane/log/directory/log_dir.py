@@ -41,6 +41,7 @@ from data_plane.log.directory.checkpoints import (
 from data_plane.log.directory.log_dir_background import Background, UpkeepContext
 from data_plane.log.directory.log_starts import RisingStarts
 from data_plane.log.directory.room import ALARM_HOURS, Room
+from data_plane.log.directory.sync_latency import SyncLatency
 from data_plane.log.directory.watched_workers import WatchedWorkers
 from data_plane.log.loading import LoadingStopped, LoadOptions, open_partition_log, write_topic_id
 from data_plane.log.log_config import LogConfig
@@ -129,6 +130,9 @@ class LogDir:
         this.
         """
         self.room = Room(context.reserve_bytes)
+        self.latency = SyncLatency()
+        self.errors = 0
+        """Failed or refused operations since the start."""
         self._is_alarmed = False
         """True after the operator has been told that the disk will soon be full."""
         self.workers = WatchedWorkers(lambda: self.context.workers, context.clock)
@@ -444,6 +448,7 @@ class LogDir:
     # --- what logs tell (see log_types.LogOwner)
 
     def disk_failed(self, error: DiskError) -> None:
+        self.errors += 1
         self.go_offline(str(error))
 
     def disk_failed_unless_refused(self, error: DiskError) -> None:
@@ -454,6 +459,7 @@ class LogDir:
             self.disk_failed(error)
 
     def disk_refused(self, error: DiskRefused) -> None:
+        self.errors += 1
         if isinstance(error, ResourcesShort):
             self.resources_short()
         elif isinstance(error, DiskFull):
@@ -623,6 +629,20 @@ class LogDir:
         """Ask the device for its room (blocking). Raises `DiskError`."""
         self.space = DiskSpace(self.directory.total_bytes(), self.directory.free_bytes())
 
+    def note_sync(self, seconds: float) -> None:
+        """A sync took so long: tell the operator if the disk has got slow, or is normal again."""
+        latency = self.latency
+        if not latency.note(seconds):
+            return
+        figures = {
+            "sync_ms": round(latency.recent_seconds * 1000, 1),
+            "usual_sync_ms": round(latency.usual_seconds * 1000, 1),
+        }
+        if latency.is_slow:
+            self.context.log.warning("directory.latency_high", directory=self.path, **figures)
+        else:
+            self.context.log.warning("directory.latency_normal", directory=self.path, **figures)
+
     def judge_room(self) -> None:
         """Judge the room as last measured (on the loop): refuse records, or take them again, and tell the operator."""
         room, now = self.room, self.context.clock.monotonic()
@@ -662,6 +682,10 @@ class LogDir:
             "free_bytes": self.space.free_bytes,
             "reserve_bytes": self.room.reserve_bytes,
             "is_short": self.room.is_short,
+            "is_slow": int(self.latency.is_slow),
+            "sync_seconds": self.latency.recent_seconds,
+            "usual_sync_seconds": self.latency.usual_seconds,
+            "errors": self.errors,
             "fill_bytes_per_second": self.room.fill_bytes_per_second,
             "hours_left": -1.0 if self.room.hours_left is None else self.room.hours_left,
             **self.background.statistics(),

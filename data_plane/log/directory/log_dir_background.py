@@ -94,6 +94,8 @@ class LookedAfter(Protocol):
 
     def judge_room(self) -> None: ...
 
+    def note_sync(self, seconds: float) -> None: ...
+
     def write_recovery_points(self) -> None: ...
 
     def high_watermark_offsets(self) -> bytes: ...
@@ -246,8 +248,11 @@ class Background:
     async def _flush_log(self, log: PartitionLog, now_ms: int) -> None:
         log.durability.note_flush(now_ms)
         self.flush_count += 1
+        clock = self._log_dir.context.clock
+        began_at = clock.monotonic()
         try:
             await self._log_dir.workers.run(log.flush)
+            self._log_dir.note_sync(clock.monotonic() - began_at)
             log.durability.check_end(log.log_end_offset)
         except DiskRefused as error:
             if error.operation == "sync":

@@ -1,4 +1,4 @@
-"""`odradek disk list|retire|balance`: the log directories of the brokers."""
+"""`odradek disk`: the log directories of the brokers and the health of their disks; moves; who leads for a slow one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.clean_status import cleaning_document, uncleanable_texts
-from odradek.cli.connecting import call_failure, connected
+from odradek.cli.connecting import call_failure, changing, connected
+from odradek.cli.failure import USAGE, CliError
 from odradek.cli.log_dirs import add_broker_option, ask_log_dirs, look_seconds
 from odradek.cli.moves.disks import register_moves
 from odradek.cli.output import RED, bytes_text, paint, print_json, print_table
@@ -16,9 +17,13 @@ from odradek.cli.troubles import disk_troubles, trouble_text
 
 if TYPE_CHECKING:
     from odradek.client.admin import BrokerLogDirs, LogDirDescription
+    from odradek.client.admin.admin_logs import DirectoryHealth
     from wire.disk_troubles import TroubledDirectory
 
 __all__ = ["register"]
+
+ALARM_SECONDS = 24 * 3600
+"""A disk that is full sooner, at the rate of the last hour, gets a line of its own."""
 
 
 def register(groups: Groups) -> None:
@@ -35,6 +40,10 @@ def register(groups: Groups) -> None:
         help="show how many bytes each topic takes in each directory, the largest first",
     )
     add_connection_options(listing)
+    demote = add_command(commands, "demote", _demote, "let other brokers lead what lies on a slow disk")
+    demote.add_argument("disk", metavar="BROKER:DIR", help="the broker's id and its log directory")
+    demote.add_argument("--undo", action="store_true", help="let the replicas there lead again")
+    add_connection_options(demote)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -57,6 +66,55 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
+def _demote(args: argparse.Namespace) -> int:
+    """Keep the paths in the broker's own configuration: its broker reports them, the controller moves leaderships."""
+    from odradek.client.admin import AlterConfig, ConfigOperation, ConfigResource, ResourceType
+    from wire.disk_troubles import DEMOTED_LOG_DIRS, demoted_paths, demoted_text
+
+    broker, path = _broker_and_path(args.disk)
+    resource = ConfigResource(ResourceType.BROKER, str(broker))
+    with connected(args) as client, changing():
+        args.broker = [broker]
+        asked = ask_log_dirs(client, args)
+        known = [each.path for told in asked.brokers for each in told.directories]
+        if asked.brokers and asked.brokers[0].error is not None:
+            raise call_failure(asked.brokers[0].error)
+        if path not in known and asked.brokers:
+            raise CliError(f"broker {broker} has no log directory {path} (it has: {', '.join(known)})")
+        if not asked.brokers and not args.undo:
+            raise CliError(f"broker {broker} is down: it leads nothing")
+        (told,) = client.admin.describe_configs([resource], [DEMOTED_LOG_DIRS])
+        if told.error is not None:
+            raise call_failure(told.error)
+        before = demoted_paths("".join(entry.value or "" for entry in told.entries))
+        wanted = [each for each in before if each != path] + ([] if args.undo else [path])
+        if set(wanted) != set(before):
+            change = (
+                AlterConfig(DEMOTED_LOG_DIRS, demoted_text(wanted))
+                if wanted
+                else AlterConfig(DEMOTED_LOG_DIRS, operation=ConfigOperation.DELETE)
+            )
+            ((_, error),) = client.admin.incremental_alter_configs({resource: [change]})
+            if error is not None:
+                raise call_failure(error, changes=True)
+    if args.json:
+        print_json({"broker": broker, "path": path, "demoted": not args.undo})
+    elif args.undo:
+        print(
+            f"broker {broker}: {path} may lead again; `odradek partition elect` brings preferred leaders back"
+        )
+    else:
+        print(f"broker {broker}: {path} is demoted; in-sync replicas on other brokers lead instead")
+    return 0
+
+
+def _broker_and_path(text: str) -> tuple[int, str]:
+    broker, colon, path = text.partition(":")
+    if not (broker.isdecimal() and broker.isascii() and colon and path.startswith("/")):
+        raise CliError(f"{text!r} is no disk: write BROKER:DIR, for example 1:/disks/a/odradek", USAGE)
+    return int(broker[:10]), path
+
+
 def _is_silent(broker: BrokerLogDirs) -> bool:
     """True if the broker has not answered: it may have just died, and is fenced when its session ends."""
     from odradek.client.errors import ClientError
@@ -67,17 +125,23 @@ def _is_silent(broker: BrokerLogDirs) -> bool:
 def _print_directories(
     brokers: list[BrokerLogDirs], down: Collection[int], troubles: Mapping[int, Sequence[TroubledDirectory]]
 ) -> None:
-    rows: list[tuple[Any, ...]] = [(node, "DOWN", *[None] * 5) for node in down]
+    rows: list[tuple[Any, ...]] = [(node, "DOWN", *[None] * _EMPTY) for node in down]
     alarms = []
     for broker in brokers:
         if broker.error is not None:
-            rows.append((broker.broker, "SILENT" if _is_silent(broker) else "FAILED", *[None] * 5))
+            rows.append((broker.broker, "SILENT" if _is_silent(broker) else "FAILED", *[None] * _EMPTY))
         for each in broker.directories:
             trouble = _trouble_of(each.path, troubles.get(broker.broker, ()))
             if each.error is not None:
                 state = "OFFLINE"
             elif trouble is not None:
                 state = trouble.trouble.value.upper()
+            elif each.health is not None and each.health.is_short:
+                state = "FULL"
+            elif each.health is not None and each.health.is_slow:
+                state = "SLOW"
+            elif each.is_cordoned:
+                state = "cordoned"
             else:
                 state = "online"
             used = _used(each)
@@ -92,6 +156,7 @@ def _print_directories(
                     bytes_text(each.size) if each.error is None else None,
                     bytes_text(each.usable_bytes),
                     full,
+                    *_health_cells(each.health),
                     each.path,
                 )
             )
@@ -99,10 +164,51 @@ def _print_directories(
                 alarms.append(f"broker {broker.broker}: {each.path} is offline")
             elif trouble is not None:
                 alarms.append(trouble_text(broker.broker, trouble))
+            alarms += _health_alarms(broker.broker, each.path, each.health)
             alarms += uncleanable_texts(broker.broker, each)
-    print_table(("BROKER", "STATE", "REPLICAS", "LOGS", "FREE", "USED", "DIRECTORY"), _by_broker(rows))
+    print_table(_HEAD, _by_broker(rows))
     for line in alarms:
         print(paint(RED, line))
+
+
+_HEAD = (
+    *("BROKER", "STATE", "REPLICAS", "LOGS", "FREE", "USED"),
+    *("FILLS/H", "HOURS LEFT", "SYNC", "ERRORS", "SCRUB", "DIRECTORY"),
+)
+_EMPTY = len(_HEAD) - 2
+
+
+def _health_cells(health: DirectoryHealth | None) -> tuple[str | None, ...]:
+    if health is None:
+        return (None,) * 5
+    hours = None if health.seconds_left is None else f"{health.seconds_left / 3600:.0f}"
+    scrub = f"{health.scrub_percent}%"
+    return (
+        bytes_text(health.fill_bytes_per_second * 3600),
+        hours,
+        f"{health.sync_us / 1000:.1f} ms",
+        str(health.errors),
+        f"{scrub}, {health.scrub_rotten} rotten" if health.scrub_rotten else scrub,
+    )
+
+
+def _health_alarms(broker: int, path: str, health: DirectoryHealth | None) -> list[str]:
+    """Lines about what is about to be trouble."""
+    if health is None:
+        return []
+    alarms = []
+    if health.seconds_left is not None and health.seconds_left < ALARM_SECONDS and not health.is_short:
+        alarms.append(
+            f"broker {broker}: {path} is full in {health.seconds_left / 3600:.0f} hours at this rate"
+        )
+    if health.is_slow:
+        alarms.append(
+            f"broker {broker}: {path} is slow, a sync takes {health.sync_us / 1000:.0f} ms instead of "
+            f"{health.usual_sync_us / 1000:.1f} ms; `odradek disk demote {broker}:{path}` lets others lead"
+        )
+    if health.scrub_rotten:
+        alarms.append(f"broker {broker}: {path} had {health.scrub_rotten} rotten logs, its log names them")
+    return alarms
 
 
 def _trouble_of(path: str, troubles: Sequence[TroubledDirectory]) -> TroubledDirectory | None:
@@ -134,6 +240,8 @@ def _used(directory: LogDirDescription) -> float | None:
 
 
 def _document(broker: BrokerLogDirs, troubles: Sequence[TroubledDirectory]) -> dict[str, Any]:
+    from attrs import asdict
+
     named = {each.path: each for each in troubles}
     return {
         "broker": broker.broker,
@@ -147,6 +255,8 @@ def _document(broker: BrokerLogDirs, troubles: Sequence[TroubledDirectory]) -> d
                 "trouble_since_ms": named[each.path].since_ms if each.path in named else None,
                 "total_bytes": each.total_bytes if each.total_bytes >= 0 else None,
                 "usable_bytes": each.usable_bytes if each.usable_bytes >= 0 else None,
+                "cordoned": each.is_cordoned,
+                "health": None if each.health is None else asdict(each.health),
                 "log_bytes": each.size if each.error is None else None,
                 "replicas": [
                     {

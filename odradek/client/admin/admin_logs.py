@@ -84,6 +84,34 @@ class LogDirReplica:
 
 
 @attrs.frozen
+class DirectoryHealth:
+    """The state of a directory's disk, as its broker has noticed. Only Odradek's brokers tell it."""
+
+    reserve_bytes: int
+    """The room that records leave alone."""
+    is_short: bool
+    """True while only the reserve is left and records are refused."""
+    fill_bytes_per_second: int
+    """The rate of the last hour."""
+    seconds_left: int | None
+    """Until only the reserve is left, at that rate; None if the disk does not fill."""
+    sync_us: int
+    usual_sync_us: int
+    is_slow: bool
+    """True while syncs take ten times as long as usual."""
+    is_stalled: bool
+    """True while the device does not answer and the logs refuse."""
+    errors: int
+    """Failed or refused operations since the broker's start."""
+    scrub_percent: int
+    """The share of logs that the scrub's round is done with; 100 between rounds."""
+    scrub_ended_ms: int | None
+    """The end of the last whole round, by the wall clock."""
+    scrub_rotten: int
+    """Rotten logs that the scrub has found since the broker's start."""
+
+
+@attrs.frozen
 class LogDirDescription:
     """A log directory. `total_bytes` and `usable_bytes` are those of its disk, -1 where the broker does not say."""
 
@@ -92,6 +120,9 @@ class LogDirDescription:
     usable_bytes: int
     replicas: tuple[LogDirReplica, ...]
     error: KafkaError | None = None
+    is_cordoned: bool = False
+    """True if it gets no new replicas while others can take them (`cordoned.log.dirs`)."""
+    health: DirectoryHealth | None = None
 
     @property
     def size(self) -> int:
@@ -325,6 +356,27 @@ def _directory(answer: Any) -> LogDirDescription:
             for each in sorted(topic.partitions, key=lambda each: each.partition_index)
         ),
         item_error(answer.error_code, None, answer.log_dir),
+        answer.is_cordoned,
+        _health(answer.health),
+    )
+
+
+def _health(told: Any) -> DirectoryHealth | None:
+    if told is None:
+        return None
+    return DirectoryHealth(
+        told.reserve_bytes,
+        told.is_short,
+        told.fill_bytes_per_second,
+        told.seconds_left if told.seconds_left >= 0 else None,
+        told.sync_us,
+        told.usual_sync_us,
+        told.is_slow,
+        told.is_stalled,
+        told.errors,
+        told.scrub_percent,
+        told.scrub_ended_ms if told.scrub_ended_ms >= 0 else None,
+        told.scrub_rotten,
     )
 
 

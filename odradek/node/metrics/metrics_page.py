@@ -81,6 +81,7 @@ def metrics_page(sources: MetricsSources) -> bytes:
         _topics(page, sources.broker)
         _directories(page, sources.broker)
         _moves(page, sources.broker.moves.statistics())
+        _scrubs(page, sources.broker)
         statistics = sources.broker.statistics()
         _cleaner(page, statistics["cleaner"])
         _groups(page, statistics["groups"])
@@ -320,6 +321,9 @@ def _directories(page: MetricsText, broker: Broker) -> None:
         ("logs", "Logs in the directory."),
         ("size_bytes", "Bytes of segments in the directory."),
         ("free_bytes", "Room left on the device, as of the last look; -1: not known."),
+        ("is_slow", "1 while syncs take ten times as long as usual, else 0."),
+        ("sync_seconds", "The time that a sync takes, averaged over the last few."),
+        ("usual_sync_seconds", "The same, averaged over the last few hundred."),
         ("reserve_bytes", "Room of the device that records leave alone."),
         ("fill_bytes_per_second", "The rate at which the room has gone in the last hour."),
         ("hours_left", "Hours until only the reserve is left, at that rate; -1: the disk does not fill."),
@@ -329,6 +333,17 @@ def _directories(page: MetricsText, broker: Broker) -> None:
         page.gauge(f"odradek_directory_{field}", described)
         for path, statistics in figures.items():
             page.sample(statistics.get(field, -1), directory=path)
+    for field, described in (
+        ("errors", "Operations that failed, or were refused for want of room or descriptors."),
+        ("flushes", "Flushes of logs."),
+        ("segments_removed", "Segments removed by retention."),
+    ):
+        page.counter(f"odradek_directory_{field}_total", described)
+        for path, statistics in figures.items():
+            page.sample(statistics[field], directory=path)
+
+
+def _scrubs(page: MetricsText, broker: Broker) -> None:
     scrubs = broker.scrubber.statistics()
     for field, described in (
         ("progress", "The share of logs that the scrub's round is done with; 1 between rounds."),
@@ -346,13 +361,6 @@ def _directories(page: MetricsText, broker: Broker) -> None:
     ):
         page.counter(f"odradek_directory_scrub_{field}_total", described)
         for path, statistics in scrubs.items():
-            page.sample(statistics[field], directory=path)
-    for field, described in (
-        ("flushes", "Flushes of logs."),
-        ("segments_removed", "Segments removed by retention."),
-    ):
-        page.counter(f"odradek_directory_{field}_total", described)
-        for path, statistics in figures.items():
             page.sample(statistics[field], directory=path)
 
 

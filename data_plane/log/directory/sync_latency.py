@@ -1,0 +1,43 @@
+"""How long the syncs of one disk take, against what is usual for it. PURE.
+
+A dying disk often gets slow first. No figure is slow for every kind of disk, so each is compared with its own past.
+Slow is `SLOW_FACTOR` times the usual, and `SLOW_SECONDS_MIN` at least. Only syncs count, since they wait for the device
+and come steadily.
+"""
+
+from __future__ import annotations
+
+SLOW_FACTOR = 10.0
+NORMAL_FACTOR = 3.0
+"""A slow disk is normal again below so many times the usual."""
+SLOW_SECONDS_MIN = 0.05
+SYNCS_MIN = 20
+"""Nothing is called usual before so many syncs."""
+_RECENT = 0.2
+_USUAL = 0.01
+
+
+class SyncLatency:
+    """Two moving averages: one of the last few syncs, one of the last few hundred."""
+
+    __slots__ = ("count", "is_slow", "recent_seconds", "usual_seconds")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.recent_seconds = 0.0
+        self.usual_seconds = 0.0
+        self.is_slow = False
+
+    def note(self, seconds: float) -> bool:
+        """Take a sync into account. True if `is_slow` has changed."""
+        self.count += 1
+        share = 1 / self.count
+        self.recent_seconds += max(_RECENT, share) * (seconds - self.recent_seconds)
+        was_slow = self.is_slow
+        if self.count > SYNCS_MIN:
+            factor = NORMAL_FACTOR if was_slow else SLOW_FACTOR
+            self.is_slow = self.recent_seconds >= max(SLOW_SECONDS_MIN, factor * self.usual_seconds)
+        if not self.is_slow:
+            # What is slow is never to become usual.
+            self.usual_seconds += max(_USUAL, share) * (seconds - self.usual_seconds)
+        return self.is_slow is not was_slow

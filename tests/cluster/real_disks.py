@@ -1,0 +1,83 @@
+"""File systems of their own on loop devices, that a test may fill, freeze, shut down or make read-only."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+_SHUTDOWN = 0x8004587D
+"""EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN are the same number: `_IOR('X', 125, __u32)`."""
+_NO_LOG_FLUSH = struct.pack("I", 2)
+SIZES_MIB = {"ext4": 48, "xfs": 320}
+"""mkfs.xfs refuses less than 300 MiB."""
+
+
+class RealDisk:
+    """A mounted file system; `path` is its root."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ballast = path / "ballast"
+
+    def fill(self) -> None:
+        """Take all the room that there is."""
+        with self._ballast.open("wb", buffering=0) as file, suppress(OSError):  # no space left
+            while file.write(bytes(1 << 16)):
+                pass
+
+    def fill_up_to(self, free_bytes: int) -> None:
+        """Leave just so much room."""
+        found = os.statvfs(self.path)
+        with self._ballast.open("wb", buffering=0) as file:
+            os.posix_fallocate(file.fileno(), 0, found.f_bavail * found.f_frsize - free_bytes)
+
+    def empty(self) -> None:
+        self._ballast.unlink()
+
+    def kill(self) -> None:
+        """From now on every write and sync fails with EIO, as on a disk that died; nothing more reaches the device."""
+        fd = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.ioctl(fd, _SHUTDOWN, _NO_LOG_FLUSH)
+        finally:
+            os.close(fd)
+
+    def freeze(self) -> None:
+        """Writes wait until `thaw`."""
+        subprocess.run(["fsfreeze", "--freeze", self.path], check=True)
+
+    def thaw(self) -> None:
+        subprocess.run(["fsfreeze", "--unfreeze", self.path], check=True)
+
+    def make_read_only(self) -> None:
+        """As the kernel does when it meets damage (ext4 alone): writers get EROFS."""
+        subprocess.run(["mount", "-o", "remount,abort", self.path], check=True)
+
+
+@contextmanager
+def real_disk(folder: Path, kind: str) -> Iterator[RealDisk]:
+    """A disk of this file system in a new folder. Skips aloud where none can be mounted."""
+    if os.geteuid() or shutil.which(f"mkfs.{kind}") is None:
+        pytest.skip(f"only root, with mkfs.{kind}, can mount a disk of its own")
+    folder.mkdir()
+    image, mounted = folder / "disk", folder / "mounted"
+    mounted.mkdir()
+    with image.open("wb") as file:
+        file.truncate(SIZES_MIB[kind] << 20)
+    subprocess.run([f"mkfs.{kind}", "-q", image], check=True)
+    if subprocess.run(["mount", "-o", "loop", image, mounted], check=False).returncode:
+        pytest.skip(f"no loop device with {kind} can be mounted here")
+    try:
+        yield RealDisk(mounted)
+    finally:
+        # A frozen one could not be unmounted, and the test may have failed just then.
+        subprocess.run(["fsfreeze", "--unfreeze", mounted], check=False, stderr=subprocess.DEVNULL)
+        subprocess.run(["umount", "--lazy", mounted], check=True)

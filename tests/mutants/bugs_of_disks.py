@@ -1,0 +1,28 @@
+"""Mutants of what a broker does about its disks: full ones, rotten ones."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS_OF_DISKS: tuple[Mutant, ...] = (
+    Mutant(
+        "reserve-ignored-by-retention",
+        "Retention waits for room as records do, though it is the way to more room: a full disk stays full.",
+        "data_plane.log.directory.log_dir_background:Background._apply_retention",
+        "            if log.offline:\n",
+        "            if log.home.refuses_appends:\n",
+        "fill_up",
+        3,
+        aimed_only="storms fill whole machines, and give the room back themselves",
+    ),
+    Mutant(
+        "scrub-repairs-from-a-follower-that-lags",
+        "A replica that rots is given up although nobody else has all that was acknowledged.",
+        "data_plane.replication.rotten_replicas:RottenReplicas._others_are_in_sync",
+        "partition.isr_state.isr",
+        "partition.image.replicas",
+        "rot_without_heirs",
+        3,
+        aimed_only="storms are too short for a scrub",
+    ),
+)

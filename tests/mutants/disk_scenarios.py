@@ -1,0 +1,70 @@
+"""Disks that fill up and rot, in small simulated clusters: what the mutants of disks are run with."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+from sim.machine.disk_files import SimFile
+from tests.cluster.test_troubled_disks import Troubled
+from wire.errors import ErrorCode
+
+_ROT_AT = 75
+
+
+def fill_up(seed: int) -> None:
+    """A single replica fills its disk up to the reserve; retention frees it, and the writer goes on by itself."""
+    random = Random(seed)
+    segment_bytes = random.choice((1 << 20, 2 << 20))
+    settings = {
+        "min.insync.replicas": "1",
+        "log.segment.bytes": str(segment_bytes),
+        "log.retention.bytes": str(2 * segment_bytes),
+        "log.segment.delete.delay.ms": "1000",
+        "odradek.log.dir.reserve.bytes": str(segment_bytes),
+    }
+
+    async def script(case: Troubled) -> None:
+        await case.until(lambda: len(case.acknowledged) > 0)
+        log = case.broker(1).partition("t", 0).log
+        while log.size_bytes < 4 * segment_bytes:
+            assert await case.write(10_000) == ErrorCode.NONE
+        disk = case.world.machine("node-1").disk
+        disk.capacity_bytes = disk.used_bytes + segment_bytes // 2
+        await case.until(lambda: case.disk(1).room.is_short, writing=False)
+        assert await case.write() == ErrorCode.KAFKA_STORAGE_ERROR
+        before = len(case.acknowledged)
+        await case.until(lambda: len(case.acknowledged) > before)
+
+    Troubled(settings=settings, seed=seed).play(script, (1,))
+
+
+def rot_without_heirs(seed: int) -> None:
+    """The leader's log rots while the other replica lags: it is the only one that has everything, and leads on."""
+
+    async def script(case: Troubled) -> None:
+        await case.until(lambda: len(case.acknowledged) > 0)
+        lagging = case.world.machine("node-2").disk
+        lagging.fail_next(errno.ENOSPC, operation="append", path_part=f"{case.disk(2).path}/t-0", times=10**9)
+        await case.until(lambda: case.seen_by(3).isr == (1,))
+        await case.until(lambda: case.broker(2).partition("t", 0).log.log_end_offset < len(case.acknowledged))
+        epoch = case.seen_by(3).leader_epoch
+        file = case.broker(1).partition("t", 0).log.active.file
+        assert isinstance(file, SimFile)
+        await case.world.sleep(5.0)
+        file.content[_ROT_AT] ^= 0x10
+        await case.until(
+            lambda: any(state.rotten for state in case.broker(1).scrubber.states.values()), writing=False
+        )
+        for _ in range(100):
+            await case.world.sleep(0.2)
+            seen = case.seen_by(3)
+            assert (seen.leader, seen.leader_epoch) == (1, epoch), "the only one that has everything leads"
+
+    settings = {
+        "min.insync.replicas": "1",
+        "replica.lag.time.max.ms": "3000",
+        "odradek.scrub.interval.ms": "10000",
+        "log.flush.interval.messages": "1",
+    }
+    Troubled(settings=settings, seed=seed).play(script, (1, 2))
