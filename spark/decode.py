@@ -192,7 +192,7 @@ def _rows(
     """The Arrow batch of a group, which is checked as a whole before rows outside of the offsets are left out."""
     fields = record_columns(group.places)
     data = fields.data
-    headers = _header_column(data, fields, len(group.places))
+    headers = _header_column(data, fields, len(group.places), wanted=len(schema) > len(SCHEMA))
     offsets = record_offsets(group.places.headers, fields.offset_delta)
     timestamps, timestamp_types = _timestamps(group.places.headers, fields.timestamp_delta)
 
@@ -247,8 +247,11 @@ def _binaries(data: Bytes, places: Int64s, lengths: Int64s) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), count, [pa.py_buffer(valid), ends, content])
 
 
-def _header_column(data: Bytes, fields: RecordColumns, rows: int) -> pa.Array:
-    """The column of headers, null where a record has none; every record is proved to end where it says."""
+def _header_column(data: Bytes, fields: RecordColumns, rows: int, *, wanted: bool) -> pa.Array:
+    """The column of headers, null where a record has none; every record is proved to end where it says.
+
+    Brokers store names that are not UTF-8: the bytes that are wrong become U+FFFD, as in the JVM connector.
+    """
     records = np.flatnonzero((data[fields.headers] != 0) | (fields.headers + 1 != fields.end))
     if not len(records):
         return pa.nulls(rows, pa.list_(_HEADER_TYPE))
@@ -256,10 +259,13 @@ def _header_column(data: Bytes, fields: RecordColumns, rows: int) -> pa.Array:
     joined = data.tobytes()
     for place, end in zip(fields.headers[records].tolist(), fields.end[records].tolist(), strict=True):
         flat.walk(joined, place, end)
+    if not wanted:
+        return pa.nulls(rows, pa.list_(_HEADER_TYPE))
+    keys = _binaries(data, _int64s(flat.keys), _int64s(flat.key_lengths))
     try:
-        keys = _binaries(data, _int64s(flat.keys), _int64s(flat.key_lengths)).cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise InvalidRecord("a record header's key is not UTF-8") from error
+        keys = keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        keys = pa.array([key.decode(errors="replace") for key in keys.to_pylist()], pa.string())
     values = _binaries(data, _int64s(flat.values), _int64s(flat.value_lengths))
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(_HEADER_TYPE))
     per_row = np.zeros(rows, np.int32)

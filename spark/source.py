@@ -110,10 +110,11 @@ class OdradekReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One for each topic's partition, or more: see `minPartitions` and `maxRecordsPerPartition`."""
         from spark.reading.batch_plan import plan_batch
+        from spark.reading.offset_ranges import gathered
 
         # Of no partition at all Spark makes one with None in it.
-        ranges = plan_batch(self.options, self.pushed)
-        return [RangePartition((each,)) for each in ranges] or [RangePartition(())]
+        ranges = gathered(plan_batch(self.options, self.pushed), self.options.partitions_min)
+        return [RangePartition(each) for each in ranges] or [RangePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""

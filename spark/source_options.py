@@ -213,7 +213,8 @@ class _Parser:
     def _check_names(self) -> None:
         """A name that is nearly one of ours is a slip of the pen; any other one may be meant for another program."""
         for name in self.given:
-            if name in _NAMES or name.startswith("kafka."):
+            # CREATE TABLE hands over each option twice, once with `option.` before its name.
+            if name in _NAMES or name.startswith(("kafka.", "option.")):
                 continue
             near = difflib.get_close_matches(name, [*_NAMES, "kafka.bootstrap.servers"], 1, 0.85)
             if near:

@@ -166,6 +166,10 @@ def test_batches_hold_what_they_may(topics: Topics, fresh_topic: Callable[[str],
             "the column 'headers' has a header without a key: every header has a name.",
         ),
         (
+            {"headers": pa.array([None, [{"key": "h", "value": b"x" * 2_000_000}]], HEADERS)},
+            "has 2000002 bytes, which is above max.request.size (1048576): set the option",
+        ),
+        (
             {"value": pa.array([b"", b"x" * 2_000_000])},
             "has 2000000 bytes, which is above max.request.size (1048576): set the option 'kafka.max.request.size'",
         ),

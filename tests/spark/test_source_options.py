@@ -134,6 +134,7 @@ REFUSED: list[tuple[Query, dict[str, str], str]] = [
         {**TOPIC, "startingOffsetsByTimestampStrategy": "guess"},
         r"startingOffsetsByTimestampStrategy must be error or latest",
     ),
+    (BATCH, {**SERVERS, "option.subscribe": "t"}, r"one of the options assign, subscribe or subscribePattern"),
     (BATCH, {**TOPIC, "startingOffset": "earliest"}, r"unknown option 'startingoffset': startingOffsets is the name"),
     (BATCH, {**TOPIC, "kafka.auto.offset.reset": "earliest"}, r"kafka\.auto\.offset\.reset cannot be given: startingOffsets"),
     (BATCH, {**TOPIC, "kafka.key.deserializer": "x"}, r"kafka\.key\.deserializer cannot be given: .*cast the column"),
