@@ -11,7 +11,7 @@ JOBS ?= 2
 ARGS ?=
 HOURS ?= 0.1667
 
-.PHONY: help install install-dev run test test-security quick conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
+.PHONY: help install install-dev run test test-security test-spark quick conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -67,6 +67,9 @@ quick: install-dev ## before each commit: format, lint, types, imports, and the 
 
 test-security: install-dev ## the full attacks on logins, TLS and rights; short forms are in make test (ARGS=)
 	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m attack $(or $(ARGS),tests/security)
+
+test-spark: install-dev ## the exactly-once sink under 200 kills, on a node of its own (ARGS='--worker-kills 20 ...')
+	@exec $(BIN)/python -m tests.spark.sink_kills $(ARGS)
 
 conformance: install-dev ## record again what Apache Kafka answers (Java and mvn), as data for make test
 	@$(BIN)/python -m tests.conformance record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -49,10 +50,18 @@ def run_task(
 
 
 def stored_committed(bootstrap: str, topic: str, count: int) -> list[Any]:
-    """All committed records of a topic, which are `count` at least."""
+    """All records of a topic, once no transaction is open in it; they are `count` at least."""
+    deadline = time.monotonic() + 60
     with Client(bootstrap) as client:
         wanted = [(topic, partition) for partition in client.metadata([topic]).topic(topic).partitions]
-        ends = client.list_offsets(dict.fromkeys(wanted, -1), isolation_level=1)
+        while True:
+            # The coordinator answers before the markers of the transaction are in the log.
+            stable = client.list_offsets(dict.fromkeys(wanted, -1), isolation_level=1)
+            ends = client.list_offsets(dict.fromkeys(wanted, -1))
+            if all(stable[key].offset == end.offset for key, end in ends.items()):
+                break
+            assert time.monotonic() < deadline, "a transaction stays open"
+            time.sleep(0.02)
     with Consumer(
         bootstrap_servers=bootstrap,
         auto_offset_reset="earliest",
