@@ -2,9 +2,9 @@
 
     python -m tests.spark.sink_kills [--bootstrap HOST:PORT] [--batches 40] [--worker-kills 190] [--driver-kills 10]
 
-A query copies a topic in batches. Its workers die at each step in turn. The driver dies with its whole process group
-when a batch is in the offset log and not in the commit log, and is started again. In the end the rows that a committed
-reader sees are counted, by content: none is lost, none is there twice. No transaction stays open.
+A query copies a topic in batches. Its workers die at each step in turn. The driver dies with its process
+group while a batch is in the offset log alone. Then it is started again. In the end the rows that a committed
+reader sees are counted by content: each is there once. No transaction stays open.
 """
 
 from __future__ import annotations

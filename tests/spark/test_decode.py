@@ -427,7 +427,7 @@ class TestHostileBytes:
         assert code_of(raw_batch(body, count, max(count - 1, 0))) is ErrorCode.INVALID_RECORD
 
     def test_header_key_that_is_no_text(self) -> None:
-        """Brokers store names of headers that are not UTF-8: one such record never stops a query."""
+        """Brokers store names of headers that are no UTF-8: such a record is read with U+FFFD."""
         batch = raw_batch(bytes([18, 0, 0, 0, 1, 1, 2, 2, 0xFF, 1]))
         for with_headers in (False, True):
             [piece] = decode_batches(

@@ -12,7 +12,7 @@ from tests.spark.sink_kills import run_matrix
 
 
 def test_killed_workers_write_exactly_once(node: RunningNode) -> None:
-    """Seven kills around each step from the marker to the commit: no row is lost, and none is there twice."""
+    """Seven kills around each step from the marker to the commit: each row is there once."""
     try:
         java_command()
     except KafkaUnavailable as reason:
