@@ -108,13 +108,16 @@ class OdradekReader(DataSourceReader):
         self.pushed = Pushed()
 
     def partitions(self) -> list[InputPartition]:
-        """One for each topic's partition, or more: see `minPartitions` and `maxRecordsPerPartition`."""
+        """The tasks: small ranges share one, and large ones are split as `minPartitions` and `maxRecordsPerPartition` say."""
         from spark.reading.batch_plan import plan_batch
         from spark.reading.offset_ranges import gathered
 
         # Of no partition at all Spark makes one with None in it.
-        ranges = gathered(plan_batch(self.options, self.pushed), self.options.partitions_min)
-        return [RangePartition(each) for each in ranges] or [RangePartition(())]
+        ranges = plan_batch(self.options, self.pushed)
+        if self.options.records_per_partition_max is not None:
+            return [RangePartition((each,)) for each in ranges] or [RangePartition(())]
+        tasks = gathered(ranges, self.options.partitions_min)
+        return [RangePartition(each) for each in tasks] or [RangePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""

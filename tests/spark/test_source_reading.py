@@ -120,11 +120,11 @@ class TestBatch:
             values(subscribe=f"{stem}-a", startingOffsets=json.dumps({f"{stem}-a": {"0": 0}}))
 
     def test_tasks(self, topics: Topics, options: Options, fresh_topic: Callable[[str], str]) -> None:
-        """minPartitions and maxRecordsPerPartition split what one partition has, and nothing is read twice."""
+        """Small partitions share a task; minPartitions and maxRecordsPerPartition split them; nothing is read twice."""
         name = topics.create(fresh_topic("tasks"), partitions=2)
         topics.send(name, [b"%d" % number for number in range(90)])
         topics.send(name, [b"x"] * 10, partition=1)
-        for given, tasks in (({}, 2), ({"minPartitions": 5}, 5), ({"maxRecordsPerPartition": 30}, 4)):
+        for given, tasks in (({}, 1), ({"minPartitions": 5}, 5), ({"maxRecordsPerPartition": 30}, 4)):
             named = options(name, **given)
             reader = source.batch_reader(named, source.schema(named))
             partitions = reader.partitions()
@@ -461,6 +461,12 @@ class TestStreamTold:
         named = query(options(name, startingOffsets="earliest", **{"kafka.group.id": f"{group}-own"}))
         named.batch()
         named.reader.stop()
+        now = query(options(name, startingOffsets="earliest", **{"kafka.group.id": f"{group}-now"}))
+        now.reader.prepareForTriggerAvailableNow()
+        now.batch()
+        # The last batch of AvailableNow is published without `stop`, which Spark does not always call.
+        with Admin(bootstrap_servers=node.bootstrap) as admin:
+            assert [each.lag for each in admin.describe_group_lag(f"{group}-now")] == [0]
         with Admin(bootstrap_servers=node.bootstrap) as admin:
             lags = admin.describe_group_lag(running.end["@group"])
             assert [(each.topic, each.lag) for each in lags] == [(name, 2)]
