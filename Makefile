@@ -11,7 +11,7 @@ JOBS ?= 2
 ARGS ?=
 HOURS ?= 0.1667
 
-.PHONY: help install install-dev run test test-mirror test-disks test-security test-spark test-transactions quick conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
+.PHONY: help install install-dev run test test-mirror test-disks test-security test-spark test-spark-kills test-transactions quick conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -86,6 +86,9 @@ test-security: install-dev ## the full attacks on logins, TLS and rights; short 
 
 test-disks: install-dev ## disks that fill, freeze, die and turn read-only, on ext4 and xfs on loop devices; for root (ARGS=)
 	@exec env ODRADEK_TEST_DISKS=ext4,xfs $(BIN)/python -m pytest -v -n 0 tests/cluster/test_real_disks.py tests/cluster/test_full_disk.py $(ARGS)
+
+test-spark-kills: install-dev ## the exactly-once sink under 200 kills, on a node of its own (ARGS='--worker-kills 20 ...')
+	@exec $(BIN)/python -m tests.spark.sink_kills $(ARGS)
 
 conformance: install-dev ## record again what Apache Kafka answers (Java and mvn), as data for make test
 	@$(BIN)/python -m tests.conformance record

@@ -9,8 +9,8 @@ acknowledged. A failed task fails the batch of the query, and Spark repeats it.
 
 With **delivery=exactly-once**, the default, a task writes in a transaction that also holds its progress
 (`delivery/task_protocol.py`). An attempt that finds its batch committed writes nothing and compares its rows. The
-driver decides nothing. At the end it sees that no task of the batch but those of this run has a marker, since a
-repetition with fewer tasks would have left their rows beside those of others.
+driver decides nothing. At the end it looks for markers of the batch by tasks that this
+run does not have. A repetition with fewer tasks would leave their rows beside those of others.
 
 With **delivery=at-least-once** a worker keeps one idempotent producer (KIP-98) for all tasks of the same options. A
 task that Spark repeats writes all its rows again, and rows are visible when they are acknowledged.
@@ -50,9 +50,9 @@ from wire.errors import KafkaError
 
 from .delivery.decisions import Decisions
 from .delivery.task_protocol import ProgressError, TaskProtocol
-from .delivery.transactional_task import write_once
 from .sink_plan import Delivery, SinkPlan, plan_write
 from .sink_task import SinkTask, TaskReport, Written, about_topic
+from .transactional_task import write_once
 from .worker_process import spare_collector
 
 __all__ = ["TaskReport", "Written", "batch_writer", "stream_writer"]

@@ -226,7 +226,8 @@ class _Parser:
             # CREATE TABLE hands options over twice, and loses them before anybody can select from the table.
             raise OptionError(_CREATE_TABLE)
         for name in self.given:
-            if name in _NAMES or name.startswith("kafka."):
+            # CREATE TABLE hands over each option twice, once with `option.` before its name.
+            if name in _NAMES or name.startswith(("kafka.", "option.")):
                 continue
             near = difflib.get_close_matches(name, [*_NAMES, "kafka.bootstrap.servers"], 1, 0.85)
             if near:

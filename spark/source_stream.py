@@ -464,6 +464,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         operation = alter_group_offsets(client.core, done.group, offsets, timeout=client.timeout)
         self._commit = (done.group, client.begin(operation))
         self._published = done.offsets
+        if self._target is not None:
+            # AvailableNow: this may be the last call, since Spark does not always call `stop`.
+            self._finish_commit()
 
     def _finish_commit(self) -> None:
         if self._commit is None:

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import settings
 
 OWN_SPARK = "tests/spark/test_killed_executor.py"
-"""It needs a cluster of its own, and so nothing of what the folder shares."""
+OWN_SPARKS = frozenset((OWN_SPARK, "tests/spark/test_sink_kills.py"))
+"""They need a Spark of their own, and so nothing of what the folder shares."""
 APACHE_KAFKA = frozenset(
     (
         *(
@@ -39,6 +40,7 @@ SECONDS = {
     JAVA: 340,
     "tests/deploy/test_life.py": 115,
     OWN_SPARK: 100,
+    "tests/spark/test_sink_kills.py": 40,
     "tests/node/test_request_budget.py": 95,
     "tests/jepsen/test_cluster.py": 69,
     "tests/other_clients/test_groups.py": 50,
@@ -112,7 +114,7 @@ SECONDS = {
 def scope_of(nodeid: str) -> str:
     """The scope that stays together with this test: its file, one Spark and one Apache Kafka, or the syntax trees."""
     path = nodeid.partition("::")[0]
-    if path in APACHE_KAFKA or (path.startswith("tests/spark/") and path != OWN_SPARK):
+    if path in APACHE_KAFKA or (path.startswith("tests/spark/") and path not in OWN_SPARKS):
         return JAVA
     if path in SHAPE:
         return "the shape of the code"

@@ -1,7 +1,6 @@
 """A hash of rows that does not know their order, to compare what two attempts at a task have written. PURE.
 
-Each column gives a 64-bit number per row; a row's number is mixed from those; the sum over all rows modulo 2**64 is the
-hash. Short values are read word by word over all rows at once, since an object for each row would cost more than to
+Each column gives a 64-bit number per row, and a row's number is mixed from those. Their sum modulo 2**64 is the hash. Short values are read word by word over all rows at once, since an object for each row would cost more than to
 write it. The hash finds other rows; it is no defence against an enemy.
 """
 

@@ -145,7 +145,11 @@ class Topics:
 
 def topics_of(spark: SparkSession, arguments: argparse.Namespace) -> Topics:
     """The cluster that the command line names. Raises `Failed` for an option that is none."""
-    options: dict[str, Any] = {"kafka.bootstrap.servers": arguments.bootstrap}
+    options: dict[str, Any] = {
+        "kafka.bootstrap.servers": arguments.bootstrap,
+        # Spark's readers see aborted rows otherwise.
+        "kafka.isolation.level": "read_committed",
+    }
     for word in arguments.option:
         key, sign, value = word.partition("=")
         if not sign:

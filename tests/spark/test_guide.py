@@ -61,7 +61,7 @@ def test_the_page_from_top_to_bottom(
 ) -> None:
     """A reader who copies the commands gets tables, a feed, plots; the streaming job goes on where it was."""
     install, server, flights, whole_jobs, histories, submit = blocks(PAGE, "sh")
-    batch, stream = blocks(PAGE, "python")
+    batch, stream, once, count = blocks(PAGE, "python")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = re.search(r"'\.\[(.*)\]'", install.code)
     assert named is not None
@@ -91,6 +91,13 @@ def test_the_page_from_top_to_bottom(
     first, *again = map(int, re.findall(r"numOutputRows\W+?(-?\d+)", printed))
     assert first > 100
     assert again in ([], [0], [-1])
+    here = {"spark": spark}
+    exec(once.code.replace("127.0.0.1:9092", node.bootstrap), here)
+    for repetition in range(3):
+        exec(count.code.replace("127.0.0.1:9092", node.bootstrap), here)
+        # The write is repeated under one number, and its three rows are there once.
+        assert capfd.readouterr().out.split()[-1] == str(first + (3 if repetition else 0))
+        here["write"](spark.range(3).selectExpr("cast(id as string) as value"), 7)
     for line in whole_jobs.code.splitlines():
         here = line.replace("delays.checkpoint", str(at_home / "delays.checkpoint"))
         run_job(shlex.split(here), node.bootstrap)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-pa = pytest.importorskip("pyarrow", reason="Spark's extra is not installed")
+pytest.importorskip("pyarrow", reason="Spark is not installed (the extra spark)")
 
-from hypothesis import given
+import pyarrow as pa
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark.delivery.row_hash import hash_rows
@@ -19,7 +20,7 @@ BYTES = st.one_of(st.none(), st.binary(max_size=20), st.sampled_from([b"x" * 512
 ROW = st.tuples(
     BYTES,
     BYTES,
-    st.one_of(st.none(), st.lists(st.tuples(st.text(max_size=3), BYTES), max_size=3)),
+    st.one_of(st.none(), st.lists(st.tuples(st.text(max_size=3), BYTES), min_size=1, max_size=3)),
     st.one_of(st.none(), st.integers(0, 9)),
 )
 MASK = (1 << 64) - 1
@@ -40,6 +41,7 @@ def hashed(rows: list[Any]) -> int:
     return hash_rows([column.slice(1) for column in columns])
 
 
+@settings(max_examples=60)
 @given(st.lists(ROW, max_size=8), st.randoms(use_true_random=False), st.integers(0, 8))
 def test_order_and_batches_play_no_part(rows: list[Any], random: Random, cut: int) -> None:
     """The sum over two batches of the shuffled rows is the hash of all rows."""
@@ -48,6 +50,7 @@ def test_order_and_batches_play_no_part(rows: list[Any], random: Random, cut: in
     assert (hashed(shuffled[:cut]) + hashed(shuffled[cut:])) & MASK == hashed(rows)
 
 
+@settings(max_examples=60)
 @given(st.lists(ROW, min_size=1, max_size=4), ROW)
 def test_other_rows_have_another_hash(rows: list[Any], other: Any) -> None:
     """One row is replaced: the hash tells, also for null and empty, and for headers in another order."""

@@ -8,7 +8,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 
 from pyspark.sql.types import StructType
 
-from spark.sink import batch_writer
+from spark.sink import BatchWriter, batch_writer
 from spark.sink_plan import plan_write
 
 GOOD = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
@@ -92,6 +92,29 @@ def schema(ddl: str) -> StructType:
             {"kafka.transactional.id": "x"},
             "the option 'kafka.transactional.id' is not supported",
         ),
+        ("value string", {"tpoic": "x"}, "unknown option 'tpoic': topic is the name."),
+        ("value string", {"metricPath": "/m"}, "unknown option 'metricpath': metricsPath is the name."),
+        (
+            "value string",
+            {"delivery": "twice"},
+            "the option delivery is exactly-once or at-least-once, and not 'twice'.",
+        ),
+        ("value string", {"delivery": "two-phase"}, "take delivery=exactly-once or delivery=at-least-once."),
+        (
+            "value string",
+            {"txnAppId": "a"},
+            "the options txnAppId and txnVersion are given together, or neither.",
+        ),
+        (
+            "value string",
+            {"txnAppId": "a", "txnVersion": "-1"},
+            "the option txnVersion is a number from 0 on",
+        ),
+        (
+            "value string",
+            {"txnAppId": "a", "txnVersion": "1", "delivery": "at-least-once"},
+            "the options txnAppId and txnVersion need delivery=exactly-once.",
+        ),
         (
             "value string",
             {"kafka.partitioner.class": "RoundRobinPartitioner"},
@@ -117,6 +140,31 @@ def test_what_the_plan_takes_over() -> None:
     assert plan.settings.compression_type == "zstd"
     assert plan.settings.batch_size == 256 << 10
     assert plan.settings.enable_idempotence
+
+
+def test_how_long_rows_and_questions_wait() -> None:
+    """Rows wait for memory as long as for their delivery, a question about the topic for 15 s; `max.block.ms` sets both."""
+    plan = plan_write({**GOOD, "kafka.delivery.timeout.ms": "90000"}, schema("value string"))
+    assert (plan.settings.max_block_ms, plan.look_up_ms) == (90_000, 15_000)
+    plan = plan_write({**GOOD, "kafka.max.block.ms": "7000"}, schema("value string"))
+    assert (plan.settings.max_block_ms, plan.look_up_ms) == (7_000, 7_000)
+
+
+def test_the_time_of_a_transaction() -> None:
+    """It is the brokers' maximum, and more is refused with the key's name."""
+    plan = plan_write(GOOD, schema("value string"))
+    assert plan.with_transaction_timeout(60_000).settings.transaction_timeout_ms == 60_000
+    plan = plan_write({**GOOD, "kafka.transaction.timeout.ms": "70000"}, schema("value string"))
+    assert plan.with_transaction_timeout(80_000).settings.transaction_timeout_ms == 70_000
+    with pytest.raises(ValueError, match=r"kafka\.transaction\.timeout\.ms \(70000\) is above"):
+        plan.with_transaction_timeout(60_000)
+
+
+def test_figures_that_cannot_be_written_fail_no_batch(caplog: pytest.LogCaptureFixture) -> None:
+    """The rows are in the topic by then: a wrong `metricsPath` costs a warning, and Spark writes nothing again."""
+    options = {**GOOD, "metricsPath": "/no/such/directory/m.jsonl", "delivery": "at-least-once"}
+    BatchWriter(plan_write(options, schema("value string"))).commit([])
+    assert "the figures of a batch are not noted" in caplog.text
 
 
 def test_a_topic_is_not_overwritten() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -49,10 +50,18 @@ def run_task(
 
 
 def stored_committed(bootstrap: str, topic: str, count: int) -> list[Any]:
-    """All committed records of a topic, which are `count` at least."""
+    """All records of a topic, once no transaction is open in it; they are `count` at least."""
+    deadline = time.monotonic() + 60
     with Client(bootstrap) as client:
         wanted = [(topic, partition) for partition in client.metadata([topic]).topic(topic).partitions]
-        ends = client.list_offsets(dict.fromkeys(wanted, -1), isolation_level=1)
+        while True:
+            # The coordinator answers before the markers of the transaction are in the log.
+            stable = client.list_offsets(dict.fromkeys(wanted, -1), isolation_level=1)
+            ends = client.list_offsets(dict.fromkeys(wanted, -1))
+            if all(stable[key].offset == end.offset for key, end in ends.items()):
+                break
+            assert time.monotonic() < deadline, "a transaction stays open"
+            time.sleep(0.02)
     with Consumer(
         bootstrap_servers=bootstrap,
         auto_offset_reset="earliest",
@@ -164,6 +173,10 @@ def test_batches_hold_what_they_may(topics: Topics, fresh_topic: Callable[[str],
         (
             {"headers": pa.array([None, [{"key": None, "value": b""}]], HEADERS)},
             "the column 'headers' has a header without a key: every header has a name.",
+        ),
+        (
+            {"headers": pa.array([None, [{"key": "h", "value": b"x" * 2_000_000}]], HEADERS)},
+            "has 2000002 bytes, which is above max.request.size (1048576): set the option",
         ),
         (
             {"value": pa.array([b"", b"x" * 2_000_000])},

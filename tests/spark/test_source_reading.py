@@ -559,6 +559,12 @@ class TestStreamTold:
         named = query(options(name, startingOffsets="earliest", **{"kafka.group.id": f"{group}-own"}))
         named.batch()
         named.reader.stop()
+        now = query(options(name, startingOffsets="earliest", **{"kafka.group.id": f"{group}-now"}))
+        now.reader.prepareForTriggerAvailableNow()
+        now.batch()
+        # The last batch of AvailableNow is published without `stop`, which Spark does not always call.
+        with Admin(bootstrap_servers=node.bootstrap) as admin:
+            assert [each.lag for each in admin.describe_group_lag(f"{group}-now")] == [0]
         with Admin(bootstrap_servers=node.bootstrap) as admin:
             lags = admin.describe_group_lag(running.end["@group"])
             assert [(each.topic, each.lag) for each in lags] == [(name, 2)]

@@ -34,8 +34,8 @@ class Transaction:
 
 @attrs.frozen
 class World:
-    """All that there is: the coordinator's epochs, the log of markers (each by its transaction), attempts under way,
-    attempts left, and the tasks that have told Spark of their success."""
+    """The coordinator's epochs, attempts under way and left, the log of markers (each by its transaction), and the
+    tasks that Spark knows to be done."""
 
     epochs: tuple[int, ...]
     attempts: tuple[Attempt, ...]

@@ -12,14 +12,14 @@ from odradek.client.errors import ClientError, ProducerFencedError
 from odradek.client.shells.producer import Producer
 from wire.errors import ErrorCode, KafkaError
 
-from ..sink_task import SinkTask, TaskReport
-from .decisions import Decisions
-from .markers import marker_key, marker_value
-from .row_hash import hash_rows
-from .task_protocol import Marker, ProgressError, RowSummary, Step, TaskProtocol
+from .delivery.decisions import Decisions
+from .delivery.markers import marker_key, marker_value
+from .delivery.row_hash import hash_rows
+from .delivery.task_protocol import Marker, ProgressError, RowSummary, Step, TaskProtocol
+from .sink_task import SinkTask, TaskReport
 
 if TYPE_CHECKING:
-    from ..sink_plan import SinkPlan
+    from .sink_plan import SinkPlan
 
 __all__ = ["transactional_id", "write_once"]
 

@@ -1,0 +1,52 @@
+"""Spark's daemon of Python workers, in which a worker kills itself at steps of exactly-once tasks. For `sink_kills`.
+
+`spark.python.daemon.module` names this module. The directory KILLS has a file for each kill, `NUMBER-WHEN-STEP`. The
+first worker that comes to the step, and takes the file away, dies.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from spark.delivery.task_protocol import TaskProtocol
+
+__all__ = ["KILLS", "STEPS"]
+
+KILLS = "ODRADEK_TEST_KILLS"
+STEPS = ("fenced", "end_taken", "marker_read", "written", "committed", "compare")
+
+
+def _dies_when_told(when: str) -> None:
+    for file in sorted(Path(os.environ[KILLS]).glob(f"*-{when}")):
+        try:
+            file.unlink()
+        except FileNotFoundError:
+            continue
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _mortal(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def step(*args: Any) -> Any:
+        _dies_when_told(f"before-{name}")
+        found = function(*args)
+        _dies_when_told(f"after-{name}")
+        return found
+
+    return step
+
+
+def main() -> None:
+    """Be Spark's daemon."""
+    from pyspark.daemon import manager
+
+    for name in STEPS:
+        setattr(TaskProtocol, name, _mortal(name, getattr(TaskProtocol, name)))
+    manager()
+
+
+if __name__ == "__main__":
+    main()

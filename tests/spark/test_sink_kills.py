@@ -1,0 +1,22 @@
+"""A real stream whose workers are killed at steps of exactly-once tasks; `make test-spark-kills` has the whole matrix."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
+
+from bench.kafka_server import KafkaUnavailable, java_command
+from tests.node_process import RunningNode
+from tests.spark.sink_kills import run_matrix
+
+
+def test_killed_workers_write_exactly_once(node: RunningNode) -> None:
+    """Seven kills around each step from the marker to the commit: each row is there once."""
+    try:
+        java_command()
+    except KafkaUnavailable as reason:
+        pytest.skip(f"Spark is unavailable: {reason}")
+    outcome = run_matrix(node.bootstrap, batches=3, worker_kills=7, driver_kills=0)
+    assert (outcome.worker_kills, outcome.lost, outcome.doubled) == (7, 0, 0)
+    assert outcome.rows == 900
