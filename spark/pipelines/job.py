@@ -123,6 +123,11 @@ class Topics:
         reader = self.spark.readStream.format(self.format).options(**self.options).option("subscribe", topic)
         return reader.options(**options).load()
 
+    def check_id(self, topic: str, topic_id: str) -> None:
+        """Raise `Failed` if the topic has another id by now: what was read meanwhile may be of both."""
+        if self.bounds(topic)[0] != topic_id:
+            raise Failed(f"the topic '{topic}' was deleted and made anew while it was read")
+
     def write(self, frame: DataFrame, topic: str) -> None:
         """Append a batch to one topic, at least once."""
         frame.write.format(self.format).options(**self.options).option("topic", topic).mode("append").save()
