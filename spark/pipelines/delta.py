@@ -1,7 +1,7 @@
 """Loads of a topic that land in a Delta table: data and offsets are one commit of the table.
 
 Spark writes a load as Parquet beside the table; this process streams it into the table's own files and commits. The
-commit has an application transaction (Delta's `txn` action) for each partition of the topic: its name has the id of
+commit has an application transaction (Delta's `txn` action) for each partition of the topic. Its name has the id of
 the topic, its version is the next offset to load. So the table alone says where the next load begins, and two writers
 that began at the same place cannot both commit. A topic that was made anew has another id, and so no offsets here.
 

@@ -232,7 +232,7 @@ class TestOfflineLoad:
             loads.ends("flights-small", "00", [0, 1, 2])
 
     def test_two_writers_of_a_delta_table(self, tmp_path: Path) -> None:
-        """Of two jobs that began at the same place only one can commit, at the first load and at later ones."""
+        """Two jobs that began at the same place cannot both commit, at the first load and at later ones."""
         deltalake = pytest.importorskip("deltalake", reason="the extra delta is not installed")
         import pyarrow.parquet
 
