@@ -99,6 +99,8 @@ def _session(name: str, master: str | None) -> SparkSession:
 
 # Topics
 
+_ISOLATION = "kafka.isolation.level"
+
 
 @attrs.frozen
 class Topics:
@@ -113,14 +115,19 @@ class Topics:
         """HOST:PORT,..."""
         return self.options["kafka.bootstrap.servers"]
 
+    @property
+    def _reading(self) -> dict[str, str]:
+        """Jobs read what was committed, unless the user says otherwise: aborted records are none of a table's."""
+        return {_ISOLATION: "read_committed", **self.options}
+
     def read(self, topic: str, **options: str) -> DataFrame:
         """A batch of one topic's records."""
-        reader = self.spark.read.format(self.format).options(**self.options).option("subscribe", topic)
+        reader = self.spark.read.format(self.format).options(**self._reading).option("subscribe", topic)
         return reader.options(**options).load()
 
     def read_stream(self, topic: str, **options: str) -> DataFrame:
         """The stream of one topic's records."""
-        reader = self.spark.readStream.format(self.format).options(**self.options).option("subscribe", topic)
+        reader = self.spark.readStream.format(self.format).options(**self._reading).option("subscribe", topic)
         return reader.options(**options).load()
 
     def check_id(self, topic: str, topic_id: str) -> None:
@@ -133,7 +140,7 @@ class Topics:
         frame.write.format(self.format).options(**self.options).option("topic", topic).mode("append").save()
 
     def bounds(self, topic: str) -> tuple[str, dict[int, tuple[int, int]]]:
-        """The topic's id, and where each partition begins and ends now.
+        """The topic's id, and where each partition begins and ends now; an open transaction is behind the end.
 
         Raises `Failed` when the topic is missing, or no broker answers.
         """
@@ -142,7 +149,8 @@ class Topics:
                 found = client.metadata([topic]).topic(topic)
                 keys = [TopicPartition(topic, index) for index in sorted(found.partitions)]
                 begins = client.list_offsets(dict.fromkeys(keys, EARLIEST))
-                ends = client.list_offsets(dict.fromkeys(keys, LATEST))
+                is_committed = self._reading[_ISOLATION] == "read_committed"
+                ends = client.list_offsets(dict.fromkeys(keys, LATEST), isolation_level=int(is_committed))
         except Exception as error:
             raise Failed(f"the topic '{topic}' cannot be looked up at {self.bootstrap}: {error}") from error
         return found.topic_id.hex(), {key.partition: (begins[key].offset, ends[key].offset) for key in keys}

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
 from odradek import Producer
+from spark import sink_plan
 from spark.pipelines import changelog, derived_feed, history_check, offline_load
 from spark.pipelines.delta import DeltaLoads
 from spark.pipelines.flights import flights_frame
@@ -298,6 +299,38 @@ class TestOfflineLoad:
             )
         assert landing.landed() == []
 
+    def test_what_was_not_committed_is_not_loaded(
+        self,
+        cluster: Cluster,
+        node: RunningNode,
+        tmp_path: Path,
+        fresh_topic: Callable[[str], str],
+        line: ProgressLine,
+    ) -> None:
+        """Aborted records stay out of a table; an open transaction is left to the next load."""
+        import pyarrow.dataset
+
+        name = Topics(node.bootstrap).create(fresh_topic("transactions"))
+        wanted = offline_load.Wanted(name, tmp_path, partition_by=["day"])
+        landing = Landing(tmp_path, "load")
+        with Producer(bootstrap_servers=node.bootstrap, transactional_id=name) as producer:
+            producer.init_transactions()
+            for value in (b"committed", b"aborted", b"late"):
+                producer.begin_transaction()
+                producer.send(name, value).result()
+                if value == b"committed":
+                    producer.commit_transaction()
+                elif value == b"aborted":
+                    producer.abort_transaction()
+            offline_load.load(cluster, wanted, landing, line)
+            producer.commit_transaction()
+        offline_load.load(cluster, wanted, landing, line)
+        loads = [
+            pyarrow.dataset.dataset(str(landed.path), format="parquet").to_table()["value"].to_pylist()
+            for landed in landing.landed()
+        ]
+        assert loads == [[b"committed"], [b"late"]]
+
     def test_shares_of_a_load(self, tmp_path: Path) -> None:
         """Each partition gets an even share of a load, up to its own end; what one leaves over, the others get."""
         wanted = offline_load.Wanted("t", tmp_path, 100)
@@ -416,6 +449,19 @@ def test_derived_feed_has_the_sums_of_every_closed_window(
     assert (tmp_path / "delays.png").read_bytes().startswith(PNG)
     plot_lag(tmp_path / "lag.png", "Lag", [offline_load.LagPoint(0, 10), offline_load.LagPoint(1, 0)])
     assert (tmp_path / "lag.png").read_bytes().startswith(PNG)
+
+
+def test_exactly_once_is_never_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sink that does not know the option is refused: it would double rows without a word."""
+    topics = Cluster(None, "odradek", {})  # type: ignore[arg-type] # no query is made
+    assert derived_feed.delivery_options(topics, "at-least-once") == {}
+    monkeypatch.setattr(sink_plan, "Delivery", object, raising=False)
+    assert derived_feed.delivery_options(topics, "exactly-once") == {"delivery": "exactly-once"}
+    with pytest.raises(Failed, match="the sink of the format kafka here writes at least once"):
+        derived_feed.delivery_options(attrs.evolve(topics, format="kafka"), "exactly-once")
+    monkeypatch.delattr(sink_plan, "Delivery")
+    with pytest.raises(Failed, match="the sink of the format odradek here writes at least once"):
+        derived_feed.delivery_options(topics, "exactly-once")
 
 
 def test_history_check_tells_what_the_checkers_tell(spark: SparkSession, tmp_path: Path) -> None:
