@@ -16,10 +16,12 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from heapq import merge
 from pathlib import Path
 
 import attrs
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 
@@ -31,6 +33,7 @@ from spark.pipelines.progress import ProgressLine
 __all__ = ["Verdict", "check_runs", "main"]
 
 _EXAMPLES = 3
+_LINES_AT_ONCE = 4096
 _PLACE = "file string, block long, number long"
 """The columns of a line's place: together these sort the lines of a file as they are in it."""
 
@@ -124,9 +127,8 @@ def _judge_with(whole: dict[str, list[tuple[tuple[int, int], str]]]) -> Callable
 
     def judge_part(table: pa.Table) -> pa.Table:
         file, key = table["file"][0].as_py(), table["key"][0].as_py()
-        places = zip(table["block"].to_pylist(), table["number"].to_pylist(), strict=True)
-        lines = list(zip(places, table["value"].to_pylist(), strict=True))
-        anomalies = judge(key, [line for _, line in sorted(lines + whole.get(file, []))])
+        lines = merge(_in_order(table), sorted(whole.get(file, [])))
+        anomalies = judge(key, (line for _, line in lines))
         names: list[str | None] = [None, *(each.name for each in anomalies)]
         return pa.table(
             {
@@ -134,11 +136,21 @@ def _judge_with(whole: dict[str, list[tuple[tuple[int, int], str]]]) -> Callable
                 "key": pa.array([key] * len(names), pa.string()),
                 "name": pa.array(names, pa.string()),
                 "detail": pa.array(["", *(each.detail for each in anomalies)], pa.string()),
-                "acknowledged": pa.array([sum(table["acknowledged"].to_pylist())] * len(names), pa.int64()),
+                "acknowledged": pa.array([pc.sum(table["acknowledged"]).as_py()] * len(names), pa.int64()),
             }
         )
 
     return judge_part
+
+
+def _in_order(table: pa.Table) -> Iterator[tuple[tuple[int, int], str]]:
+    """The lines of a part with their places, in order. One at a time: all of them as objects would be most of the memory."""
+    order = pc.sort_indices(table, sort_keys=[("block", "ascending"), ("number", "ascending")])
+    blocks, numbers, values = (table[name] for name in ("block", "number", "value"))
+    for start in range(0, len(order), _LINES_AT_ONCE):
+        places = order.slice(start, _LINES_AT_ONCE)
+        rows = (column.take(places).to_pylist() for column in (blocks, numbers, values))
+        yield from (((block, number), value) for block, number, value in zip(*rows, strict=True))
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
