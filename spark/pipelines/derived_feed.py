@@ -92,7 +92,7 @@ def start(
 
 
 def delivery_options(topics: Topics, delivery: str) -> dict[str, str]:
-    """The option of the sink. One that passes over names that it does not know would double rows without a word."""
+    """The option of the sink. A sink that passes over the option would double rows."""
     if delivery == AT_LEAST_ONCE:
         return {}
     if topics.format != "odradek" or not hasattr(sink_plan, "Delivery"):

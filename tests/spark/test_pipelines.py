@@ -452,7 +452,7 @@ def test_derived_feed_has_the_sums_of_every_closed_window(
 
 
 def test_exactly_once_is_never_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sink that does not know the option is refused: it would double rows without a word."""
+    """A sink that does not know the option is refused, since it would double rows."""
     topics = Cluster(None, "odradek", {})  # type: ignore[arg-type] # no query is made
     assert derived_feed.delivery_options(topics, "at-least-once") == {}
     monkeypatch.setattr(sink_plan, "Delivery", object, raising=False)
