@@ -18,6 +18,7 @@ import argparse
 import sys
 from pathlib import Path
 
+import attrs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 from pyspark.sql.streaming.query import StreamingQuery
@@ -69,12 +70,8 @@ def start(
     watermark: str = "1 day",
     records_per_batch: int | None = None,
     every_seconds: float | None = None,
-    delivery: str = AT_LEAST_ONCE,
 ) -> StreamingQuery:
-    """The running query; without `every_seconds` it ends by itself when all that there is has been read.
-
-    Raises `Failed` for a `delivery` that the sink does not have.
-    """
+    """The running query; without `every_seconds` it ends by itself when all that there is has been read."""
     bounded = {} if records_per_batch is None else {"maxOffsetsPerTrigger": str(records_per_batch)}
     records = topics.read_stream(source, startingOffsets="earliest", **bounded)
     writer = (
@@ -82,7 +79,7 @@ def start(
         .writeStream.format(topics.format)
         .options(**topics.options)
         .option("topic", target)
-        .options(**delivery_options(topics, delivery))
+        .options(**topics.writing)
         .option("checkpointLocation", checkpoint)
         .outputMode("append")
     )
@@ -92,7 +89,7 @@ def start(
 
 
 def delivery_options(topics: Topics, delivery: str) -> dict[str, str]:
-    """The option of the sink. A sink that passes over the option would double rows."""
+    """The option of the sink. Raises `Failed` where the sink does not have it. A sink that passes over the option would double rows."""
     if delivery == AT_LEAST_ONCE:
         return {}
     if topics.format != "odradek" or not hasattr(sink_plan, "Delivery"):
@@ -154,6 +151,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     line = ProgressLine("derived-feed")
     topics = topics_of(spark, arguments)
+    topics = attrs.evolve(topics, writing=delivery_options(topics, arguments.delivery))
     query = start(
         topics,
         arguments.topic,
@@ -163,7 +161,6 @@ def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
         watermark=arguments.watermark,
         records_per_batch=arguments.records_per_batch,
         every_seconds=arguments.every,
-        delivery=arguments.delivery,
     )
     try:
         shown = watch_query(line, query)

@@ -109,6 +109,8 @@ class Topics:
     spark: SparkSession
     format: str
     options: Mapping[str, str] = attrs.field(repr=False)
+    writing: Mapping[str, str] = attrs.field(factory=dict)
+    """Options of the sink alone."""
 
     @property
     def bootstrap(self) -> str:
