@@ -12,6 +12,7 @@ the same `txn`. The terms are Jepsen's (its Kafka workload).
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Literal
 
@@ -140,6 +141,10 @@ Operation = Send | Restart | Poll | Assign | Own | Commit | Fault
 _KINDS: dict[str, type[Any]] = {each.kind: each for each in (Send, Restart, Poll, Assign, Own, Commit, Fault)}
 
 
+_REPEATED = ("process", "key", "outcome", "group")
+"""Fields of few values: millions of operations share their strings."""
+
+
 @attrs.define
 class History:
     """Operations in the order of their invocation."""
@@ -164,6 +169,9 @@ class History:
         for line in lines:
             fields = json.loads(line)
             kind = _KINDS.get(fields.pop("kind"))
+            for name in _REPEATED:
+                if isinstance(fields.get(name), str):
+                    fields[name] = sys.intern(fields[name])
             if kind is None:
                 raise ValueError(f"an operation of an unknown kind: {line!r}")
             operation = kind(**fields)

@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
+from collections.abc import Collection
+
+_FEW = 4
+
 
 class VersionOrder:
-    """The records of one key: what each offset holds, and the indices of offsets and values."""
+    """The records of one key: what each offset holds, and the indices of offsets and values.
+
+    A history has millions of records, each with one offset and one value: a tuple takes a fifth of a dict.
+    """
 
     def __init__(self) -> None:
-        self.values_at: dict[int, dict[int, None]] = {}
-        """offset -> the values seen there (a dict for its order); more than one is an anomaly."""
-        self.offsets_of: dict[int, dict[int, None]] = {}
+        self.values_at: dict[int, Collection[int]] = {}
+        """offset -> the values seen there, in their order; more than one is an anomaly."""
+        self.offsets_of: dict[int, Collection[int]] = {}
         """value -> the offsets where it was seen."""
-        self._indices: dict[int, int] = {}
+        self._offsets = array("q")
 
     def see(self, offset: int, value: int) -> None:
-        self.values_at.setdefault(offset, {})[value] = None
-        self.offsets_of.setdefault(value, {})[offset] = None
+        _add(self.values_at, offset, value)
+        _add(self.offsets_of, value, offset)
 
     def close(self) -> None:
         """Number the offsets, once everything has been seen."""
-        self._indices = {offset: index for index, offset in enumerate(sorted(self.values_at))}
+        self._offsets = array("q", sorted(self.values_at))
 
     def index(self, offset: int) -> int:
-        return self._indices[offset]
+        """The number of an offset that was seen."""
+        return bisect_left(self._offsets, offset)
+
+
+def _add(found: dict[int, Collection[int]], key: int, number: int) -> None:
+    known = found.get(key)
+    if known is None:
+        found[key] = (number,)
+    elif number in known:
+        return
+    elif isinstance(known, dict):
+        known[number] = None
+    elif len(known) < _FEW:
+        found[key] = (*known, number)
+    else:
+        found[key] = dict.fromkeys((*known, number))

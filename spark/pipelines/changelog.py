@@ -19,14 +19,13 @@ import argparse
 import json
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 
 from spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
-from spark.pipelines.landing import Landed, Landing, Ranges
+from spark.pipelines.landing import Landed, Landing, Ranges, table_path
 from spark.pipelines.progress import ProgressLine
 
 __all__ = ["latest", "main", "refresh"]
@@ -50,7 +49,7 @@ def refresh(topics: Topics, topic: str, landing: Landing, line: ProgressLine, ke
                 " another table"
             )
         number = 0 if last is None else last.number + 1
-        ranges = landing.plan(number, partial(_behind, topic, bounds, last))
+        ranges = landing.plan(number, topic_id, partial(_behind, topic, bounds, last))
         fresh = sum(end - first for first, end in ranges.values())
         if not fresh:
             line.step("nothing has come since the last refresh")
@@ -107,7 +106,7 @@ def _write(topics: Topics, topic: str, ranges: Ranges, last: Landed | None, dire
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--table", required=True, type=Path, help="a directory, made if it is not there")
+    parser.add_argument("--table", required=True, help="a directory, made if it is not there")
     parser.add_argument("--keep", type=int, default=2, help="versions of the table (%(default)s)")
 
 
@@ -118,7 +117,7 @@ def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     made = refresh(
         topics_of(spark, arguments),
         arguments.topic,
-        Landing(arguments.table, "version"),
+        Landing(table_path(arguments.table), "version"),
         line,
         arguments.keep,
     )

@@ -4,7 +4,8 @@ A window is written once, when the watermark says that no flight of it can come 
 each airport and hour. It has the key `AIRPORT HOUR`, and JSON with the number of flights, of cancelled ones, and the
 mean delay. After a crash the query goes on from its checkpoint, and may write the records of its last batch again.
 The key makes the repetition harmless wherever the last record of a key counts (a compacted topic,
-`python -m spark changelog`).
+`python -m spark changelog`). With `--delivery exactly-once` the sink writes nothing again. Flights of transactions that were
+aborted are not read.
 
     python -m spark derived-feed --topic flights --to delays --checkpoint delays.checkpoint --plot delays.png
 
@@ -17,16 +18,19 @@ import argparse
 import sys
 from pathlib import Path
 
+import attrs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark import sink_plan
 from spark.pipelines.flights import JSON_COLUMNS
-from spark.pipelines.job import Topics, add_cluster_arguments, main_of, topics_of
+from spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
 from spark.pipelines.plots import plot_delays
 from spark.pipelines.progress import ProgressLine, watch_query
 
-__all__ = ["DELAY_COLUMNS", "delays", "delays_by_hour", "main", "start"]
+AT_LEAST_ONCE = "at-least-once"
+__all__ = ["DELAY_COLUMNS", "delays", "delays_by_hour", "delivery_options", "main", "start"]
 
 DELAY_COLUMNS = (
     "origin string, start timestamp, end timestamp, flights long, cancelled long, mean_dep_delay double"
@@ -75,12 +79,24 @@ def start(
         .writeStream.format(topics.format)
         .options(**topics.options)
         .option("topic", target)
+        .options(**topics.writing)
         .option("checkpointLocation", checkpoint)
         .outputMode("append")
     )
     if every_seconds is None:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{int(every_seconds * 1000)} milliseconds").start()
+
+
+def delivery_options(topics: Topics, delivery: str) -> dict[str, str]:
+    """The option of the sink. Raises `Failed` where the sink does not have it. A sink that passes over the option would double rows."""
+    if delivery == AT_LEAST_ONCE:
+        return {}
+    if topics.format != "odradek" or not hasattr(sink_plan, "Delivery"):
+        raise Failed(
+            f"--delivery {delivery}: the sink of the format {topics.format} here writes at least once"
+        )
+    return {"delivery": delivery}
 
 
 def delays_by_hour(topics: Topics, target: str) -> dict[str, dict[int, float]]:
@@ -119,6 +135,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--watermark", default="1 day", help="how late a flight may come (%(default)s)")
     parser.add_argument("--records-per-batch", type=int, default=50_000, help="(%(default)s)")
     parser.add_argument(
+        "--delivery",
+        choices=(AT_LEAST_ONCE, "exactly-once"),
+        default=AT_LEAST_ONCE,
+        help="exactly-once: no record of the feed is written again after a crash (%(default)s)",
+    )
+    parser.add_argument(
         "--every", type=float, metavar="SECONDS", help="go on for ever, a batch every SECONDS"
     )
     parser.add_argument(
@@ -129,6 +151,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     line = ProgressLine("derived-feed")
     topics = topics_of(spark, arguments)
+    topics = attrs.evolve(topics, writing=delivery_options(topics, arguments.delivery))
     query = start(
         topics,
         arguments.topic,

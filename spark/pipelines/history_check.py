@@ -6,8 +6,9 @@ nothing.
 
     python -m spark history-check run/history.jsonl
 
-One key (one partition) of one run must fit into the memory of a worker. Cycles between operations are not looked for:
-that takes all keys at once (`histories.py`).
+Memory is bounded by the longest part, whatever the length of the history. A part is the operations of one key (one
+partition) of one run. It must fit into a worker, at about 500 bytes for each operation. Cycles between operations are not
+looked for: that takes all keys at once (`histories.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import attrs
@@ -31,6 +35,8 @@ from spark.pipelines.progress import ProgressLine
 __all__ = ["Verdict", "check_runs", "main"]
 
 _EXAMPLES = 3
+_PART = ("file", "key", "block", "number", "value", "acknowledged")
+_Row = tuple[str, str, int, int, str, int]
 _PLACE = "file string, block long, number long"
 """The columns of a line's place: together these sort the lines of a file as they are in it."""
 
@@ -66,8 +72,10 @@ def check_runs(spark: SparkSession, paths: Sequence[str]) -> Verdict:
     whole = _everywhere(lines)
     split = lines.mapInArrow(_split, f"{_PLACE}, key string, value string, acknowledged long")
     found = (
-        split.groupBy("file", "key")
-        .applyInArrow(
+        split.repartition("file", "key")
+        .sortWithinPartitions("file", "key", "block", "number")
+        .select(*_PART)
+        .mapInArrow(
             _judge_with(whole),
             "file string, key string, name string, detail string, acknowledged long",
         )
@@ -119,26 +127,48 @@ def _split(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         )
 
 
-def _judge_with(whole: dict[str, list[tuple[tuple[int, int], str]]]) -> Callable[[pa.Table], pa.Table]:
-    """A function that judges the part of one key of one run."""
+def _judge_with(
+    whole: dict[str, list[tuple[tuple[int, int], str]]],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function that judges the parts that come one after the other, the lines of each in their order.
 
-    def judge_part(table: pa.Table) -> pa.Table:
-        file, key = table["file"][0].as_py(), table["key"][0].as_py()
-        places = zip(table["block"].to_pylist(), table["number"].to_pylist(), strict=True)
-        lines = list(zip(places, table["value"].to_pylist(), strict=True))
-        anomalies = judge(key, [line for _, line in sorted(lines + whole.get(file, []))])
-        names: list[str | None] = [None, *(each.name for each in anomalies)]
-        return pa.table(
-            {
-                "file": pa.array([file] * len(names), pa.string()),
-                "key": pa.array([key] * len(names), pa.string()),
-                "name": pa.array(names, pa.string()),
-                "detail": pa.array(["", *(each.detail for each in anomalies)], pa.string()),
-                "acknowledged": pa.array([sum(table["acknowledged"].to_pylist())] * len(names), pa.int64()),
-            }
-        )
+    Spark sorts them, on disk where they are many. Lines pass through: only their operations are kept, until the next key.
+    """
 
-    return judge_part
+    def judge_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for (file, key), rows in groupby(_rows(batches), key=itemgetter(0, 1)):
+            lines = _Lines(rows)
+            anomalies = judge(key, (line for _, line in merge(lines, sorted(whole.get(file, [])))))
+            names: list[str | None] = [None, *(each.name for each in anomalies)]
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "file": pa.array([file] * len(names), pa.string()),
+                    "key": pa.array([key] * len(names), pa.string()),
+                    "name": pa.array(names, pa.string()),
+                    "detail": pa.array(["", *(each.detail for each in anomalies)], pa.string()),
+                    "acknowledged": pa.array([lines.acknowledged] * len(names), pa.int64()),
+                }
+            )
+
+    return judge_parts
+
+
+@attrs.define
+class _Lines:
+    """The lines of one part with their places, and how many acknowledged sends have passed."""
+
+    rows: Iterator[_Row]
+    acknowledged: int = 0
+
+    def __iter__(self) -> Iterator[tuple[tuple[int, int], str]]:
+        for _, _, block, number, value, acknowledged in self.rows:
+            self.acknowledged += acknowledged
+            yield (block, number), value
+
+
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[_Row]:
+    for batch in batches:
+        yield from zip(*(batch.column(name).to_pylist() for name in _PART), strict=True)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

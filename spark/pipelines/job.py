@@ -99,6 +99,8 @@ def _session(name: str, master: str | None) -> SparkSession:
 
 # Topics
 
+_ISOLATION = "kafka.isolation.level"
+
 
 @attrs.frozen
 class Topics:
@@ -107,28 +109,40 @@ class Topics:
     spark: SparkSession
     format: str
     options: Mapping[str, str] = attrs.field(repr=False)
+    writing: Mapping[str, str] = attrs.field(factory=dict)
+    """Options of the sink alone."""
 
     @property
     def bootstrap(self) -> str:
         """HOST:PORT,..."""
         return self.options["kafka.bootstrap.servers"]
 
+    @property
+    def _reading(self) -> dict[str, str]:
+        """Jobs read what was committed, unless the user says otherwise: aborted records are none of a table's."""
+        return {_ISOLATION: "read_committed", **self.options}
+
     def read(self, topic: str, **options: str) -> DataFrame:
         """A batch of one topic's records."""
-        reader = self.spark.read.format(self.format).options(**self.options).option("subscribe", topic)
+        reader = self.spark.read.format(self.format).options(**self._reading).option("subscribe", topic)
         return reader.options(**options).load()
 
     def read_stream(self, topic: str, **options: str) -> DataFrame:
         """The stream of one topic's records."""
-        reader = self.spark.readStream.format(self.format).options(**self.options).option("subscribe", topic)
+        reader = self.spark.readStream.format(self.format).options(**self._reading).option("subscribe", topic)
         return reader.options(**options).load()
+
+    def check_id(self, topic: str, topic_id: str) -> None:
+        """Raise `Failed` if the topic has another id by now: what was read meanwhile may be of both."""
+        if self.bounds(topic)[0] != topic_id:
+            raise Failed(f"the topic '{topic}' was deleted and made anew while it was read")
 
     def write(self, frame: DataFrame, topic: str) -> None:
         """Append a batch to one topic, at least once."""
         frame.write.format(self.format).options(**self.options).option("topic", topic).mode("append").save()
 
     def bounds(self, topic: str) -> tuple[str, dict[int, tuple[int, int]]]:
-        """The topic's id, and where each partition begins and ends now.
+        """The topic's id, and where each partition begins and ends now; an open transaction is behind the end.
 
         Raises `Failed` when the topic is missing, or no broker answers.
         """
@@ -137,7 +151,8 @@ class Topics:
                 found = client.metadata([topic]).topic(topic)
                 keys = [TopicPartition(topic, index) for index in sorted(found.partitions)]
                 begins = client.list_offsets(dict.fromkeys(keys, EARLIEST))
-                ends = client.list_offsets(dict.fromkeys(keys, LATEST))
+                is_committed = self._reading[_ISOLATION] == "read_committed"
+                ends = client.list_offsets(dict.fromkeys(keys, LATEST), isolation_level=int(is_committed))
         except Exception as error:
             raise Failed(f"the topic '{topic}' cannot be looked up at {self.bootstrap}: {error}") from error
         return found.topic_id.hex(), {key.partition: (begins[key].offset, ends[key].offset) for key in keys}

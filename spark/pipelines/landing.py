@@ -36,7 +36,23 @@ import attrs
 
 from spark.pipelines.job import Failed
 
-__all__ = ["Landed", "Landing", "Ranges"]
+__all__ = ["Landed", "Landing", "Ranges", "table_path"]
+
+_OBJECT_STORES = (
+    "s3",
+    "s3a",
+    "s3n",
+    "gs",
+    "az",
+    "abfs",
+    "abfss",
+    "adl",
+    "wasb",
+    "wasbs",
+    "oss",
+    "swift",
+    "r2",
+)
 
 Ranges = dict[int, tuple[int, int]]
 """The range of each partition: the first offset, and the one behind the last."""
@@ -56,6 +72,22 @@ class Landed:
     ranges: Ranges
     more: dict[str, Any] = attrs.field(factory=dict)
     """The values that the job keeps beside the offsets."""
+
+
+def table_path(text: str) -> Path:
+    """The directory of a table that the user names. Raises `Failed` for what is not mounted here."""
+    scheme, sign, rest = text.partition(":")
+    if not sign or "/" in scheme:
+        return Path(text)
+    if scheme.lower() in _OBJECT_STORES:
+        raise Failed(
+            f"{text} is in an object store, where no rename is atomic: name a directory that is mounted here"
+        )
+    if scheme.lower() == "file" and rest.startswith("/"):
+        return Path(rest.removeprefix("//"))
+    if rest.startswith("//"):
+        raise Failed(f"{text} is no directory that is mounted here")
+    return Path(text)
 
 
 class Landing:
@@ -96,21 +128,28 @@ class Landing:
             )
         return found
 
-    def plan(self, number: int, wanted: Callable[[], Ranges]) -> Ranges:
+    def plan(self, number: int, topic_id: str, wanted: Callable[[], Ranges]) -> Ranges:
         """The ranges of step `number`: those that a crashed attempt had begun with, else `wanted`, noted for the next.
 
-        Empty ranges are left out: the step will have some once records have come.
+        Empty ranges are left out: the step will have some once records have come. Raises `Failed` when the attempt was
+        about a topic of another id: its offsets mean other records.
         """
         path = self.table / "_plan.json"
         if path.exists():
             noted = json.loads(path.read_text())
             if noted["number"] == number:
+                if noted.get("topic_id", topic_id) != topic_id:
+                    raise Failed(
+                        f"a load into {self.table} was under way when its topic was deleted and made anew: load the topic"
+                        " into another table"
+                    )
                 return _ranges(noted["ranges"])
         ranges = wanted()
         if not any(end > first for first, end in ranges.values()):
             return ranges
         self.step("note the plan")
-        _write_whole(path, {"number": number, "ranges": {str(index): each for index, each in ranges.items()}})
+        noted = {str(index): each for index, each in ranges.items()}
+        _write_whole(path, {"number": number, "topic_id": topic_id, "ranges": noted})
         return ranges
 
     def land(

@@ -7,26 +7,31 @@ by one rename (`landing.py`). So a restart after a kill at any moment gives exac
     python -m spark offline-load --topic flights --table flights.parquet \\
         --json 'origin string, month int, dep_delay double' --partition-by month --plot lag.png
 
-The table is for any reader of partitioned Parquet: `spark.read.parquet("flights.parquet")`.
+The table is for any reader of partitioned Parquet: `spark.read.parquet("flights.parquet")`. With `--delta` it is a Delta
+table (the extra `delta`), whose commits hold data and offsets.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
-from pyspark.sql import DataFrame, Observation, SparkSession
+import pyarrow.parquet as parquet
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 
+from spark.pipelines.delta import DeltaLoads
 from spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
-from spark.pipelines.landing import Landed, Landing, Ranges
+from spark.pipelines.landing import Landed, Landing, Ranges, table_path
 from spark.pipelines.plots import LagPoint, plot_lag
 from spark.pipelines.progress import ProgressLine
 
@@ -44,11 +49,16 @@ class Wanted:
     json_schema: str | None = None
     """The columns of the JSON in the values, as in SQL; None keeps the value as it is."""
     partition_by: Sequence[str] = ()
+    is_delta: bool = False
+    """True for a Delta table, whose commits hold data and offsets (`delta.py`)."""
 
 
 def load(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -> list[LagPoint]:
     """Load what the topic has now and the table has not; the lag over time. Raises `Failed`."""
     started = time.monotonic()
+    _check_kind(wanted)
+    if wanted.is_delta:
+        return _load_delta(topics, wanted, landing, line)
     with landing.locked():
         landed = landing.landed()
         last = landed[-1] if landed else None
@@ -58,7 +68,7 @@ def load(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -
         lag = [LagPoint(0.0, _behind(bounds, last))]
         while True:
             number = 0 if last is None else last.number + 1
-            ranges = landing.plan(number, partial(_next_ranges, wanted, bounds, last))
+            ranges = landing.plan(number, topic_id, partial(_next_ranges, wanted, bounds, last))
             if not any(end > first for first, end in ranges.values()):
                 break
             began = time.monotonic()
@@ -68,7 +78,7 @@ def load(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -
                     wanted.topic,
                     topic_id,
                     ranges,
-                    partial(_write, topics, wanted, ranges),
+                    partial(_write, topics, wanted, topic_id, ranges),
                 )
             now = time.monotonic()
             behind = _behind(bounds, last)
@@ -80,6 +90,67 @@ def load(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -
             f" {number} loads, and all that the topic had"
         )
     return lag
+
+
+def _load_delta(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -> list[LagPoint]:
+    """The same into a Delta table. A load that a crash ended leaves nothing, so none is planned ahead."""
+    started = time.monotonic()
+    table = DeltaLoads(wanted.table)
+    with landing.locked(), _whole_microseconds(topics.spark):
+        landing.step("look up the topic")
+        topic_id, bounds = topics.bounds(wanted.topic)
+        ends = table.ends(wanted.topic, topic_id, sorted(bounds))
+        last = None if ends is None else _landed(wanted, topic_id, ends, 0)
+        lag = [LagPoint(0.0, _behind(bounds, last))]
+        count = 0
+        while True:
+            ranges = _next_ranges(wanted, bounds, last)
+            if not any(end > first for first, end in ranges.values()):
+                break
+            began = time.monotonic()
+            staged = wanted.table.resolve() / "_staging" / f"load-{count}"
+            with line.tasks(topics.spark, f"load {count}"):
+                landing.step("write the data")
+                rows = _write(topics, wanted, topic_id, ranges, str(staged))["rows"]
+                landing.step("land")
+                table.append(
+                    staged, wanted.partition_by, topic_id, {index: end for index, (_, end) in ranges.items()}
+                )
+                landing.step("landed")
+            shutil.rmtree(staged)
+            last = _landed(wanted, topic_id, {index: end for index, (_, end) in ranges.items()}, rows)
+            now = time.monotonic()
+            behind = _behind(bounds, last)
+            lag.append(LagPoint(now - started, behind))
+            line.step(f"load {count}: {rows:,} records, {rows / (now - began):,.0f}/s, lag {behind:,}")
+            count += 1
+        line.step(f"{count} loads; the table has all that the topic had")
+    return lag
+
+
+def _landed(wanted: Wanted, topic_id: str, ends: Mapping[int, int], rows: int) -> Landed:
+    ranges = {index: (end, end) for index, end in ends.items()}
+    return Landed(0, wanted.table, wanted.topic, topic_id, ranges, {"rows": rows})
+
+
+@contextmanager
+def _whole_microseconds(spark: SparkSession) -> Iterator[None]:
+    """Have Spark write times as Delta has them; by default it writes Parquet's old form, INT96."""
+    key = "spark.sql.parquet.outputTimestampType"
+    before = spark.conf.get(key)
+    spark.conf.set(key, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        spark.conf.set(key, str(before))
+
+
+def _check_kind(wanted: Wanted) -> None:
+    """Raise `Failed` where the directory has a table of the other kind."""
+    if not wanted.is_delta and (wanted.table / "_delta_log").exists():
+        raise Failed(f"{wanted.table} is a Delta table: say --delta")
+    if wanted.is_delta and any(wanted.table.glob("load=*")):
+        raise Failed(f"{wanted.table} has loads of Parquet: --delta needs a table of its own")
 
 
 def _behind(bounds: Ranges, last: Landed | None) -> int:
@@ -121,16 +192,22 @@ def _next_ranges(wanted: Wanted, bounds: Ranges, last: Landed | None) -> Ranges:
     return {index: (first, first + shares[index]) for index, (first, _) in ranges.items()}
 
 
-def _write(topics: Topics, wanted: Wanted, ranges: Ranges, directory: str) -> dict[str, Any]:
+def _write(topics: Topics, wanted: Wanted, topic_id: str, ranges: Ranges, directory: str) -> dict[str, Any]:
+    """Write the records of these ranges as Parquet; how many there are, by the files themselves.
+
+    (An accumulator of Spark counts a repeated task twice.)
+    """
     records = topics.read(
         wanted.topic,
         startingOffsets=json.dumps({wanted.topic: {str(each): first for each, (first, _) in ranges.items()}}),
         endingOffsets=json.dumps({wanted.topic: {str(each): end for each, (_, end) in ranges.items()}}),
     )
-    observation = Observation()
-    rows = _shaped(records, wanted).observe(observation, F.count(F.lit(1)).alias("rows"))
-    rows.write.partitionBy(*wanted.partition_by).parquet(directory)
-    return {"rows": int(observation.get["rows"])}
+    writer = _shaped(records, wanted).write
+    # Delta's own writer makes the directories of its table.
+    (writer if wanted.is_delta else writer.partitionBy(*wanted.partition_by)).parquet(directory)
+    topics.check_id(wanted.topic, topic_id)
+    files = Path(directory).rglob("*.parquet")
+    return {"rows": sum(parquet.read_metadata(file).num_rows for file in files)}
 
 
 def _shaped(records: DataFrame, wanted: Wanted) -> DataFrame:
@@ -147,7 +224,8 @@ def _shaped(records: DataFrame, wanted: Wanted) -> DataFrame:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--table", required=True, type=Path, help="a directory, made if it is not there")
+    parser.add_argument("--table", required=True, help="a directory, made if it is not there")
+    parser.add_argument("--delta", action="store_true", help="a Delta table (needs the package deltalake)")
     parser.add_argument("--max-records", type=int, help="in one load (default: all that there is)")
     parser.add_argument(
         "--json", metavar="COLUMNS", help="columns of the JSON values, as 'origin string, month int'"
@@ -163,13 +241,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     if arguments.max_records is not None and arguments.max_records < 1:
         raise Failed("--max-records must be at least 1")
+    table = table_path(arguments.table)
     default = [] if arguments.json else ["day"]
     wanted = Wanted(
         arguments.topic,
-        arguments.table,
+        table,
         arguments.max_records,
         arguments.json,
         arguments.partition_by.split(",") if arguments.partition_by else default,
+        arguments.delta,
     )
     line = ProgressLine("offline-load")
     lag = load(topics_of(spark, arguments), wanted, Landing(wanted.table, "load"), line)

@@ -8,16 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
 from odradek import Producer
+from spark import sink_plan
 from spark.pipelines import changelog, derived_feed, history_check, offline_load
+from spark.pipelines.delta import DeltaLoads
 from spark.pipelines.flights import flights_frame
 from spark.pipelines.job import Failed
 from spark.pipelines.job import Topics as Cluster
-from spark.pipelines.landing import Landed, Landing
+from spark.pipelines.landing import Landed, Landing, table_path
 from spark.pipelines.plots import plot_delays, plot_lag
 from spark.pipelines.progress import ProgressLine, watch_query
 from tests.node_process import RunningNode
@@ -186,6 +189,148 @@ class TestOfflineLoad:
             offline_load.load(cluster, wanted, landing, line)
         assert bounds == {0: (0, 3)}
 
+    def test_a_delta_table_wherever_it_is_killed(
+        self, spark: SparkSession, cluster: Cluster, line: ProgressLine, tmp_path: Path
+    ) -> None:
+        """The same, where data and offsets are one commit of a Delta table; a job that began beside it cannot commit."""
+        deltalake = pytest.importorskip("deltalake", reason="the extra delta is not installed")
+        wanted = attrs.evolve(self.wanted(tmp_path, 2500), is_delta=True)
+        killed: set[str] = set()
+
+        def kill_once(step: str) -> None:
+            if step not in killed:
+                killed.add(step)
+                raise Killed(step)
+
+        deaths = 0
+        landing = Landing(tmp_path, "load", kill_once)
+        while True:
+            try:
+                lag = offline_load.load(cluster, wanted, landing, line)
+                break
+            except Killed:
+                deaths += 1
+        assert deaths == 4
+        assert lag[-1].records == 0
+        table = deltalake.DeltaTable(str(tmp_path))
+        rows = table.to_pyarrow_table(columns=["partition", "offset", "day", "timestamp"])
+        _, bounds = cluster.bounds("flights-small")
+        everything = {(index, offset) for index, (_, end) in bounds.items() for offset in range(end)}
+        assert rows.num_rows == FLIGHTS
+        assert (
+            set(zip(*(rows[name].to_pylist() for name in ("partition", "offset")), strict=True)) == everything
+        )
+        assert table.metadata().partition_columns == ["day"]
+        assert str(rows.schema.field("timestamp").type) == "timestamp[us, tz=UTC]"
+        with pytest.raises(Failed, match="is a Delta table: say --delta"):
+            offline_load.load(cluster, self.wanted(tmp_path), Landing(tmp_path, "load"), line)
+        loads = DeltaLoads(tmp_path)
+        topic_id, _ = cluster.bounds("flights-small")
+        assert loads.ends("flights-small", topic_id, [0, 1, 2]) == {
+            index: end for index, (_, end) in bounds.items()
+        }
+        with pytest.raises(Failed, match="was made of another topic than 'flights-small'"):
+            loads.ends("flights-small", "00", [0, 1, 2])
+
+    def test_two_writers_of_a_delta_table(self, tmp_path: Path) -> None:
+        """Two jobs that began at the same place cannot both commit, at the first load and at later ones."""
+        deltalake = pytest.importorskip("deltalake", reason="the extra delta is not installed")
+        import pyarrow.parquet
+
+        staged, table = tmp_path / "staged", tmp_path / "table"
+        staged.mkdir()
+        pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), staged / "x.parquet")
+        for start in (0, 1):
+            one, other = DeltaLoads(table), DeltaLoads(table)
+            for each in (one, other):
+                assert each.ends("t", "id", [0, 1]) == ({0: start} if start else None)
+            one.append(staged, [], "id", {0: start + 1})
+            with pytest.raises(Failed, match="another job has written to"):
+                other.append(staged, [], "id", {0: start + 1})
+            assert deltalake.DeltaTable(str(table)).count() == start + 1
+
+    @pytest.mark.parametrize(
+        "text", ["s3a://bucket/table", "s3:/bucket", "GS://b/t", "abfss://c@a/t", "hdfs://n/t"]
+    )
+    def test_tables_that_are_not_mounted(
+        self, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An object store is refused by its name, and no directory of that name is made."""
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(
+            Failed, match=r"in an object store, where no rename|no directory that is mounted here"
+        ):
+            table_path(text)
+        assert list(tmp_path.iterdir()) == []
+        assert table_path("file:///a/b") == table_path("file:/a/b") == Path("/a/b")
+        assert table_path("a/b:c") == Path("a/b:c")
+
+    def test_a_topic_made_anew_under_a_plan(self, tmp_path: Path) -> None:
+        """A plan that a crash left behind means records of the topic with that id, and is followed for no other."""
+        landing = Landing(tmp_path, "load")
+        assert landing.plan(0, "id", lambda: {0: (0, 5)}) == {0: (0, 5)}
+        assert landing.plan(0, "id", lambda: {0: (0, 9)}) == {0: (0, 5)}
+        with pytest.raises(Failed, match="under way when its topic was deleted and made anew"):
+            landing.plan(0, "other", lambda: {0: (0, 9)})
+
+    def test_a_topic_made_anew_while_it_is_read(
+        self,
+        cluster: Cluster,
+        node: RunningNode,
+        tmp_path: Path,
+        fresh_topic: Callable[[str], str],
+        line: ProgressLine,
+    ) -> None:
+        """A load that may hold records of both topics does not land."""
+        topics = Topics(node.bootstrap)
+        name = topics.create(fresh_topic("anew"))
+        topics.send(name, [b"1"])
+
+        def make_anew(step: str) -> None:
+            if step == "write the data":
+                topics.delete(name)
+                topics.create(name)
+                topics.send(name, [b"2"])
+
+        landing = Landing(tmp_path, "load", make_anew)
+        with pytest.raises(Failed, match="was deleted and made anew while it was read"):
+            offline_load.load(
+                cluster, offline_load.Wanted(name, tmp_path, partition_by=["day"]), landing, line
+            )
+        assert landing.landed() == []
+
+    def test_what_was_not_committed_is_not_loaded(
+        self,
+        cluster: Cluster,
+        node: RunningNode,
+        tmp_path: Path,
+        fresh_topic: Callable[[str], str],
+        line: ProgressLine,
+    ) -> None:
+        """Aborted records stay out of a table; an open transaction is left to the next load."""
+        import pyarrow.dataset
+
+        name = Topics(node.bootstrap).create(fresh_topic("transactions"))
+        wanted = offline_load.Wanted(name, tmp_path, partition_by=["day"])
+        landing = Landing(tmp_path, "load")
+        with Producer(bootstrap_servers=node.bootstrap, transactional_id=name) as producer:
+            producer.init_transactions()
+            for value in (b"committed", b"aborted", b"late"):
+                producer.begin_transaction()
+                producer.send(name, value).result()
+                if value == b"committed":
+                    producer.commit_transaction()
+                elif value == b"aborted":
+                    producer.abort_transaction()
+            offline_load.load(cluster, wanted, landing, line)
+            producer.commit_transaction()
+        offline_load.load(cluster, wanted, landing, line)
+        loads = [
+            pyarrow.dataset.dataset(str(landed.path), format="parquet").to_table()["value"].to_pylist()
+            for landed in landing.landed()
+        ]
+        assert loads == [[b"committed"], [b"late"]]
+
     def test_shares_of_a_load(self, tmp_path: Path) -> None:
         """Each partition gets an even share of a load, up to its own end; what one leaves over, the others get."""
         wanted = offline_load.Wanted("t", tmp_path, 100)
@@ -304,6 +449,19 @@ def test_derived_feed_has_the_sums_of_every_closed_window(
     assert (tmp_path / "delays.png").read_bytes().startswith(PNG)
     plot_lag(tmp_path / "lag.png", "Lag", [offline_load.LagPoint(0, 10), offline_load.LagPoint(1, 0)])
     assert (tmp_path / "lag.png").read_bytes().startswith(PNG)
+
+
+def test_exactly_once_is_never_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sink that does not know the option is refused, since it would double rows."""
+    topics = Cluster(None, "odradek", {})  # type: ignore[arg-type] # no query is made
+    assert derived_feed.delivery_options(topics, "at-least-once") == {}
+    monkeypatch.setattr(sink_plan, "Delivery", object, raising=False)
+    assert derived_feed.delivery_options(topics, "exactly-once") == {"delivery": "exactly-once"}
+    with pytest.raises(Failed, match="the sink of the format kafka here writes at least once"):
+        derived_feed.delivery_options(attrs.evolve(topics, format="kafka"), "exactly-once")
+    monkeypatch.delattr(sink_plan, "Delivery")
+    with pytest.raises(Failed, match="the sink of the format odradek here writes at least once"):
+        derived_feed.delivery_options(topics, "exactly-once")
 
 
 def test_history_check_tells_what_the_checkers_tell(spark: SparkSession, tmp_path: Path) -> None:

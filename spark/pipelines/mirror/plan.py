@@ -46,7 +46,7 @@ class ClusterFacts:
     brokers: int
     topics: Mapping[str, TopicFacts]
     acls: frozenset[Acl] | None
-    """None where the cluster has no authorizer, or hides its ACLs."""
+    """None where the cluster has no authorizer."""
     groups: tuple[str, ...] = ()
 
 
@@ -156,7 +156,7 @@ def _acls(
     if not source.acls:
         return ()
     if target.acls is None:
-        losses.append(f"{len(source.acls)} ACLs: the target has no authorizer, or hides its ACLs")
+        losses.append(f"{len(source.acls)} ACLs: the target has no authorizer")
         return ()
     wanted = {
         acl

@@ -16,12 +16,6 @@ from wire.errors import ErrorCode
 __all__ = ["perform", "survey"]
 
 _ALL_ACLS = AclFilter(AclResourceType.ANY, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY)
-_HIDDEN = (
-    ErrorCode.SECURITY_DISABLED,
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-    ErrorCode.UNSUPPORTED_VERSION,
-    ErrorCode.INVALID_REQUEST,
-)
 
 
 def survey(
@@ -76,8 +70,12 @@ def _acls(admin: Admin) -> frozenset[Acl] | None:
     try:
         return frozenset(admin.describe_acls(_ALL_ACLS))
     except KafkaError as error:
-        if error.code in _HIDDEN:
+        if error.code is ErrorCode.SECURITY_DISABLED:
             return None
+        if error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise Failed(
+                "a cluster does not show its ACLs to this user: give him DESCRIBE on the cluster, or say --no-acls"
+            ) from None
         raise
 
 

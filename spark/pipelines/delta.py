@@ -1,0 +1,98 @@
+"""Loads of a topic that land in a Delta table: data and offsets are one commit of the table.
+
+Spark writes a load as Parquet beside the table; this process streams it into the table's own files and commits. The
+commit has an application transaction (Delta's `txn` action) for each partition of the topic. Its name has the id of
+the topic, its version is the next offset to load. So the table alone says where the next load begins, and two writers
+that began at the same place cannot both commit. A topic that was made anew has another id, and so no offsets here.
+
+Needs the package deltalake (the extra `delta`), no jar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spark.pipelines.failure import Failed
+
+__all__ = ["DeltaLoads"]
+
+_ROWS_PER_BATCH = 64 << 10
+
+
+class DeltaLoads:
+    """The loads in a Delta table in a directory. Raises `Failed` without the package."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import deltalake
+        except ImportError:
+            raise Failed("--delta needs the package deltalake: pip install 'odradek[delta]'") from None
+        self._delta: Any = deltalake
+        self._path = str(path)
+        self._table: Any = None
+        """The version of the table by which the next load was planned: a commit conflicts with all that came since."""
+
+    def ends(self, topic: str, topic_id: str, partitions: Sequence[int]) -> dict[int, int] | None:
+        """The next offset of each partition that the table holds; None where there is no table.
+
+        Raises `Failed` when the table holds something else than this topic.
+        """
+        if not self._delta.DeltaTable.is_deltatable(self._path):
+            return None
+        self._table = self._delta.DeltaTable(self._path)
+        found = self._versions(topic_id, partitions)
+        if not found:
+            raise Failed(
+                f"{self._path} was made of another topic than '{topic}', or of one of this name that was deleted since:"
+                " load it into another table"
+            )
+        return found
+
+    def append(
+        self, staged: Path, partition_by: Sequence[str], topic_id: str, ends: Mapping[int, int]
+    ) -> None:
+        """Commit the rows of the Parquet files in `staged`, with these next offsets.
+
+        Raises `Failed` when another job has committed for this topic since `ends`, or since the last `append`.
+        """
+        import pyarrow as pa
+        import pyarrow.dataset
+
+        data = pyarrow.dataset.dataset(str(staged), format="parquet")
+        rows = pa.RecordBatchReader.from_batches(data.schema, data.to_batches(batch_size=_ROWS_PER_BATCH))
+        transactions = [
+            self._delta.Transaction(_application(topic_id, index), end) for index, end in sorted(ends.items())
+        ]
+        is_new = self._table is None
+        try:
+            self._delta.write_deltalake(
+                self._path if is_new else self._table,
+                rows,
+                mode="error" if is_new else "append",
+                partition_by=list(partition_by) or None if is_new else None,
+                commit_properties=self._delta.CommitProperties(app_transactions=transactions),
+            )
+        except self._delta.exceptions.CommitFailedError as error:
+            raise self._other_writer(str(error)) from error
+        except self._delta.exceptions.DeltaError as error:
+            if is_new and self._delta.DeltaTable.is_deltatable(self._path):
+                raise self._other_writer(str(error)) from error
+            raise Failed(f"the Delta table {self._path} cannot be written: {error}") from error
+        self._table = self._delta.DeltaTable(self._path)
+        if self._versions(topic_id, list(ends)) != dict(ends):
+            raise self._other_writer("its offsets are others by now")
+
+    def _versions(self, topic_id: str, partitions: Sequence[int]) -> dict[int, int]:
+        found = {
+            index: self._table.transaction_version(_application(topic_id, index)) for index in partitions
+        }
+        return {index: end for index, end in found.items() if end is not None}
+
+    def _other_writer(self, reason: str) -> Failed:
+        return Failed(f"another job has written to {self._path} meanwhile: start again ({reason})")
+
+
+def _application(topic_id: str, partition: int) -> str:
+    return f"odradek {topic_id} {partition}"
