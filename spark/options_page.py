@@ -11,8 +11,8 @@ import attrs
 from odradek.client.core.client_keys import AdminSettings, ConsumerSettings, ProducerSettings
 
 from .option_table import SINK_OPTIONS, SOURCE_OPTIONS, Option
-from .sink_plan import SINK_DEFAULTS
 from .source_options import READING_KEYS, REFUSED_KEYS, SOURCE_DEFAULTS
+from .writing.sink_plan import SINK_DEFAULTS
 
 __all__ = ["main", "page"]
 

@@ -50,10 +50,10 @@ from wire.errors import KafkaError
 
 from .delivery.decisions import Decisions
 from .delivery.task_protocol import ProgressError, TaskProtocol
-from .sink_plan import Delivery, SinkPlan, plan_write
-from .sink_task import SinkTask, TaskReport, Written, about_topic
-from .transactional_task import write_once
 from .worker_process import spare_collector
+from .writing.sink_plan import Delivery, SinkPlan, plan_write
+from .writing.sink_task import SinkTask, TaskReport, Written, about_topic
+from .writing.transactional_task import write_once
 
 __all__ = ["TaskReport", "Written", "batch_writer", "stream_writer"]
 

@@ -70,7 +70,7 @@ SHELL = {
     "spark/quiet.py": "prints where settings of Spark's logs are",
     "spark/delivery/decisions.py": "connections of driver and executors to the decisions topic, pauses between attempts",
     "spark/sink.py": "an executor's producer, files of metrics, names of jobs",
-    "spark/sink_task.py": "the clock of records, where rows without a key begin",
+    "spark/writing/sink_task.py": "the clock of records, where rows without a key begin",
     "spark/source_stream.py": "the clock of triggers and lag, names of groups",
     "spark/worker_process.py": "which process this is, and its collector of garbage",
     "wire/schema/": "writes wire/messages, when a developer asks",

@@ -23,7 +23,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark import sink_plan
 from spark.pipelines.flights import JSON_COLUMNS
 from spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
 from spark.pipelines.plots import plot_delays
@@ -89,13 +88,11 @@ def start(
 
 
 def delivery_options(topics: Topics, delivery: str) -> dict[str, str]:
-    """The option of the sink. Raises `Failed` where the sink does not have it. A sink that passes over the option would double rows."""
+    """The option of the sink. Raises `Failed` for another format, whose sink would pass over it and double rows."""
     if delivery == AT_LEAST_ONCE:
         return {}
-    if topics.format != "odradek" or not hasattr(sink_plan, "Delivery"):
-        raise Failed(
-            f"--delivery {delivery}: the sink of the format {topics.format} here writes at least once"
-        )
+    if topics.format != "odradek":
+        raise Failed(f"--delivery {delivery}: the sink of the format {topics.format} writes at least once")
     return {"delivery": delivery}
 
 

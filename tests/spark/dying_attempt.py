@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark.delivery.task_protocol import TaskProtocol
-from spark.sink_plan import Delivery, SinkPlan
-from spark.transactional_task import write_once
+from spark.writing.sink_plan import Delivery, SinkPlan
+from spark.writing.transactional_task import write_once
 
 __all__ = ["plan_of", "rows_of"]
 

@@ -1,4 +1,4 @@
-"""spark.encode: Arrow columns as record batches, beside the writer that the producer has for single records."""
+"""spark.writing.encode: Arrow columns as record batches, beside the writer that the producer has for single records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pa = pytest.importorskip("pyarrow")
 np = pytest.importorskip("numpy")
 
 from odradek.client.producer.partitioner import murmur2  # noqa: E402 - only where pyarrow is
-from spark.encode import Rows, encode, murmur2_of, partitions_of  # noqa: E402 - only where pyarrow is
+from spark.writing.encode import Rows, encode, murmur2_of, partitions_of  # noqa: E402 - only where pyarrow is
 from wire.batches.record_writer import Row, encode_batch, stamp  # noqa: E402 - only where pyarrow is
 from wire.batches.records import records  # noqa: E402 - only where pyarrow is
 

@@ -20,8 +20,8 @@ from spark.delivery.decisions import Decisions
 from spark.delivery.decisions_topic import DECISIONS_TOPIC
 from spark.delivery.markers import marker_key, marker_value, partition_of
 from spark.delivery.task_protocol import Marker, ProgressError, RowSummary, Step, TaskProtocol
-from spark.sink_task import TaskReport
-from spark.transactional_task import transactional_id, write_once
+from spark.writing.sink_task import TaskReport
+from spark.writing.transactional_task import transactional_id, write_once
 from tests.docs.markdown import ROOT
 from tests.node_process import RunningNode
 from tests.spark.dying_attempt import plan_of, rows_of

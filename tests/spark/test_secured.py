@@ -10,8 +10,8 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 
 from odradek import Admin
 from odradek.client.admin import NewTopic
-from spark.sink_plan import plan_write
 from spark.source_options import SourceOptions
+from spark.writing.sink_plan import plan_write
 from tests.security.secured_node import SecuredNode, secured
 
 if TYPE_CHECKING:

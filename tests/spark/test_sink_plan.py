@@ -9,7 +9,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 from pyspark.sql.types import StructType
 
 from spark.sink import BatchWriter, batch_writer
-from spark.sink_plan import plan_write
+from spark.writing.sink_plan import plan_write
 
 GOOD = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
 

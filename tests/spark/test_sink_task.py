@@ -17,7 +17,7 @@ from odradek import Consumer
 from odradek.client.producer.partitioner import partition_for_key
 from odradek.client.shells.blocking import Client
 from spark.sink import BatchWriter, TaskReport
-from spark.sink_plan import SinkPlan
+from spark.writing.sink_plan import SinkPlan
 from tests.node_process import RunningNode
 from tests.spark.topics import Topics
 

@@ -1,7 +1,7 @@
 """The rows of one task on their way: gathered, encoded, sent, acknowledged. SHELL.
 
 Rows gather to some hundred kilobytes per partition. They become record batches without becoming Python objects
-(`spark.encode`), and go to the producer.
+(`spark.writing.encode`), and go to the producer.
 """
 
 from __future__ import annotations

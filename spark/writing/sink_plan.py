@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from odradek.client.core.client_keys import AdminSettings, ConsumerSettings, ProducerSettings
 
-from .delivery.decisions_topic import DECISIONS_TOPIC
+from ..delivery.decisions_topic import DECISIONS_TOPIC
 
 __all__ = ["SINK_DEFAULTS", "Delivery", "SinkPlan", "plan_write"]
 

@@ -12,10 +12,10 @@ from odradek.client.errors import ClientError, ProducerFencedError
 from odradek.client.shells.producer import Producer
 from wire.errors import ErrorCode, KafkaError
 
-from .delivery.decisions import Decisions
-from .delivery.markers import marker_key, marker_value
-from .delivery.row_hash import hash_rows
-from .delivery.task_protocol import Marker, ProgressError, RowSummary, Step, TaskProtocol
+from ..delivery.decisions import Decisions
+from ..delivery.markers import marker_key, marker_value
+from ..delivery.row_hash import hash_rows
+from ..delivery.task_protocol import Marker, ProgressError, RowSummary, Step, TaskProtocol
 from .sink_task import SinkTask, TaskReport
 
 if TYPE_CHECKING:

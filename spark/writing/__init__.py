@@ -1,0 +1,1 @@
+"""The writing of the sink: its plan, its tasks, records from rows."""
