@@ -54,6 +54,8 @@ SECONDS = {
     "tests/sim/test_clients.py": 25,
     "tests/docs/test_cluster.py": 26,
     "tests/cli/test_three_nodes.py": 26,
+    "tests/cluster/test_moves_between_disks.py": 25,
+    "tests/cli/test_disk_moves.py": 10,
     "tests/cli/test_cli_end_to_end.py": 25,
     "tests/cli/test_dev.py": 25,
     "tests/security/test_users_and_tokens.py": 22,

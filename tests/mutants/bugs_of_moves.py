@@ -19,14 +19,4 @@ MUTANTS_OF_MOVES: tuple[Mutant, ...] = (
         also=((FUTURE + "Swap.open_moved", "log.log_end_offset != current.log_end_offset", "False"),),
         aimed_only="moves between disks are one of many duties of a campaign's operators",
     ),
-    Mutant(
-        "moved-checkpoints-left-behind",
-        "The start of a moved log is in no checkpoint of its new disk: a crash brings deleted records back.",
-        FUTURE + "Swap.save_checkpoints",
-        "            target.directory.write_atomic(LOG_START_FILE, target.log_starts())\n",
-        "",
-        "moves",
-        60,
-        aimed_only="moves between disks are one of many duties of a campaign's operators",
-    ),
 )
