@@ -268,11 +268,9 @@ def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
         running = running_def(name)
         definition = running or _listener_def(name)
         is_hidden = definition is None or definition.sensitive
-        synonyms = tuple(
-            ConfigSynonym(name, None if is_hidden else layer[name], source)
-            for source, layer in broker.layers()
-            if name in layer
-        )
+        # As in Kafka, the key of all listeners stands behind that of one.
+        in_turn = (name,) if definition is None or running is not None else (name, definition.name)
+        synonyms = tuple(_synonyms(in_turn, broker, is_hidden=is_hidden))
         kind = 0 if definition is None else CONFIG_TYPES[definition.type]
         strongest = synonyms[0]
         is_fixed = running is None
@@ -339,16 +337,24 @@ def _broker_synonyms(definition: ConfigDef, broker: BrokerConfigLayers) -> list[
     names = next(
         (group for group in _BROKER_ALTERNATIVES.values() if definition.name in group), (definition.name,)
     )
+    return _synonyms(names, broker, is_hidden=definition.sensitive, wanted=definition.name)
+
+
+def _synonyms(
+    names: tuple[str, ...], broker: BrokerConfigLayers, *, is_hidden: bool, wanted: str = ""
+) -> list[ConfigSynonym]:
+    """The values of keys that stand in for one another, by layer and then by key; the list begins with `wanted`,
+    which is the first key unless it is given."""
     defs = broker_defs()
     found = []
     for source, layer in broker.layers():
         for name in names:
             if name in layer:
-                found.append(ConfigSynonym(name, None if defs[name].sensitive else layer[name], source))
+                found.append(ConfigSynonym(name, None if is_hidden else layer[name], source))
     for name in names:
-        default = defs[name].default
-        if default is not None and not defs[name].required:
-            found.append(ConfigSynonym(name, default, ConfigSource.DEFAULT_CONFIG))
-    while found and found[0].name != definition.name:
+        definition = defs.get(name)
+        if definition is not None and definition.default is not None and not definition.required:
+            found.append(ConfigSynonym(name, definition.default, ConfigSource.DEFAULT_CONFIG))
+    while found and found[0].name != (wanted or names[0]):
         found.pop(0)
     return found

@@ -130,3 +130,22 @@ def test_a_new_topics_configuration_is_reported_as_given() -> None:
     assert by_name["segment.ms"].source is ConfigSource.STATIC_BROKER_CONFIG
     assert by_name["min.insync.replicas"].source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     assert by_name["preallocate"].source is ConfigSource.DEFAULT_CONFIG
+
+
+def test_a_key_of_one_listener_is_described_with_the_one_of_all_behind_it() -> None:
+    """As Kafka 4.3 answered: synonyms by layer, then by key; a secret and an unknown key without values."""
+    base, own = "max.connections", "listener.name.plaintext.max.connections"
+    jaas = "listener.name.plaintext.plain.sasl.jaas.config"
+    layers = BrokerConfigLayers(
+        {own: "1000", jaas: "planted-58", "sasl.jaas.config": "planted-59", "my.unknown": "planted-60"},
+        {base: "900"},
+    )
+    described = {entry.name: entry for entry in describe_broker_config(layers)}
+    entry = described[own]
+    assert (entry.value, entry.source, entry.sensitive) == ("1000", ConfigSource.STATIC_BROKER_CONFIG, False)
+    assert [(each.name, each.value, each.source) for each in entry.synonyms] == [
+        (own, "1000", ConfigSource.STATIC_BROKER_CONFIG),
+        (base, "2147483647", ConfigSource.DEFAULT_CONFIG),
+    ]
+    assert [each.name for each in described[jaas].synonyms] == [jaas, "sasl.jaas.config"]
+    assert "planted" not in str(described)
