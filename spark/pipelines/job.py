@@ -138,7 +138,7 @@ class Topics:
             raise Failed(f"the topic '{topic}' was deleted and made anew while it was read")
 
     def write(self, frame: DataFrame, topic: str) -> None:
-        """Append a batch to one topic, at least once."""
+        """Append a batch to one topic. A job that is repeated appends it again."""
         frame.write.format(self.format).options(**self.options).option("topic", topic).mode("append").save()
 
     def bounds(self, topic: str) -> tuple[str, dict[int, tuple[int, int]]]:

@@ -48,11 +48,14 @@ def write_once(plan: SinkPlan, protocol: TaskProtocol, iterator: Iterator[pa.Rec
     try:
         return _steps(plan, protocol, producer, iterator)
     except ProducerFencedError as error:
-        raise RuntimeError(
-            f"another attempt at task {protocol.task} of {protocol.query} has taken over, so this one ends: {error}"
-        ) from error
+        raise RuntimeError(_overtaken(protocol, error)) from error
     except (KafkaError, ClientError) as error:
         raise RuntimeError(_sentence(protocol, error)) from error
+    except RuntimeError as error:
+        cause = error.__cause__
+        if isinstance(cause, KafkaError) and cause.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+            raise RuntimeError(_overtaken(protocol, cause)) from error
+        raise
     finally:
         producer.close(_CLOSE_SECONDS_MAX)
 
@@ -118,6 +121,10 @@ def _decisions_of(plan: SinkPlan) -> Decisions:
         _decisions.clear()
         found = _decisions[identity] = Decisions(plan.properties, plan.decisions_topic)
     return found
+
+
+def _overtaken(protocol: TaskProtocol, error: Exception) -> str:
+    return f"another attempt at task {protocol.task} of {protocol.query} has taken over, so this one ends: {error}"
 
 
 def _sentence(protocol: TaskProtocol, error: Exception) -> str:

@@ -254,8 +254,10 @@ def test_configurations_are_changed(run: Run, topic: str) -> None:
 
 def test_disks(run: Run, topic: str) -> None:
     """Directories with what they hold; the path stands last."""
-    header, row = words_of(run("disk", "list").out)
-    assert header == ["BROKER", "STATE", "REPLICAS", "LOGS", "FREE", "USED", "DIRECTORY"]
+    header, row, *alarms = words_of(run("disk", "list").out)
+    assert header[:6] == ["BROKER", "STATE", "REPLICAS", "LOGS", "FREE", "USED"]
+    assert header[6:] == ["FILLS/H", "HOURS", "LEFT", "SYNC", "ERRORS", "SCRUB", "DIRECTORY"]
+    assert all("full in" in " ".join(alarm) for alarm in alarms), alarms
     assert row[:2] == ["1", "online"]
     (broker,) = run("disk", "list", "--json").json()["brokers"]
     (directory,) = broker["directories"]

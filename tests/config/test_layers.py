@@ -248,6 +248,8 @@ OURS = {
     "CleanerSettings.threads_per_disk": "a key of ours",
     "ControllerSettings.has_authorizer": "of a key that is a name",
     "TransactionSettings.ids_per_partition_max": "a key of ours",
+    "BrokerSettings.scrub_interval_ms": "a key of ours",
+    "UpkeepContext.reserve_bytes": "a key of ours",
     "UpkeepContext.flush_cycle_ms": "ours",
     "UpkeepContext.space_interval_ms": "ours",
     "UpkeepContext.index_idle_ms": "ours",

@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-from spark.delivery.task_protocol import TaskProtocol
 
 __all__ = ["KILLS", "STEPS"]
 
@@ -43,8 +42,10 @@ def main() -> None:
     """Be Spark's daemon."""
     from pyspark.daemon import manager
 
+    # Spark imports the sink by this name (`pyspark_odradek`), not by `spark`.
+    protocol = import_module("pyspark_odradek.delivery.task_protocol").TaskProtocol
     for name in STEPS:
-        setattr(TaskProtocol, name, _mortal(name, getattr(TaskProtocol, name)))
+        setattr(protocol, name, _mortal(name, getattr(protocol, name)))
     manager()
 
 
