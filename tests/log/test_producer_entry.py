@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tracemalloc
 from array import array
+from collections.abc import Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +23,9 @@ from wire.batches.transaction_markers import EndMarker
 
 INT64 = st.integers(-1, (1 << 63) - 1)
 INT32 = st.integers(0, (1 << 31) - 1)
-BATCH = st.tuples(st.integers(-1, (1 << 31) - 1), INT64, INT32, st.integers(-(1 << 63), (1 << 63) - 1))
+TIMES_MS = st.integers(-(1 << 63), (1 << 63) - 1)
+FAR_OFFSETS = 1 << 32
+FAR_MS = 1 << 31
 BYTES_MAX = 200
 
 
@@ -33,14 +37,30 @@ def entries(draw: st.DrawFn) -> ProducerEntry:
     entry.current_txn_first_offset = draw(INT64)
     if entry.current_txn_first_offset < 0:
         entry.silent_since_ms = draw(st.integers(-1, 1 << 50))
-    for fields in draw(st.lists(BATCH, max_size=BATCHES_KEPT)):
-        entry.batches.extend(fields)
+    sequence, offset, timestamp_ms = draw(INT32), draw(st.integers(0, 1 << 62)), draw(TIMES_MS)
+    has_sequences = draw(st.booleans())
+    for _ in range(draw(st.integers(0, BATCHES_KEPT))):
+        delta = draw(INT32)
+        sequence = (sequence + delta + 1) & SEQUENCE_MASK
+        offset += draw(st.integers(1, FAR_OFFSETS - 1))
+        timestamp_ms += draw(st.integers(1 - FAR_MS, FAR_MS - 1))
+        timestamp_ms = max(-(1 << 63), min((1 << 63) - 1, timestamp_ms))
+        entry.batches.extend((sequence if has_sequences else -1, offset, delta, timestamp_ms))
     return entry
+
+
+def _filled(batches: Iterable[tuple[int, int, int, int]]) -> list[list[int]]:
+    """What an entry still knows after these batches, the oldest first."""
+    entry = ProducerEntry(0)
+    for batch in batches:
+        entry.batches.extend(batch)
+    known = ProducerEntry.of(entry.packed()).batches
+    return [known[at : at + FIELDS].tolist() for at in range(0, len(known), FIELDS)]
 
 
 @given(entries())
 def test_a_packed_entry_has_all_fields(entry: ProducerEntry) -> None:
-    """Each field has room for all values that a batch's header, a marker and a clock can have."""
+    """Batches that follow one another are all there, with whatever a header, a marker and a clock can have."""
     again = ProducerEntry.of(entry.packed())
     assert [getattr(again, name) for name in entry.__slots__] == [
         getattr(entry, name) for name in entry.__slots__
@@ -64,17 +84,38 @@ def test_any_kept_batch_is_found_when_it_is_repeated(entry: ProducerEntry, which
     assert find_duplicate(packed, entry.epoch + 1, base_sequence, sequence) is None
 
 
-def test_a_producer_takes_little_memory() -> None:
+def test_what_is_behind_a_gap_is_forgotten() -> None:
+    """A client that left out sequence numbers, or came back 2**32 offsets later, sends no older batch again."""
+    first, second, third = (9, 100, 0, 5), (10, 101, 0, 6), (11, 102, 0, 7)
+    assert _filled([first, second, third]) == [[*first], [*second], [*third]]
+    assert _filled([first, third]) == [[*third]]
+    late = (11, 101 + FAR_OFFSETS, 0, 7)
+    assert _filled([first, second, late]) == [[*late]]
+    last = (11, 101 + FAR_OFFSETS - 1, 0, 7)
+    assert _filled([first, second, last]) == [[*first], [*second], [*last]]
+
+
+def test_a_timestamp_is_as_near_as_there_is_room() -> None:
+    """Timestamps are the client's, and may lie years apart: the batch is still known."""
+    first, second = (9, 100, 0, 0), (10, 101, 0, 3 * FAR_MS)
+    assert _filled([first, second]) == [[9, 100, 0, 2 * FAR_MS + 1], [*second]]
+    assert _filled([second, (11, 102, 0, 0)])[0] == [10, 101, 0, FAR_MS - 1]
+
+
+@pytest.mark.parametrize("batches", [1, BATCHES_KEPT])
+def test_a_producer_takes_little_memory(batches: int) -> None:
     """At most 200 bytes for a producer that has had a transaction in this partition, with its place among the others."""
     producers = 1_000
     tracemalloc.start()
     try:
         state = ProducerState()
         for at in range(producers):
-            producer_id, offset = (1 << 20) + at, (1 << 40) + 2 * at
-            state.update(producer_id, 3, 0, offset, 0, (1 << 41) + at, True)
-            state.end_transaction(producer_id, 3, offset + 1, (1 << 41) + at, EndMarker(False, 5))
-            state.forget_ended(offset + 2)
+            producer_id, offset = (1 << 20) + at, (1 << 40) + (batches + 1) * at
+            for sequence in range(batches):
+                state.update(producer_id, 3, sequence, offset + sequence, 0, (1 << 41) + at, True)
+            end = offset + batches
+            state.end_transaction(producer_id, 3, end, (1 << 41) + at, EndMarker(False, 5))
+            state.forget_ended(end + 1)
         assert tracemalloc.get_traced_memory()[0] / producers <= BYTES_MAX
     finally:
         tracemalloc.stop()

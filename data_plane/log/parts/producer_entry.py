@@ -1,8 +1,14 @@
 """One producer as a log keeps it: packed into bytes, since a log may know many thousands.
 
-A packed entry has a head, then up to five batches, the newest first. The next append reads the head and that batch, and
-puts its own batch before it. Packed bytes take 80 bytes of memory with one batch, 176 with five. (Slots and integers
-would take about 200 and 360.) The garbage collector passes by them.
+A packed entry has a head, then up to five batches, the newest first. The newest is whole. Each older one is told by its
+distance from the next newer one, and its sequence numbers end where those of the newer one begin. So the next append
+reads the head and the newest batch, makes a distance of it, and puts its own batch before it. Packed bytes take 80 bytes
+of memory with one batch, 128 with five. (Slots and integers would take about 200 and 360.) The garbage collector passes
+by them.
+
+Two limits follow. Behind a gap of sequence numbers, or of 2**32 offsets, what is older is forgotten: no client still
+waits for its answer. A batch's timestamp is exact only if it is within 24 days of the next newer one's. It matters where
+the broker's clock sets the timestamps, and there a producer that is silent for a day is forgotten.
 
 `ProducerEntry` is the same with names, for all who are in no hurry.
 """
@@ -22,17 +28,24 @@ HEAD = Struct("<hiqq")
 """Epoch, coordinator epoch, begin, newest timestamp. The begin is the first offset of the open transaction. Below 0
 there is none: -1, or the silence that a look at expiry has found (`begin_of_silence`)."""
 BATCH = Struct("<iqiq")
-"""Last sequence, last offset, offset delta, timestamp."""
+"""The newest batch: last sequence, last offset, offset delta, timestamp."""
+OLDER = Struct("<iIi")
+"""A batch before it: offset delta; by how much its last offset and its timestamp are below those of the next newer."""
 read_head = HEAD.unpack_from
 read_what_decides = Struct("<h4xq8xi").unpack_from
 """Epoch, begin and last sequence: what decides about the next batch. Only for an entry that has batches."""
 NO_BATCH = (-1, -1, 0, -1)
 """The fields of a batch where none is known."""
 pack_with_batch = Struct("<hiqqiqiq").pack
+_read_newest = Struct("<22xiqiq").unpack_from
+_pack_older = OLDER.pack
 HEAD_SIZE = HEAD.size
-OLDEST_AT = HEAD_SIZE + (BATCHES_KEPT - 1) * BATCH.size
+_OLDER_AT = HEAD_SIZE + BATCH.size
+_OLDEST_AT = _OLDER_AT + (BATCHES_KEPT - 2) * OLDER.size
 """Where the oldest of five batches is, which the next one drives out."""
 _SILENT_FROM = -2
+_OFFSETS_MAX = (1 << 32) - 1
+_TIME_MAX_MS = (1 << 31) - 1
 FIELDS = 4
 
 
@@ -51,11 +64,41 @@ def find_duplicate(packed: bytes, epoch: int, base_sequence: int, last_sequence:
     known_epoch, _, newest_sequence = read_what_decides(packed)
     if known_epoch != epoch or base_sequence == (newest_sequence + 1) & SEQUENCE_MASK:
         return None
-    for at in range(HEAD_SIZE, len(packed), BATCH.size):
-        sequence, last_offset, delta, timestamp_ms = BATCH.unpack_from(packed, at)
+    for sequence, last_offset, delta, timestamp_ms in batches_of(packed):
         if sequence == last_sequence and (sequence - delta) & SEQUENCE_MASK == base_sequence:
             return Duplicate(last_offset - delta, last_offset, timestamp_ms)
     return None
+
+
+def batches_of(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """The batches of a packed entry as (last sequence, last offset, offset delta, timestamp), the newest first."""
+    if len(packed) == HEAD_SIZE:
+        return
+    sequence, last_offset, delta, timestamp_ms = BATCH.unpack_from(packed, HEAD_SIZE)
+    yield sequence, last_offset, delta, timestamp_ms
+    for at in range(_OLDER_AT, len(packed), OLDER.size):
+        if sequence >= 0:  # a coordinator's batches have none
+            sequence = (sequence - delta - 1) & SEQUENCE_MASK
+        delta, offsets, time_ms = OLDER.unpack_from(packed, at)
+        last_offset -= offsets
+        timestamp_ms -= time_ms
+        yield sequence, last_offset, delta, timestamp_ms
+
+
+def older_batches(packed: bytes, sequence: int, last_offset: int, delta: int, timestamp_ms: int) -> bytes:
+    """What stays of a packed entry's batches behind a new batch with these fields, in the form of `OLDER`."""
+    if len(packed) == HEAD_SIZE:
+        return b""
+    known_sequence, known_offset, known_delta, known_ms = _read_newest(packed)
+    offsets = last_offset - known_offset
+    if known_sequence != ((sequence - delta - 1) & SEQUENCE_MASK if sequence >= 0 else -1):
+        return b""
+    if not 0 <= offsets <= _OFFSETS_MAX:
+        return b""
+    time_ms = timestamp_ms - known_ms
+    if not -_TIME_MAX_MS <= time_ms <= _TIME_MAX_MS:
+        time_ms = _TIME_MAX_MS if time_ms > 0 else -_TIME_MAX_MS
+    return _pack_older(known_delta, offsets, time_ms) + packed[_OLDER_AT:_OLDEST_AT]
 
 
 def begin_of_silence(now_ms: int) -> int:
@@ -98,18 +141,19 @@ class ProducerEntry:
         entry.current_txn_first_offset = max(begin, NO_BEGIN)
         entry.last_timestamp_ms = last_timestamp_ms
         entry.silent_since_ms = silent_since(begin)
-        for at in range(len(packed) - BATCH.size, HEAD_SIZE - 1, -BATCH.size):
-            entry.batches.extend(BATCH.unpack_from(packed, at))
+        for batch in reversed(list(batches_of(packed))):
+            entry.batches.extend(batch)
         return entry
 
     def packed(self) -> bytes:
         begin = self.current_txn_first_offset
         if begin < 0 <= self.silent_since_ms:
             begin = begin_of_silence(self.silent_since_ms)
-        batches = self.batches
-        return HEAD.pack(self.epoch, self.coordinator_epoch, begin, self.last_timestamp_ms) + b"".join(
-            BATCH.pack(*batches[at : at + FIELDS]) for at in range(len(batches) - FIELDS, -1, -FIELDS)
-        )
+        packed = head = HEAD.pack(self.epoch, self.coordinator_epoch, begin, self.last_timestamp_ms)
+        for at in range(0, len(self.batches), FIELDS):
+            fields = self.batches[at : at + FIELDS]
+            packed = head + BATCH.pack(*fields) + older_batches(packed, *fields)
+        return packed
 
     @property
     def last_sequence(self) -> int:

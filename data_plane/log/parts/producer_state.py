@@ -34,11 +34,12 @@ from data_plane.log.parts.producer_entry import (
     HEAD_SIZE,
     NO_BATCH,
     NO_BEGIN,
-    OLDEST_AT,
     Duplicate,
     ProducerEntries,
+    batches_of,
     begin_of_silence,
     find_duplicate,
+    older_batches,
     pack_with_batch,
     read_head,
     read_what_decides,
@@ -232,10 +233,11 @@ class ProducerState:
         packed = self._packed.get(producer_id)
         coordinator_epoch = begin = -1
         older = b""
+        last_sequence = (base_sequence + last_offset_delta) & SEQUENCE_MASK if base_sequence >= 0 else -1
         if packed is not None:
             known_epoch, coordinator_epoch, begin, _ = read_head(packed)
             if known_epoch == epoch:
-                older = packed[HEAD_SIZE:OLDEST_AT]
+                older = older_batches(packed, last_sequence, last_offset, last_offset_delta, timestamp_ms)
         if begin < 0:
             begin = NO_BEGIN
             if is_transactional:
@@ -243,7 +245,6 @@ class ProducerState:
                 self.ongoing[begin] = producer_id
                 if begin < self.first_ongoing:
                     self.first_ongoing = begin
-        last_sequence = (base_sequence + last_offset_delta) & SEQUENCE_MASK if base_sequence >= 0 else -1
         newest = pack_with_batch(
             epoch,
             coordinator_epoch,
@@ -343,12 +344,11 @@ class ProducerState:
         count = 0
         for producer_id, packed in self._packed.items():
             epoch, coordinator_epoch, begin, newest_ms = read_head(packed)
-            for at in range(len(packed) - BATCH.size, HEAD_SIZE, -BATCH.size):
-                body += _SNAPSHOT_ENTRY.pack(producer_id, epoch, *BATCH.unpack_from(packed, at), -1, -1)
+            newest, *older = batches_of(packed) if len(packed) > HEAD_SIZE else (NO_BATCH,)
+            for batch in reversed(older):
+                body += _SNAPSHOT_ENTRY.pack(producer_id, epoch, *batch, -1, -1)
                 count += 1
-            sequence, offset, delta, _ = (
-                BATCH.unpack_from(packed, HEAD_SIZE) if len(packed) > HEAD_SIZE else NO_BATCH
-            )
+            sequence, offset, delta, _ = newest
             begun = max(begin, NO_BEGIN)
             body += _SNAPSHOT_ENTRY.pack(
                 producer_id, epoch, sequence, offset, delta, newest_ms, coordinator_epoch, begun
@@ -375,11 +375,14 @@ class ProducerState:
         begun: dict[int, int] = {}
         for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEADER.size :]):
             producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first = fields
-            older = packed.get(producer_id, b"")
-            older = older[HEAD_SIZE:OLDEST_AT] if older and read_head(older)[0] == epoch else b""
-            newest = BATCH.pack(sequence, offset, delta, timestamp) if offset >= 0 else b""
+            known = packed.get(producer_id)
+            batches = b""
+            if offset >= 0:
+                batches = BATCH.pack(sequence, offset, delta, timestamp)
+                if known is not None and read_head(known)[0] == epoch:
+                    batches += older_batches(known, sequence, offset, delta, timestamp)
             begin = max(txn_first, NO_BEGIN)
-            packed[producer_id] = HEAD.pack(epoch, coordinator_epoch, begin, timestamp) + newest + older
+            packed[producer_id] = HEAD.pack(epoch, coordinator_epoch, begin, timestamp) + batches
             begun[producer_id] = begin
         by_offset = ((begin, producer_id) for producer_id, begin in begun.items() if begin >= 0)
         state.ongoing.update(sorted(by_offset))
