@@ -11,7 +11,7 @@
 | copy-own | the same by our client, whose pauses after CONCURRENT_TRANSACTIONS are short | 2x Kafka's |
 | commit | the time of one commit_transaction of 100 records, p50 | 1x Kafka's |
 | large | 10,000 records per transaction, as a part of plain idempotent produce on the same server | 0.5x |
-| committed | records per second at read_committed, as a part of read_uncommitted of the same topic | 0.95x |
+| committed | fetches per second at read_committed, as a part of those at read_uncommitted, of the same topic | 0.95x |
 | ids | 10,000 transactional ids: from a restart to the answer of the last one; bytes of memory per id | 3 s, 1 KiB |
 | state | bytes of memory per producer in a partition's state: after one transaction, and with five batches kept | 200 B |
 
