@@ -17,10 +17,11 @@ from random import Random
 import attrs
 
 from data_plane.groups.group_settings import GroupSettings
+from sim.alone.coordinator_run import CoordinatorRun, draw_partition
 from sim.alone.groups.group_checks import GroupPromises
 from sim.alone.groups.group_clients import LONERS_GROUP, MEMBERS_GROUP, SESSION_MS, Clients
 from sim.alone.groups.group_host import GroupHost
-from sim.alone.replication_alone import PartitionRun, ReplicationPlan
+from sim.alone.replication_alone import ReplicationPlan
 from sim.alone.replication_broker import START_MS, Broker
 from sim.history import SafetyViolation
 
@@ -62,15 +63,7 @@ class GroupsPlan:
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> GroupsPlan:
         """A swarm: each kind of step is rare, common or absent, each by itself."""
-        weights = {name: random.choice(choices) for name, choices in _WEIGHTS.items()}
-        partition = ReplicationPlan(
-            steps,
-            random.choice((1, 2, 2)),
-            weights,
-            random.choice((1000, 3000, 1 << 20)),
-            random.choice((0, 4096)),
-            random.random() < 0.5,
-        )
+        partition = draw_partition(random, steps, _WEIGHTS)
         return cls(partition, random.choice((0, 0, 1, 2)), random.choice((2000, 10_000, 1 << 40)))
 
 
@@ -80,7 +73,7 @@ def run(seed: int, plan: GroupsPlan | None = None) -> Mapping[str, int]:
     return _Run(GroupsPlan.draw(random) if plan is None else plan, random).run()
 
 
-class _Run(PartitionRun):
+class _Run(CoordinatorRun[GroupHost]):
     """One schedule: brokers with coordinators, and their clients."""
 
     def __init__(self, plan: GroupsPlan, random: Random) -> None:
@@ -92,19 +85,10 @@ class _Run(PartitionRun):
             offsets_retention_ms=plan.retention_ms,
             offsets_retention_check_interval_ms=1000,
         )
-        self._hosts: dict[int, GroupHost] = {}
         super().__init__(plan.partition, random)
         assert isinstance(self._promises, GroupPromises)
         self._group_promises = self._promises
         self._clients = Clients(random, self._group_promises, self._hosts, plan.static)
-
-    def run(self) -> Mapping[str, int]:
-        """Run the schedule; what came of it."""
-        try:
-            return super().run()
-        finally:
-            for host in self._hosts.values():
-                host.die()
 
     def _new_promises(self) -> GroupPromises:
         plan = self._groups_plan
@@ -118,28 +102,8 @@ class _Run(PartitionRun):
             "deaths": self.deaths,
         }
 
-    # -- brokers --------------------------------------------------------------------------------------------------
-
-    def _born(self, node: Broker) -> None:
-        self._hosts[node.node_id] = GroupHost(node, self._settings, lambda: self.now_ms)
-
-    def _apply(self, node: Broker) -> None:
-        super()._apply(node)
-        self._hosts[node.node_id].coordinator.follow_leadership()
-
-    def _kill(self, *, power: bool) -> None:
-        super()._kill(power=power)
-        self._bury()
-
-    def _stop(self) -> None:
-        super()._stop()
-        self._bury()
-
-    def _bury(self) -> None:
-        """Coordinators of dead brokers are gone."""
-        for node_id, node in self.nodes.items():
-            if not node.lives and node_id in self._hosts:
-                self._hosts.pop(node_id).die()
+    def _new_host(self, node: Broker) -> GroupHost:
+        return GroupHost(node, self._settings, lambda: self.now_ms)
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
@@ -159,15 +123,10 @@ class _Run(PartitionRun):
     def _delete(self) -> None:
         self._clients.delete_offset()
 
-    def _work(self) -> None:
-        """A coordinator goes on with the loading of its log."""
-        if self._hosts:
-            self._work_at(self.random.choice(list(self._hosts.values())))
-
     def _work_at(self, host: GroupHost) -> None:
         shard = host.shard
         was_loading = shard is not None and shard.is_loading
-        host.work(self.random)
+        super()._work_at(host)
         if was_loading and host.shard is shard and shard is not None and not shard.is_loading:
             self._group_promises.loaded(host)
 
@@ -211,14 +170,6 @@ class _Run(PartitionRun):
         """Whether the coordinator has loaded its log."""
         shard = self._leader().shard
         return shard is not None and not shard.is_loading
-
-    def _replicate(self) -> None:
-        for node in self.nodes.values():
-            self._apply_all(node)
-            self._fetches.ask(node)
-        self._fetches.deliver_all()
-        self._decide()
-        self._promises.look(self._living())
 
     def _replicate_all(self) -> None:
         """Nobody asks any more; what is written is replicated, and read once more."""

@@ -20,7 +20,8 @@ from random import Random
 
 import attrs
 
-from sim.alone.replication_alone import PartitionRun, ReplicationPlan
+from sim.alone.coordinator_run import CoordinatorRun, draw_partition
+from sim.alone.replication_alone import ReplicationPlan
 from sim.alone.replication_broker import START_MS, Broker
 from sim.alone.replication_checks import Promises
 from sim.alone.transactions.ledger import Ledger, Outcome
@@ -86,16 +87,7 @@ class TransactionsPlan:
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> TransactionsPlan:
         """A swarm: each kind of step is rare, common or absent, each by itself."""
-        weights = {name: random.choice(choices) for name, choices in _WEIGHTS.items()}
-        partition = ReplicationPlan(
-            steps,
-            random.choice((1, 2, 2)),
-            weights,
-            random.choice((1000, 3000, 1 << 20)),
-            random.choice((0, 4096)),
-            random.random() < 0.5,
-        )
-        return cls(partition)
+        return cls(draw_partition(random, steps, _WEIGHTS))
 
 
 class _StateLog(Promises):
@@ -111,11 +103,10 @@ def run(seed: int, plan: TransactionsPlan | None = None) -> Mapping[str, int]:
     return _Run(TransactionsPlan.draw(random) if plan is None else plan, random).run()
 
 
-class _Run(PartitionRun):
+class _Run(CoordinatorRun[TransactionHost]):
     """One schedule: brokers with coordinators, producers, and the partitions that they write."""
 
     def __init__(self, plan: TransactionsPlan, random: Random) -> None:
-        self._hosts: dict[int, TransactionHost] = {}
         self._partitions = [WrittenPartition(index) for index in range(PARTITIONS)]
         self._post = Post()
         self._ids = Ids()
@@ -133,8 +124,6 @@ class _Run(PartitionRun):
             return super().run()
         finally:
             self._transactional.close()
-            for host in self._hosts.values():
-                host.die()
 
     def _new_promises(self) -> Promises:
         return _StateLog(self.plan.min_isr)
@@ -151,28 +140,12 @@ class _Run(PartitionRun):
 
     # -- brokers --------------------------------------------------------------------------------------------------
 
-    def _born(self, node: Broker) -> None:
-        self._hosts[node.node_id] = TransactionHost(
-            node, self._partitions, self._post, self._ids, lambda: self.now_ms
-        )
-
-    def _apply(self, node: Broker) -> None:
-        super()._apply(node)
-        self._hosts[node.node_id].coordinator.follow_leadership()
-
-    def _kill(self, *, power: bool) -> None:
-        super()._kill(power=power)
-        self._bury()
-
-    def _stop(self) -> None:
-        super()._stop()
-        self._bury()
+    def _new_host(self, node: Broker) -> TransactionHost:
+        return TransactionHost(node, self._partitions, self._post, self._ids, lambda: self.now_ms)
 
     def _bury(self) -> None:
         """Coordinators of dead brokers are gone, and nobody answers what they were asked."""
-        for node_id, node in self.nodes.items():
-            if not node.lives and node_id in self._hosts:
-                self._hosts.pop(node_id).die()
+        super()._bury()
         for called in self._given:
             if called.node_id not in self._hosts:
                 called.is_over = True
@@ -309,11 +282,6 @@ class _Run(PartitionRun):
         if self._hosts:
             self.random.choice(list(self._hosts.values())).learn()
 
-    def _work(self) -> None:
-        """A task of a coordinator goes on: it loads its log, or sends markers."""
-        if self._hosts:
-            self.random.choice(list(self._hosts.values())).work(self.random)
-
     def _time(self) -> None:
         super()._time()
         self._fire()
@@ -356,12 +324,7 @@ class _Run(PartitionRun):
         self._ledger.check([each.read() for each in self._partitions])
 
     def _replicate(self) -> None:
-        for node in self.nodes.values():
-            self._apply_all(node)
-            self._fetches.ask(node)
-        self._fetches.deliver_all()
-        self._decide()
-        self._promises.look(self._living())
+        super()._replicate()
         for host in list(self._hosts.values()):
             host.run_woken()
 

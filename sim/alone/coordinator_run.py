@@ -1,0 +1,109 @@
+"""What schedules of a coordinator alone have in common: a partition of three replicas, and a host on each broker. PURE.
+
+The partition is that of `sim.alone.replication_alone`. Each broker has a coordinator, whose shard begins and ends as
+leadership comes and goes. It loads its log beside all that goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Generic, Protocol, TypeVar
+
+from sim.alone.replication_alone import PartitionRun, ReplicationPlan
+from sim.alone.replication_broker import Broker
+
+__all__ = ["CoordinatorRun", "draw_partition"]
+
+
+class _Coordinator(Protocol):
+    def follow_leadership(self) -> None:
+        """Begin or end shards as this broker leads their partitions."""
+
+
+class _Host(Protocol):
+    """A broker as its coordinator sees it (`sim.alone.by_hand`)."""
+
+    @property
+    def coordinator(self) -> _Coordinator:
+        """The product's."""
+
+    def work(self, random: Random) -> None:
+        """Let a task go on to its next wait."""
+
+    def die(self) -> None:
+        """The process ends."""
+
+
+HostT = TypeVar("HostT", bound=_Host)
+
+
+def draw_partition(random: Random, steps: int, weights: Mapping[str, tuple[float, ...]]) -> ReplicationPlan:
+    """A swarm: each kind of step is rare, common or absent, each by itself."""
+    drawn = {name: random.choice(choices) for name, choices in weights.items()}
+    return ReplicationPlan(
+        steps,
+        random.choice((1, 2, 2)),
+        drawn,
+        random.choice((1000, 3000, 1 << 20)),
+        random.choice((0, 4096)),
+        random.random() < 0.5,
+    )
+
+
+class CoordinatorRun(PartitionRun, Generic[HostT]):
+    """One schedule: brokers with coordinators that come and go as their brokers do."""
+
+    def __init__(self, plan: ReplicationPlan, random: Random) -> None:
+        self._hosts: dict[int, HostT] = {}
+        super().__init__(plan, random)
+
+    def run(self) -> Mapping[str, int]:
+        """Run the schedule; what came of it."""
+        try:
+            return super().run()
+        finally:
+            for host in self._hosts.values():
+                host.die()
+
+    def _new_host(self, node: Broker) -> HostT:
+        """The host of a broker that begins a life."""
+        raise NotImplementedError
+
+    def _born(self, node: Broker) -> None:
+        self._hosts[node.node_id] = self._new_host(node)
+
+    def _apply(self, node: Broker) -> None:
+        super()._apply(node)
+        self._hosts[node.node_id].coordinator.follow_leadership()
+
+    def _kill(self, *, power: bool) -> None:
+        super()._kill(power=power)
+        self._bury()
+
+    def _stop(self) -> None:
+        super()._stop()
+        self._bury()
+
+    def _bury(self) -> None:
+        """Coordinators of dead brokers are gone."""
+        for node_id, node in self.nodes.items():
+            if not node.lives and node_id in self._hosts:
+                self._hosts.pop(node_id).die()
+
+    def _work(self) -> None:
+        """A task of a coordinator goes on: it loads its log, for one."""
+        if self._hosts:
+            self._work_at(self.random.choice(list(self._hosts.values())))
+
+    def _work_at(self, host: HostT) -> None:
+        host.work(self.random)
+
+    def _replicate(self) -> None:
+        """All that is written reaches all replicas, and is committed."""
+        for node in self.nodes.values():
+            self._apply_all(node)
+            self._fetches.ask(node)
+        self._fetches.deliver_all()
+        self._decide()
+        self._promises.look(self._living())
