@@ -9,14 +9,22 @@ from typing import Any
 
 import pytest
 
+from metadata_quorum.config.config_resources import RESOURCE_TOPIC
 from tests.node.raw_client import RawClient, frame
 from tests.node_process import RunningNode
 from wire.errors import ErrorCode
 from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.describe_transactions import DescribeTransactionsRequest
 from wire.messages.end_txn import EndTxnRequest
 from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.metadata import MetadataRequest
 from wire.messages.txn_offset_commit import (
@@ -36,6 +44,7 @@ MORE_THAN_ANY = 40_001
 """Elements of arrays, of which a frame has fewer (docs/compatibility.md)."""
 MANY = 10_000
 IDS = 2_000
+WIDE = 100
 GROWTH_KIB_MAX = 64 * 1024
 NOT_YET = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -118,6 +127,38 @@ def test_offsets_that_fit_into_no_record_batch(hostile: Hostile) -> None:
     assert commit(2_000) == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
     assert commit(PARTITIONS) == {ErrorCode.NONE}
     assert not hostile.client.request(EndTxnRequest(*hostile.producer, True), 3).error_code
+
+
+def test_a_transaction_too_large_for_its_record(hostile: Hostile) -> None:
+    """As in Kafka, more partitions get UNKNOWN_SERVER_ERROR; what was taken is ended under limits lowered meanwhile."""
+    client = hostile.client
+    more = CreatePartitionsTopic(hostile.topic, WIDE, None)
+    assert not client.request(CreatePartitionsRequest([more], 10_000), 3).results[0].error_code
+
+    def limit(key: str, size: int | None) -> None:
+        change = AlterableConfig(key, 0 if size else 1, str(size) if size else None)
+        resource = AlterConfigsResource(RESOURCE_TOPIC, "__transaction_state", [change])
+        assert not client.request(IncrementalAlterConfigsRequest([resource]), 1).responses[0].error_code
+
+    def grown() -> bool:
+        state = client.request(DescribeTransactionsRequest([hostile.topic]), 0).transaction_states[0]
+        return sum(len(topic.partitions) for topic in state.topics) == WIDE // 2
+
+    deadline = time.monotonic() + SECONDS_MAX
+    while set(hostile.add(list(range(WIDE // 2)))) != {ErrorCode.NONE}:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    try:
+        for key in ("max.message.bytes", "internal.segment.bytes"):
+            limit(key, 300)
+            assert set(hostile.add(list(range(WIDE)))) == {ErrorCode.UNKNOWN_SERVER_ERROR}
+            assert grown()
+            if key == "max.message.bytes":
+                limit(key, None)
+        assert not client.request(EndTxnRequest(*hostile.producer, False), 3).error_code
+        hostile.settled(InitProducerIdRequest(hostile.topic, 60_000), 4)
+    finally:
+        limit("internal.segment.bytes", None)
 
 
 def test_markers_of_producers_that_nobody_knows(hostile: Hostile) -> None:
