@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
 
 from metadata_quorum.config.config_resources import RESOURCE_TOPIC
+from tests.log.support import batch
 from tests.node.raw_client import RawClient, frame
 from tests.node_process import RunningNode
 from wire.errors import ErrorCode
@@ -26,7 +28,8 @@ from wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.metadata import MetadataRequest
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -45,6 +48,7 @@ MORE_THAN_ANY = 40_001
 MANY = 10_000
 IDS = 2_000
 WIDE = 100
+INTERNAL = ("__consumer_offsets", "__transaction_state")
 GROWTH_KIB_MAX = 64 * 1024
 NOT_YET = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -159,6 +163,22 @@ def test_a_transaction_too_large_for_its_record(hostile: Hostile) -> None:
         hostile.settled(InitProducerIdRequest(hostile.topic, 60_000), 4)
     finally:
         limit("internal.segment.bytes", None)
+
+
+def test_clients_write_no_records_of_coordinators(hostile: Hostile) -> None:
+    """INVALID_TOPIC_EXCEPTION, also for the client id that Kafka trusts; nor does a transaction take such a partition."""
+    told = hostile.client.request(MetadataRequest([MetadataRequestTopic(name=name) for name in INTERNAL]), 12)
+    for topic in told.topics:
+        for version, client_id in product((9, 13), (b"raw", b"__admin_client", b"")):
+            data = [TopicProduceData(topic.name, topic.topic_id, [PartitionProduceData(0, bytes(batch()))])]
+            hostile.client.send(frame(ProduceRequest(None, -1, 5_000, data), version, client_id=client_id))
+            answer = hostile.client.receive(ProduceRequest.API_KEY, version)
+            (refused,) = answer.responses[0].partition_responses
+            assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        topics = [AddPartitionsToTxnTopic(topic.name, [0])]
+        answer = hostile.client.request(AddPartitionsToTxnRequest([], *hostile.producer, topics), 3)
+        (refused,) = answer.results_by_topic_v3_and_below[0].results_by_partition
+        assert refused.partition_error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_markers_of_producers_that_nobody_knows(hostile: Hostile) -> None:
