@@ -1,4 +1,4 @@
-"""The disk of a transaction coordinator has no room, or takes no writes: clients wait, and what was open is ended rightly."""
+"""The disk of a transaction coordinator is full or read-only: clients wait, and what was open is ended rightly."""
 
 from __future__ import annotations
 

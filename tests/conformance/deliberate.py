@@ -204,8 +204,8 @@ NOT_SEEN = {
         ),
         Remark(
             "A coordinator with as many transactional ids",
-            "as `odradek.transactional.ids.max.per.partition` allows answers a new one with COORDINATOR_NOT_AVAILABLE, and "
-            "so a transaction that wants 8 partitions or more. The client asks again. Kafka has no such limit.",
+            "as `odradek.transactional.ids.max.per.partition` allows answers a new one with COORDINATOR_NOT_AVAILABLE. A "
+            "transaction that wants 8 partitions or more gets the same. The client asks again. Kafka has no such limit.",
         ),
         Remark(
             "Records of a batch",

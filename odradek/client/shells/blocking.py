@@ -49,8 +49,8 @@ class Client:
         timeout_ms: int = 30000,
         config: ClientConfig | None = None,
     ) -> None:
-        """Opens no connection yet. Raises `ValueError` when `bootstrap` is not a list of addresses, `TypeError` when it is
-        no text."""
+        """Opens no connection yet. Raises `ValueError` for a bad address in `bootstrap`, `TypeError` for anything but
+        text."""
         if not isinstance(bootstrap, str):
             raise TypeError(
                 f"Client takes addresses as text, as in Client('127.0.0.1:9092'), not {type(bootstrap).__name__} "
