@@ -14,6 +14,7 @@ from metadata_quorum.config.config_resources import RESOURCE_TOPIC
 from tests.log.support import batch
 from tests.node.raw_client import RawClient, frame
 from tests.node_process import RunningNode
+from wire.coordinator_partition import coordinator_partition
 from wire.errors import ErrorCode
 from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -29,6 +30,11 @@ from wire.messages.incremental_alter_configs import (
 )
 from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -48,6 +54,7 @@ MORE_THAN_ANY = 40_001
 MANY = 10_000
 IDS = 2_000
 WIDE = 100
+OFFSETS = MetadataRequestTopic(name="__consumer_offsets")
 INTERNAL = ("__consumer_offsets", "__transaction_state")
 GROWTH_KIB_MAX = 64 * 1024
 NOT_YET = (
@@ -199,6 +206,29 @@ def test_markers_of_producers_that_nobody_knows(hostile: Hostile) -> None:
         (False, 0, ErrorCode.NONE),
         (False, PARTITIONS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     }
+
+
+def test_a_marker_settles_offsets_before_it_is_answered(hostile: Hostile) -> None:
+    """KAFKA-17507: what the transaction committed is there for the very next request, pending for none."""
+    client, group = hostile.client, hostile.topic
+    index = coordinator_partition(
+        group, len(client.request(MetadataRequest([OFFSETS]), 12).topics[0].partitions)
+    )
+    asked = OffsetFetchRequestTopics(name=hostile.topic, partition_indexes=[0])
+    fetched = OffsetFetchRequestGroup(group, topics=[asked])
+    for offset in range(1, 11):
+        begun = hostile.settled(InitProducerIdRequest(group, 60_000), 4)
+        hostile.producer = name, producer_id, epoch = group, begun.producer_id, begun.producer_epoch
+        hostile.settled(AddOffsetsToTxnRequest(*hostile.producer, group), 3)
+        place = TxnOffsetCommitRequestPartition(0, offset, -1, "")
+        topics = [TxnOffsetCommitRequestTopic(hostile.topic, [place])]
+        commit = TxnOffsetCommitRequest(name, group, producer_id, epoch, topics=topics)
+        assert not client.request(commit, 3).topics[0].partitions[0].error_code
+        marked = [WritableTxnMarkerTopic("__consumer_offsets", [index])]
+        client.request(WriteTxnMarkersRequest([WritableTxnMarker(producer_id, epoch, True, marked, 0)]), 1)
+        answer = client.request(OffsetFetchRequest(groups=[fetched], require_stable=True), 8)
+        told = answer.groups[0].topics[0].partitions[0]
+        assert (told.error_code, told.committed_offset) == (ErrorCode.NONE, offset)
 
 
 def test_a_flood_of_new_transactional_ids(hostile: Hostile) -> None:
