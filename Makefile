@@ -53,7 +53,7 @@ test: install-dev ## the whole test suite (JOBS=, ARGS=)
 	@# Many tests wait for a server: one worker more than there are cores keeps the cores busy.
 	@exec $(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist loadfile $(ARGS)
 
-TRANSACTIONS := tests/cluster/test_exactly_once.py tests/cluster/test_deaths_in_a_transaction.py tests/other_clients/test_transactional_producers.py
+TRANSACTIONS := tests/cluster/test_exactly_once.py tests/cluster/test_deaths_in_a_transaction.py tests/other_clients/test_transactional_producers.py tests/other_clients/test_live_transaction_version.py
 test-transactions: install-dev ## five clients' transactions while nodes die, each and everywhere: 20,000 records exactly once (ARGS='-k java')
 	@exec $(BIN)/python -m pytest -v -s --matrix $(TRANSACTIONS) $(ARGS)
 

@@ -280,7 +280,8 @@ class PartitionLog(LogOffsets):
                 self._check_rare(batch, header, now_ms, guard, work)
         elif not check_crc(batch, 0, size):
             raise CorruptBatch("batch checksum is wrong")
-        if size > config.segment_bytes:
+        if size > config.segment_bytes and origin is not _COORDINATOR:
+            # A coordinator's batch has a segment of its own: a limit that was lowered must not stop what is promised.
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"batch of {size} bytes in segments of {config.segment_bytes}",
@@ -311,10 +312,9 @@ class PartitionLog(LogOffsets):
         segments = self.segment_list
         active = segments.active
         position = active.size
-        if (
-            position + size > config.segment_bytes
-            or last_offset - active.base_offset > RELATIVE_OFFSET_MAX
-            or (position and segments.must_roll(config, max_timestamp, now_ms))
+        if last_offset - active.base_offset > RELATIVE_OFFSET_MAX or (
+            position
+            and (position + size > config.segment_bytes or segments.must_roll(config, max_timestamp, now_ms))
         ):
             self.roll(now_ms)
             active = segments.active

@@ -168,6 +168,25 @@ class TransactionShard(Shard[TransactionsState]):
         return {**self.machine.statistics(), **super().statistics(), "open": open_count}
 
 
+class _Again:
+    """A reply to a check that has a limit."""
+
+    __slots__ = ("_go_on",)
+
+    def __init__(self, go_on: Callable[[], None]) -> None:
+        self._go_on = go_on
+
+    def complete(self, response: Any) -> None:
+        """True: some are left. An error code: the next check is soon enough."""
+        if response is True:
+            self._go_on()
+
+
+def _append_bytes_max(partition: Partition) -> int:
+    config = partition.log.config
+    return min(config.max_message_bytes, config.segment_bytes)
+
+
 class TransactionCoordinator(Shards[TransactionShard]):
     """All shards of a broker, their markers, and the way to other brokers' coordinators."""
 
@@ -194,7 +213,13 @@ class TransactionCoordinator(Shards[TransactionShard]):
         if self._timeouts is None:
             self._set_timeouts()
             self._set_expiry()
-        machine = TransactionMachine(self.settings, self.producer_ids.take, self._record_version, self.counts)
+        machine = TransactionMachine(
+            self.settings,
+            self.producer_ids.take,
+            self._record_version,
+            self.counts,
+            partial(_append_bytes_max, partition),
+        )
         return TransactionShard(self._host, partition, failed, machine, self.markers)
 
     def refusal(self, ask: Ask, code: ErrorCode) -> Any:
@@ -221,13 +246,23 @@ class TransactionCoordinator(Shards[TransactionShard]):
         self._tell_all(ExpireIds)
 
     def _tell_all(self, request: Callable[[], Any]) -> None:
-        for index, shard in sorted(self.shards.items()):
-            if not shard.is_loading:
-                try:
-                    shard.submit(Ask(request(), 0, None, self._broker.clock.wall_ms()))
-                except Exception:
-                    # One shard's bug must not cost the others their turn.
-                    self._broker.log.exception("transactions.check_failed", partition=index)
+        for _, shard in sorted(self.shards.items()):
+            self._check(shard, request)
+
+    def _check(self, shard: TransactionShard, request: Callable[[], Any]) -> None:
+        """Have a shard look at its transactions, and again while it says that some are left."""
+        if shard.is_loading or shard.is_stopped:
+            return
+        try:
+            again = _Again(partial(self._check_later, shard, request))
+            shard.submit(Ask(request(), 0, again, self._broker.clock.wall_ms()))
+        except Exception:
+            # One shard's bug must not cost the others their turn.
+            self._broker.log.exception("transactions.check_failed", partition=shard.partition.log.partition)
+
+    def _check_later(self, shard: TransactionShard, request: Callable[[], Any]) -> None:
+        """Clients have a turn in between."""
+        self._broker.timers.at(self._broker.clock.monotonic(), partial(self._check, shard, request))
 
     def stop(self) -> None:
         super().stop()

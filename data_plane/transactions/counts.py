@@ -18,3 +18,5 @@ class TransactionCounts:
     """Answers to producers that are fenced, or were replaced."""
     refused_ids: int = 0
     """Times that a new transactional id found its coordinator full."""
+    refused_partitions: int = 0
+    """Requests for partitions that would have made a transaction, or its coordinator, too large."""

@@ -34,6 +34,10 @@ A partition may know a higher epoch of a producer id than the coordinator, from 
 transaction has ended, its epochs count as used up (`EPOCH_MAX - 1`). So its producer is fenced, and the next one that
 begins has a new id.
 
+A transaction's state is one record, with all its partitions. As in Kafka, a batch beyond the topic's `max.message.bytes` or
+`segment.bytes` is refused with UNKNOWN_SERVER_ERROR. That is asked where a transaction grows, for the largest record of its
+life. Its end is never refused: the log takes it even where these limits have been lowered meanwhile.
+
 A producer whose transaction the coordinator has aborted goes on with InitProducerId, by its own id and epoch (KIP-360). It
 gets the epoch of that abort. A new producer takes the next one, and the old one is fenced.
 """
@@ -49,6 +53,17 @@ import attrs
 from data_plane.coordination.asking import Answers, Ask, Deadlines, Reply, TimePasses
 from data_plane.coordination.records import CoordinatorRecord, TransactionEnd
 from data_plane.transactions.counts import TransactionCounts
+from data_plane.transactions.endings import (
+    EPOCHS_GROW_SINCE,
+    after_end,
+    completed,
+    decided,
+    expected_producer,
+    fenced,
+    is_late,
+    may_end,
+    outcome_of,
+)
 from data_plane.transactions.requests import (
     AbortTimedOut,
     AddPartitions,
@@ -71,20 +86,24 @@ from data_plane.transactions.state import (
     Transaction,
     TransactionsState,
     TransactionStatus,
+    record_bytes_max,
     record_of,
     tombstone_of,
+    weight_of,
 )
 from data_plane.transactions.transactions_topic import TransactionSettings
 from metadata_quorum.state_machine import Decision, DecisionContext
 from wire.errors import ErrorCode
 
+APPEND_BYTES_MAX = 1_048_588
+"""Kafka's default of `max.message.bytes`."""
 HELD_MS_MAX = 500
 HELD_MAX = 16
 """Requests of one transactional id that wait for its markers."""
-EPOCHS_GROW_SINCE = 2
-"""The client version (`transaction.version`) from which on each transaction has its own epoch."""
-EXPIRED_MAX = 1_000
-"""Transactional ids that one decision forgets."""
+CHECKED_MAX = 1_000
+"""Transactional ids that one decision forgets, or whose transactions it aborts. The next decision goes on."""
+CHECKED_BYTES_MAX = 1 << 20
+"""Bytes of records in which one decision aborts transactions, unless the first one has more."""
 
 Changed = tuple[Transaction, ...]
 """The transactions of a decision whose markers are to be written."""
@@ -138,9 +157,11 @@ class TransactionMachine:
         take_producer_id: Callable[[], int | None],
         record_version: Callable[[], int],
         counts: TransactionCounts,
+        append_bytes_max: Callable[[], int] = lambda: APPEND_BYTES_MAX,
     ) -> None:
         """`take_producer_id` gives a new producer id, None while there is none at hand. `record_version` is the version of
-        new records, by the cluster's `transaction.version`. `counts` are those of all shards."""
+        new records, by the cluster's `transaction.version`. `counts` are those of all shards. `append_bytes_max` is the
+        size of the largest batch that the topic's configuration allows."""
         self._settings = settings
         self._take_producer_id = take_producer_id
         self._record_version = record_version
@@ -148,6 +169,7 @@ class TransactionMachine:
         self._held: dict[str, list[Ask]] = {}
         """Requests that wait for markers, by transactional id."""
         self._counts = counts
+        self._append_bytes_max = append_bytes_max
         self._deciders: dict[type, Callable[[Turn, Ask], None]] = {
             InitProducer: self._init,
             AddPartitions: self._add,
@@ -201,9 +223,11 @@ class TransactionMachine:
         transaction: Transaction | None = turn.state.transactions.get(request.transactional_id)
         timeout_ms = TIMELESS if request.two_phase else request.timeout_ms
         if transaction is None:
-            if len(turn.state.transactions) >= self._settings.ids_per_partition_max:
+            if turn.state.weight >= self._settings.ids_per_partition_max:
                 self._counts.refused_ids += 1
                 return turn.answer(ask.reply, Producer(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            if record_bytes_max(Transaction(request.transactional_id, 0, 0, 0)) > self._append_bytes_max():
+                return turn.answer(ask.reply, Producer(ErrorCode.UNKNOWN_SERVER_ERROR))
             producer_id = self._take_producer_id()
             if producer_id is None:
                 return turn.answer(ask.reply, Producer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
@@ -216,7 +240,7 @@ class TransactionMachine:
         if transaction.status is TransactionStatus.ONGOING:
             if request.keep_prepared:
                 return self._resume(turn, ask, transaction)
-            self._write(turn, _fenced(transaction, turn.wall_ms))
+            self._write(turn, fenced(transaction, turn.wall_ms))
             return self._hold(turn, ask)
         begun = self._begun(transaction, request)
         if isinstance(begun, ErrorCode):
@@ -268,7 +292,7 @@ class TransactionMachine:
         The new producer has an epoch of its own, by which the one before it is fenced. The transaction keeps its epoch
         until it ends.
         """
-        producer_id, epoch = _expected(transaction)
+        producer_id, epoch = expected_producer(transaction)
         if epoch >= EPOCH_MAX - 1:
             fresh = self._take_producer_id()
             if fresh is None:
@@ -311,8 +335,24 @@ class TransactionMachine:
                 last_update_ms=turn.wall_ms,
                 client_version=request.client_version,
             )
+            code = self._may_grow(turn.state, transaction, added)
+            if code:
+                self._counts.refused_partitions += 1
+                return turn.answer(ask.reply, code)
             self._write(turn, added)
         turn.answer(ask.reply, ErrorCode.NONE)
+
+    def _may_grow(self, state: TransactionsState, before: Transaction, after: Transaction) -> ErrorCode:
+        """The error for partitions that make a transaction too large for its record, or its coordinator too full.
+
+        Only growth is refused: what is accepted can be ended, however little room is left.
+        """
+        if record_bytes_max(after) > self._append_bytes_max():
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        is_full = state.weight > self._settings.ids_per_partition_max
+        if is_full and weight_of(after) > weight_of(before):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE
 
     def _verify(self, turn: Turn, ask: Ask) -> None:
         request: VerifyPartitions = ask.request
@@ -334,10 +374,10 @@ class TransactionMachine:
         transaction: Transaction | None = turn.state.transactions.get(request.transactional_id)
         if transaction is None:
             return turn.answer(ask.reply, Producer(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
-        code = _may_end(transaction, request)
+        code = may_end(transaction, request)
         if code:
             return turn.answer(ask.reply, Producer(code))
-        outcome = _outcome(transaction, request)
+        outcome = outcome_of(transaction, request)
         if outcome is ErrorCode.NONE:
             return turn.answer(
                 ask.reply, Producer(outcome, transaction.producer_id, transaction.producer_epoch)
@@ -351,9 +391,9 @@ class TransactionMachine:
             if taken is None:
                 return turn.answer(ask.reply, Producer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             next_id = taken
-        ending = _ending(transaction, outcome, request.client_version, next_id, turn.wall_ms)
+        ending = decided(transaction, outcome, request.client_version, next_id, turn.wall_ms)
         self._write(turn, ending)
-        turn.answer(ask.reply, Producer(ErrorCode.NONE, *_after(ending)))
+        turn.answer(ask.reply, Producer(ErrorCode.NONE, *after_end(ending)))
 
     def _markers_written(self, turn: Turn, ask: Ask) -> None:
         request: MarkersWritten = ask.request
@@ -369,10 +409,10 @@ class TransactionMachine:
             self._counts.committed += 1
         else:
             self._counts.aborted += 1
-        completed = _completed(transaction, turn.wall_ms)
-        if request.is_spent and completed.producer_id == transaction.producer_id:
-            completed = attrs.evolve(completed, producer_epoch=EPOCH_MAX - 1)
-        self._write(turn, completed)
+        after = completed(transaction, turn.wall_ms)
+        if request.is_spent and after.producer_id == transaction.producer_id:
+            after = attrs.evolve(after, producer_epoch=EPOCH_MAX - 1)
+        self._write(turn, after)
         for held in self._held.pop(request.transactional_id, ()):
             self._deciders[type(held.request)](turn, held)
 
@@ -380,11 +420,18 @@ class TransactionMachine:
         late = [
             transactional_id
             for transactional_id, start_ms in turn.state.open.items()
-            if _is_late(turn.state.transactions[transactional_id], start_ms, turn.wall_ms)
+            if is_late(turn.state.transactions[transactional_id], start_ms, turn.wall_ms)
         ]
-        for transactional_id in sorted(late):
+        size = done = 0
+        for transactional_id in sorted(late)[:CHECKED_MAX]:
+            transaction = turn.state.transactions[transactional_id]
+            size += record_bytes_max(transaction)
+            if done and size > CHECKED_BYTES_MAX:
+                break
+            done += 1
             self._counts.timed_out += 1
-            self._write(turn, _fenced(turn.state.transactions[transactional_id], turn.wall_ms))
+            self._write(turn, fenced(transaction, turn.wall_ms))
+        turn.answer(ask.reply, done < len(late))
 
     def _expire(self, turn: Turn, ask: Ask) -> None:
         before_ms = turn.wall_ms - self._settings.id_expiration_ms
@@ -394,8 +441,9 @@ class TransactionMachine:
             if each.last_update_ms <= before_ms
             and (each.status is TransactionStatus.EMPTY or each.status.is_complete)
         ]
-        for transactional_id in sorted(expired)[:EXPIRED_MAX]:
+        for transactional_id in sorted(expired)[:CHECKED_MAX]:
             turn.write(tombstone_of(transactional_id))
+        turn.answer(ask.reply, len(expired) > CHECKED_MAX)
 
     # -- requests that wait for markers ---------------------------------------------------------------------------
 
@@ -454,13 +502,6 @@ def _is_known(transaction: Transaction, request: InitProducer) -> bool:
     )
 
 
-def _expected(transaction: Transaction) -> tuple[int, int]:
-    """The producer id and epoch that requests must have: after a resumption those of the producer that has resumed."""
-    if transaction.next_producer_epoch >= 0 and not transaction.status.is_ending:
-        return transaction.next_producer_id, transaction.next_producer_epoch
-    return transaction.producer_id, transaction.producer_epoch
-
-
 def _find(
     state: TransactionsState, request: AddPartitions | VerifyPartitions
 ) -> tuple[Transaction | None, ErrorCode]:
@@ -470,7 +511,7 @@ def _find(
     transaction: Transaction | None = state.transactions.get(request.transactional_id)
     if transaction is None:
         return None, ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    producer_id, epoch = _expected(transaction)
+    producer_id, epoch = expected_producer(transaction)
     if request.producer_id != producer_id:
         return transaction, ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if request.producer_epoch != epoch:
@@ -479,120 +520,3 @@ def _find(
         # Whoever has resumed a prepared transaction may only end it.
         return transaction, ErrorCode.INVALID_TXN_STATE
     return transaction, ErrorCode.NONE
-
-
-def _may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
-    """The error for a producer that is not the transaction's, or that asks while markers are on their way."""
-    if transaction.status.is_ending and request.client_version >= EPOCHS_GROW_SINCE:
-        return ErrorCode.CONCURRENT_TRANSACTIONS
-    producer_id, epoch = _expected(transaction)
-    if request.producer_id != producer_id and not _repeats_overflow(transaction, request):
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if request.client_version < EPOCHS_GROW_SINCE:
-        is_valid = request.producer_epoch == epoch
-    elif transaction.status.is_complete:
-        is_valid = request.producer_epoch == epoch or _is_retry(transaction, request)
-    else:
-        is_valid = request.producer_epoch == epoch
-    return ErrorCode.NONE if is_valid else ErrorCode.PRODUCER_FENCED
-
-
-def _repeats_overflow(transaction: Transaction, request: EndTransaction) -> bool:
-    """True for a repeated EndTxn after which the producer id has changed, since its epochs were used up."""
-    return (
-        request.producer_id == transaction.previous_producer_id
-        and request.producer_epoch == EPOCH_MAX - 1
-        and transaction.producer_epoch == 0
-    )
-
-
-def _is_retry(transaction: Transaction, request: EndTransaction) -> bool:
-    return transaction.producer_epoch == request.producer_epoch + 1 or _repeats_overflow(transaction, request)
-
-
-def _outcome(transaction: Transaction, request: EndTransaction) -> TransactionStatus | ErrorCode:
-    """The next state, or the answer that changes nothing."""
-    status, is_commit = transaction.status, request.is_commit
-    grows = request.client_version >= EPOCHS_GROW_SINCE
-    if status is TransactionStatus.ONGOING:
-        return TransactionStatus.PREPARE_COMMIT if is_commit else TransactionStatus.PREPARE_ABORT
-    if status.is_ending:
-        return ErrorCode.CONCURRENT_TRANSACTIONS
-    if status.is_complete:
-        is_same = is_commit == (status is TransactionStatus.COMPLETE_COMMIT)
-        if is_same and (not grows or _is_retry(transaction, request)):
-            return ErrorCode.NONE
-        if is_commit or not grows or _is_retry(transaction, request):
-            return ErrorCode.INVALID_TXN_STATE
-        return TransactionStatus.PREPARE_ABORT
-    return ErrorCode.INVALID_TXN_STATE if is_commit or not grows else TransactionStatus.PREPARE_ABORT
-
-
-def _ending(
-    transaction: Transaction, status: TransactionStatus, client_version: int, next_id: int, wall_ms: int
-) -> Transaction:
-    """The transaction with its outcome decided. Its markers have the epoch of this state."""
-    epoch, last_epoch = transaction.producer_epoch, transaction.last_producer_epoch
-    next_epoch = transaction.next_producer_epoch
-    if client_version >= EPOCHS_GROW_SINCE:
-        epoch, last_epoch = epoch + 1, epoch
-        if next_epoch >= 0:
-            last_epoch, next_epoch = next_epoch, next_epoch + 1
-    is_open = transaction.status is TransactionStatus.ONGOING
-    return attrs.evolve(
-        transaction,
-        status=status,
-        producer_epoch=epoch,
-        last_producer_epoch=last_epoch,
-        next_producer_id=transaction.next_producer_id if next_id < 0 else next_id,
-        next_producer_epoch=next_epoch,
-        partitions=transaction.partitions if is_open else frozenset(),
-        start_ms=transaction.start_ms if is_open else wall_ms,
-        last_update_ms=wall_ms,
-        client_version=client_version,
-    )
-
-
-def _fenced(transaction: Transaction, wall_ms: int) -> Transaction:
-    """The open transaction aborted by the coordinator, with an epoch that its producer does not have."""
-    epoch = transaction.producer_epoch
-    assert epoch < EPOCH_MAX, "the last epoch is kept for fencing"
-    next_epoch = transaction.next_producer_epoch
-    return attrs.evolve(
-        transaction,
-        status=TransactionStatus.PREPARE_ABORT,
-        producer_epoch=epoch + 1,
-        last_producer_epoch=epoch,
-        next_producer_epoch=next_epoch if next_epoch < 0 else next_epoch + 1,
-        last_update_ms=wall_ms,
-    )
-
-
-def _after(ending: Transaction) -> tuple[int, int]:
-    """The producer id and epoch after the end of this transaction."""
-    if ending.next_producer_epoch >= 0:
-        return ending.next_producer_id, ending.next_producer_epoch
-    if ending.client_version >= EPOCHS_GROW_SINCE and ending.next_producer_id >= 0:
-        return ending.next_producer_id, 0
-    return ending.producer_id, ending.producer_epoch
-
-
-def _completed(transaction: Transaction, wall_ms: int) -> Transaction:
-    is_commit = transaction.status is TransactionStatus.PREPARE_COMMIT
-    producer_id, epoch = _after(transaction)
-    is_new_id = producer_id != transaction.producer_id
-    return attrs.evolve(
-        transaction,
-        status=TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        previous_producer_id=transaction.producer_id if is_new_id else transaction.previous_producer_id,
-        next_producer_id=NO_PRODUCER_ID,
-        next_producer_epoch=NO_PRODUCER_EPOCH,
-        partitions=frozenset(),
-        last_update_ms=wall_ms,
-    )
-
-
-def _is_late(transaction: Transaction, start_ms: int, wall_ms: int) -> bool:
-    return not transaction.is_timeless and start_ms + transaction.timeout_ms < wall_ms

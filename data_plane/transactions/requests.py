@@ -94,12 +94,13 @@ class MarkersWritten:
 
 @attrs.frozen
 class AbortTimedOut:
-    """Abort the transactions that have taken longer than their producers allow. Not answered."""
+    """Abort transactions that have taken longer than their producers allow. Answered by True if some are left, or by an
+    error code."""
 
 
 @attrs.frozen
 class ExpireIds:
-    """Forget transactional ids that nobody has used for long. Not answered."""
+    """Forget transactional ids that nobody has used for long. Answered as `AbortTimedOut`."""
 
 
 @attrs.frozen

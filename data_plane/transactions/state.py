@@ -21,8 +21,17 @@ EPOCH_MAX = (1 << 15) - 1
 NO_TIME = -1
 FLEXIBLE_SINCE = 1
 """The first version of records that tells what transaction version 2 needs."""
+CHARACTERS_PER_WEIGHT = 256
+PARTITIONS_PER_WEIGHT = 8
+"""The characters of a transactional id, and the partitions of its transaction, that take about 1 KiB of memory."""
 SHOWN_BYTES = 64
 """The number of bytes of an unreadable key that a log line shows."""
+
+_FIXED_BYTES_MAX = 61 + 36 + 4 + 70
+"""The header of a batch, the frame of a record, its key without the id, its value without partitions."""
+_TOPIC_BYTES_MAX = 2 + 5 + 1
+"""Lengths and tagged fields of a topic in either version of records."""
+_PARTITION_BYTES = 4
 
 TopicPartitionPair: TypeAlias = tuple[str, int]
 """Topic and partition: plain tuples, since one transaction may have many thousands."""
@@ -97,6 +106,8 @@ class TransactionsState:
     transactions: LayeredMap[str, Transaction] = attrs.field(factory=LayeredMap)
     open: LayeredMap[str, int] = attrs.field(factory=LayeredMap)
     """When the ongoing transactions began, by transactional id."""
+    weight: int = 0
+    """What all of them cost together, in ids of ordinary size (`weight_of`)."""
 
     def replay(self, records: Sequence[CoordinatorRecord | TransactionEnd]) -> TransactionsState:
         """The state after `records`, which are one decision."""
@@ -105,14 +116,25 @@ class TransactionsState:
             assert isinstance(record, TransactionRecord), "a foreign record stands in the log"
             changes[record.transactional_id] = record.transaction
         is_open: dict[str, int | None] = {}
+        weight = self.weight
         for transactional_id, transaction in changes.items():
+            before = self.transactions.get(transactional_id)
+            weight += weight_of(transaction) - weight_of(before)
             if transaction is not None and transaction.status is TransactionStatus.ONGOING:
                 is_open[transactional_id] = transaction.start_ms
             elif transactional_id in self.open:
                 is_open[transactional_id] = None
         return TransactionsState(
-            self.transactions.changed(changes), self.open.changed(is_open) if is_open else self.open
+            self.transactions.changed(changes), self.open.changed(is_open) if is_open else self.open, weight
         )
+
+
+def weight_of(transaction: Transaction | None) -> int:
+    """The memory of a transactional id, in ids of ordinary size: each of them has about 1 KiB."""
+    if transaction is None:
+        return 0
+    names = len(transaction.transactional_id) // CHARACTERS_PER_WEIGHT
+    return 1 + names + len(transaction.partitions) // PARTITIONS_PER_WEIGHT
 
 
 @attrs.frozen
@@ -140,6 +162,20 @@ def record_of(transaction: Transaction, value_version: int) -> TransactionRecord
 
 def tombstone_of(transactional_id: str) -> TransactionRecord:
     return TransactionRecord(TransactionLogKey(transactional_id), None, transactional_id=transactional_id)
+
+
+def record_bytes_max(transaction: Transaction) -> int:
+    """The most bytes that any record of this transaction takes as a batch, until the partitions have their markers.
+
+    Later states have the same partitions, and may have all tagged fields. The version of records may change, too.
+    """
+    topics = {topic for topic, _ in transaction.partitions}
+    return (
+        _FIXED_BYTES_MAX
+        + len(transaction.transactional_id.encode())
+        + sum(len(topic.encode()) + _TOPIC_BYTES_MAX for topic in topics)
+        + _PARTITION_BYTES * len(transaction.partitions)
+    )
 
 
 def _value(transaction: Transaction, version: int) -> TransactionLogValue:
@@ -198,6 +234,7 @@ def state_of(latest: Latest, skipped: list[str]) -> TransactionsState:
     """
     transactions: dict[str, Transaction] = {}
     is_open: dict[str, int] = {}
+    weight = 0
     for raw_key, raw_value in latest.values.items():
         if raw_value is None:
             continue
@@ -214,6 +251,7 @@ def state_of(latest: Latest, skipped: list[str]) -> TransactionsState:
             skipped.append(f"{error}, key {raw_key[:SHOWN_BYTES].hex()}")
             continue
         transactions[key.transactional_id] = transaction
+        weight += weight_of(transaction)
         if transaction.status is TransactionStatus.ONGOING:
             is_open[key.transactional_id] = transaction.start_ms
-    return TransactionsState(LayeredMap(transactions), LayeredMap(is_open))
+    return TransactionsState(LayeredMap(transactions), LayeredMap(is_open), weight)

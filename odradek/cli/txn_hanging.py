@@ -74,7 +74,8 @@ def _find(args: argparse.Namespace) -> int:
     elif search.found or search.refused:
         _print_found(search, now_ms)
     else:
-        span = span_text(args.max_transaction_timeout * 60_000)
+        minutes = args.max_transaction_timeout
+        span = span_text(minutes * 60_000) if minutes else "0 minutes"
         print(
             f"no transaction has been open for longer than {span} without a write "
             f"({counted(search.partition_count, 'partition')} looked at)"

@@ -55,6 +55,13 @@ def test_a_killed_producer_is_found_and_fenced(
     text = run("txn", "describe", name).out
     assert re.search(r"^timeout +10m$", text, re.MULTILINE)
     assert words_of(text)[-1] == [topic, "0"]
+    partly = run("txn", "describe", "no-such-id", name, "nor-this")
+    assert (partly.code, words_of(partly.out)[0]) == (1, ["transactional", "id", name])
+    assert len(partly.out.splitlines()) == len(text.splitlines())
+    assert partly.err.splitlines() == [
+        f"odradek: transactional id {each} does not exist (TRANSACTIONAL_ID_NOT_FOUND)"
+        for each in ("no-such-id", "nor-this")
+    ]
     (described,) = run("txn", "describe", name, "--json").json()["transactions"]
     assert described["partitions"] == [{"topic": topic, "partition": 0}]
     assert described["age_ms"] < 600_000
@@ -152,11 +159,13 @@ def test_log_dump_decodes_markers_and_coordinators_records(
     )
 
 
-def test_wrong_usage_is_told_in_one_line(run: Run) -> None:
+def test_wrong_usage_is_told_in_one_line(run: Run, topic: str) -> None:
     """A command that cannot be meant says what is missing, or what there is."""
     assert run("txn", "describe", "no-such-id").refusal() == (
         "transactional id no-such-id does not exist (TRANSACTIONAL_ID_NOT_FOUND)"
     )
+    found = run("txn", "find-hanging", "--max-transaction-timeout", "0", "--topic", topic).out
+    assert found.startswith("no transaction has been open for longer than 0 minutes without a write")
     assert "no-such-id does not exist" in run("txn", "abort", "--transactional-id", "no-such-id").refusal()
     assert "'('" in run("txn", "list", "--transactional-id-pattern", "(").refusal()
     assert "there is no broker 77" in run("txn", "find-hanging", "--broker-id", "77").refusal()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from typing import Any
 
 import pytest
 
@@ -223,6 +224,13 @@ def test_bad_bootstrap_addresses(text: str) -> None:
     """The error names the part that is wrong and shows a right one."""
     with pytest.raises(ValueError, match=r"HOST:PORT|brackets"):
         parse_bootstrap(text)
+
+
+@pytest.mark.parametrize("given", [{"bootstrap.servers": "a:1"}, ["a:1"], None])
+def test_a_client_is_given_text(given: Any) -> None:
+    """A mapping, a list and None are refused with what to write instead."""
+    with pytest.raises(TypeError, match=r"Client\('127.0.0.1:9092'\), not "):
+        Client(given)
 
 
 def test_begun_and_finished_later() -> None:

@@ -23,8 +23,9 @@ SIZES_MIB = {"ext4": 48, "xfs": 320}
 class RealDisk:
     """A mounted file system; `path` is its root."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, image: Path) -> None:
         self.path = path
+        self._image = image
         self._ballast = path / "ballast"
 
     def fill(self) -> None:
@@ -61,6 +62,13 @@ class RealDisk:
         """As the kernel does when it meets damage (ext4 alone): writers get EROFS."""
         subprocess.run(["mount", "-o", "remount,abort", self.path], check=True)
 
+    def mount_again(self) -> None:
+        """Unmount, repair and mount it, as an operator does. Nobody may have a file open there."""
+        subprocess.run(["umount", self.path], check=True)
+        # Status 1: the damage is mended.
+        assert subprocess.run(["fsck", "-y", self._image], check=False, capture_output=True).returncode <= 1
+        subprocess.run(["mount", "-o", "loop", self._image, self.path], check=True)
+
 
 @contextmanager
 def real_disk(folder: Path, kind: str) -> Iterator[RealDisk]:
@@ -76,7 +84,7 @@ def real_disk(folder: Path, kind: str) -> Iterator[RealDisk]:
     if subprocess.run(["mount", "-o", "loop", image, mounted], check=False).returncode:
         pytest.skip(f"no loop device with {kind} can be mounted here")
     try:
-        yield RealDisk(mounted)
+        yield RealDisk(mounted, image)
     finally:
         # A frozen one could not be unmounted, and the test may have failed just then.
         subprocess.run(["fsfreeze", "--unfreeze", mounted], check=False, stderr=subprocess.DEVNULL)

@@ -199,6 +199,15 @@ NOT_SEEN = {
     ),
     "Writing and reading": (
         Remark(
+            "A Produce into `__consumer_offsets` or `__transaction_state`",
+            "gets INVALID_TOPIC_EXCEPTION. Kafka takes it from each client that calls itself `__admin_client`.",
+        ),
+        Remark(
+            "A coordinator with as many transactional ids",
+            "as `odradek.transactional.ids.max.per.partition` allows answers a new one with COORDINATOR_NOT_AVAILABLE. A "
+            "transaction that wants 8 partitions or more gets the same. The client asks again. Kafka has no such limit.",
+        ),
+        Remark(
             "Records of a batch",
             "are parsed only where the topic is compacted, bounds old timestamps (`message.timestamp.before.max.ms`) or has "
             "a codec of its own. A batch whose records contradict each other, but whose header, CRC and compression are "

@@ -86,6 +86,15 @@ def test_what_kafka_refuses_is_refused(
     assert refused(new_log(LogConfig(**config)), batch(**fields)) == code
 
 
+def test_a_coordinators_batch_is_taken_whatever_its_size() -> None:
+    """A limit that was lowered does not stop what a coordinator has promised; the batch has a segment of its own."""
+    log = new_log(LogConfig(segment_bytes=200))
+    for size in (300, 10, 300):
+        log.append(memoryview(batch(value=b"x" * size)), Origin.COORDINATOR, 0, NOW_MS)
+    assert [segment.base_offset for segment in log.segments] == [0, 1, 2]
+    assert log.log_end_offset == 3
+
+
 def test_a_transactional_batch_needs_a_verified_transaction() -> None:
     """KIP-890: the one who appends it has asked the transaction's coordinator."""
     data = batch(producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)

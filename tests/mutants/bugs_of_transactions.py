@@ -128,7 +128,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "late-end-of-the-transaction-before",
         "KIP-890, part 2: an EndTxn that was sent again comes late, and ends the next transaction.",
-        "data_plane.transactions.machine:_may_end",
+        "data_plane.transactions.endings:may_end",
         """    else:
         is_valid = request.producer_epoch == epoch
 """,
@@ -198,7 +198,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "older-producer-ends-the-transaction",
         "KIP-98: a producer that another one has replaced is fenced.",
-        "data_plane.transactions.machine:_may_end",
+        "data_plane.transactions.endings:may_end",
         "        is_valid = request.producer_epoch == epoch\n    elif transaction.status.is_complete:",
         "        is_valid = request.producer_epoch <= epoch\n    elif transaction.status.is_complete:",
         "copy",

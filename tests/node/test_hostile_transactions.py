@@ -5,20 +5,37 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
 
+from metadata_quorum.config.config_resources import RESOURCE_TOPIC
+from tests.log.support import batch
 from tests.node.raw_client import RawClient, frame
 from tests.node_process import RunningNode
+from wire.coordinator_partition import coordinator_partition
 from wire.errors import ErrorCode
 from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.describe_transactions import DescribeTransactionsRequest
 from wire.messages.end_txn import EndTxnRequest
 from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.metadata import MetadataRequest
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -36,6 +53,9 @@ MORE_THAN_ANY = 40_001
 """Elements of arrays, of which a frame has fewer (docs/compatibility.md)."""
 MANY = 10_000
 IDS = 2_000
+WIDE = 100
+OFFSETS = MetadataRequestTopic(name="__consumer_offsets")
+INTERNAL = ("__consumer_offsets", "__transaction_state")
 GROWTH_KIB_MAX = 64 * 1024
 NOT_YET = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -120,6 +140,54 @@ def test_offsets_that_fit_into_no_record_batch(hostile: Hostile) -> None:
     assert not hostile.client.request(EndTxnRequest(*hostile.producer, True), 3).error_code
 
 
+def test_a_transaction_too_large_for_its_record(hostile: Hostile) -> None:
+    """As in Kafka, more partitions get UNKNOWN_SERVER_ERROR; what was taken is ended under limits lowered meanwhile."""
+    client = hostile.client
+    more = CreatePartitionsTopic(hostile.topic, WIDE, None)
+    assert not client.request(CreatePartitionsRequest([more], 10_000), 3).results[0].error_code
+
+    def limit(key: str, size: int | None) -> None:
+        change = AlterableConfig(key, 0 if size else 1, str(size) if size else None)
+        resource = AlterConfigsResource(RESOURCE_TOPIC, "__transaction_state", [change])
+        assert not client.request(IncrementalAlterConfigsRequest([resource]), 1).responses[0].error_code
+
+    def grown() -> bool:
+        state = client.request(DescribeTransactionsRequest([hostile.topic]), 0).transaction_states[0]
+        return sum(len(topic.partitions) for topic in state.topics) == WIDE // 2
+
+    deadline = time.monotonic() + SECONDS_MAX
+    while set(hostile.add(list(range(WIDE // 2)))) != {ErrorCode.NONE}:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    try:
+        for key in ("max.message.bytes", "internal.segment.bytes"):
+            limit(key, 300)
+            assert set(hostile.add(list(range(WIDE)))) == {ErrorCode.UNKNOWN_SERVER_ERROR}
+            assert grown()
+            if key == "max.message.bytes":
+                limit(key, None)
+        assert not client.request(EndTxnRequest(*hostile.producer, False), 3).error_code
+        hostile.settled(InitProducerIdRequest(hostile.topic, 60_000), 4)
+    finally:
+        limit("internal.segment.bytes", None)
+
+
+def test_clients_write_no_records_of_coordinators(hostile: Hostile) -> None:
+    """INVALID_TOPIC_EXCEPTION, also for the client id that Kafka trusts; nor does a transaction take such a partition."""
+    told = hostile.client.request(MetadataRequest([MetadataRequestTopic(name=name) for name in INTERNAL]), 12)
+    for topic in told.topics:
+        for version, client_id in product((9, 13), (b"raw", b"__admin_client", b"")):
+            data = [TopicProduceData(topic.name, topic.topic_id, [PartitionProduceData(0, bytes(batch()))])]
+            hostile.client.send(frame(ProduceRequest(None, -1, 5_000, data), version, client_id=client_id))
+            answer = hostile.client.receive(ProduceRequest.API_KEY, version)
+            (refused,) = answer.responses[0].partition_responses
+            assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        topics = [AddPartitionsToTxnTopic(topic.name, [0])]
+        answer = hostile.client.request(AddPartitionsToTxnRequest([], *hostile.producer, topics), 3)
+        (refused,) = answer.results_by_topic_v3_and_below[0].results_by_partition
+        assert refused.partition_error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
 def test_markers_of_producers_that_nobody_knows(hostile: Hostile) -> None:
     """KIP-664: each is written once; those of no producer are refused and leave the others alone."""
     topics = [WritableTxnMarkerTopic(hostile.topic, [0, 0, PARTITIONS])]
@@ -138,6 +206,29 @@ def test_markers_of_producers_that_nobody_knows(hostile: Hostile) -> None:
         (False, 0, ErrorCode.NONE),
         (False, PARTITIONS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     }
+
+
+def test_a_marker_settles_offsets_before_it_is_answered(hostile: Hostile) -> None:
+    """KAFKA-17507: what the transaction committed is there for the very next request, pending for none."""
+    client, group = hostile.client, hostile.topic
+    index = coordinator_partition(
+        group, len(client.request(MetadataRequest([OFFSETS]), 12).topics[0].partitions)
+    )
+    asked = OffsetFetchRequestTopics(name=hostile.topic, partition_indexes=[0])
+    fetched = OffsetFetchRequestGroup(group, topics=[asked])
+    for offset in range(1, 11):
+        begun = hostile.settled(InitProducerIdRequest(group, 60_000), 4)
+        hostile.producer = name, producer_id, epoch = group, begun.producer_id, begun.producer_epoch
+        hostile.settled(AddOffsetsToTxnRequest(*hostile.producer, group), 3)
+        place = TxnOffsetCommitRequestPartition(0, offset, -1, "")
+        topics = [TxnOffsetCommitRequestTopic(hostile.topic, [place])]
+        commit = TxnOffsetCommitRequest(name, group, producer_id, epoch, topics=topics)
+        assert not client.request(commit, 3).topics[0].partitions[0].error_code
+        marked = [WritableTxnMarkerTopic("__consumer_offsets", [index])]
+        client.request(WriteTxnMarkersRequest([WritableTxnMarker(producer_id, epoch, True, marked, 0)]), 1)
+        answer = client.request(OffsetFetchRequest(groups=[fetched], require_stable=True), 8)
+        told = answer.groups[0].topics[0].partitions[0]
+        assert (told.error_code, told.committed_offset) == (ErrorCode.NONE, offset)
 
 
 def test_a_flood_of_new_transactional_ids(hostile: Hostile) -> None:

@@ -101,7 +101,7 @@ class CommittedLog:
         return state
 
 
-def as_read(state: TransactionsState) -> tuple[dict[str, Transaction], dict[str, int]]:
+def as_read(state: TransactionsState) -> tuple[dict[str, Transaction], dict[str, int], int]:
     """A state as far as its records tell it."""
     return (
         {
@@ -109,6 +109,7 @@ def as_read(state: TransactionsState) -> tuple[dict[str, Transaction], dict[str,
             for name, each in state.transactions.items()
         },
         dict(state.open.items()),
+        state.weight,
     )
 
 

@@ -36,7 +36,7 @@ def register(groups: Groups) -> None:
         "path",
         metavar="PATH",
         type=Path,
-        help="a partition's directory (its segments are printed), or a .log, .index, .timeindex, .snapshot file",
+        help="a partition's directory (its segments are printed), or a .log, .index, .timeindex, .txnindex, .snapshot file",
     )
     dump.add_argument(
         "--records",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -138,17 +139,21 @@ def _list(args: argparse.Namespace) -> int:
 def _describe(args: argparse.Namespace) -> int:
     with connected(args) as client:
         described = client.admin.describe_transactions(args.ids)
-    for each in described:
-        if each.error is not None:
-            raise call_failure(each.error)
+    errors = [each.error for each in described if each.error is not None]
+    found = [each for each in described if each.error is None]
     now_ms = time.time_ns() // 1_000_000
-    if args.json:
-        print_json({"transactions": [_document(each, now_ms) for each in described]})
-        return 0
-    for number, each in enumerate(described):
-        if number:
-            print()
-        _print_description(each, now_ms)
+    if args.json and found:
+        print_json({"transactions": [_document(each, now_ms) for each in found]})
+    elif found:
+        for number, each in enumerate(found):
+            if number:
+                print()
+            _print_description(each, now_ms)
+    if errors:
+        sys.stdout.flush()
+        for error in errors[:-1]:
+            print(f"odradek: {call_failure(error)}", file=sys.stderr)
+        raise call_failure(errors[-1])
     return 0
 
 

@@ -49,7 +49,13 @@ class Client:
         timeout_ms: int = 30000,
         config: ClientConfig | None = None,
     ) -> None:
-        """Opens no connection yet. Raises `ValueError` when `bootstrap` is not a list of addresses."""
+        """Opens no connection yet. Raises `ValueError` for a bad address in `bootstrap`, `TypeError` for anything but
+        text."""
+        if not isinstance(bootstrap, str):
+            raise TypeError(
+                f"Client takes addresses as text, as in Client('127.0.0.1:9092'), not {type(bootstrap).__name__} "
+                "(Producer, Consumer and Admin take a mapping)"
+            )
         if config is None:
             timeout = timeout_ms / 1000
             config = ClientConfig(client_id=client_id, request_timeout=timeout, api_timeout=timeout)

@@ -31,6 +31,11 @@ _COUNTERS = (
         "transactional_ids_refused",
         "New transactional ids refused: their coordinator has too many.",
     ),
+    (
+        "refused_partitions",
+        "transaction_partitions_refused",
+        "Requests for partitions refused: the transaction, or all of its coordinator, would be too large.",
+    ),
 )
 
 

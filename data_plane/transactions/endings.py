@@ -1,0 +1,154 @@
+"""How a transaction ends: who may end it, with which outcome, and what is known of it then. PURE."""
+
+from __future__ import annotations
+
+import attrs
+
+from data_plane.transactions.requests import EndTransaction
+from data_plane.transactions.state import (
+    EPOCH_MAX,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    Transaction,
+    TransactionStatus,
+)
+from wire.errors import ErrorCode
+
+__all__ = [
+    "EPOCHS_GROW_SINCE",
+    "after_end",
+    "completed",
+    "decided",
+    "expected_producer",
+    "fenced",
+    "is_late",
+    "may_end",
+    "outcome_of",
+]
+
+EPOCHS_GROW_SINCE = 2
+"""The client version (`transaction.version`) from which on each transaction has its own epoch."""
+
+
+def expected_producer(transaction: Transaction) -> tuple[int, int]:
+    """The producer id and epoch that requests must have: after a resumption those of the producer that has resumed."""
+    if transaction.next_producer_epoch >= 0 and not transaction.status.is_ending:
+        return transaction.next_producer_id, transaction.next_producer_epoch
+    return transaction.producer_id, transaction.producer_epoch
+
+
+def may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
+    """The error for a producer that is not the transaction's, or that asks while markers are on their way."""
+    if transaction.status.is_ending and request.client_version >= EPOCHS_GROW_SINCE:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    producer_id, epoch = expected_producer(transaction)
+    if request.producer_id != producer_id and not _repeats_overflow(transaction, request):
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if request.client_version < EPOCHS_GROW_SINCE:
+        is_valid = request.producer_epoch == epoch
+    elif transaction.status.is_complete:
+        is_valid = request.producer_epoch == epoch or _is_retry(transaction, request)
+    else:
+        is_valid = request.producer_epoch == epoch
+    return ErrorCode.NONE if is_valid else ErrorCode.PRODUCER_FENCED
+
+
+def _repeats_overflow(transaction: Transaction, request: EndTransaction) -> bool:
+    """True for a repeated EndTxn after which the producer id has changed, since its epochs were used up."""
+    return (
+        request.producer_id == transaction.previous_producer_id
+        and request.producer_epoch == EPOCH_MAX - 1
+        and transaction.producer_epoch == 0
+    )
+
+
+def _is_retry(transaction: Transaction, request: EndTransaction) -> bool:
+    return transaction.producer_epoch == request.producer_epoch + 1 or _repeats_overflow(transaction, request)
+
+
+def outcome_of(transaction: Transaction, request: EndTransaction) -> TransactionStatus | ErrorCode:
+    """The next state, or the answer that changes nothing."""
+    status, is_commit = transaction.status, request.is_commit
+    grows = request.client_version >= EPOCHS_GROW_SINCE
+    if status is TransactionStatus.ONGOING:
+        return TransactionStatus.PREPARE_COMMIT if is_commit else TransactionStatus.PREPARE_ABORT
+    if status.is_ending:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    if status.is_complete:
+        is_same = is_commit == (status is TransactionStatus.COMPLETE_COMMIT)
+        if is_same and (not grows or _is_retry(transaction, request)):
+            return ErrorCode.NONE
+        if is_commit or not grows or _is_retry(transaction, request):
+            return ErrorCode.INVALID_TXN_STATE
+        return TransactionStatus.PREPARE_ABORT
+    return ErrorCode.INVALID_TXN_STATE if is_commit or not grows else TransactionStatus.PREPARE_ABORT
+
+
+def decided(
+    transaction: Transaction, status: TransactionStatus, client_version: int, next_id: int, wall_ms: int
+) -> Transaction:
+    """The transaction with its outcome decided. Its markers have the epoch of this state."""
+    epoch, last_epoch = transaction.producer_epoch, transaction.last_producer_epoch
+    next_epoch = transaction.next_producer_epoch
+    if client_version >= EPOCHS_GROW_SINCE:
+        epoch, last_epoch = epoch + 1, epoch
+        if next_epoch >= 0:
+            last_epoch, next_epoch = next_epoch, next_epoch + 1
+    is_open = transaction.status is TransactionStatus.ONGOING
+    return attrs.evolve(
+        transaction,
+        status=status,
+        producer_epoch=epoch,
+        last_producer_epoch=last_epoch,
+        next_producer_id=transaction.next_producer_id if next_id < 0 else next_id,
+        next_producer_epoch=next_epoch,
+        partitions=transaction.partitions if is_open else frozenset(),
+        start_ms=transaction.start_ms if is_open else wall_ms,
+        last_update_ms=wall_ms,
+        client_version=client_version,
+    )
+
+
+def fenced(transaction: Transaction, wall_ms: int) -> Transaction:
+    """The open transaction aborted by the coordinator, with an epoch that its producer does not have."""
+    epoch = transaction.producer_epoch
+    assert epoch < EPOCH_MAX, "the last epoch is kept for fencing"
+    next_epoch = transaction.next_producer_epoch
+    return attrs.evolve(
+        transaction,
+        status=TransactionStatus.PREPARE_ABORT,
+        producer_epoch=epoch + 1,
+        last_producer_epoch=epoch,
+        next_producer_epoch=next_epoch if next_epoch < 0 else next_epoch + 1,
+        last_update_ms=wall_ms,
+    )
+
+
+def after_end(ending: Transaction) -> tuple[int, int]:
+    """The producer id and epoch after the end of this transaction."""
+    if ending.next_producer_epoch >= 0:
+        return ending.next_producer_id, ending.next_producer_epoch
+    if ending.client_version >= EPOCHS_GROW_SINCE and ending.next_producer_id >= 0:
+        return ending.next_producer_id, 0
+    return ending.producer_id, ending.producer_epoch
+
+
+def completed(transaction: Transaction, wall_ms: int) -> Transaction:
+    is_commit = transaction.status is TransactionStatus.PREPARE_COMMIT
+    producer_id, epoch = after_end(transaction)
+    is_new_id = producer_id != transaction.producer_id
+    return attrs.evolve(
+        transaction,
+        status=TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        previous_producer_id=transaction.producer_id if is_new_id else transaction.previous_producer_id,
+        next_producer_id=NO_PRODUCER_ID,
+        next_producer_epoch=NO_PRODUCER_EPOCH,
+        partitions=frozenset(),
+        last_update_ms=wall_ms,
+    )
+
+
+def is_late(transaction: Transaction, start_ms: int, wall_ms: int) -> bool:
+    return not transaction.is_timeless and start_ms + transaction.timeout_ms < wall_ms
