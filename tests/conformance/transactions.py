@@ -238,18 +238,20 @@ def without_text(response: Any) -> Any:
     return response
 
 
-def in_state(talk: Talk, stem: str, state: str, client: int = V2, topic: str | None = None) -> Producer:
+def in_state(
+    talk: Talk, stem: str, state: str, client: int = V2, topic: str | None = None, short_ms: int = SHORT_MS
+) -> Producer:
     """A producer whose transactional id is in one of `STATES`.
 
     `fenced` and `timed out` are producers whose transaction the coordinator has aborted, with an epoch that they have
-    not heard of.
+    not heard of. The latter time out after `short_ms`, and so do their next transactions.
     """
     name = topic or talk.topic(stem, 2)[0]
     producer = Producer(talk, talk.name(f"id-{stem}"), client, name)
     if state == "unknown":
         return producer
     if state == "timed out":
-        producer.timeout_ms = SHORT_MS
+        producer.timeout_ms = short_ms
     producer.init()
     if state in ("ongoing", "committed", "aborted", "fenced"):
         producer.begin()

@@ -10,7 +10,7 @@ from tests.conformance.members import stable
 from tests.conformance.offsets import commit
 from tests.conformance.prepared import NEIGHBOURS, ask_all, prepared_case
 from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import ABORT, COMMIT, END, STATES, V1, V2, Producer, in_state
+from tests.conformance.transactions import ABORT, COMMIT, END, SHORT_MS, STATES, V1, V2, Producer, in_state
 from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -19,6 +19,10 @@ from wire.messages.txn_offset_commit import (
 )
 
 MEMBERS_SINCE = 3
+IMPLICIT_SINCE = 5
+"""This request begins a transaction (KIP-890)."""
+LONG_ENOUGH_MS = 2_000
+"""It ends before that."""
 SIMPLE: dict[str, Any] = {}
 
 
@@ -33,7 +37,8 @@ def _fetch(talk: Talk, group: str, topic: str) -> None:
 def _in_a_state(talk: Talk, *, state: str, client: int, version: int) -> None:
     """By a stranger, before the group was added, and after that."""
     stem = f"tc-{client}-{version}-{state.replace(' ', '-')}"
-    producer = in_state(talk, stem, state, client)
+    begins_another = client == V2 and version >= IMPLICIT_SINCE
+    producer = in_state(talk, stem, state, client, short_ms=LONG_ENOUGH_MS if begins_another else SHORT_MS)
     group = talk.name(stem)
     for by, other in ((-1, 0), (1, 0), (0, 1), (0, 0)):
         producer.ask(producer.commit_request(group, by=by, other=other), version)
