@@ -17,7 +17,7 @@ PORTS = (0, 500, 1000, 1500)
 
 
 def test_from_no_right_to_some(tmp_path: Path) -> None:
-    """The client may do nothing until it is given a right; the administrator may ask everything; both after a restart."""
+    """The client may do nothing until it is given a right, the administrator everything, also after a restart elsewhere."""
     data, port = tmp_path / "data", base_port(1, PORTS)
     dev = ("dev", "--secure", "--port", str(port), "--data", data)
 
@@ -27,6 +27,13 @@ def test_from_no_right_to_some(tmp_path: Path) -> None:
     with running(*dev) as node:
         assert line(node.stdout).startswith("node=1")
         assert line(node.stdout) == "ready"
+        files = [data / f"{user}.properties" for user in ("admin", "client")]
+        assert line(node.stdout) == f"--command-config takes {files[0]} or {files[1]}"
+        for words, hint in (
+            (("--bootstrap-server", f"127.0.0.1:{port}"), "if it is a listener with TLS, the client needs"),
+            (("--command-config", _without_login(files[1])), "if it is a listener with logins, the client needs"),
+        ):
+            assert hint in odradek("topic", "list", *words, "--timeout", "3").refusal()
         secrets = [*data.glob("*.properties"), *(data / "security").iterdir()]
         assert {stat.S_IMODE(each.stat().st_mode) for each in secrets} == {0o600}
         assert by("admin", "topic", "create", "t").code == 0
@@ -35,7 +42,8 @@ def test_from_no_right_to_some(tmp_path: Path) -> None:
         given = by("admin", "acl", "add", "--user", "client", "--operation", "write", "--topic", "t")
         assert given.code == 0, given.err
         assert by("client", "produce", "t", stdin=b"late\n").code == 0
-    with running(*dev) as node:
+    other = base_port(1, PORTS)
+    with running("dev", "--secure", "--port", str(other), "--data", data) as node:
         assert line(node.stdout).startswith("node=1")
         assert line(node.stdout) == "ready"
         assert by("client", "produce", "t", stdin=b"later\n").code == 0
@@ -47,3 +55,12 @@ def test_from_no_right_to_some(tmp_path: Path) -> None:
         assert "t-0 is led again" in events.out
         log = (data / "node-1.log").read_text()
         assert (data / "security" / "client.password").read_text() not in log + events.out
+
+
+def _without_login(path: Path) -> Path:
+    """The same client keys, but with TLS alone."""
+    kept = [each for each in path.read_text().splitlines() if not each.startswith(("sasl.", "security."))]
+    other = path.with_name("tls.properties")
+    other.write_text("\n".join([*kept, "security.protocol=SSL"]))
+    other.chmod(0o600)
+    return other
