@@ -31,7 +31,10 @@ def test_from_no_right_to_some(tmp_path: Path) -> None:
         assert line(node.stdout) == f"--command-config takes {files[0]} or {files[1]}"
         for words, hint in (
             (("--bootstrap-server", f"127.0.0.1:{port}"), "if it is a listener with TLS, the client needs"),
-            (("--command-config", _without_login(files[1])), "if it is a listener with logins, the client needs"),
+            (
+                ("--command-config", _without_login(files[1])),
+                "if it is a listener with logins, the client needs",
+            ),
         ):
             assert hint in odradek("topic", "list", *words, "--timeout", "3").refusal()
         secrets = [*data.glob("*.properties"), *(data / "security").iterdir()]

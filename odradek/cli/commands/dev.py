@@ -400,8 +400,8 @@ def _report_start(node: _Node, as_json: bool) -> None:
 
 
 def _report_client_files(security: DevSecurity, as_json: bool) -> None:
-    files = {user: str(security.client_file(user)) for user in USERS}
-    _report(files, "--command-config takes " + " or ".join(files.values()), as_json)
+    files: dict[str, object] = {user: str(security.client_file(user)) for user in USERS}
+    _report(files, "--command-config takes " + " or ".join(map(str, files.values())), as_json)
 
 
 def _report_death(node: _Node, as_json: bool) -> None:

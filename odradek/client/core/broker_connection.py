@@ -122,7 +122,9 @@ class BrokerConnection:
         """The end of the stream, for people. A listener that wants TLS or a login says so by closing alone."""
         text = f"{self.address_text} closed the connection"
         if self.state is ConnectionState.NEGOTIATING and not self._has_tls:
-            return f"{text} without an answer; if it is a listener with TLS, the client needs security.protocol"
+            return (
+                f"{text} without an answer; if it is a listener with TLS, the client needs security.protocol"
+            )
         if self.state is ConnectionState.READY and not self._has_answered and self._credentials is None:
             return f"{text} at the first request; if it is a listener with logins, the client needs security.protocol"
         return text
