@@ -159,7 +159,7 @@ def _forged(place: Place) -> bool:
 
 @pytest.mark.parametrize("user", [MALLORY, BROKER, ADMIN])
 def test_a_broker_takes_no_envelope(place: Place, user: str) -> None:
-    """Envelopes are for controllers: a broker ends the connection, whoever is logged in (KIP-590)."""
+    """Envelopes are for controllers: a broker ends the connection, also that of a super user (KIP-590)."""
     with place.at_broker(user) as client:
         client.send(frame(_envelope(ADMIN), 0))
         assert client.is_closed_by_node()
@@ -167,7 +167,7 @@ def test_a_broker_takes_no_envelope(place: Place, user: str) -> None:
 
 
 def test_an_envelope_needs_cluster_action(place: Place) -> None:
-    """The name of an administrator inside is worth nothing without CLUSTER_ACTION of who sends it."""
+    """The sender needs CLUSTER_ACTION, also with the name of an administrator inside."""
     with place.at_controller(MALLORY) as client:
         for name in (ADMIN, NODE, MALLORY):
             answer = client.request(_envelope(name), 0)
