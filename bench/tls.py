@@ -277,7 +277,8 @@ class TlsBench:
             print(
                 f"{kind.title}, beside {tried:,.0f} hellos/s of which {done:,.0f} get a signature, "
                 f"{report.NAMES[server.key]}: {_verdict(kept, KEPT_MIN)} of {alone.per_second:,.0f} requests/s; the "
-                f"server used {alone.cpus:.2f} CPUs, then {beside.cpus:.2f}",
+                f"server used {alone.cpus:.2f} CPUs, then {beside.cpus:.2f}; of its CPU-seconds "
+                f"{alone.cpu_us / beside.cpu_us:.2f} are left for them",
                 flush=True,
             )
             self.found[f"flood_{kind.name}_{server.key}"] = {

@@ -54,13 +54,11 @@ class Handshaking:
 class Shaken:
     """Handshakes that were done or failed, and the time they took. One with a recorded hello is done with the answer."""
 
+    begun: int
+    """Some of them are still under way at the end."""
     done: int
     failed: int
     seconds: float
-
-    @property
-    def begun(self) -> int:
-        return self.done + self.failed
 
 
 def open_tls_connection(address: str, context: ssl.SSLContext) -> ssl.SSLSocket:
@@ -159,7 +157,7 @@ class Shaker:
                 self._go_on(key.fileobj)
             for connection in [each for each, at in self._under_way.items() if now - at > TIMEOUT_SECONDS]:
                 self._end(connection, is_done=False)
-        return Shaken(self.done, self.failed, time.monotonic() - began)
+        return Shaken(self.begun, self.done, self.failed, time.monotonic() - began)
 
     def _begin(self, now: float) -> None:
         self.begun += 1
