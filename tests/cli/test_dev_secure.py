@@ -29,14 +29,7 @@ def test_from_no_right_to_some(tmp_path: Path) -> None:
         assert line(node.stdout) == "ready"
         files = [data / f"{user}.properties" for user in ("admin", "client")]
         assert line(node.stdout) == f"--command-config takes {files[0]} or {files[1]}"
-        for words, hint in (
-            (("--bootstrap-server", f"127.0.0.1:{port}"), "if it is a listener with TLS, the client needs"),
-            (
-                ("--command-config", _without_login(files[1])),
-                "if it is a listener with logins, the client needs",
-            ),
-        ):
-            assert hint in odradek("topic", "list", *words, "--timeout", "3").refusal()
+        _check_hints(data, port)
         secrets = [*data.glob("*.properties"), *(data / "security").iterdir()]
         assert {stat.S_IMODE(each.stat().st_mode) for each in secrets} == {0o600}
         assert by("admin", "topic", "create", "t").code == 0
@@ -60,10 +53,38 @@ def test_from_no_right_to_some(tmp_path: Path) -> None:
         assert (data / "security" / "client.password").read_text() not in log + events.out
 
 
-def _without_login(path: Path) -> Path:
-    """The same client keys, but with TLS alone."""
-    kept = [each for each in path.read_text().splitlines() if not each.startswith(("sasl.", "security."))]
-    other = path.with_name("tls.properties")
-    other.write_text("\n".join([*kept, "security.protocol=SSL"]))
+def _check_hints(data: Path, port: int) -> None:
+    """Who comes without what a listener wants is told so: TLS, a login, or a certificate for controllers."""
+    cases = (
+        (("topic", "list", "--bootstrap-server", f"127.0.0.1:{port}"), "if it is a listener with TLS"),
+        (
+            ("topic", "list", "--command-config", _keys_without(data, "client", "tls", "sasl.", "security.")),
+            "if it is a listener with logins",
+        ),
+        (
+            (
+                "cluster",
+                "events",
+                "--command-config",
+                _keys_without(data, "admin", "bare", "odradek.controller.ssl"),
+            ),
+            "this listener lets in who shows a certificate",
+        ),
+    )
+    for words, hint in cases:
+        assert hint in odradek(*words, "--timeout", "3").refusal()
+
+
+def _keys_without(data: Path, user: str, name: str, *prefixes: str) -> Path:
+    """The user's client keys without some, over TLS."""
+    kept = [
+        each
+        for each in (data / f"{user}.properties").read_text().splitlines()
+        if not each.startswith(prefixes)
+    ]
+    if "security." in prefixes:
+        kept.append("security.protocol=SSL")
+    other = data / f"{name}.properties"
+    other.write_text("\n".join(kept))
     other.chmod(0o600)
     return other
