@@ -16,6 +16,7 @@ from odradek.client.core.client_keys import AdminSettings
 from odradek.env.real_tls import open_tls
 from odradek.env.tls_ports import TlsSettings
 from odradek.node.configuration.node_config import OWN_DEFS, NodeConfig
+from tests.docs.log_events import EVENT
 from tests.docs.markdown import ROOT, blocks
 
 PAGES = ("docs/security.md", "docs/acls.md", "docs/logins.md")
@@ -24,6 +25,7 @@ AUTHORIZER_KEYS = dict.fromkeys(("super.users", "allow.everyone.if.no.acl.found"
 PREFIX = re.compile(
     r"^(odradek\.controller\.|listener\.name\.\w+\.((plain|scram-sha-\d+|oauthbearer)\.)?)", re.I
 )
+FILES = ("audit.log",)
 STEPS = "docs/security.md"
 
 
@@ -93,3 +95,20 @@ def test_the_recipe_makes_a_certificate_of_a_node(tmp_path: Path) -> None:
             is_done = one.handshake()
             other.feed(one.take())
     assert is_done
+
+
+def test_every_metric_and_event_that_they_name_is_there() -> None:
+    """docs/metrics.md and docs/logs.md explain what the pages send their readers to, and docs/configuration.md keys of ours."""
+    metrics, logs, keys = (
+        (ROOT / f"docs/{page}.md").read_text() for page in ("metrics", "logs", "configuration")
+    )
+    named = {code for page in PAGES for code in re.findall(r"`([\w.]+)`", (ROOT / page).read_text())}
+    shown = [code for code in named if code.startswith("odradek_")]
+    said = [
+        code for code in named if EVENT.fullmatch(code) and code.startswith(("tls.", "audit.", "secret."))
+    ]
+    own = [code for code in named if code.startswith("odradek.") and code in OWN_DEFS]
+    assert min(len(shown), len(said), len(own)) > 3
+    assert [code for code in shown if code not in metrics] == []
+    assert [code for code in said if code not in FILES and f"`{code}`" not in logs] == []
+    assert [code for code in own if f"`{code}`" not in keys] == []

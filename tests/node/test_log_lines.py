@@ -9,7 +9,7 @@ from odradek.node.logging import make_logger
 
 
 def test_a_line_has_no_control_characters() -> None:
-    """A client id with new lines or codes for a terminal makes no line of its own, and moves no cursor."""
+    """Codes for a terminal and new lines in a client id show as escapes, within its field."""
     out = io.StringIO()
     log = make_logger(RealEnv().clock, out, node=1)
     name = 'evil\nlevel=error event="x"\r\x1b[2J\x9b2J\u202e'
