@@ -37,6 +37,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from bench import report
+from bench.client_producers import BY_TLS
 from bench.footprint import settled_rss_kib
 from bench.kafka_server import KafkaUnavailable, ensure_jars, start_kafka
 from bench.odradek_server import start_odradek
@@ -46,6 +47,7 @@ from bench.small_requests import FETCH_BYTES, KINDS, Drive, Kind
 from bench.supervised import run_client
 from bench.throughput import Contender, Throughput, Workload, temporary_topic
 from bench.tls_handshakes import Handshaking, Shaken, ask_api_versions, flood, open_tls_connection
+from bench.tls_producers import Producing
 
 WORKLOAD = Workload(
     "tls-1k-16k",
@@ -59,7 +61,7 @@ WORKLOAD = Workload(
     consume_cpu_max=1.0,
     consume_rate_min=1.0,
 )
-MEASURES = ("throughput", "whole", "handshakes", "idle", "flood")
+MEASURES = ("throughput", "whole", "clients", "handshakes", "idle", "flood")
 FAST_DELETION = {"log.segment.delete.delay.ms": "0"}
 RECYCLED_BYTES = 1 << 30
 IDLE_KIB_MAX = 40.0
@@ -211,6 +213,31 @@ class TlsBench:
             kind: {key: attrs.asdict(each) for key, each in by_server.items()}
             for kind, by_server in found.items()
         }
+
+    def clients(self) -> None:
+        """What producers of others cost a server, by how they fill records of TLS. They are slower than the servers are,
+        so their rates compare clients.
+        """
+        found: dict[str, dict[str, float]] = {}
+        seconds = 1.5 if self.options.quick else 5.0
+        for client in BY_TLS:
+            costs: dict[str, list[float]] = {}
+            for number in range(self.options.passes + 1):
+                for each in self.servers:
+                    topic = f"by-{client}-{number}"
+                    with temporary_topic(each.process.bootstrap, topic, 1):
+                        task = Producing(client, each.address, str(each.authority), topic, seconds)
+                        figures, cpu_seconds = run_client("bench.tls_producers", task, each.process, None)
+                    if number:  # the first pass warms
+                        sent = figures["records"] * task.value_bytes
+                        costs.setdefault(each.key, []).append(cpu_seconds / sent * 1e9)
+            found[client] = {key: statistics.median(each) for key, each in costs.items()}
+            shown = ", ".join(f"{report.NAMES[key]} {cost:.2f}" for key, cost in found[client].items())
+            print(f"produce by {client}, CPU-s/GB of the server: {shown}", flush=True)
+            if "kafka" in found[client]:
+                ratio = found[client]["odradek"] / found[client]["kafka"]
+                print(f"    CPU {ratio:.2f}x", flush=True)
+        self.found["clients_cpu_seconds_per_gb"] = found
 
     def handshakes(self) -> None:
         """Full handshakes of TLSv1.3, one after the other at each of two connections: how many per CPU-second."""
