@@ -1,7 +1,8 @@
 """Producers side by side: each sends values of one size for some seconds, all acknowledged at the end.
 
 The settings are the same for all: acks=all, idempotence, batches of 16 KiB that linger for 5 ms, no compression. What is
-returned is (records, seconds); `bench.clients` runs each in a process of its own and counts its CPU.
+returned is (records, seconds); `bench.clients` runs each in a process of its own and counts its CPU. With an `authority`
+three of them come by TLS (`bench.tls`).
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
-__all__ = ["PRODUCERS"]
+__all__ = ["BY_TLS", "PRODUCERS"]
+
+BY_TLS = ("odradek", "kafka-python", "aiokafka")
 
 _BATCH_BYTES = 16_384
 _LINGER_MS = 5
@@ -18,10 +22,22 @@ _LOOK = 200
 """The clock is read once in so many records."""
 
 
-def _odradek(bootstrap: str, topic: str, value: bytes, seconds: float) -> tuple[int, float]:
+def _odradek(
+    bootstrap: str, topic: str, value: bytes, seconds: float, authority: str = ""
+) -> tuple[int, float]:
     from odradek import Producer
 
-    with Producer(bootstrap_servers=bootstrap, batch_size=_BATCH_BYTES, linger_ms=_LINGER_MS) as producer:
+    by_tls = {
+        "security_protocol": "SSL",
+        "ssl_truststore_type": "PEM",
+        "ssl_truststore_location": authority,
+    }
+    with Producer(
+        bootstrap_servers=bootstrap,
+        batch_size=_BATCH_BYTES,
+        linger_ms=_LINGER_MS,
+        **(by_tls if authority else {}),
+    ) as producer:
         producer.send(topic, value).result(30)
         count = 0
         start = time.perf_counter()
@@ -36,15 +52,19 @@ def _odradek(bootstrap: str, topic: str, value: bytes, seconds: float) -> tuple[
     return count, elapsed
 
 
-def _kafka_python(bootstrap: str, topic: str, value: bytes, seconds: float) -> tuple[int, float]:
+def _kafka_python(
+    bootstrap: str, topic: str, value: bytes, seconds: float, authority: str = ""
+) -> tuple[int, float]:
     import kafka
 
+    by_tls = {"security_protocol": "SSL", "ssl_cafile": authority}
     producer = kafka.KafkaProducer(
         bootstrap_servers=bootstrap,
         acks="all",
         enable_idempotence=True,
         batch_size=_BATCH_BYTES,
         linger_ms=_LINGER_MS,
+        **(by_tls if authority else {}),
     )
     producer.send(topic, value).get(30)
     count = 0
@@ -61,16 +81,24 @@ def _kafka_python(bootstrap: str, topic: str, value: bytes, seconds: float) -> t
     return count, elapsed
 
 
-def _aiokafka(bootstrap: str, topic: str, value: bytes, seconds: float) -> tuple[int, float]:
+def _aiokafka(
+    bootstrap: str, topic: str, value: bytes, seconds: float, authority: str = ""
+) -> tuple[int, float]:
+    import ssl
+
     import aiokafka
 
     async def run() -> tuple[int, float]:
+        by_tls: dict[str, Any] = {"security_protocol": "SSL"}
+        if authority:
+            by_tls["ssl_context"] = ssl.create_default_context(cafile=authority)
         producer = aiokafka.AIOKafkaProducer(
             bootstrap_servers=bootstrap,
             acks="all",
             enable_idempotence=True,
             max_batch_size=_BATCH_BYTES,
             linger_ms=_LINGER_MS,
+            **(by_tls if authority else {}),
         )
         await producer.start()
         await producer.send_and_wait(topic, value)
@@ -128,7 +156,7 @@ def _confluent_kafka(bootstrap: str, topic: str, value: bytes, seconds: float) -
     return count, elapsed
 
 
-PRODUCERS: dict[str, Callable[[str, str, bytes, float], tuple[int, float]]] = {
+PRODUCERS: dict[str, Callable[..., tuple[int, float]]] = {
     "odradek": _odradek,
     "kafka-python": _kafka_python,
     "aiokafka": _aiokafka,

@@ -1,11 +1,16 @@
 """A client that shakes hands and leaves: as fast as it can, or so many times a second.
 
 `python -m bench.tls_handshakes JSON` for `bench.supervised`. Each handshake is full: no session is resumed.
+
+An attacker pays less than that. With `hellos`, one recorded ClientHello is sent again and again, each time with another
+random. The server answers with its key share, its certificate and its signature, which is nearly all that a handshake
+costs it. The attacker computes nothing, reads the answer, and leaves.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import selectors
 import socket
 import ssl
@@ -28,6 +33,9 @@ from wire.messages.api_versions import ApiVersionsRequest
 CONNECTIONS = 2
 PACED_CONNECTIONS = 4_000
 TIMEOUT_SECONDS = 20.0
+_RANDOM = slice(11, 43)
+"""Behind the headers of record and message, and the version (RFC 8446, section 4.1.2)."""
+_HANDSHAKE = b"\x16"
 
 
 @attrs.frozen
@@ -38,19 +46,19 @@ class Handshaking:
     authority: str
     count: int
     per_second: float = 0.0
+    hellos: bool = False
+    """True: a recorded ClientHello is sent, and nothing that follows the server's answer."""
 
 
 @attrs.frozen
 class Shaken:
-    """Handshakes that were done or failed, and the time they took."""
+    """Handshakes that were done or failed, and the time they took. One with a recorded hello is done with the answer."""
 
+    begun: int
+    """Some of them are still under way at the end."""
     done: int
     failed: int
     seconds: float
-
-    @property
-    def begun(self) -> int:
-        return self.done + self.failed
 
 
 def open_tls_connection(address: str, context: ssl.SSLContext) -> ssl.SSLSocket:
@@ -103,6 +111,16 @@ def flood(task: Handshaking, into: list[Shaken], cpus: Sequence[int] | None) -> 
         into.append(cattrs.structure(json.loads(process.stdout.readline()), Shaken))
 
 
+def recorded_hello() -> bytearray:
+    """The first record of a client: one ClientHello of TLSv1.3, with a key share."""
+    outgoing = ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return bytearray(outgoing.read())
+
+
 class Shaker:
     """Handshakes of one task, many at a time, in one thread."""
 
@@ -117,6 +135,9 @@ class Shaker:
         self._context.verify_mode = ssl.CERT_NONE
         self._selector = selectors.DefaultSelector()
         self._under_way: dict[socket.socket, float] = {}
+        self._greeted: set[socket.socket] = set()
+        """Connections whose hello is on its way."""
+        self._hello = recorded_hello() if task.hellos else None
         self.begun = self.done = self.failed = 0
 
     def run(self) -> Shaken:
@@ -136,7 +157,7 @@ class Shaker:
                 self._go_on(key.fileobj)
             for connection in [each for each, at in self._under_way.items() if now - at > TIMEOUT_SECONDS]:
                 self._end(connection, is_done=False)
-        return Shaken(self.done, self.failed, time.monotonic() - began)
+        return Shaken(self.begun, self.done, self.failed, time.monotonic() - began)
 
     def _begin(self, now: float) -> None:
         self.begun += 1
@@ -147,6 +168,9 @@ class Shaker:
         self._selector.register(plain, selectors.EVENT_WRITE)
 
     def _go_on(self, connection: Any) -> None:
+        if self._hello is not None:
+            self._replay(connection, self._hello)
+            return
         try:
             if not isinstance(connection, ssl.SSLSocket):
                 connection = self._encrypted(connection)
@@ -157,6 +181,23 @@ class Shaker:
             self._end(connection, is_done=False)
         else:
             self._end(connection, is_done=True)
+
+    def _replay(self, connection: socket.socket, hello: bytearray) -> None:
+        """Send the hello, then take what comes: a ServerHello, or an end."""
+        try:
+            if connection in self._greeted:
+                answer = connection.recv(1 << 14)
+                self._greeted.discard(connection)
+                self._end(connection, is_done=answer[:1] == _HANDSHAKE)
+                return
+            hello[_RANDOM] = os.urandom(_RANDOM.stop - _RANDOM.start)
+            connection.send(hello)
+        except OSError:
+            self._greeted.discard(connection)
+            self._end(connection, is_done=False)
+            return
+        self._greeted.add(connection)
+        self._selector.modify(connection, selectors.EVENT_READ)
 
     def _encrypted(self, plain: socket.socket) -> ssl.SSLSocket:
         """The same connection, now that it is one. Raises `OSError` if it is none."""

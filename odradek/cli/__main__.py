@@ -110,7 +110,9 @@ def _run(argv: Sequence[str] | None) -> int:
         return code
     except CliError as error:
         sys.stdout.flush()
-        print(f"odradek: {error}", file=sys.stderr)
+        from odradek.cli.output import plain
+
+        print(f"odradek: {plain(str(error))}", file=sys.stderr)
         return error.exit_code
 
 

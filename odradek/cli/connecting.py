@@ -183,6 +183,11 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
     match error:
         case KafkaError():
             return kafka_failure(error, changes=changes)
+        case BrokerUnavailable() | ConnectionBroken() if "CERTIFICATE_REQUIRED" in str(error):
+            return CliError(
+                f"{error}: this listener lets in who shows a certificate (ssl.keystore.location in the --command-config "
+                "file; for the controllers' listener odradek.controller.ssl.keystore.location)"
+            )
         case BrokerUnavailable():
             return CliError(
                 f"{error}. Is a node running there? (--bootstrap-server or ODRADEK_BOOTSTRAP says where to look)"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.x509 import CertificateBuilder, Name
 
-__all__ = ["CLIENT_LISTENER", "DevSecurity"]
+__all__ = ["CLIENT_LISTENER", "USERS", "DevSecurity"]
 
 CLIENT_LISTENER = "SASL_SSL"
 NODE_NAME = "odradek-node"
@@ -27,6 +27,7 @@ MECHANISM = "SCRAM-SHA-512"
 _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _TOKEN_SECRET = "token.secret"
+_BOOTSTRAP = "bootstrap.servers"
 _YEARS = 10
 
 
@@ -42,9 +43,11 @@ class DevSecurity:
         return (self.directory / "scram.secret").exists()
 
     def make(self, bootstrap: str) -> None:
-        """Write whatever is missing. `bootstrap` is the address of the first node."""
+        """Write whatever is missing. `bootstrap` has the addresses of the nodes, which may be others at each start."""
         if self.exists:
             self._make_token_secret()
+            for user in USERS:
+                self._point_client_keys(user, bootstrap)
             return
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _make_certificates(self._write)
@@ -91,9 +94,23 @@ class DevSecurity:
     def _write(self, name: str, data: bytes) -> None:
         _write_secret(self.directory / name, data)
 
+    def client_file(self, user: str) -> Path:
+        """The file of client keys that a user gives to commands."""
+        return self.data / f"{user}.properties"
+
+    def _point_client_keys(self, user: str, bootstrap: str) -> None:
+        """Set the addresses in a user's file; all else stays as it is. A file that was taken away stays away."""
+        path = self.client_file(user)
+        if not path.exists():
+            return
+        lines = path.read_text().splitlines()
+        new = [f"{_BOOTSTRAP}={bootstrap}" if line.startswith(f"{_BOOTSTRAP}=") else line for line in lines]
+        if new != lines:
+            _write_secret(path, "".join(f"{line}\n" for line in new).encode())
+
     def _write_client_keys(self, user: str, password: str, bootstrap: str) -> None:
         keys = {
-            "bootstrap.servers": bootstrap,
+            _BOOTSTRAP: bootstrap,
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": MECHANISM,
             "sasl.jaas.config": f'{_MODULE} required username="{user}" password="{password}";',
@@ -107,7 +124,7 @@ class DevSecurity:
                 "odradek.controller.ssl.keystore.type": "PEM",
             }
         text = "".join(f"{key}={value}\n" for key, value in keys.items())
-        _write_secret(self.data / f"{user}.properties", text.encode())
+        _write_secret(self.client_file(user), text.encode())
 
 
 def _write_secret(path: Path, data: bytes) -> None:

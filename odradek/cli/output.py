@@ -24,6 +24,7 @@ __all__ = [
     "bytes_text",
     "counted",
     "paint",
+    "plain",
     "print_json",
     "print_table",
     "print_values",
@@ -38,12 +39,33 @@ YELLOW = "33"
 _CELL_LEAST = 8
 _READABLE = 24
 _PROGRESS_SECONDS = 0.25
+_OUR_PAINT = re.compile(f"(\033\\[(?:0|{BOLD}|{RED}|{YELLOW})m)")
 _PAINT = re.compile("\033\\[[0-9;]*m")
+
+
+def plain(text: str) -> str:
+    """The text with escapes in place of characters that do not print, but for our own colours.
+
+    Names of groups, clients and transactions come from strangers. A terminal would obey what is hidden in them.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        part if is_paint or part.isprintable() else "".join(map(_printable, part))
+        for is_paint, part in ((bool(_OUR_PAINT.fullmatch(part)), part) for part in _OUR_PAINT.split(text))
+    )
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]
 
 
 def print_json(document: Any) -> None:
     """One document on one line; keys keep their order."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    if not text.isprintable():
+        text = json.dumps(document, separators=(",", ":"))
+    sys.stdout.write(text + "\n")
 
 
 def print_table(
@@ -220,8 +242,8 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple | list):
-        return ",".join(map(str, value)) or "-"
-    return str(value)
+        return plain(",".join(map(str, value))) or "-"
+    return plain(str(value))
 
 
 class Progress:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import call_failure, connected
 from odradek.cli.failure import USAGE, CliError
-from odradek.cli.output import RED, YELLOW, counted, paint, print_json, print_table, span_text
+from odradek.cli.output import RED, YELLOW, counted, paint, plain, print_json, print_table, span_text
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
 from odradek.cli.times import moment_text
 
@@ -96,10 +96,10 @@ def _print_found(search: HangingSearch, now_ms: int) -> None:
     for each in search.found:
         if (each.topic, each.partition, each.producer.producer_id) in refused:
             continue
-        text = _sentence(each, now_ms)
+        text = plain(_sentence(each, now_ms))
         print(paint(RED if each.prospect.value == "hanging" else YELLOW, text))
     for marker in search.refused:
-        print(paint(RED, _refusal_text(marker)))
+        print(paint(RED, plain(_refusal_text(marker))))
 
 
 def _print_table(found: tuple[OldTransaction, ...]) -> None:

@@ -139,10 +139,27 @@ class RealTlsSession:
             return None
         except ssl.SSLZeroReturnError:
             return 0
-        except ssl.SSLEOFError as error:
-            raise TlsFailed("the stream was cut off: it ended without close_notify") from error
         except (ssl.SSLError, OSError, ValueError) as error:
-            raise TlsFailed(tls_reason(error)) from error
+            raise _failure(error) from error
+
+    def read_records(self, count: int, buffer: memoryview, begin: int) -> tuple[int, TlsFailed | bool]:
+        # For clients that send dozens of small records: a call of ours for each would be a tenth of its cost.
+        read, filled, room = self._tls.read, begin, len(buffer)
+        try:
+            for _ in range(count):
+                size = cast("int", read(room, buffer[filled:]))
+                if not size:
+                    return filled, True
+                filled += size
+                if filled == room:
+                    break
+        except ssl.SSLWantReadError:
+            self._is_hungry = True
+        except ssl.SSLZeroReturnError:
+            return filled, True
+        except (ssl.SSLError, OSError, ValueError) as error:
+            return filled, _failure(error)
+        return filled, False
 
     def write(self, data: Buffer) -> None:
         try:
@@ -161,6 +178,13 @@ class RealTlsSession:
 
     def peer_certificate(self) -> bytes | None:
         return self._tls.getpeercert(binary_form=True)
+
+
+def _failure(error: Exception) -> TlsFailed:
+    """The failure of a read."""
+    if isinstance(error, ssl.SSLEOFError):
+        return TlsFailed("the stream was cut off: it ended without close_notify")
+    return TlsFailed(tls_reason(error))
 
 
 def _server_context(settings: TlsSettings, key: KeyStore) -> ssl.SSLContext:

@@ -78,6 +78,13 @@ class TlsSession(Protocol):
     def read_into(self, buffer: memoryview) -> int | None:
         """Plain bytes; 0 at the end of the stream, None where more must be fed. Raises `TlsFailed`."""
 
+    def read_records(self, count: int, buffer: memoryview, begin: int) -> tuple[int, TlsFailed | bool]:
+        """Put the plain bytes of that many whole records into the buffer from `begin` on: where they end, and the stream.
+
+        A full buffer is an end, and so are records without plain bytes. True: the stream has ended. A failure is
+        returned: it comes behind the bytes.
+        """
+
     def write(self, data: Buffer) -> None:
         """Encrypt plain bytes, for `take`. Raises `TlsFailed`."""
 

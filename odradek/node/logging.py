@@ -24,6 +24,9 @@ class _LineLogger:
         self.lost = 0
 
     def msg(self, line: str) -> None:
+        if not line.isprintable():
+            # Client ids and names come from strangers, and a terminal would obey what is hidden in them.
+            line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
         try:
             self._stream.write(line + "\n")
             self._stream.flush()

@@ -18,7 +18,7 @@ from metadata_quorum.replica.meta_properties import NotALogDirectory
 from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
 from odradek.env.documents import fetch_document
 from odradek.env.ports import DiskError
-from odradek.env.real import RealEnv, raise_descriptor_limit
+from odradek.env.real import RealEnv, keep_memory_out_of_files, raise_descriptor_limit
 from odradek.env.real_tls import open_tls
 from odradek.env.tokens import open_tokens
 from odradek.node.broker_lifecycle import RegistrationRefused
@@ -31,6 +31,7 @@ from odradek.node.run_node import run_node
 from odradek.node.secret_files import open_secrets
 from odradek.node.signals import StopSignals
 
+PLAINTEXT = "PLAINTEXT"
 SWITCH_SECONDS = 0.0005
 """The seconds that a worker in pure Python keeps the interpreter when the event loop wants it.
 
@@ -67,6 +68,8 @@ def serve(config_path: str, *, started: Callable[[Mapping[str, Any]], None] | No
         return 1
     sys.setswitchinterval(SWITCH_SECONDS)
     descriptors_max = raise_descriptor_limit()
+    if any(each.protocol != PLAINTEXT for each in config.security.values()):
+        keep_memory_out_of_files()
     signals = StopSignals(config.node_id)
     status = 0
     try:

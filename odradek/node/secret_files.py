@@ -10,11 +10,14 @@ import stat
 from collections.abc import Iterable, Iterator
 
 from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.configuration.plain_logins import FILE_KEYS
 from wire.secret_fields import is_secret_key
 
 __all__ = ["open_secrets", "readable_by_everybody"]
 
 PRIVATE_KEY_FILE = "private.key.file"
+TOKEN_ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
+FILE_SCHEME = "file://"
 
 
 def open_secrets(config_path: str, config: NodeConfig) -> list[tuple[str, str]]:
@@ -32,6 +35,10 @@ def _secret_files(config_path: str, config: NodeConfig) -> Iterator[tuple[str, s
     for key, value in config.explicit.items():
         if key.endswith(PRIVATE_KEY_FILE) and value:
             yield value, "a private key"
+        elif key.endswith(FILE_KEYS) and value:
+            yield value, "passwords"
+        elif key.endswith(TOKEN_ENDPOINT) and value.startswith(FILE_SCHEME):
+            yield value.removeprefix(FILE_SCHEME), "a token"
 
 
 def readable_by_everybody(files: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 
 from odradek.env.ports import Buffer, Clock, Conn, ConnectionLost, DiskError, File
@@ -24,6 +25,7 @@ RECORD_BYTES = 16 * 1024
 FEED_BYTES = RECORD_BYTES + 512
 """A whole record with its header, or smaller ones. More at a time would stay in OpenSSL's memory of each connection."""
 HEADER_BYTES = 5
+_unpack_size = struct.Struct(">H").unpack_from
 RECEIVE_BYTES = 128 * 1024
 SEND_BYTES = 128 * 1024
 """Plain bytes that are encrypted before they are sent together. A peer that takes nothing holds so much memory."""
@@ -135,9 +137,10 @@ class TlsConn:
             stop, records = at, 0
             if missing:
                 stop, records, missing = at + missing, 1, 0
-            while end - stop >= HEADER_BYTES:
-                after = stop + HEADER_BYTES + (data[stop + 3] << 8 | data[stop + 4])
-                if records and (after > end or after - at > FEED_BYTES):
+            limit = min(end, at + FEED_BYTES)
+            while stop + HEADER_BYTES <= end:
+                after = stop + HEADER_BYTES + _unpack_size(data, stop + 3)[0]
+                if after > limit and records:
                     break
                 stop = after
                 records += 1
@@ -159,24 +162,17 @@ class TlsConn:
 
     def _read_records(self, records: int, buffer: memoryview, filled: int) -> tuple[int, bool]:
         """Take the plain bytes of so many whole records, some of which may have none; as `_take_records`."""
-        room = len(buffer)
-        try:
-            for _ in range(records):
-                count = self._tls.read_into(buffer[filled:])
-                if not count:
-                    self._has_more = self._has_more or count == 0
-                    return filled, count == 0
-                filled += count
-                if filled == room:
-                    # A record that fills the buffer may have more; any other has been taken whole.
-                    self._has_more = True
-                    break
-        except TlsFailed as error:
-            self._end = error
+        filled, end = self._tls.read_records(records, buffer, filled)
+        if filled == len(buffer):
+            # A record that fills the buffer may have more; any other has been taken whole.
+            self._has_more = True
+        if isinstance(end, TlsFailed):
+            self._end = end
             if not filled:
-                raise
-            return filled, True
-        return filled, False
+                raise end
+        elif end:
+            self._has_more = True
+        return filled, end is not False
 
     def _decrypt(self, buffer: memoryview, filled: int) -> tuple[int, bool]:
         """Take all plain bytes that are there: bytes in the buffer, and whether the stream has ended."""

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import json
 
 import pytest
 
 from odradek.cli.failure import CliError
-from odradek.cli.output import bytes_field, bytes_text, print_values, span_text, table, wrapped
+from odradek.cli.output import (
+    RED,
+    bytes_field,
+    bytes_text,
+    plain,
+    print_json,
+    print_values,
+    span_text,
+    table,
+    wrapped,
+)
 from odradek.cli.record_format import json_line, record_of_json, template
 from odradek.cli.times import moment, span
 from odradek.client.consumer.consumer_types import ConsumerRecord
@@ -33,6 +44,26 @@ def test_a_table_without_rows_is_its_header() -> None:
 def test_lists_and_truths_are_words() -> None:
     """Replica lists as Kafka's tools write them."""
     assert table(("ISR", "INTERNAL"), [((1, 2), True), ((), False)]) == "ISR  INTERNAL\n1,2  yes\n-    no\n"
+
+
+def test_names_of_strangers_move_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """A client's id or a group's name with codes for a terminal, a new line or hidden letters shows as escapes."""
+    name = "evil\033]0;title\007\nodradek: all is well\r\x9b2J\u202e\u2028"
+    shown = "evil\\x1b]0;title\\x07\\nodradek: all is well\\r\\x9b2J\\u202e\\u2028"
+    assert table(("GROUP",), [(name,)]) == f"GROUP\n{shown}\n"
+    assert table(("MEMBERS",), [((name, "b"),)]) == f"MEMBERS\n{shown},b\n"
+    print_values([("group", name)])
+    print_json({"group": name})
+    printed, document = capsys.readouterr().out.splitlines()
+    assert printed == f"group  {shown}"
+    assert document.isprintable()
+    assert json.loads(document) == {"group": name}
+
+
+def test_our_own_colours_and_all_letters_stay() -> None:
+    """What prints is printed as it is, and so are the codes that we paint with."""
+    assert plain("Zürich, 東京, é") == "Zürich, 東京, é"
+    assert plain(f"\033[{RED}mgone\033[0m\033[8mhidden") == f"\033[{RED}mgone\033[0m\\x1b[8mhidden"
 
 
 @pytest.mark.parametrize(

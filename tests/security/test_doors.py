@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from bench.odradek_server import start_odradek
+from bench.processes import free_ports
 from data_plane.handlers.doors.broker_doors import AT_CONTROLLER, DOORS
 from metadata_quorum.controller.doors import CONTROLLER_DOORS, OF_NODES
 from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
@@ -20,6 +24,7 @@ from tests.conformance.acls.recording import SEAL, compare, load, seal
 from tests.conformance.servers import SETTINGS as BASE
 from tests.conformance.servers import Place
 from tests.node.raw_client import RawClient
+from tests.security.secured_node import make_certificates
 from tests.security.table import PATH, render, rights
 from wire.api_keys import ApiKey
 from wire.errors import ErrorCode
@@ -152,6 +157,40 @@ def test_every_served_api_has_a_door(judging_node: str) -> None:
 def test_we_judge_like_kafka(judging_node: str) -> None:
     """Every answer to a client without rights, with the least right, and with a wrong one."""
     differences = compare(answers_of(judging_node, "abcdef"))
+    assert not differences, "\n".join(differences[:40])
+
+
+@pytest.mark.attack
+def test_we_judge_alike_on_every_listener_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same questions at listeners of TLS, of TLS with logins, and of controllers with TLS, get the same answers."""
+    make_certificates(tmp_path)
+    (begin,) = free_ports(1)
+    place = Place.of({**BASE, **SETTINGS})
+    listeners, advertised = (
+        place.settings[key].replace("PLAINTEXT://", "CLIENTS://") + f",PLAINTEXT://127.0.0.1:{begin}"
+        for key in ("listeners", "advertised.listeners")
+    )
+    secured = {
+        "listeners": listeners,
+        "advertised.listeners": advertised,
+        "listener.security.protocol.map": "CLIENTS:SSL,SASL:SASL_SSL,CONTROLLER:SSL,PLAINTEXT:PLAINTEXT",
+        "inter.broker.listener.name": "CLIENTS",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(tmp_path / "node.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(tmp_path / "authority.pem"),
+    }
+    context, plainly = ssl.create_default_context(cafile=tmp_path / "authority.pem"), socket.create_connection
+
+    def encrypted(address: tuple[str, int], *rest: Any) -> socket.socket:
+        return context.wrap_socket(plainly(address, *rest), server_hostname="127.0.0.1")
+
+    server = start_odradek(tmp_path / "node", port=begin, settings={**place.settings, **secured})
+    try:
+        monkeypatch.setattr(socket, "create_connection", encrypted)
+        differences = compare(answers_of(f"127.0.0.1:{place.port}", "abcdef"))
+    finally:
+        server.kill()
     assert not differences, "\n".join(differences[:40])
 
 

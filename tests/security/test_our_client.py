@@ -94,7 +94,10 @@ def test_the_async_client(secured: SecuredNode, kind: str, fresh_topic: Callable
 
 def _client(keys: Mapping[str, str], **others: str) -> Client:
     settings = AdminSettings.from_properties({**keys, **others})
-    return Client(keys["bootstrap.servers"], config=settings.client_config(fail_fast=True))
+    return Client(
+        others.get("bootstrap.servers", keys["bootstrap.servers"]),
+        config=settings.client_config(fail_fast=True),
+    )
 
 
 def test_a_wrong_password_is_told_at_once_and_not_shown(secured: SecuredNode) -> None:
@@ -105,6 +108,16 @@ def test_a_wrong_password_is_told_at_once_and_not_shown(secured: SecuredNode) ->
         with pytest.raises(AuthenticationFailed, match="invalid credentials") as caught:
             client.admin.describe_cluster()
         assert "a-wrong-one" not in str(caught.value)
+
+
+def test_a_login_at_a_listener_without_logins_is_told(secured: SecuredNode) -> None:
+    """The text names the key, since Kafka's code alone (ILLEGAL_SASL_STATE) says little."""
+    keys = _keys(secured, "scram")
+    with (
+        _client(keys, **{"bootstrap.servers": secured.plaintext}) as client,
+        pytest.raises(AuthenticationFailed, match=r"takes no logins: set security\.protocol"),
+    ):
+        client.admin.describe_cluster()
 
 
 def test_a_server_of_another_authority_is_refused(secured: SecuredNode, tmp_path: Path) -> None:

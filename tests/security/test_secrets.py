@@ -6,6 +6,7 @@ import base64
 import gc
 import io
 import os
+import re
 import subprocess
 import traceback
 from collections.abc import Iterator
@@ -51,7 +52,7 @@ from wire.secret_fields import is_secret_key
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 NODE, CAROL, ALICE = "planted-node-5512", "planted-carol-5513", "planted-alice-5514"
 BOB, WRONG, KEY, SALT = "planted-bob-5515", "planted-wrong-5516", "planted-key-5517", "planted-salt-5518"
-DYNAMIC = "planted-dynamic-5519"
+DYNAMIC, TOKENS = "planted-dynamic-5519", "planted-tokens-5520"
 PLANTED = "planted-"
 
 
@@ -90,6 +91,7 @@ def node_properties(directory: Path, ports: list[int]) -> dict[str, str]:
         "ssl.truststore.type": "PEM",
         "ssl.truststore.certificates": _in_line(authority.cert_pem.bytes()),
         "odradek.scram.secret": SALT,
+        "delegation.token.secret.key": TOKENS,
         "odradek.metrics.listener": f"127.0.0.1:{metrics}",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS;User:node",
@@ -316,6 +318,65 @@ def test_logs_metrics_audit_and_processes_show_no_secret(planted: Planted) -> No
     planted.check("\n".join(commands), "a command line")
 
 
+def test_a_token_shows_where_it_was_asked_for_alone(planted: Planted) -> None:
+    """The secret of a delegation token is in the file of client keys that `token create` writes, and nowhere else."""
+    alice = write(
+        planted.directory / "alice.properties", client_keys(planted, "SCRAM-SHA-256", "alice", ALICE)
+    )
+    job, place = planted.directory / "job.properties", ("--bootstrap-server", planted.clients)
+    by_alice = (*place, "--command-config", alice)
+    shown = odradek("token", "create", "--to", job, *by_alice)
+    (secret,) = re.findall('password="([^"]+)"', job.read_text())
+    planted.texts += [secret, base64.b64decode(secret).hex(), repr(base64.b64decode(secret))[2:-1]]
+    shown += odradek("topic", "list", *place, "--command-config", job)
+    shown += odradek("token", "list", *by_alice) + odradek("token", "list", "--json", *by_alice)
+    forged = write(planted.directory / "forged.properties", {})
+    forged.write_text(job.read_text().replace(secret, WRONG))
+    shown += odradek("topic", "list", *place, "--command-config", forged, "--timeout", 3)
+    assert "refuses the login" in shown
+    planted.check(shown, "a command about tokens")
+    _sweep(planted, {job: [secret]})
+
+
+def test_the_files_of_a_node_show_no_secret(planted: Planted) -> None:
+    """No byte of a password is in any file that a node writes; the metadata log has what docs/security.md says."""
+    at = ("--bootstrap-server", planted.plaintext)
+    for words in (("add", "dave"), ("password", "dave")):
+        password = write(planted.directory / "dave.password", {})
+        password.write_text(f"{PLANTED}{words[0]}-5521")
+        planted.check(odradek("user", *words, "--password-file", password, *at), "odradek user")
+        password.unlink()
+    planted.check(odradek("user", "list", *at), "odradek user list")
+    _sweep(planted, {})
+
+
+def _sweep(planted: Planted, allowed: dict[Path, list[str]]) -> None:
+    """Look at all bytes of all files below the node's directory.
+
+    Inputs may have what is planted. The metadata log has salted keys, as in Kafka, and passwords of `config set`.
+    """
+    looked_at = 0
+    for path in planted.directory.rglob("*"):
+        if not path.is_file() or path.suffix in (".properties", ".password"):
+            continue
+        data = path.read_bytes()
+        if path.is_relative_to(planted.directory / "data" / "__cluster_metadata-0"):
+            data = data.replace(DYNAMIC.encode(), b"")
+        for text in planted.texts:
+            assert text.encode() not in data, f"{path} has a secret"
+        looked_at += 1
+    assert looked_at > 5
+    for path, texts in allowed.items():
+        assert all(text in path.read_text() for text in texts)
+
+
+def test_a_crash_leaves_no_memory_in_a_file(planted: Planted) -> None:
+    """A node with secured listeners has no core dumps: its memory holds keys and passwords."""
+    limits = Path(f"/proc/{planted.server.process.pid}/limits").read_text()
+    (line,) = [line for line in limits.splitlines() if line.startswith("Max core file size")]
+    assert line.split()[4] == "0"
+
+
 def _is_of(path: Path, planted: Planted) -> bool:
     try:
         return str(planted.directory) in path.read_text()
@@ -463,6 +524,7 @@ def test_a_secret_that_everybody_may_read_is_told(planted: Planted, tmp_path: Pa
     assert len(lines) == 2
     assert f'remedy="chmod o= {private}"' in lines[1]
     assert of_key == (str(private), "a private key")
+    _told_of_password_files(tmp_path, keys)
     password = tmp_path / "password"
     password.write_text(ALICE)
     password.chmod(0o644)
@@ -471,6 +533,22 @@ def test_a_secret_that_everybody_may_read_is_told(planted: Planted, tmp_path: Pa
     )
     assert f"everybody may read {password}" in shown
     planted.check(shown, "storage format")
+
+
+def _told_of_password_files(directory: Path, keys: dict[str, str]) -> None:
+    """Files that keys of our own name have passwords, and are looked at as the others are."""
+    files = {"password.file": CAROL, "plain.users.file": f"carol={CAROL}"}
+    own = {f"listener.name.clients.odradek.sasl.{key}": str(directory / key) for key in files}
+    for key, text in files.items():
+        (directory / key).write_text(text)
+        (directory / key).chmod(0o644)
+    plain = "listener.name.clients.plain.sasl.jaas.config"
+    others = {key: value for key, value in keys.items() if key != plain}
+    path = write(
+        directory / "own.properties", others | own | {"listener.name.clients.odradek.sasl.username": "node"}
+    )
+    told = open_secrets(str(path), NodeConfig.load(str(path)))
+    assert {each for each in told if each[1] == "passwords"} == {(name, "passwords") for name in own.values()}
 
 
 def test_what_dev_writes_is_for_its_owner_alone(tmp_path: Path) -> None:

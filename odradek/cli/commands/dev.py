@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from odradek.cli.dev_security import DevSecurity
+from odradek.cli.dev_security import USERS, DevSecurity
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import print_json
 from odradek.cli.parsing import Groups, add_command, port, positive
@@ -95,7 +95,7 @@ def _dev(args: argparse.Namespace) -> int:
     with _signals() as wakeup, _started(data, count, first_port, security) as nodes:
         for node in nodes:
             _report_start(node, args.json)
-        return _watch(nodes, wakeup, args.json)
+        return _watch(nodes, wakeup, security, args.json)
 
 
 class _Place(NamedTuple):
@@ -226,7 +226,7 @@ def _prepare(data: Path, places: list[_Place], security: DevSecurity | None) -> 
             f"{data} belongs to a cluster that was begun {'without' if security else 'with'} --secure: {advice}"
         )
     if security is not None:
-        security.make(f"127.0.0.1:{places[0].client_port}")
+        security.make(",".join(f"127.0.0.1:{place.client_port}" for place in places))
     if len(formatted) > 1:
         _check_ports(formatted[0])
     for place in places:
@@ -342,7 +342,7 @@ def _signals() -> Iterator[int]:
         os.close(writer)
 
 
-def _watch(nodes: list[_Node], wakeup: int, as_json: bool) -> int:
+def _watch(nodes: list[_Node], wakeup: int, security: DevSecurity | None, as_json: bool) -> int:
     """Say when all nodes serve and when one died; return when a signal asks us to stop."""
     selector = selectors.DefaultSelector()
     selector.register(wakeup, selectors.EVENT_READ)
@@ -363,6 +363,8 @@ def _watch(nodes: list[_Node], wakeup: int, as_json: bool) -> int:
             if not ready and all(node.serving for node in nodes):
                 ready = True
                 _report({"ready": True}, "ready", as_json)
+                if security is not None:
+                    _report_client_files(security, as_json)
             for node in nodes:
                 if node.reported_dead or node.process.poll() is None:
                     continue
@@ -395,6 +397,11 @@ def _report_start(node: _Node, as_json: bool) -> None:
     }
     text = f"node={node.node_id} pid={pid} address={node.address} metrics={node.metrics}"
     _report(document, text, as_json)
+
+
+def _report_client_files(security: DevSecurity, as_json: bool) -> None:
+    files: dict[str, object] = {user: str(security.client_file(user)) for user in USERS}
+    _report(files, "--command-config takes " + " or ".join(map(str, files.values())), as_json)
 
 
 def _report_death(node: _Node, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from odradek.cli.connecting import connected, connected_to_controller, present_quorum
 from odradek.cli.failure import CliError
 from odradek.cli.moves.plans import topic_partitions
-from odradek.cli.output import RED, YELLOW, paint, print_json
+from odradek.cli.output import RED, YELLOW, paint, plain, print_json
 from odradek.cli.parsing import add_command, add_connection_options, natural, positive
 from odradek.cli.times import TIME_HELP, moment
 
@@ -233,7 +233,7 @@ def _print(args: argparse.Namespace, events: list[Event], authors: EventAuthors 
         line = f"{subject} {told}"
         line = paint(_COLOURS[first.kind], line) if first.kind in _COLOURS else line
         author = None if authors is None else authors.author(first)
-        print(f"{_clock(first.time_ms)}  {line}" + ("" if author is None else f" [{author}]"))
+        print(plain(f"{_clock(first.time_ms)}  {line}" + ("" if author is None else f" [{author}]")))
 
 
 def _sentences(events: Iterable[Event], authors: EventAuthors | None = None) -> list[list[Event]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from odradek.cli.clean_status import register_clean_status
 from odradek.cli.coordinator_records import decoded_record
 from odradek.cli.failure import CliError
-from odradek.cli.output import bytes_field, print_json
+from odradek.cli.output import bytes_field, plain, print_json
 from odradek.cli.parsing import Groups, add_command
 
 if TYPE_CHECKING:
@@ -135,9 +135,9 @@ def _word(value: object) -> str:
     if isinstance(value, bytes):
         return repr(value)[1:]
     if isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return plain(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
     text = str(value)
-    return repr(text) if " " in text and not isinstance(value, tuple) else text
+    return repr(text) if " " in text and not isinstance(value, tuple) else plain(text)
 
 
 def _document(item: dict[str, Any]) -> dict[str, Any]:

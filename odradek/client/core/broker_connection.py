@@ -99,6 +99,9 @@ class BrokerConnection:
         self._wire = ClientConnection(config.frame_bytes_max, client_id=config.client_id)
         self._versions: dict[int, tuple[int, int]] = {}
         self._negotiation: bytearray | None = None
+        self._has_tls = config.security is not None and config.security.tls is not None
+        self._has_answered = False
+        """True once a call was answered: whatever ends this connection then is no wrong security."""
 
     @property
     def address_text(self) -> str:
@@ -114,6 +117,17 @@ class BrokerConnection:
     def bytes_expected(self) -> int:
         """The number of bytes still to come of a large answer that has begun."""
         return self._wire.bytes_expected
+
+    def closed_text(self) -> str:
+        """The end of the stream, for people. A listener that wants TLS or a login says so by closing alone."""
+        text = f"{self.address_text} closed the connection"
+        if self.state is ConnectionState.NEGOTIATING and not self._has_tls:
+            return (
+                f"{text} without an answer; if it is a listener with TLS, the client needs security.protocol"
+            )
+        if self.state is ConnectionState.READY and not self._has_answered and self._credentials is None:
+            return f"{text} at the first request; if it is a listener with logins, the client needs security.protocol"
+        return text
 
     def enqueue(self, call: Call) -> None:
         """Accept a call; it fails with `LocalProtocolError` when too many wait already."""
@@ -203,6 +217,7 @@ class BrokerConnection:
                 self._authenticate(event.response, now)
             else:
                 call = self.in_flight.popleft()
+                self._has_answered = True
                 throttle_ms = getattr(event.response, "throttle_time_ms", 0)
                 if throttle_ms > 0:
                     self.throttled_until = now + throttle_ms / 1000
@@ -254,6 +269,8 @@ class BrokerConnection:
         assert credentials is not None
         token: bytes | None
         if isinstance(response, SaslHandshakeResponse):
+            if response.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+                raise LoginFailed("this listener takes no logins: set security.protocol to PLAINTEXT or SSL")
             if response.error_code:
                 raise LoginFailed(
                     f"{credentials.mechanism} is refused ({error_code(response.error_code).name}); there are "

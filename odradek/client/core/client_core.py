@@ -278,7 +278,7 @@ class ClientCore:
         if connection is None:
             return
         if not data:
-            self._end(connection, f"{connection.address_text} closed the connection")
+            self._end(connection, connection.closed_text())
         elif connection.state is ConnectionState.NEGOTIATING and bytes(data[:5]) == _HTTP:
             self._effects.append(Close(connection_id))
             reason = f"{connection.address_text} answers in HTTP: it is no broker's port, maybe that of its metrics"
