@@ -53,6 +53,12 @@ class _Worker(Protocol):
     async def run(self, function: Callable[..., T], *args: Any) -> T: ...
 
 
+class _Meter(Protocol):
+    """The part of `ports.Meter` that payment needs."""
+
+    def thread_cpu_seconds(self) -> float: ...
+
+
 class _Waiter:
     """A request that waits for a turn. Among equal shares, the one that came first is less."""
 
@@ -84,6 +90,7 @@ class LongWork:
         "_worker",
         "described",
         "in_progress",
+        "meter",
         "payer",
         "seconds",
         "turns",
@@ -94,9 +101,11 @@ class LongWork:
         clock: _Clock,
         new_event: Callable[[], _Event],
         worker: _Worker,
+        meter: _Meter,
         of_node: LongWork | None = None,
     ) -> None:
         """`worker` is a thread for this alone. `of_node` is the node's own object, for one that `beside` makes."""
+        self.meter = meter
         self._of_node = self if of_node is None else of_node
         self._clock = clock
         self._new_event = new_event
@@ -110,7 +119,7 @@ class LongWork:
         self._rest_until = 0.0
         self._turns_before = 0
         self.payer: Callable[[float, float], object] | None = None
-        """Takes the seconds of each piece, and the time, of the share that begins next: a client's quota."""
+        """Takes the processor time of each piece, and the time, of the share that begins next: a client's quota."""
         self.turns = 0
         """Turns of connections: each adds one."""
         self.seconds = 0.0
@@ -127,7 +136,7 @@ class LongWork:
 
     def beside(self, worker: _Worker) -> LongWork:
         """Work of the same node with a thread and turns of its own: neither waits for the other's pieces."""
-        return LongWork(self._clock, self._new_event, worker, self)
+        return LongWork(self._clock, self._new_event, worker, self.meter, self)
 
     def begin(self) -> Share:
         """A new share, for one request."""
@@ -187,8 +196,6 @@ class LongWork:
         self.in_progress -= 1
         share.taken += took
         self.seconds += took
-        if share.payer is not None:
-            share.payer(took, ended)
         self._turns_before = turns
         self._rest_until = ended + min(REST_FACTOR * took, REST_SECONDS_MAX)
 
@@ -217,10 +224,14 @@ class Share:
         work = self._work
         await work._enter(self)
         began, turns = work._clock.monotonic(), work._of_node.turns
+        took: list[float] = []
         try:
-            return function(*args)
+            if self.payer is None:
+                return function(*args)
+            return metered(work.meter, took, function, *args)
         finally:
             work._end(self, began, turns)
+            self._pay(took)
             work._leave()
 
     async def in_worker(self, function: Callable[..., T], *args: object) -> T:
@@ -228,11 +239,29 @@ class Share:
         work = self._work
         await work._enter(self)
         began, turns = work._clock.monotonic(), work._of_node.turns
+        took: list[float] = []
         try:
-            return await work._worker.run(function, *args)
+            if self.payer is None:
+                return await work._worker.run(function, *args)
+            return await work._worker.run(metered, work.meter, took, function, *args)
         finally:
             work._end(self, began, turns)
+            self._pay(took)
             work._leave()
 
+    def _pay(self, took: list[float]) -> None:
+        """Have the client pay the processor time of a piece, which is less than what it took: threads wait for others."""
+        if self.payer is not None and took:
+            self.payer(took[0], self._work._clock.monotonic())
 
-__all__ = ["REST_FACTOR", "LongWork", "Share"]
+
+def metered(meter: _Meter, took: list[float], function: Callable[..., T], *args: object) -> T:
+    """Call a function, and note the processor time of the calling thread in `took`. Raises what the function raises."""
+    began = meter.thread_cpu_seconds()
+    try:
+        return function(*args)
+    finally:
+        took.append(meter.thread_cpu_seconds() - began)
+
+
+__all__ = ["REST_FACTOR", "LongWork", "Share", "metered"]

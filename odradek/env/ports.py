@@ -415,7 +415,7 @@ class Meter(Protocol):
     def cpu_seconds(self) -> float:
         """Processor time of the whole process."""
 
-    def loop_cpu_seconds(self) -> float:
+    def thread_cpu_seconds(self) -> float:
         """Processor time of the thread that calls: the loop's, or a worker's. A reading costs a microsecond."""
 
 

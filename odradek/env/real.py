@@ -148,7 +148,7 @@ class RealMeter:
     def cpu_seconds(self) -> float:
         return time.process_time()
 
-    def loop_cpu_seconds(self) -> float:
+    def thread_cpu_seconds(self) -> float:
         return time.thread_time()
 
 
@@ -168,7 +168,7 @@ class RealEnv:
         self.network = TcpNetwork(tcp_maxseg)
         self.workers = RealWorkers(workers_max)
         self.meter = RealMeter()
-        self.long_work = LongWork(self.clock, self.event, self.new_workers(1))
+        self.long_work = LongWork(self.clock, self.event, self.new_workers(1), self.meter)
         self.random = random.Random(seed)
         self._dirs: list[RealDir] = []
         self._companions: list[RealCompanion] = []

@@ -354,12 +354,12 @@ class Connection(AnswerQueue):
     def _begin_metering(self, charging: Charging) -> None:
         """Note the processor time at which this turn begins, if a quota is about it."""
         if charging.measures_cpu:
-            self.cpu_began = self.services.meter.loop_cpu_seconds()
+            self.cpu_began = self.services.meter.thread_cpu_seconds()
 
     def _end_metering(self) -> None:
         """Charge this turn's processor time. One reading serves all requests of the turn."""
         services = self.services
-        seconds, self.cpu_began = services.meter.loop_cpu_seconds() - self.cpu_began, 0.0
+        seconds, self.cpu_began = services.meter.thread_cpu_seconds() - self.cpu_began, 0.0
         if services.charging is not None:
             services.charging.charge_cpu(self.context, seconds, self.last_active)
             services.long_work.payer = None
