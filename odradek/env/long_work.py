@@ -59,6 +59,12 @@ class _Meter(Protocol):
     def thread_cpu_seconds(self) -> float: ...
 
 
+class _Asker(Protocol):
+    """A connection."""
+
+    def payer(self) -> Callable[[float, float], object] | None: ...
+
+
 class _Waiter:
     """A request that waits for a turn. Among equal shares, the one that came first is less."""
 
@@ -88,10 +94,10 @@ class LongWork:
         "_turns_before",
         "_waiting",
         "_worker",
+        "asker",
         "described",
         "in_progress",
         "meter",
-        "payer",
         "seconds",
         "turns",
     )
@@ -118,8 +124,8 @@ class LongWork:
         """The seconds that the last share had taken when its turn began. A new share begins there."""
         self._rest_until = 0.0
         self._turns_before = 0
-        self.payer: Callable[[float, float], object] | None = None
-        """Takes the processor time of each piece, and the time, of the share that begins next: a client's quota."""
+        self.asker: _Asker | None = None
+        """The one whose request is being handled, and who knows who pays for a share that begins now."""
         self.turns = 0
         """Turns of connections: each adds one."""
         self.seconds = 0.0
@@ -215,7 +221,9 @@ class Share:
     def __init__(self, work: LongWork) -> None:
         self._work = work
         node = work._of_node
-        self.payer, node.payer = node.payer, None
+        asker, node.asker = node.asker, None
+        self.payer = None if asker is None else asker.payer()
+        """Takes the processor time of each piece, and the time: a client's quota."""
         self.taken = 0.0
         """Seconds that it has taken, on top of what the others had taken when it came."""
 

@@ -143,13 +143,22 @@ def _without_frames(error: Exception) -> Exception:
 class RealMeter:
     """`odradek.env.ports.Meter`: processor time of the process, all threads."""
 
-    __slots__ = ()
+    __slots__ = ("_turn_ended",)
+
+    def __init__(self) -> None:
+        self._turn_ended = 0.0
 
     def cpu_seconds(self) -> float:
         return time.process_time()
 
     def thread_cpu_seconds(self) -> float:
         return time.thread_time()
+
+    def turn_cpu_seconds(self, seconds: float) -> float:
+        ended = time.thread_time()
+        took, self._turn_ended = ended - self._turn_ended, ended
+        # The loop does other things between two turns: no client pays for those.
+        return took if took < seconds else seconds
 
 
 class RealEnv:

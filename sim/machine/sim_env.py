@@ -203,12 +203,18 @@ class SimMeter:
 
     def __init__(self, env: SimEnv) -> None:
         self._env = env
+        self._turn_ended = 0.0
 
     def cpu_seconds(self) -> float:
         return self._env.operation_count * CPU_SECONDS_PER_OPERATION
 
     def thread_cpu_seconds(self) -> float:
         return self.cpu_seconds()
+
+    def turn_cpu_seconds(self, seconds: float) -> float:
+        ended = self.cpu_seconds()
+        took, self._turn_ended = ended - self._turn_ended, ended
+        return took
 
 
 if TYPE_CHECKING:

@@ -57,6 +57,16 @@ class Meter:
         return float(self.readings)
 
 
+class Payer:
+    """A connection whose client pays."""
+
+    def __init__(self, paid: list[tuple[float, float]]) -> None:
+        self.paid = paid
+
+    def payer(self) -> Any:
+        return lambda seconds, now: self.paid.append((seconds, now))
+
+
 class World:
     """Long work whose pieces say what they are and how long they take."""
 
@@ -219,8 +229,9 @@ async def test_a_client_pays_the_processor_time_of_its_pieces_alone() -> None:
     paid: list[tuple[float, float]] = []
     await world.work.begin().on_loop(world.piece, "free", 5.0)
     assert world.work.meter.thread_cpu_seconds() == 1.0
-    world.work.payer = lambda seconds, now: paid.append((seconds, now))
+    world.work.asker = Payer(paid)
     share = world.work.begin()
+    world.work.asker = None
     await share.on_loop(world.piece, "loop", 5.0)
     await share.in_worker(world.piece, "worker", 7.0)
     assert [seconds for seconds, _ in paid] == [1.0, 1.0]

@@ -83,6 +83,9 @@ class _Still:
 
     thread_cpu_seconds = cpu_seconds
 
+    def turn_cpu_seconds(self, seconds: float) -> float:
+        return 0.0
+
 
 class _Env:
     """`odradek.env.ports.Env` of one life."""
