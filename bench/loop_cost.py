@@ -145,7 +145,9 @@ def main() -> None:
         for name, values in QUOTAS.items():
             cost = trio.run(nanoseconds_per_request, depth, values)
             more = cost - least.setdefault("no quotas", cost)
-            print(f"{depth} per turn, {name}: {cost:,.0f} ns/request" + (f" (+{more:,.0f})" if values else ""))
+            print(
+                f"{depth} per turn, {name}: {cost:,.0f} ns/request" + (f" (+{more:,.0f})" if values else "")
+            )
 
 
 if __name__ == "__main__":
