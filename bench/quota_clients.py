@@ -26,14 +26,14 @@ from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 CLIENTS = ("raw", "librdkafka", "kafka-python")
-BATCH_RECORDS = 10
+BATCH_RECORDS = 5
 VALUE_BYTES = 1000
 RECORD_BYTES = VALUE_BYTES + 8 + 61 / BATCH_RECORDS
 """A record with its part of the batch's header."""
 BATCH_BYTES = int(RECORD_BYTES * BATCH_RECORDS)
 REQUEST_BYTES = 90
 """About what a Produce request of one batch has beside it."""
-FETCH_BYTES = 10 * BATCH_BYTES
+FETCH_BYTES = 20 * BATCH_BYTES
 """The most of one Fetch: with less, kafka-python would not use up its burst within the warm-up."""
 DEPTH = 4
 FETCH_VERSION = 12

@@ -40,7 +40,7 @@ from odradek.client.admin.admin_quotas import QuotaAlteration, QuotaEntity
 from wire.api_keys import ApiKey
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
-QUOTA = 1_000_000
+QUOTA = 500_000
 TOLERANCE = 0.05
 FULL_SECONDS, SHORT_SECONDS = (10.0, 30.0), (3.0, 4.0)
 BURST_SECONDS = 10
