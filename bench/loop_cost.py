@@ -6,21 +6,28 @@ are left out.
 One connection has a socket that costs nothing. It gets a Produce of one small batch again and again, alone or eight
 to a receive. The handler always gives the same answer. Compare two versions of the code by it: the figure is the
 least of many short runs, so a busy machine disturbs it little.
+
+The same is measured with quotas that the client never reaches: one of bytes, then one of processor time as well. The
+difference to the first figure is what a quota costs a request. A microsecond is wanted, without the reading of the
+thread's processor clock, which is one a turn.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
 import trio
 
 from bench.small_requests import KINDS, request_frame
+from data_plane.quotas.client_quotas import ClientQuotas, QuotaSettings
+from metadata_quorum.quotas.quota_levels import CLIENT_ID, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from odradek.env.ports import Buffer, ConnectionLost, File
 from odradek.env.real import RealEnv
 from odradek.node.connections.buffers import ReceiveBuffers
+from odradek.node.connections.charging import Charging
 from odradek.node.connections.connection_loop import Connection
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.serving.api_table import ApiTable
@@ -32,6 +39,11 @@ RUNS = 30
 REQUESTS_PER_RUN = 16_000
 DEPTHS = (1, 8)
 TOPIC = "bench"
+QUOTAS: dict[str, dict[str, float]] = {
+    "no quotas": {},
+    "a quota of bytes": {PRODUCER_BYTE_RATE: 1e12},
+    "and one of processor time": {PRODUCER_BYTE_RATE: 1e12, REQUEST_PERCENTAGE: 1e6},
+}
 
 
 class FreeConn:
@@ -75,6 +87,22 @@ class Nobody:
         raise AssertionError("nothing here waits")
 
 
+def make_charging(values: Mapping[str, float]) -> Charging | None:
+    """The charging of a listener on which these quotas hold for each client id; None where there are none."""
+    if not values:
+        return None
+    quotas = ClientQuotas(QuotaSettings(11, 1))
+    quotas.apply({(((CLIENT_ID, None),), key): value for key, value in values.items()}, time.monotonic())
+    charging = Charging(
+        quotas,
+        is_of_nodes=False,
+        is_node=lambda context: False,
+        is_follower=lambda request: False,
+    )
+    charging.measures_cpu = quotas.charges_requests
+    return charging
+
+
 def make_services(env: RealEnv) -> ConnectionServices:
     answer = PartitionProduceResponse(0, 0, 1234, -1, 0)
     response = ProduceResponse([TopicProduceResponse(TOPIC, partition_responses=[answer])])
@@ -94,11 +122,12 @@ def make_services(env: RealEnv) -> ConnectionServices:
     )
 
 
-async def nanoseconds_per_request(depth: int) -> float:
+async def nanoseconds_per_request(depth: int, quotas: Mapping[str, float]) -> float:
     """The least of `RUNS` short runs, in CPU nanoseconds."""
     env = RealEnv()
     frame, _, _ = request_frame(KINDS[1], TOPIC)
     services = make_services(env)
+    services.charging = make_charging(quotas)
     turns = REQUESTS_PER_RUN // depth
     best = float("inf")
     for _ in range(RUNS):
@@ -112,7 +141,13 @@ async def nanoseconds_per_request(depth: int) -> float:
 def main() -> None:
     """Print the figures."""
     for depth in DEPTHS:
-        print(f"{depth} per turn: {trio.run(nanoseconds_per_request, depth):,.0f} ns/request")
+        least: dict[str, float] = {}
+        for name, values in QUOTAS.items():
+            cost = trio.run(nanoseconds_per_request, depth, values)
+            more = cost - least.setdefault("no quotas", cost)
+            print(
+                f"{depth} per turn, {name}: {cost:,.0f} ns/request" + (f" (+{more:,.0f})" if values else "")
+            )
 
 
 if __name__ == "__main__":

@@ -74,6 +74,7 @@ DUTIES = {
     "directories": 0.3,
     "ask": 0.3,
     "access": 0.25,
+    "quotas": 0.2,
 }
 """Operators and the asker of any API (`sim.load.operators`), with the share of the runs that have them. Each is drawn
 by a stream of its own."""

@@ -61,32 +61,26 @@ class QuotaSettings:
         return float(max(1, self.windows - 1) * self.window_seconds)
 
 
-class Account:
+class Account(TokenBucket):
     """One quota of those who share it. Units are bytes, or seconds of processor time."""
 
-    __slots__ = ("bucket", "holding", "is_overflow", "key", "throttled_seconds", "used", "used_at")
+    __slots__ = ("found_at", "holding", "is_overflow", "key", "throttled_seconds")
 
-    def __init__(self, key: str, holding: Holding, bucket: TokenBucket, now: float) -> None:
+    def __init__(self, key: str, holding: Holding, burst_seconds: float, now: float) -> None:
+        rate = _rate(key, holding.value)
+        super().__init__(rate, rate * burst_seconds, now)
         self.key = key
         self.holding = holding
-        self.bucket = bucket
         self.is_overflow = False
-        self.used = 0.0
-        """Units since the account was opened."""
         self.throttled_seconds = 0.0
         """The waits that clients were told, in all."""
-        self.used_at = now
+        self.found_at = now
+        """The last time at which a connection asked whom it shares a quota with."""
 
-    def charge(self, amount: float, now: float) -> float:
-        """Count what was used; the seconds to wait."""
-        self.used += amount
-        self.used_at = now
-        return self.bucket.charge(amount, now)
-
-    @property
-    def units_per_second(self) -> float:
-        """The quota in the account's units."""
-        return self.bucket.rate
+    def is_idle(self, now: float) -> bool:
+        """True if it has long been unused and is out of debt."""
+        used_at = max(self.found_at, self.charged_at)
+        return now - used_at > IDLE_SECONDS_MAX and not self.wait_seconds(now)
 
 
 class ClientShare:
@@ -137,13 +131,12 @@ class ClientShare:
         """The most bytes of one fetch; None where no quota holds."""
         if self.fetch is None:
             return None
-        return max(1, int(self.fetch.bucket.rate * self.window_seconds))
+        return max(1, int(self.fetch.rate * self.window_seconds))
 
     def request_wait(self, now: float) -> float:
         """The seconds to wait for processor time that was used before; a window at most."""
-        if self.request is None:
-            return 0.0
-        return min(self.request.bucket.wait_seconds(now), self.window_seconds)
+        seconds = 0.0 if self.request is None else self.request.wait_seconds(now)
+        return seconds if seconds < self.window_seconds else self.window_seconds
 
 
 class ClientQuotas:
@@ -187,7 +180,7 @@ class ClientQuotas:
             else:
                 account.holding = holding
                 rate = _rate(account.key, holding.value)
-                account.bucket.set_rate(rate, rate * self.settings.burst_seconds, now)
+                account.set_rate(rate, rate * self.settings.burst_seconds, now)
         for at in stale:
             del self._accounts[at]
         for listener in self.listeners:
@@ -221,11 +214,9 @@ class ClientQuotas:
             at = (key, (_OTHERS[0], f"{_OTHERS[1]} of {holding.value:g}"))
             account = self._accounts.get(at)
         if account is None:
-            rate = _rate(key, holding.value)
-            bucket = TokenBucket(rate, rate * self.settings.burst_seconds, now)
-            account = self._accounts[at] = Account(key, holding, bucket, now)
+            account = self._accounts[at] = Account(key, holding, self.settings.burst_seconds, now)
             account.is_overflow = at[1] != holding.sharers
-        account.used_at = now
+        account.found_at = now
         return account
 
     def _sweep(self, now: float) -> None:
@@ -233,7 +224,7 @@ class ClientQuotas:
         if now < self._sweep_at:
             return
         self._sweep_at = now + SWEEP_SECONDS
-        idle = [at for at, account in self._accounts.items() if now - account.used_at > IDLE_SECONDS_MAX]
+        idle = [at for at, account in self._accounts.items() if account.is_idle(now)]
         for at in idle:
             del self._accounts[at]
         if idle:

@@ -224,5 +224,10 @@ def kafka_failure(error: KafkaError, *, changes: bool = False) -> CliError:
             )
         case ErrorCode.REQUEST_TIMED_OUT if changes:
             return CliError(f"{text}: {_PERHAPS_DONE}")
+        case ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+            return CliError(
+                f"{text}. Try again later or with a longer --timeout; `odradek quota explain` tells which "
+                "controller_mutation_rate holds"
+            )
         case _:
             return CliError(text)

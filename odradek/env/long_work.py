@@ -53,6 +53,18 @@ class _Worker(Protocol):
     async def run(self, function: Callable[..., T], *args: Any) -> T: ...
 
 
+class _Meter(Protocol):
+    """The part of `ports.Meter` that payment needs."""
+
+    def thread_cpu_seconds(self) -> float: ...
+
+
+class _Asker(Protocol):
+    """A connection."""
+
+    def payer(self) -> Callable[[float, float], object] | None: ...
+
+
 class _Waiter:
     """A request that waits for a turn. Among equal shares, the one that came first is less."""
 
@@ -82,9 +94,10 @@ class LongWork:
         "_turns_before",
         "_waiting",
         "_worker",
+        "asker",
         "described",
         "in_progress",
-        "payer",
+        "meter",
         "seconds",
         "turns",
     )
@@ -94,9 +107,11 @@ class LongWork:
         clock: _Clock,
         new_event: Callable[[], _Event],
         worker: _Worker,
+        meter: _Meter,
         of_node: LongWork | None = None,
     ) -> None:
         """`worker` is a thread for this alone. `of_node` is the node's own object, for one that `beside` makes."""
+        self.meter = meter
         self._of_node = self if of_node is None else of_node
         self._clock = clock
         self._new_event = new_event
@@ -109,8 +124,8 @@ class LongWork:
         """The seconds that the last share had taken when its turn began. A new share begins there."""
         self._rest_until = 0.0
         self._turns_before = 0
-        self.payer: Callable[[float, float], object] | None = None
-        """Takes the seconds of each piece, and the time, of the share that begins next: a client's quota."""
+        self.asker: _Asker | None = None
+        """The one whose request is being handled, and who knows who pays for a share that begins now."""
         self.turns = 0
         """Turns of connections: each adds one."""
         self.seconds = 0.0
@@ -127,7 +142,7 @@ class LongWork:
 
     def beside(self, worker: _Worker) -> LongWork:
         """Work of the same node with a thread and turns of its own: neither waits for the other's pieces."""
-        return LongWork(self._clock, self._new_event, worker, self)
+        return LongWork(self._clock, self._new_event, worker, self.meter, self)
 
     def begin(self) -> Share:
         """A new share, for one request."""
@@ -187,8 +202,6 @@ class LongWork:
         self.in_progress -= 1
         share.taken += took
         self.seconds += took
-        if share.payer is not None:
-            share.payer(took, ended)
         self._turns_before = turns
         self._rest_until = ended + min(REST_FACTOR * took, REST_SECONDS_MAX)
 
@@ -208,7 +221,9 @@ class Share:
     def __init__(self, work: LongWork) -> None:
         self._work = work
         node = work._of_node
-        self.payer, node.payer = node.payer, None
+        asker, node.asker = node.asker, None
+        self.payer = None if asker is None else asker.payer()
+        """Takes the processor time of each piece, and the time: a client's quota."""
         self.taken = 0.0
         """Seconds that it has taken, on top of what the others had taken when it came."""
 
@@ -217,10 +232,14 @@ class Share:
         work = self._work
         await work._enter(self)
         began, turns = work._clock.monotonic(), work._of_node.turns
+        took: list[float] = []
         try:
-            return function(*args)
+            if self.payer is None:
+                return function(*args)
+            return metered(work.meter, took, function, *args)
         finally:
             work._end(self, began, turns)
+            self._pay(took)
             work._leave()
 
     async def in_worker(self, function: Callable[..., T], *args: object) -> T:
@@ -228,11 +247,29 @@ class Share:
         work = self._work
         await work._enter(self)
         began, turns = work._clock.monotonic(), work._of_node.turns
+        took: list[float] = []
         try:
-            return await work._worker.run(function, *args)
+            if self.payer is None:
+                return await work._worker.run(function, *args)
+            return await work._worker.run(metered, work.meter, took, function, *args)
         finally:
             work._end(self, began, turns)
+            self._pay(took)
             work._leave()
 
+    def _pay(self, took: list[float]) -> None:
+        """Have the client pay the processor time of a piece, which is less than what it took: threads wait for others."""
+        if self.payer is not None and took:
+            self.payer(took[0], self._work._clock.monotonic())
 
-__all__ = ["REST_FACTOR", "LongWork", "Share"]
+
+def metered(meter: _Meter, took: list[float], function: Callable[..., T], *args: object) -> T:
+    """Call a function, and note the processor time of the calling thread in `took`. Raises what the function raises."""
+    began = meter.thread_cpu_seconds()
+    try:
+        return function(*args)
+    finally:
+        took.append(meter.thread_cpu_seconds() - began)
+
+
+__all__ = ["REST_FACTOR", "LongWork", "Share", "metered"]

@@ -415,8 +415,15 @@ class Meter(Protocol):
     def cpu_seconds(self) -> float:
         """Processor time of the whole process."""
 
-    def loop_cpu_seconds(self) -> float:
+    def thread_cpu_seconds(self) -> float:
         """Processor time of the thread that calls: the loop's, or a worker's. A reading costs a microsecond."""
+
+    def turn_cpu_seconds(self, seconds: float) -> float:
+        """Processor time of a turn on the loop that ends now and took so many seconds.
+
+        Asked for at the end of each turn, so that the thread's clock is read once a turn. The figure is the time since
+        the last such reading, or `seconds`, whichever is less.
+        """
 
 
 class Log(Protocol):

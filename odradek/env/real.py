@@ -143,13 +143,22 @@ def _without_frames(error: Exception) -> Exception:
 class RealMeter:
     """`odradek.env.ports.Meter`: processor time of the process, all threads."""
 
-    __slots__ = ()
+    __slots__ = ("_turn_ended",)
+
+    def __init__(self) -> None:
+        self._turn_ended = 0.0
 
     def cpu_seconds(self) -> float:
         return time.process_time()
 
-    def loop_cpu_seconds(self) -> float:
+    def thread_cpu_seconds(self) -> float:
         return time.thread_time()
+
+    def turn_cpu_seconds(self, seconds: float) -> float:
+        ended = time.thread_time()
+        took, self._turn_ended = ended - self._turn_ended, ended
+        # The loop does other things between two turns: no client pays for those.
+        return took if took < seconds else seconds
 
 
 class RealEnv:
@@ -168,7 +177,7 @@ class RealEnv:
         self.network = TcpNetwork(tcp_maxseg)
         self.workers = RealWorkers(workers_max)
         self.meter = RealMeter()
-        self.long_work = LongWork(self.clock, self.event, self.new_workers(1))
+        self.long_work = LongWork(self.clock, self.event, self.new_workers(1), self.meter)
         self.random = random.Random(seed)
         self._dirs: list[RealDir] = []
         self._companions: list[RealCompanion] = []

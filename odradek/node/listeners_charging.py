@@ -40,6 +40,7 @@ class ListenersCharging:
     def _apply(self) -> None:
         is_charging = self._broker.quotas.is_charging
         for services, charging in self._listeners:
+            charging.measures_cpu = self._broker.quotas.charges_requests
             services.charging = charging if is_charging else None
 
     def _is_node(self, context: Context) -> bool:

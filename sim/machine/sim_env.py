@@ -80,7 +80,7 @@ class SimEnv:
         self.network = SimNetwork(fabric, self)
         self.workers = SimWorkers(self, self._ports_random)
         self.meter = SimMeter(self)
-        self.long_work = LongWork(self.clock, self.event, self.new_workers(1))
+        self.long_work = LongWork(self.clock, self.event, self.new_workers(1), self.meter)
 
     def record(self, what: str, *details: float | str) -> None:
         """Put an event of this node into the trace."""
@@ -203,12 +203,18 @@ class SimMeter:
 
     def __init__(self, env: SimEnv) -> None:
         self._env = env
+        self._turn_ended = 0.0
 
     def cpu_seconds(self) -> float:
         return self._env.operation_count * CPU_SECONDS_PER_OPERATION
 
-    def loop_cpu_seconds(self) -> float:
+    def thread_cpu_seconds(self) -> float:
         return self.cpu_seconds()
+
+    def turn_cpu_seconds(self, seconds: float) -> float:
+        ended = self.cpu_seconds()
+        took, self._turn_ended = ended - self._turn_ended, ended
+        return took
 
 
 if TYPE_CHECKING:

@@ -360,6 +360,11 @@ NOT_SEEN = {
             "of a data log is not looked for at start. `odradek log dump --verify` finds it, and so does every client that "
             "checks CRCs.",
         ),
+        Remark(
+            "A wall clock that jumps forward",
+            "makes no record older until it has kept its new time for `log.retention.check.interval.ms`. In Kafka the next "
+            "look of retention deletes by it.",
+        ),
     ),
     "Quotas": (
         Remark(

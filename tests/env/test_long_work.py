@@ -46,12 +46,33 @@ class Inline:
         return function(*args)
 
 
+class Meter:
+    """A meter that counts its readings: each piece takes a second of processor time."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+
+    def thread_cpu_seconds(self) -> float:
+        self.readings += 1
+        return float(self.readings)
+
+
+class Payer:
+    """A connection whose client pays."""
+
+    def __init__(self, paid: list[tuple[float, float]]) -> None:
+        self.paid = paid
+
+    def payer(self) -> Any:
+        return lambda seconds, now: self.paid.append((seconds, now))
+
+
 class World:
     """Long work whose pieces say what they are and how long they take."""
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.work = LongWork(self.clock, trio.Event, Inline())
+        self.work = LongWork(self.clock, trio.Event, Inline(), Meter())
         self.done: list[str] = []
 
     def piece(self, name: str, seconds: float) -> str:
@@ -146,7 +167,7 @@ async def test_only_one_piece_is_under_way() -> None:
             under_way -= 1
             return function(*args)
 
-    world.work = LongWork(world.clock, trio.Event, Slow())
+    world.work = LongWork(world.clock, trio.Event, Slow(), Meter())
     async with trio.open_nursery() as nursery:
         for name in "abc":
             nursery.start_soon(world.work.begin().in_worker, world.piece, name, 0.01)
@@ -164,7 +185,7 @@ async def test_who_gives_up_waiting_holds_up_nobody(is_next: bool) -> None:
             await release.wait()
             return function(*args)
 
-    world.work = LongWork(world.clock, trio.Event, Held())
+    world.work = LongWork(world.clock, trio.Event, Held(), Meter())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.work.begin().in_worker, world.piece, "first", 0.01)
         await trio.testing.wait_all_tasks_blocked()
@@ -200,3 +221,18 @@ async def test_a_piece_that_raises_gives_its_turn_back() -> None:
         await world.work.begin().on_loop(fail)
     await world.pieces("a", 0.001)
     assert world.done == ["a"]
+
+
+async def test_a_client_pays_the_processor_time_of_its_pieces_alone() -> None:
+    """KIP-124: a client pays processor time, and no time in which a thread waits for others."""
+    world = World()
+    paid: list[tuple[float, float]] = []
+    await world.work.begin().on_loop(world.piece, "free", 5.0)
+    assert world.work.meter.thread_cpu_seconds() == 1.0
+    world.work.asker = Payer(paid)
+    share = world.work.begin()
+    world.work.asker = None
+    await share.on_loop(world.piece, "loop", 5.0)
+    await share.in_worker(world.piece, "worker", 7.0)
+    assert [seconds for seconds, _ in paid] == [1.0, 1.0]
+    assert world.work.seconds == 17.0

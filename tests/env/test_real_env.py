@@ -151,6 +151,15 @@ async def test_a_seed_makes_random_repeatable() -> None:
     assert RealEnv().clock.wall_ms() > 1_700_000_000_000
 
 
+async def test_a_turn_pays_for_itself_alone() -> None:
+    """KIP-124: a turn is charged its own processor time, and nothing that the loop did before it."""
+    meter = RealEnv().meter
+    sum(range(100_000))
+    assert meter.turn_cpu_seconds(1e-6) == 1e-6
+    began = meter.thread_cpu_seconds()
+    assert meter.turn_cpu_seconds(3600.0) <= meter.thread_cpu_seconds() - began + 1e-3
+
+
 async def test_a_worker_waits_for_a_thread_that_the_system_cannot_give(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:

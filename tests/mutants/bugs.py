@@ -7,6 +7,7 @@ from tests.mutants.bugs_of_cleaning import MUTANTS_OF_CLEANING
 from tests.mutants.bugs_of_disks import MUTANTS_OF_DISKS
 from tests.mutants.bugs_of_moves import MUTANTS_OF_MOVES
 from tests.mutants.bugs_of_parts import MUTANTS_OF_PARTS
+from tests.mutants.bugs_of_quotas import MUTANTS_OF_QUOTAS
 from tests.mutants.bugs_of_rules import MUTANTS_OF_RULES
 from tests.mutants.bugs_of_transactions import MUTANTS_OF_TRANSACTIONS
 from tests.mutants.bugs_that_stall import MUTANTS_THAT_STALL
@@ -347,6 +348,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *MUTANTS_OF_ACCESS,
     *MUTANTS_OF_CLEANING,
     *MUTANTS_OF_MOVES,
+    *MUTANTS_OF_QUOTAS,
     *MUTANTS_OF_DISKS,
     *MUTANTS_OF_PARTS,
     *MUTANTS_OF_RULES,

@@ -313,6 +313,27 @@ def access(seed: int) -> str:
     return _run_options(seed, access_options(seed))
 
 
+def quotas(seed: int) -> str:
+    """Aimed: quotas that change all the time, while brokers die; nothing else happens."""
+    options = RunOptions.draw(seed, "lite", nodes=3, seconds=8.0)
+    shape = attrs.evolve(
+        options.shape, settings={**SETTINGS, **QUICK_SETTINGS}, log_dirs=1, older=0, guarded=0
+    )
+    storm = attrs.evolve(options.storm, kinds=("deaths",), power=False)
+    return _run_options(
+        seed,
+        attrs.evolve(
+            options,
+            shape=shape,
+            storm=storm,
+            weather=Weather(),
+            workloads=("produce",),
+            clients=1,
+            duties=("quotas",),
+        ),
+    )
+
+
 def compacted_log(seed: int) -> str:
     """Aimed: one log that is cleaned over and over, with crashes at any call to its disk; a hundred schedules."""
 
@@ -363,6 +384,7 @@ DRIVERS: Mapping[str, Driver] = {
     "lonely": lonely,
     "transactions": transactions,
     "access": access,
+    "quotas": quotas,
     "compacted_log": compacted_log,
     "fill_up": _verdict_of(disk_scenarios.fill_up),
     "rot_without_heirs": _verdict_of(disk_scenarios.rot_without_heirs),

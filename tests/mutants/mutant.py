@@ -19,6 +19,7 @@ AREAS = {
     "metadata_quorum.raft": "raft",
     "metadata_quorum.controller": "controller",
     "metadata_quorum.image": "controller",
+    "metadata_quorum.quotas": "quotas",
     "metadata_quorum": "quorum driver",
     "data_plane.log.cleaning": "cleaner",
     "data_plane.log": "log",
@@ -28,6 +29,8 @@ AREAS = {
     "odradek.client": "client",
     "odradek.security": "security",
     "odradek.node.entrances": "security",
+    "odradek.node.connections.charging": "quotas",
+    "odradek.node.listeners_charging": "quotas",
     "odradek.node": "replication",
 }
 """Areas by the first package that a function's module begins with."""

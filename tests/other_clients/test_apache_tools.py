@@ -21,7 +21,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench.kafka_server import SHORT_LIVED, java_arguments
 from bench.odradek_server import start_odradek
 from bench.processes import command_prefix
-from odradek import Consumer, Producer
+from odradek import Client, Consumer, Producer
+from odradek.client.admin.admin_quotas import QuotaAlteration, QuotaEntity, QuotaMatch
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("apache-tools")]
 
@@ -333,3 +334,48 @@ def test_what_the_broker_says_of_itself(tools: Tools) -> None:
     ):
         assert "[usable: " in lines[name], lines[name]
     assert not any("[unusable" in line for line in lines.values())
+
+
+def test_quotas(tools: Tools) -> None:
+    """ConfigCommand: quotas of users, client ids, both, defaults and addresses are set, listed and removed."""
+    tool = "kafka.admin.ConfigCommand"
+    both = (
+        "--entity-type",
+        "users",
+        "--entity-name",
+        "ann",
+        "--entity-type",
+        "clients",
+        "--entity-name",
+        "app",
+    )
+    changed = tools.run(tool, "--alter", *both, "--add-config", "producer_byte_rate=1024")
+    assert "Completed updating config for user ann." in changed
+    of_addresses = ("--entity-type", "ips", "--entity-default")
+    tools.run(tool, "--alter", *of_addresses, "--add-config", "connection_creation_rate=30000")
+    with Client(tools.bootstrap) as client:
+        others: list[QuotaEntity] = [
+            (("client-id", None), ("user", None)),
+            (("client-id", "app"), ("user", None)),
+        ]
+        ours = [QuotaAlteration(entity, {"consumer_byte_rate": 1e9}) for entity in others]
+        assert set(client.admin.alter_client_quotas(ours).values()) == {None}
+        # The tool asks whichever broker: this one has replayed them all.
+        while not set(others) <= set(client.admin.describe_client_quotas()):
+            continue
+        told = tools.run(tool, "--describe", "--entity-type", "users", "--entity-type", "clients")
+        for line in (
+            "user-principal 'ann', client-id 'app' are producer_byte_rate=1024.0",
+            "the default user-principal, the default client-id are consumer_byte_rate=1.0E9",
+            "the default user-principal, client-id 'app' are consumer_byte_rate=1.0E9",
+        ):
+            assert f"Quota configs for {line}" in told, told
+        assert client.admin.describe_client_quotas([QuotaMatch("ip")]) == {
+            (("ip", None),): {"connection_creation_rate": 30_000.0}
+        }
+        tools.run(tool, "--alter", *both, "--delete-config", "producer_byte_rate")
+        while (("client-id", "app"), ("user", "ann")) in client.admin.describe_client_quotas():
+            continue
+        gone = [QuotaAlteration(entity, {"consumer_byte_rate": None}) for entity in others]
+        gone.append(QuotaAlteration((("ip", None),), {"connection_creation_rate": None}))
+        assert set(client.admin.alter_client_quotas(gone).values()) == {None}

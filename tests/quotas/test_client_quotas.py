@@ -34,7 +34,7 @@ def test_a_default_gives_each_client_an_account_of_its_own() -> None:
     assert first.fetch is not None
     assert second.fetch is not None
     first.fetch.charge(50_000, 0.0)
-    assert second.fetch.bucket.wait_seconds(0.0) == 0.0
+    assert second.fetch.wait_seconds(0.0) == 0.0
     assert first.fetch_bytes_max == 1000
 
 
@@ -58,7 +58,7 @@ def test_a_changed_value_holds_at_once_and_the_use_is_kept() -> None:
     assert share.generation != made.generation
     again = made.share_of("User:ann", None, 0.0)
     assert again.produce is share.produce
-    assert again.produce.bucket.wait_seconds(0.0) == 2.0
+    assert again.produce.wait_seconds(0.0) == 2.0
     made.apply({}, 0.0)
     assert made.share_of("User:ann", None, 0.0).produce is None
     assert not made.is_charging
@@ -98,3 +98,16 @@ def test_an_account_that_nobody_uses_goes() -> None:
 def test_quotas_of_addresses_charge_no_requests() -> None:
     """KIP-612: an address has a rate of connections alone."""
     assert not quotas({((("ip", None),), "connection_creation_rate"): 5.0}).is_charging
+
+
+def test_an_account_stays_as_long_as_its_client_has_to_wait() -> None:
+    """A client that is muted for longer than an idle account lives does not come out of its debt early."""
+    made = quotas({(OF_ANN, PRODUCE): 1.0})
+    account = made.share_of("User:ann", None, 0.0).produce
+    assert account is not None
+    debt = account.charge(10 + 2 * IDLE_SECONDS_MAX, 0.0)
+    assert debt == 2 * IDLE_SECONDS_MAX
+    made.share_of("User:bob", None, 1.5 * IDLE_SECONDS_MAX)
+    assert made.share_of("User:ann", None, 1.5 * IDLE_SECONDS_MAX).produce is account
+    made.share_of("User:bob", None, 4 * IDLE_SECONDS_MAX)
+    assert made.share_of("User:ann", None, 4 * IDLE_SECONDS_MAX).produce is not account

@@ -30,7 +30,7 @@ from data_plane.handlers.producing.recompression_on_append import Batch
 from data_plane.handlers.producing.transactional_batches import TransactionalBatches
 from data_plane.log.batch_work import SMALL_BYTES_MAX, HandedOff, LargerThanThought, RequestBudget
 from data_plane.log.log_config import LogConfig
-from odradek.env.ports import Meter
+from odradek.env.long_work import metered
 from odradek.serving.contract import Result
 from wire.messages.produce import PartitionProduceResponse, ProduceRequest, TopicProduceResponse
 
@@ -163,7 +163,7 @@ class ProduceRest:
             return await small.run(function, *args)
         took: list[float] = []
         try:
-            return await small.run(_metered, broker.produce_workers.meter, took, function, *args)
+            return await small.run(metered, broker.produce_workers.meter, took, function, *args)
         finally:
             if took:
                 payer(took[0], broker.clock.monotonic())
@@ -192,15 +192,6 @@ class ProduceRest:
         else:
             return await self._share.on_loop(go_on)
         return go_on()
-
-
-def _metered(meter: Meter, took: list[float], function: Callable[..., T], *args: object) -> T:
-    """Call a function, and note the processor time of the calling thread in `took`."""
-    began = meter.loop_cpu_seconds()
-    try:
-        return function(*args)
-    finally:
-        took.append(meter.loop_cpu_seconds() - began)
 
 
 def _inflate(batches: list[HandedOff], budget: RequestBudget) -> bool:

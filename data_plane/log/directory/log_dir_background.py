@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from data_plane.log.directory.agreed_clock import AgreedClock
 from data_plane.log.directory.checkpoints import CLEANER_FILE, HIGH_WATERMARK_FILE
 from data_plane.log.directory.log_starts import LogStarts, RisingStarts
 from data_plane.log.directory.room import Room
@@ -118,6 +119,7 @@ class Background:
         self._round: deque[TopicPartition] = deque()
         self._written: dict[str, bytes] = {}
         self._due: dict[str, int] = {}
+        self._age_clock = AgreedClock(log_dir.context.retention_check_interval_ms)
         self.entry_is_dirty = False
         """True if directories have been renamed since the log directory was last synced."""
         self.log_starts = LogStarts(log_dir, self._write)
@@ -165,6 +167,7 @@ class Background:
         if self._log_dir.flush_failure is not None:
             raise self._log_dir.flush_failure
         self._told_postponed = False
+        self._observe_clocks(now_ms)
         if self.wants_descriptors:
             self._give_up_descriptors()
         if context.buggify("log.early_roll"):
@@ -191,6 +194,16 @@ class Background:
             await self._log_dir.workers.run(self._log_dir.measure_space)
             self._log_dir.judge_room()
         await self._remove_doomed(now_ms)
+
+    def _observe_clocks(self, now_ms: int) -> None:
+        context = self._log_dir.context
+        jump_ms = self._age_clock.observe(context.clock.wall_ms(), now_ms)
+        if jump_ms:
+            context.log.warning(
+                "clock.jumped",
+                seconds=jump_ms // 1000,
+                believed_in_seconds=context.retention_check_interval_ms // 1000,
+            )
 
     def _give_up_descriptors(self) -> None:
         self.wants_descriptors = False
@@ -275,10 +288,10 @@ class Background:
                     await self._log_dir.workers.run_long(_load_indexes, log)
                 if log.offline or not self._log_dir.is_served:
                     continue
-                if not log.prepare_retention(context.clock.wall_ms()):
+                if not log.prepare_retention(self._time_ms()):
                     continue
                 await self._flush_log(log, log.durability.last_flush_ms)
-                removed = 0 if log.offline else log.delete_old_segments(context.clock.wall_ms())
+                removed = 0 if log.offline else log.delete_old_segments(self._time_ms())
             except (DiskRefused, FileClosed):
                 continue
             if removed:
@@ -290,6 +303,10 @@ class Background:
                     segments=removed,
                     log_start_offset=log.log_start_offset,
                 )
+
+    def _time_ms(self) -> int:
+        """The time by which records have grown old."""
+        return self._age_clock.time_ms(int(self._log_dir.context.clock.monotonic() * 1000))
 
     def _expire_producers(self, now_ms: int) -> None:
         context = self._log_dir.context

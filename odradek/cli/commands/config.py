@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from odradek.cli.connecting import call_failure, changing, connected
 from odradek.cli.failure import USAGE, CliError
-from odradek.cli.output import print_json, print_table
+from odradek.cli.output import YELLOW, paint, print_json, print_table
 from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value
 
 if TYPE_CHECKING:
     from odradek.client.admin import ConfigEntry, ConfigResource
+    from odradek.client.shells.blocking import Client
 
 __all__ = ["register"]
 
@@ -40,7 +41,7 @@ def register(groups: Groups) -> None:
     get.add_argument(
         "--explain",
         action="store_true",
-        help="explain each key (with --json: everything that is known of it)",
+        help="explain each key, and tell which ones of a topic fight (with --json: everything that is known)",
     )
     add_connection_options(get)
 
@@ -105,22 +106,31 @@ def _get(args: argparse.Namespace) -> int:
     from odradek.client.admin import ConfigSource
 
     resource = _resource(args)
+    of_topic = args.explain and args.kind == "topic"
+    fights: list[tuple[str, str]] = []
     with connected(args) as client:
-        (found,) = client.admin.describe_configs(
-            [resource], None if args.key is None else [args.key], include_documentation=args.explain
-        )
-    if found.error is not None:
-        raise call_failure(found.error)
-    entries = list(found.entries)
-    if args.key is not None and not entries:
-        raise CliError(f"{args.kind} {args.name} has no configuration key {args.key}")
+        # What a key of a topic does may hang on any other one.
+        wanted = None if args.key is None or of_topic else [args.key]
+        (found,) = client.admin.describe_configs([resource], wanted, include_documentation=args.explain)
+        if found.error is not None:
+            raise call_failure(found.error)
+        entries = list(found.entries)
+        if of_topic:
+            fights = _fights(client, args.name, entries)
+    if args.key is not None:
+        entries = [entry for entry in entries if entry.name == args.key]
+        fights = [each for each in fights if each[0] == args.key]
+        if not entries:
+            raise CliError(f"{args.kind} {args.name} has no configuration key {args.key}")
     if args.set_only:
         entries = [entry for entry in entries if entry.source is not ConfigSource.DEFAULT_CONFIG]
     if args.json:
         documents = [_document(entry) for entry in entries]
-        print_json({"kind": args.kind, "name": args.name, "configs": documents})
+        told = [{"key": key, "text": text} for key, text in fights]
+        more = {"conflicts": told} if of_topic else {}
+        print_json({"kind": args.kind, "name": args.name, "configs": documents, **more})
     elif args.explain:
-        _explain(entries)
+        _explain(entries, fights)
     elif args.key is not None:
         for entry in entries:
             print(entry.value if entry.value is not None else "")
@@ -174,7 +184,18 @@ def _document(entry: ConfigEntry) -> dict[str, object]:
     return document
 
 
-def _explain(entries: list[ConfigEntry]) -> None:
+def _fights(client: Client, topic: str, entries: list[ConfigEntry]) -> list[tuple[str, str]]:
+    """The keys of a topic that fight with others, and how."""
+    from odradek.cli.config_conflicts import conflicts
+    from odradek.client.admin import ConfigSource
+
+    (known,) = client.admin.describe_topics([topic])
+    replicas = min((len(each.replicas) for each in known.partitions.values()), default=1)
+    own = {entry.name for entry in entries if entry.source is ConfigSource.TOPIC_CONFIG}
+    return conflicts({entry.name: entry.value for entry in entries}, own, replicas)
+
+
+def _explain(entries: list[ConfigEntry], fights: list[tuple[str, str]]) -> None:
     from textwrap import fill
 
     for number, entry in enumerate(entries):
@@ -185,6 +206,8 @@ def _explain(entries: list[ConfigEntry]) -> None:
             print(
                 fill(" ".join(entry.documentation.split()), 78, initial_indent="  ", subsequent_indent="  ")
             )
+        for text in [text for key, text in fights if key == entry.name]:
+            print(paint(YELLOW, fill(f"BUT {text}.", 78, initial_indent="  ", subsequent_indent="  ")))
 
 
 def _source(entry: ConfigEntry) -> str:

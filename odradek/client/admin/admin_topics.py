@@ -14,7 +14,14 @@ import attrs
 from odradek.client.core.known_cluster import NO_TOPIC_ID, Broker, Partition, Topic
 from odradek.client.core.operation import Operation
 from odradek.client.core.requests import refresh_metadata, request
-from odradek.client.core.scatter import any_broker, deadline_of, item_error, reachable, scatter
+from odradek.client.core.scatter import (
+    any_broker,
+    deadline_of,
+    item_error,
+    reachable,
+    scatter,
+    within_quota,
+)
 from odradek.client.errors import broker_error
 from wire.errors import ErrorCode, KafkaError
 from wire.topic_partition import TopicPartition
@@ -87,7 +94,8 @@ def create_topics(
 ) -> Operation[list[CreatedTopic]]:
     """Create topics; one outcome per topic in the order of `topics`. Raises `ClientError`.
 
-    Never repeated after a lost connection: the repetition might fail because the topic exists already.
+    Never repeated after a lost connection: the repetition might fail because the topic exists already. Topics that a
+    quota of changes refuses are asked for again when the broker allows it, until the timeout (KIP-599).
     """
     from wire.messages.create_topics import (
         CreatableReplicaAssignment,
@@ -110,16 +118,24 @@ def create_topics(
         )
         for topic in topics
     ]
-    message = CreateTopicsRequest(
-        topics=wanted, timeout_ms=_milliseconds(deadline - core.now), validate_only=validate_only
-    )
-    response = yield from request(core, message, timeout=deadline - core.now, repeat_after_loss=False)
-    outcomes = {}
-    for answer in response.topics:
-        error = item_error(answer.error_code, answer.error_message, f"topic {answer.name}")
-        outcomes[answer.name] = CreatedTopic(
-            answer.name, bytes(answer.topic_id), answer.num_partitions, answer.replication_factor, error
+    outcomes: dict[str, CreatedTopic] = {}
+
+    def ask(names: set[str]) -> Operation[Any]:
+        asked = [topic for topic in wanted if topic.name in names]
+        message = CreateTopicsRequest(
+            topics=asked, timeout_ms=_milliseconds(deadline - core.now), validate_only=validate_only
         )
+        return request(core, message, timeout=deadline - core.now, repeat_after_loss=False)
+
+    def take(response: Any) -> Iterable[tuple[str, KafkaError | None]]:
+        for answer in response.topics:
+            error = item_error(answer.error_code, answer.error_message, f"topic {answer.name}")
+            outcomes[answer.name] = CreatedTopic(
+                answer.name, bytes(answer.topic_id), answer.num_partitions, answer.replication_factor, error
+            )
+            yield answer.name, error
+
+    yield from within_quota(core, [topic.name for topic in topics], ask, take, deadline)
     lost = broker_error(
         ErrorCode.UNKNOWN_SERVER_ERROR, "the broker did not mention it in its answer", "topic"
     )
@@ -131,20 +147,31 @@ def create_topics(
 def delete_topics(
     core: ClientCore, names: Sequence[str], *, timeout: float | None = None
 ) -> Operation[list[tuple[str, KafkaError | None]]]:
-    """Delete topics by name; one outcome per name. Raises `ClientError`. Never repeated after a lost connection."""
+    """Delete topics by name; one outcome per name. Raises `ClientError`. Never repeated after a lost connection.
+
+    Those that a quota of changes refuses are asked for again when the broker allows it, until the timeout (KIP-599).
+    """
     from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
     deadline = deadline_of(core, timeout)
-    message = DeleteTopicsRequest(
-        topics=[DeleteTopicState(name=name) for name in names],
-        topic_names=list(names),
-        timeout_ms=_milliseconds(deadline - core.now),
-    )
-    response = yield from request(core, message, timeout=deadline - core.now, repeat_after_loss=False)
-    outcomes = {
-        answer.name: item_error(answer.error_code, answer.error_message, f"topic {answer.name}")
-        for answer in response.responses
-    }
+    outcomes: dict[str, KafkaError | None] = {}
+
+    def ask(asked: set[str]) -> Operation[Any]:
+        these = [name for name in names if name in asked]
+        message = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name) for name in these],
+            topic_names=these,
+            timeout_ms=_milliseconds(deadline - core.now),
+        )
+        return request(core, message, timeout=deadline - core.now, repeat_after_loss=False)
+
+    def take(response: Any) -> Iterable[tuple[str, KafkaError | None]]:
+        for answer in response.responses:
+            error = item_error(answer.error_code, answer.error_message, f"topic {answer.name}")
+            outcomes[answer.name] = error
+            yield answer.name, error
+
+    yield from within_quota(core, names, ask, take, deadline)
     lost = broker_error(
         ErrorCode.UNKNOWN_SERVER_ERROR, "the broker did not mention it in its answer", "topic"
     )

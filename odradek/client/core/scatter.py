@@ -7,6 +7,9 @@ which broker answers for each item. The items of one broker share a request. Eve
 own, a value or an error. Retriable errors are tried again on a fresh route until the deadline: a moved leader
 or coordinator costs a round, not the call. An error of a whole request is the error of all its items.
 
+An item that is refused with THROTTLING_QUOTA_EXCEEDED is tried again when the broker's throttle time is over (KIP-599).
+If that is beyond the deadline, the refusal is the outcome.
+
 When a route finds that an item does not exist, that is the item's final error: a retry would find the same. For the
 same reason UNKNOWN_TOPIC_OR_PARTITION is retried only if it comes from the leader that metadata named.
 """
@@ -43,6 +46,7 @@ __all__ = [
     "to_coordinators",
     "to_leaders",
     "to_transaction_coordinators",
+    "within_quota",
 ]
 
 K = TypeVar("K", bound=Hashable)
@@ -96,6 +100,7 @@ def scatter(
     while pending:
         routed = yield from route(core, pending, deadline)
         retry: dict[K, CallError] = dict(routed.errors)
+        wake_at = 0.0
         outcomes.update(routed.missing)
         timeout_ms = max(1, int((deadline - core.now) * 1000))
         calls = [
@@ -114,9 +119,10 @@ def scatter(
             for item, outcome in _answered(take(call.response, of_node), of_node).items():
                 if _may_change(outcome, final_codes):
                     retry[item] = outcome
+                    wake_at = max(wake_at, _allowed_at(core, call.response, outcome))
                 else:
                     outcomes[item] = outcome
-        wake_at = core.now + core.backoff(attempt)
+        wake_at = max(wake_at, core.now + core.backoff(attempt))
         if retry and wake_at >= deadline:
             outcomes.update(retry)
             break
@@ -130,6 +136,45 @@ def scatter(
 def _may_change(outcome: object, final_codes: Collection[ErrorCode]) -> TypeGuard[KafkaError]:
     """True if the next attempt may have another outcome."""
     return isinstance(outcome, KafkaError) and outcome.code.retriable and outcome.code not in final_codes
+
+
+def _allowed_at(core: ClientCore, response: Any, error: KafkaError) -> float:
+    """The time from which the quota allows another attempt; now for other errors."""
+    if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+        return core.now
+    throttle_ms: int = response.throttle_time_ms
+    return core.now + throttle_ms / 1000
+
+
+def within_quota(
+    core: ClientCore,
+    names: Iterable[str],
+    ask: Callable[[set[str]], Operation[Any]],
+    take: Callable[[Any], Iterable[tuple[str, KafkaError | None]]],
+    deadline: float,
+) -> Operation[None]:
+    """Ask about all names, and again about those that a quota refuses, when the throttle time is over (KIP-599).
+
+    `ask` performs the request; `take` reads its answer, keeps the outcomes, and gives the error of each name. A refusal
+    whose wait would end behind the deadline stays the outcome. Raises what `ask` raises.
+    """
+    attempt, pending = 0, set(names)
+    while pending:
+        response = yield from ask(pending)
+        refused = {
+            name: error
+            for name, error in take(response)
+            if error is not None and error.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        }
+        pending = pending & refused.keys()
+        wake_at = core.now + core.backoff(attempt)
+        for error in refused.values():
+            wake_at = max(wake_at, _allowed_at(core, response, error))
+        if wake_at >= deadline:
+            return
+        attempt += 1
+        if pending:
+            yield Wait(until=wake_at)
 
 
 def _answered(outcomes: Iterable[tuple[K, V | CallError]], asked: Iterable[K]) -> dict[K, V | CallError]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
 from typing import Any, TypedDict
 
 from odradek.env.ports import Conn, ConnectionLost, DiskError, Event
@@ -27,7 +28,7 @@ from odradek.node.connections.answers import (
     release_response,
     splice,
 )
-from odradek.node.connections.charging import CHANGING, throttled
+from odradek.node.connections.charging import CHANGING, CHARGED_ANSWERS, throttled
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.long_requests import encode_beside
 from odradek.node.connections.send_queue import Chunk, SendQueue
@@ -194,7 +195,7 @@ class AnswerQueue:
             size = splice(frame, correlation_id, spills, queue.chunks)
         queue.bytes_queued += size
         entry.response_bytes += size
-        if self.services.charging is not None:
+        if self.services.charging is not None and entry.api_key in CHARGED_ANSWERS:
             self.charge_answer(entry, response, size)
         if queue.bytes_queued > SEND_QUEUE_BYTES_MAX and self.room is None:
             self.room = self.services.new_event()
@@ -307,8 +308,8 @@ class AnswerQueue:
             self.services.log.error("connection.disk_error", error=str(error), **self._who())
         self.close()
 
-    def _end_turn(self) -> None:
-        """Send what this turn has answered, and count it."""
+    def _end_turn(self) -> float:
+        """Send what this turn has answered, and count it. Returns the seconds that the turn took."""
         if not self.draining and not self.send_queue.flush(self.conn):
             self.draining = self.blocked = True
         services = self.services
@@ -321,6 +322,7 @@ class AnswerQueue:
             entry.latency_seconds += count * latency
         services.answered_last = None
         answered.clear()
+        return latency
 
     def _forget_turn(self) -> None:
         """Drop the answers of a turn that an error cut short."""
@@ -386,7 +388,7 @@ class AnswerQueue:
         slot, suspend = self.suspended
         services = self.services
         if services.charging is not None:
-            services.long_work.payer = services.charging.payer(self.context)
+            services.long_work.asker = self
         result = await suspend.run()
         while result.__class__ is Suspend:
             slot.is_long |= result.is_long
@@ -409,6 +411,11 @@ class AnswerQueue:
             raise ConnectionLost("closed while a request was suspended")
 
     # -- quotas ---------------------------------------------------------------------------------------------------
+
+    def payer(self) -> Callable[[float, float], object] | None:
+        """Takes the processor time of long work that the present request begins; None where nobody pays."""
+        charging = self.services.charging
+        return None if charging is None else charging.payer(self.context)
 
     def _mute(self, throttle_ms: int) -> None:
         """Read no further requests for so long, as in Kafka (KIP-219)."""

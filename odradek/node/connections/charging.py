@@ -15,13 +15,15 @@ from data_plane.quotas.client_quotas import ClientQuotas, ClientShare
 from odradek.serving.contract import Context
 from wire.api_keys import ApiKey
 
-__all__ = ["CHANGING", "Charging", "throttled"]
+__all__ = ["CHANGING", "CHARGED_ANSWERS", "Charging", "throttled"]
 
 _PRODUCE, _FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
 _OF_NODES = frozenset((int(ApiKey.WRITE_TXN_MARKERS),))
 """The APIs that Kafka exempts as well: they need CLUSTER_ACTION where there are rights."""
 CHANGING = frozenset((int(ApiKey.CREATE_TOPICS), int(ApiKey.DELETE_TOPICS), int(ApiKey.CREATE_PARTITIONS)))
 """The APIs whose answer may name a wait that the controller asks for."""
+CHARGED_ANSWERS = CHANGING | {_FETCH}
+"""The APIs whose answers are looked at when they are encoded."""
 _MS_PER_SECOND = 1000
 
 
@@ -41,14 +43,12 @@ class Charging:
         self._is_of_nodes = is_of_nodes
         self._is_node = is_node
         self._is_follower = is_follower
+        self.measures_cpu = False
+        """True if some quota is about processor time. A plain attribute, since every turn of a connection asks."""
 
-    @property
-    def measures_cpu(self) -> bool:
-        """True if some quota is about processor time."""
-        return self._quotas.charges_requests
-
-    def charge(self, context: Context, api_key: int, size: int, request: Any, now: float) -> None:
-        """Charge a request of `size` bytes; `context.throttle_ms` is how long its client has to wait."""
+    def charge(self, context: Context, api_key: int, size: int, request: Any, now: float) -> int:
+        """Charge a request of `size` bytes. Returns the milliseconds that its client has to wait, which
+        `context.throttle_ms` keeps as well."""
         context.throttle_ms = 0
         quotas = self._quotas
         share: ClientShare | None = context.quota
@@ -62,16 +62,19 @@ class Charging:
         if share.is_exempt or api_key in _OF_NODES or (api_key == _FETCH and self._is_follower(request)):
             quotas.exempt_requests += 1
             quotas.exempt_bytes += size
-            return
-        seconds = share.request_wait(now)
+            return 0
+        seconds = 0.0
+        if share.request is not None:
+            seconds = share.request_wait(now)
         if api_key == _PRODUCE:
-            if share.produce is not None:
-                seconds = max(seconds, share.produce.charge(size, now))
+            if share.produce is not None and (debt := share.produce.charge(size, now)) > seconds:
+                seconds = debt
         elif api_key == _FETCH and share.fetch is not None:
-            seconds = max(seconds, share.fetch.bucket.wait_seconds(now))
+            seconds = max(seconds, share.fetch.wait_seconds(now))
         if seconds > 0.0:
             context.throttle_ms = int(seconds * _MS_PER_SECOND) + 1
             share.note_wait(api_key == _PRODUCE, api_key == _FETCH, seconds)
+        return context.throttle_ms
 
     def _share_of(self, context: Context, now: float) -> ClientShare:
         if self._is_of_nodes or self._is_node(context):

@@ -58,7 +58,6 @@ class Connection(AnswerQueue):
 
     __slots__ = (
         "client_id_raw",
-        "cpu_began",
         "frame_began_at",
         "have",
         "memory",
@@ -80,8 +79,6 @@ class Connection(AnswerQueue):
         self.memory: Event | None = None
         """Set while the connection waits for a larger buffer."""
         self.client_id_raw = b""
-        self.cpu_began = 0.0
-        """The processor time at which this turn began; 0 where no quota is about it."""
 
     # -- receiving ------------------------------------------------------------------------------------------------
 
@@ -96,24 +93,19 @@ class Connection(AnswerQueue):
                 if self.pending_frames:
                     await services.clock.sleep_until(0.0)
                     self.last_active = services.clock.monotonic()
-                    if services.charging is not None:
-                        self._begin_metering(services.charging)
                     self._dispatch_own()
                 else:
                     await self.conn.readable()
                     self.last_active = services.clock.monotonic()
-                    if services.charging is not None:
-                        self._begin_metering(services.charging)
                     got = self._receive()
                     if not got:
                         if got is None:
                             continue
                         return
                 services.long_work.turns += 1
-                if self.send_queue.chunks:
-                    self._end_turn()
-                if self.cpu_began:
-                    self._end_metering()
+                seconds = self._end_turn() if self.send_queue.chunks else 0.0
+                if services.charging is not None and services.charging.measures_cpu:
+                    self._charge_turn(services.charging, seconds)
                 services.after_turn()
                 if services.buggify is not None and services.buggify("connection.close_after_answer"):
                     return
@@ -264,6 +256,8 @@ class Connection(AnswerQueue):
         frame_bytes_max = services.frame_bytes_max
         start = frames = 0
         look_at = FRAMES_PER_LOOK
+        if services.charging is not None:
+            services.long_work.asker = self
         self.dispatching = True
         try:
             while end - start >= 4:
@@ -329,40 +323,30 @@ class Connection(AnswerQueue):
             charge = partial(self._charge_suspended, api_key, size)
             result: Any = decode_beside(self.services, entry, context, frame, offset, charge)
         else:
-            if self.services.charging is not None:
-                self._charge(self.services.charging, api_key, size, request)
+            charging = self.services.charging
+            if charging is not None and charging.charge(context, api_key, size, request, self.last_active):
+                self._mute(context.throttle_ms)
             result = entry.handle(context, request)
         self._answer(entry, correlation_id, size, result)
-
-    def _charge(self, charging: Charging, api_key: int, size: int, request: Any) -> None:
-        """Charge a request to its client; one that used up its quota is answered, and then muted."""
-        context = self.context
-        charging.charge(context, api_key, size, request, self.last_active)
-        if context.throttle_ms:
-            self._mute(context.throttle_ms)
-        self.services.long_work.payer = charging.payer(context)
 
     def _charge_suspended(self, api_key: int, size: int, asker: Context, request: Any) -> None:
         """Charge the request for which this connection is suspended, now that it is decoded."""
         charging = self.services.charging
-        if charging is not None and self.suspended is not None:
-            charging.charge(asker, api_key, size, request, self.services.clock.monotonic())
-            if asker.throttle_ms:
-                self._mute(asker.throttle_ms)
-                self.suspended[0].throttle_ms = asker.throttle_ms
+        if charging is None or self.suspended is None:
+            return
+        if charging.charge(asker, api_key, size, request, self.services.clock.monotonic()):
+            self._mute(asker.throttle_ms)
+            self.suspended[0].throttle_ms = asker.throttle_ms
 
-    def _begin_metering(self, charging: Charging) -> None:
-        """Note the processor time at which this turn begins, if a quota is about it."""
-        if charging.measures_cpu:
-            self.cpu_began = self.services.meter.loop_cpu_seconds()
+    def _charge_turn(self, charging: Charging, seconds: float) -> None:
+        """Charge the processor time of this turn, which took so many seconds; 0.0: nobody has looked.
 
-    def _end_metering(self) -> None:
-        """Charge this turn's processor time. One reading serves all requests of the turn."""
+        One reading serves all requests of the turn.
+        """
         services = self.services
-        seconds, self.cpu_began = services.meter.loop_cpu_seconds() - self.cpu_began, 0.0
-        if services.charging is not None:
-            services.charging.charge_cpu(self.context, seconds, self.last_active)
-            services.long_work.payer = None
+        took = services.meter.turn_cpu_seconds(seconds or services.clock.monotonic() - self.last_active)
+        charging.charge_cpu(self.context, took, self.last_active)
+        services.long_work.asker = None
 
     def _take_client_id(self, raw: memoryview, length: int) -> None:
         if len(raw) != length:

@@ -30,7 +30,7 @@ def quota_metrics(page: MetricsText, quotas: ClientQuotas) -> None:
 
     page.gauge("odradek_quota", "The quota: bytes per second, or cores.")
     for sharers, account in shown:
-        page.sample(account.units_per_second, **labels(sharers, account))
+        page.sample(account.rate, **labels(sharers, account))
     page.counter("odradek_quota_used_total", "Bytes, or seconds of processor time, that were charged to it.")
     for sharers, account in shown:
         page.sample(account.used, **labels(sharers, account))

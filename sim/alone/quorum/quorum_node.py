@@ -75,6 +75,18 @@ class _Silent:
     warning = error = exception = debug = info
 
 
+class _Still:
+    """`odradek.env.ports.Meter` where nobody pays: there are no quotas here."""
+
+    def cpu_seconds(self) -> float:
+        return 0.0
+
+    thread_cpu_seconds = cpu_seconds
+
+    def turn_cpu_seconds(self, seconds: float) -> float:
+        return 0.0
+
+
 class _Env:
     """`odradek.env.ports.Env` of one life."""
 
@@ -84,16 +96,13 @@ class _Env:
         self.random = random
         self.clock = StepClock(steps)
         self.workers = StepWorkers(steps, random, node.disk_seconds)
-        self.long_work = LongWork(self.clock, self.event, self.workers)
+        self.meter = _Still()
+        self.long_work = LongWork(self.clock, self.event, self.workers, self.meter)
         self.provokes = bool(node.plan.points)
 
     @property
     def network(self) -> Any:
         raise AssertionError("messages go through `Channels`")
-
-    @property
-    def meter(self) -> Any:
-        raise AssertionError("no quotas here")
 
     def new_workers(self, threads_max: int | None = None) -> StepWorkers:
         return self.workers

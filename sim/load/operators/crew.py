@@ -12,6 +12,7 @@ from sim.load.operators.directories import Directories
 from sim.load.operators.duty import Duty, Site
 from sim.load.operators.elections import Elections
 from sim.load.operators.moves import Moves
+from sim.load.operators.quotas import Quotas
 from sim.load.operators.settings import Settings
 from sim.load.operators.topics import Topics
 from sim.load.workload import Workload
@@ -25,6 +26,7 @@ OPERATORS: Mapping[str, type[Duty]] = {
     "directories": Directories,
     "ask": Asker,
     "access": Access,
+    "quotas": Quotas,
 }
 MOVING_KINDS = ("operator", "wipes", "dying", "rot", "full")
 """Kinds of trouble that put replicas into other directories, too."""
