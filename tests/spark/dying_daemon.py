@@ -1,38 +1,66 @@
 """Spark's daemon of Python workers, in which a worker kills itself at steps of exactly-once tasks. For `sink_kills`.
 
-`spark.python.daemon.module` names this module. The directory KILLS has a file for each kill, `NUMBER-WHEN-STEP`. The
-first worker that comes to the step, and takes the file away, dies.
+`spark.python.daemon.module` names this module. The directory KILLS has a file for each kill,
+`BATCH-NUMBER-WHEN-STEP`. The first worker of that batch, or of a later one, that comes to the step, and takes the file
+away, dies. With `BATCH-NUMBER-slow-WHEN-STEP` it stands still for a while, so that Spark gives the task a twin. The file
+`attempts` beside the directory gets a line for each attempt.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-__all__ = ["KILLS", "STEPS"]
+__all__ = ["ATTEMPTS", "KILLS", "STEPS"]
 
 KILLS = "ODRADEK_TEST_KILLS"
+ATTEMPTS = "attempts"
 STEPS = ("fenced", "end_taken", "marker_read", "written", "committed", "compare")
+_SLOW_SECONDS = 8.0
 
 
-def _dies_when_told(when: str) -> None:
-    for file in sorted(Path(os.environ[KILLS]).glob(f"*-{when}")):
+def _is_told(what: str, batch: int) -> bool:
+    for file in sorted(Path(os.environ[KILLS]).glob(f"[0-9]*-[0-9]*[0-9]-{what}")):
+        if int(file.name.partition("-")[0]) > batch:
+            return False
         try:
             file.unlink()
         except FileNotFoundError:
             continue
+        return True
+    return False
+
+
+def _come_to(when: str, batch: int) -> None:
+    if _is_told(f"slow-{when}", batch):
+        time.sleep(_SLOW_SECONDS)
+    if _is_told(when, batch):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _note_attempt(protocol: Any) -> None:
+    line = f"{protocol.batch} {protocol.task} {os.getpid()}\n"
+    handle = os.open(
+        Path(os.environ[KILLS]).with_name(ATTEMPTS), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
+    )
+    try:
+        os.write(handle, line.encode())
+    finally:
+        os.close(handle)
 
 
 def _mortal(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def step(*args: Any) -> Any:
-        _dies_when_told(f"before-{name}")
+        if name == STEPS[0]:
+            _note_attempt(args[0])
+        _come_to(f"before-{name}", args[0].batch)
         found = function(*args)
-        _dies_when_told(f"after-{name}")
+        _come_to(f"after-{name}", args[0].batch)
         return found
 
     return step
