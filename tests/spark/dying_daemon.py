@@ -2,8 +2,8 @@
 
 `spark.python.daemon.module` names this module. The directory KILLS has a file for each kill,
 `BATCH-NUMBER-WHEN-STEP`. The first worker of that batch, or of a later one, that comes to the step, and takes the file
-away, dies. With `BATCH-NUMBER-slow-WHEN-STEP` it stands still for a while, so that Spark gives the task a twin. The file
-`attempts` beside the directory gets a line for each attempt.
+away, dies. With `BATCH-NUMBER-slow-WHEN-STEP` it stands still until Spark has given the task a twin, and the twin has
+fenced it. The file `attempts` beside the directory gets a line for each attempt, and `twins` one for each twin.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ATTEMPTS", "KILLS", "STEPS"]
+__all__ = ["ATTEMPTS", "KILLS", "STEPS", "TWINS"]
 
 KILLS = "ODRADEK_TEST_KILLS"
-ATTEMPTS = "attempts"
+ATTEMPTS, TWINS = "attempts", "twins"
 STEPS = ("fenced", "end_taken", "marker_read", "written", "committed", "compare")
-_SLOW_SECONDS = 8.0
+_SLOW_SECONDS_MAX = 90.0
 
 
 def _is_told(what: str, batch: int) -> bool:
@@ -36,20 +36,39 @@ def _is_told(what: str, batch: int) -> bool:
     return False
 
 
-def _come_to(when: str, batch: int) -> None:
-    if _is_told(f"slow-{when}", batch):
-        time.sleep(_SLOW_SECONDS)
-    if _is_told(when, batch):
+def _come_to(when: str, protocol: Any) -> None:
+    if _is_told(f"slow-{when}", protocol.batch):
+        _wait_for_twin(protocol)
+    if _is_told(when, protocol.batch):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _note_attempt(protocol: Any) -> None:
-    line = f"{protocol.batch} {protocol.task} {os.getpid()}\n"
-    handle = os.open(
-        Path(os.environ[KILLS]).with_name(ATTEMPTS), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
-    )
+def _line(protocol: Any) -> str:
+    return f"{protocol.batch} {protocol.task} {os.getpid()}"
+
+
+def _wait_for_twin(protocol: Any) -> None:
+    """Stand still until another process has begun the same task; Spark may kill this one first."""
+    before = _file(ATTEMPTS).read_text().splitlines() if _file(ATTEMPTS).exists() else []
+    own = _line(protocol)
+    task = own.rpartition(" ")[0] + " "
+    deadline = time.monotonic() + _SLOW_SECONDS_MAX
+    while time.monotonic() < deadline:
+        lines = _file(ATTEMPTS).read_text().splitlines() if _file(ATTEMPTS).exists() else []
+        if any(line.startswith(task) and line != own for line in lines[len(before) :]):
+            _append(TWINS, own)
+            return
+        time.sleep(0.02)
+
+
+def _file(name: str) -> Path:
+    return Path(os.environ[KILLS]).with_name(name)
+
+
+def _append(name: str, line: str) -> None:
+    handle = os.open(_file(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        os.write(handle, line.encode())
+        os.write(handle, f"{line}\n".encode())
     finally:
         os.close(handle)
 
@@ -57,10 +76,10 @@ def _note_attempt(protocol: Any) -> None:
 def _mortal(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def step(*args: Any) -> Any:
         if name == STEPS[0]:
-            _note_attempt(args[0])
-        _come_to(f"before-{name}", args[0].batch)
+            _append(ATTEMPTS, _line(args[0]))
+        _come_to(f"before-{name}", args[0])
         found = function(*args)
-        _come_to(f"after-{name}", args[0].batch)
+        _come_to(f"after-{name}", args[0])
         return found
 
     return step

@@ -64,7 +64,8 @@ def main(bootstrap: str, origin: str, target: str, checkpoint: str) -> None:
     failure = query.exception()
     if failure is not None:
         raise failure
-    reader = spark.read.format("odradek").options(**server, subscribe=target).load()
+    committed = {**server, "kafka.isolation.level": "read_committed"}
+    reader = spark.read.format("odradek").options(**committed, subscribe=target).load()
     values = [row.value.decode() for row in reader.selectExpr("cast(value as binary) as value").collect()]
     rows = sum(each.numInputRows for each in query.recentProgress)
     told = {"killed": len(killed), "executors": len(seen | set(before)), "rows": rows, "values": values}

@@ -41,7 +41,7 @@ from spark.worker_process import worker_python
 from tests.cluster.exactly_once import three_nodes
 from tests.docs.markdown import ROOT
 from tests.kafka_jars import NO_RETENTION, TRANSACTIONS
-from tests.spark.dying_daemon import ATTEMPTS, KILLS
+from tests.spark.dying_daemon import ATTEMPTS, KILLS, TWINS
 from tests.spark.kill_run import DriverKills, ExecutorKills, Nemesis, NodeKills, run_to_the_end
 from tests.spark.test_exactly_once_task import ALL_POINTS
 from tests.spark.test_sink_task import stored_committed
@@ -62,6 +62,8 @@ class Outcome:
     run: str
     worker_kills: int
     slow_tasks: int
+    twins: int
+    """Slow tasks that had a twin, which fenced them."""
     other_kills: dict[str, int]
     repeated_attempts: int
     rows: int
@@ -154,6 +156,7 @@ class _Place:
             run.name,
             run.worker_kills - left,
             run.slow_tasks - slow,
+            len(twins.read_text().splitlines()) if (twins := self.folder / TWINS).exists() else 0,
             {type(each).__name__: each.kills for each in nemeses if each.kills},
             len(attempts) - len(tasks),
             found.total(),
