@@ -10,8 +10,8 @@
 | kafka | local | Apache Kafka | 60 workers, 4 drivers |
 | feed | local, `derived-feed` | one node | 40 workers, 4 drivers |
 
-In the end the rows that a committed reader sees are compared by number and content with those that there should be:
-each is there once. No transaction stays open. One line of JSON tells each run.
+In the end the rows that a committed reader sees are compared, by number and content, with those that there should be.
+Each is there once, and no transaction stays open. One line of JSON tells each run.
 """
 
 from __future__ import annotations
