@@ -51,7 +51,7 @@ SHAPE = ("tests/test_architecture.py", "tests/test_structure.py")
 """They read the same syntax trees."""
 
 SECONDS = {
-    JAVA: 340,
+    JAVA: 230,
     "tests/deploy/test_life.py": 115,
     OWN_SPARK: 40,
     "tests/spark/test_mirror.py": 30,
