@@ -17,6 +17,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark import source
+from spark.reading import fetching
 from spark.reading.fetching import close_idle_clients
 from spark.reading.range_partition import RangePartition
 from spark.reading.read_errors import DataLoss, ReadError
@@ -221,6 +222,33 @@ class TestBatchDataLoss:
         topics.send(name, [b"new"] * 9)
         with pytest.raises(DataLoss, match=rf"offsets 0 to 4 of {name}-0 are lost: topic {name} was deleted"):
             rows(reader, partitions)
+
+
+def test_a_damaged_batch_among_small_ranges(
+    topics: Topics,
+    options: Options,
+    fresh_topic: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ranges that are decoded at once: the error names the partition of the damaged one."""
+    name = topics.create(fresh_topic("damaged"), partitions=3)
+    for partition in range(3):
+        topics.send(name, [b"x"], partition=partition)
+    fetch_first = fetching._fetch_first
+
+    def damaged(*arguments: Any) -> Any:
+        answers = fetch_first(*arguments)
+        for reader, answer in answers.items():
+            if reader.wanted.partition == 1:
+                records = bytearray(answer.records)
+                records[-1] ^= 1
+                answer.records = memoryview(records)
+        return answers
+
+    assert read(options(name)) == [(partition, 0, b"x") for partition in range(3)]
+    monkeypatch.setattr(fetching, "_fetch_first", damaged)
+    with pytest.raises(ReadError, match=rf"a record batch of {name}-1 from offset 0 on is damaged"):
+        read(options(name))
 
 
 def test_idle_clients_are_closed(topics: Topics, options: Options, fresh_topic: Callable[[str], str]) -> None:
