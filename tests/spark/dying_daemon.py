@@ -21,6 +21,7 @@ __all__ = ["ATTEMPTS", "KILLS", "STEPS", "TWINS"]
 KILLS = "ODRADEK_TEST_KILLS"
 ATTEMPTS, TWINS = "attempts", "twins"
 STEPS = ("fenced", "end_taken", "marker_read", "written", "committed", "compare")
+_FIRST_STEP = "fenced"
 _SLOW_SECONDS_MAX = 90.0
 
 
@@ -75,7 +76,7 @@ def _append(name: str, line: str) -> None:
 
 def _mortal(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def step(*args: Any) -> Any:
-        if name == STEPS[0]:
+        if name == _FIRST_STEP:
             _append(ATTEMPTS, _line(args[0]))
         _come_to(f"before-{name}", args[0])
         found = function(*args)

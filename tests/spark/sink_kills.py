@@ -51,7 +51,6 @@ __all__ = ["Outcome", "Run", "run_copy"]
 _ROWS_PER_BATCH = 300
 _PARTITIONS = 3
 _SLOW_POINTS = ("before-fenced", "after-marker_read", "before-written", "before-committed", "after-committed")
-_FLIGHTS = 20_000
 _FLIGHTS_PER_BATCH = 1_000
 
 
@@ -204,7 +203,8 @@ def run_feed(run: Run, bootstrap: str) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="sink-kills-") as folder:
         place = _Place(Path(folder))
         place.prepare(run)
-        load = [*job, "flights", *where, "--topic", flights, "--limit", str(_FLIGHTS), "--partitions", "3"]
+        load = [*job, "flights", *where, "--topic", flights, "--partitions", "3"]
+        load += ["--limit", str(run.batches * _FLIGHTS_PER_BATCH)]
         run_to_the_end(load, place.environment() | {KILLS: ""}, place.checkpoint, [])
         conf = Path(folder, "conf")
         conf.mkdir()

@@ -309,7 +309,9 @@ def test_what_is_refused(
     bad.write_text("security.protocol\n")
     assert refused([*words, "--source-config", str(bad)]).endswith("line 1: expected KEY=VALUE on one line")
     bad.write_text("compression.type=brotli\n")
-    assert "compression.type=brotli" in refused([*words, "--target-config", str(bad)])
+    assert "compression.type='brotli'" in refused([*words, "--target-config", str(bad)])
+    bad.write_text("compresion.type=lz4\n")
+    assert "did you mean compression.type" in refused([*words, "--target-config", str(bad)])
     assert "127.0.0.1:1" in refused(["--source", "127.0.0.1:1", "--target", second_node.bootstrap])
     assert refused([*words, "--name", "a/b"]).startswith("mirror: --name has letters")
 

@@ -79,6 +79,7 @@ def test_a_secured_cluster(
             f'username="alice" password="{password}";\n'
             "ssl.truststore.type=PEM\n"
             f"ssl.truststore.location={secured.authority}\n"
+            "odradek.controller.security.protocol=SSL\n"
         )
 
     source, target = (
