@@ -153,9 +153,10 @@ class Bench:
 
 def throughput(
     spark: SparkSession, bootstrap: str, formats: list[str], arguments: argparse.Namespace
-) -> None:
-    """Print a table for each size."""
+) -> dict[tuple[int, int, str], dict[str, float]]:
+    """Print a table for each size; rows per second by (bytes, rows, way) and format."""
     small, large = SIZES
+    measured: dict[tuple[int, int, str], dict[str, float]] = {}
     tables = [(small, arguments.rows, ""), (large, arguments.rows // 4, "")]
     if arguments.long_rows:
         tables.insert(1, (small, arguments.long_rows, "Available"))
@@ -178,13 +179,16 @@ def throughput(
                     if number >= arguments.warm:
                         found[each].append(rows / (time.perf_counter() - started))
             medians = {each: statistics.median(values) for each, values in found.items()}
+            measured[size, rows, name] = medians
             figures = "  ".join(f"{each} {medians[each] / 1000:8.0f}" for each in usable)
             ratio = f"  {medians['odradek'] / medians['kafka']:.2f}x" if "kafka" in medians else ""
             print(f"{name:28} {figures}{ratio}", flush=True)
+    return measured
 
 
-def latency(spark: SparkSession, bootstrap: str, formats: list[str], seconds: float) -> None:
-    """Print the age of records when a micro-batch hands them over."""
+def latency(spark: SparkSession, bootstrap: str, formats: list[str], seconds: float) -> dict[str, float]:
+    """Print the age of records when a micro-batch hands them over; the medians in ms by format."""
+    medians: dict[str, float] = {}
     for which in formats:
         if which == "ready":
             continue
@@ -224,13 +228,15 @@ def latency(spark: SparkSession, bootstrap: str, formats: list[str], seconds: fl
             print(f"{which}: no record came")
             continue
         p50, p99 = ages[len(ages) // 2], ages[int(len(ages) * 0.99)]
+        medians[which] = p50
         print(
             f"micro-batch at {RATE:,} msg/s, {which}: p50 {p50:.0f} ms, p99 {p99:.0f} ms ({batches} last batches)"
         )
+    return medians
 
 
-def memory(spark: SparkSession) -> str:
-    """The memory of Python's processes under this session's Java: proportional set size, the largest and all."""
+def memory(spark: SparkSession) -> list[float]:
+    """The memory of Python's processes under this session's Java: proportional set sizes in MiB."""
     java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # a local Spark has both
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -244,11 +250,12 @@ def memory(spark: SparkSession) -> str:
         with suppress(OSError):
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
             sizes.append(next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024)
-    return f"{len(sizes)} Python processes, {max(sizes):.0f} MiB the largest, {sum(sizes):.0f} MiB all (PSS)"
+    print(f"{len(sizes)} Python processes, {max(sizes):.0f} MiB the largest, {sum(sizes):.0f} MiB all (PSS)")
+    return sizes
 
 
-def main() -> None:
-    """Print the tables."""
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -261,7 +268,12 @@ def main() -> None:
     parser.add_argument("--server", choices=("odradek", "kafka"), default="odradek")
     parser.add_argument("--only", default="", help="ways with this in their name")
     parser.add_argument("--latency-seconds", type=float, default=30.0, help="0: not at all")
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """Print the tables."""
+    arguments = parser().parse_args()
     formats: list[Any] = ["odradek", "ready"]
     jars: str | None = None
     try:
@@ -278,7 +290,7 @@ def main() -> None:
         throughput(spark, server.bootstrap, formats, arguments)
         if arguments.latency_seconds:
             latency(spark, server.bootstrap, formats, arguments.latency_seconds)
-        print(memory(spark))
+        memory(spark)
         spark.stop()
 
 

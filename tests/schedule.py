@@ -11,9 +11,23 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-OWN_SPARK = "tests/spark/test_killed_executor.py"
-OWN_SPARKS = frozenset((OWN_SPARK, "tests/spark/test_sink_kills.py"))
-"""They need a Spark of their own, and so nothing of what the folder shares."""
+OWN_SPARK = "tests/spark/test_sink_kills.py"
+"""It needs a Spark of its own, and so nothing of what others share."""
+SPARK = frozenset(
+    f"tests/spark/test_{name}.py"
+    for name in (
+        "guide",
+        "mirror_kafka",
+        "nearest_replica",
+        "pipelines",
+        "secured",
+        "sink",
+        "source_batch",
+        "source_jvm",
+        "source_stream",
+    )
+)
+"""Their tests run on the folder's Spark, or beside Apache Kafka: one start of each for all."""
 APACHE_KAFKA = frozenset(
     (
         *(
@@ -37,10 +51,17 @@ SHAPE = ("tests/test_architecture.py", "tests/test_structure.py")
 """They read the same syntax trees."""
 
 SECONDS = {
-    JAVA: 340,
+    JAVA: 230,
     "tests/deploy/test_life.py": 115,
-    OWN_SPARK: 100,
-    "tests/spark/test_sink_kills.py": 40,
+    OWN_SPARK: 40,
+    "tests/spark/test_mirror.py": 30,
+    "tests/spark/test_mirror_more.py": 12,
+    "tests/spark/test_exactly_once_task.py": 20,
+    "tests/spark/test_reading_loss.py": 10,
+    "tests/spark/test_reading_batch.py": 6,
+    "tests/spark/test_reading_stream.py": 6,
+    "tests/spark/test_decode.py": 12,
+    "tests/spark/test_row_hash.py": 6,
     "tests/node/test_request_budget.py": 95,
     "tests/jepsen/test_cluster.py": 69,
     "tests/other_clients/test_groups.py": 50,
@@ -118,7 +139,7 @@ SECONDS = {
 def scope_of(nodeid: str) -> str:
     """The scope that stays together with this test: its file, one Spark and one Apache Kafka, or the syntax trees."""
     path = nodeid.partition("::")[0]
-    if path in APACHE_KAFKA or (path.startswith("tests/spark/") and path not in OWN_SPARKS):
+    if path in APACHE_KAFKA or path in SPARK:
         return JAVA
     if path in SHAPE:
         return "the shape of the code"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def test_scopes_name_files_that_exist() -> None:
     """A file that moved takes its line along: it would begin last otherwise, or start a server of its own."""
-    named = {*schedule.SECONDS, *schedule.APACHE_KAFKA, *schedule.SHAPE, schedule.OWN_SPARK}
+    named = {*schedule.SECONDS, *schedule.APACHE_KAFKA, *schedule.SHAPE, *schedule.SPARK}
     scopes = {scope_of(path) for path in (*schedule.APACHE_KAFKA, *schedule.SHAPE)}
     assert [name for name in sorted(named - scopes) if not (ROOT / name).exists()] == []
 
@@ -27,6 +28,17 @@ def test_tests_that_share_a_server_stay_together() -> None:
     assert {scope_of(f"{path}::test") for path in schedule.APACHE_KAFKA} == {schedule.JAVA}
     assert scope_of("tests/wire/test_codec.py::TestA::test[x::y]") == "tests/wire/test_codec.py"
     assert seconds_of(schedule.JAVA) > seconds_of("tests/wire/test_codec.py") > seconds_of("unknown") == 0
+
+
+def test_tests_that_ask_for_spark_share_it() -> None:
+    """A file of Spark's folder is in the list exactly if it asks for the session, or for Apache Kafka."""
+    wanted = re.compile(r"\b(spark: SparkSession|jvm_connector: |apache_kafka: )")
+    asking = {
+        f"tests/spark/{path.name}"
+        for path in (ROOT / "tests" / "spark").glob("test_*.py")
+        if wanted.search(path.read_text())
+    }
+    assert asking == schedule.SPARK
 
 
 def test_quick_runs_the_first_seeds() -> None:

@@ -2,10 +2,10 @@
 
 A window is written once, when the watermark says that no flight of it can come any more. Then one record leaves for
 each airport and hour. It has the key `AIRPORT HOUR`, and JSON with the number of flights, of cancelled ones, and the
-mean delay. After a crash the query goes on from its checkpoint, and may write the records of its last batch again.
-The key makes the repetition harmless wherever the last record of a key counts (a compacted topic,
-`python -m spark changelog`). With `--delivery exactly-once` the sink writes nothing again. Flights of transactions that were
-aborted are not read.
+mean delay. After a crash the query goes on from its checkpoint, and writes no record again. With
+`--delivery at-least-once` it may write those of its last batch again. The key makes the repetition harmless wherever
+the last record of a key counts (a compacted topic, `python -m spark changelog`). Flights of transactions that were aborted
+are not read.
 
     python -m spark derived-feed --topic flights --to delays --checkpoint delays.checkpoint --plot delays.png
 
@@ -28,7 +28,7 @@ from spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, 
 from spark.pipelines.plots import plot_delays
 from spark.pipelines.progress import ProgressLine, watch_query
 
-AT_LEAST_ONCE = "at-least-once"
+AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
 __all__ = ["DELAY_COLUMNS", "delays", "delays_by_hour", "delivery_options", "main", "start"]
 
 DELAY_COLUMNS = (
@@ -87,13 +87,13 @@ def start(
     return writer.trigger(processingTime=f"{int(every_seconds * 1000)} milliseconds").start()
 
 
-def delivery_options(topics: Topics, delivery: str) -> dict[str, str]:
-    """The option of the sink. Raises `Failed` for another format, whose sink would pass over it and double rows."""
-    if delivery == AT_LEAST_ONCE:
-        return {}
-    if topics.format != "odradek":
+def delivery_options(topics: Topics, delivery: str | None) -> dict[str, str]:
+    """The option of the sink; None: the best that it can. Raises `Failed` where the format's sink would pass over it."""
+    if topics.format == "odradek":
+        return {"delivery": delivery or EXACTLY_ONCE}
+    if delivery == EXACTLY_ONCE:
         raise Failed(f"--delivery {delivery}: the sink of the format {topics.format} writes at least once")
-    return {"delivery": delivery}
+    return {}
 
 
 def delays_by_hour(topics: Topics, target: str) -> dict[str, dict[int, float]]:
@@ -133,9 +133,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records-per-batch", type=int, default=50_000, help="(%(default)s)")
     parser.add_argument(
         "--delivery",
-        choices=(AT_LEAST_ONCE, "exactly-once"),
-        default=AT_LEAST_ONCE,
-        help="exactly-once: no record of the feed is written again after a crash (%(default)s)",
+        choices=(AT_LEAST_ONCE, EXACTLY_ONCE),
+        help="exactly-once, the default with the format odradek: no record is written again after a crash",
     )
     parser.add_argument(
         "--every", type=float, metavar="SECONDS", help="go on for ever, a batch every SECONDS"

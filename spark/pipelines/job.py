@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from odradek.client.shells.blocking import Client
 from spark.pipelines.failure import Failed
+from spark.source_options import SourceOptions
 from spark.worker_process import worker_python
 from wire.topic_partition import TopicPartition
 
@@ -100,6 +101,7 @@ def _session(name: str, master: str | None) -> SparkSession:
 # Topics
 
 _ISOLATION = "kafka.isolation.level"
+_LOGIN = ("kafka.bootstrap.servers", "kafka.security.", "kafka.sasl.", "kafka.ssl.")
 
 
 @attrs.frozen
@@ -121,6 +123,12 @@ class Topics:
     def _reading(self) -> dict[str, str]:
         """Jobs read what was committed, unless the user says otherwise: aborted records are none of a table's."""
         return {_ISOLATION: "read_committed", **self.options}
+
+    def _client(self, topic: str) -> Client:
+        """A client that logs in as the source does. Raises `OptionError`."""
+        login = {key: value for key, value in self.options.items() if key.startswith(_LOGIN)}
+        config = SourceOptions.parse(login | {"subscribe": topic}).consumer.client_config()
+        return Client(self.bootstrap, config=config)
 
     def read(self, topic: str, **options: str) -> DataFrame:
         """A batch of one topic's records."""
@@ -147,7 +155,7 @@ class Topics:
         Raises `Failed` when the topic is missing, or no broker answers.
         """
         try:
-            with Client(self.bootstrap, client_id="odradek-spark") as client:
+            with self._client(topic) as client:
                 found = client.metadata([topic]).topic(topic)
                 keys = [TopicPartition(topic, index) for index in sorted(found.partitions)]
                 begins = client.list_offsets(dict.fromkeys(keys, EARLIEST))

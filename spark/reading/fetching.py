@@ -24,7 +24,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import groupby
+from typing import Any, TypedDict
 
 import attrs
 import pyarrow as pa
@@ -41,7 +42,7 @@ from wire.batches.batch_header import iter_batches
 from wire.errors import ErrorCode, KafkaError
 from wire.topic_partition import TopicPartition
 
-from ..decode import decode_batches
+from ..decode import FetchedRange, decode_batches, decode_ranges
 from ..reading.cluster_view import new_client
 from ..reading.first_fetch import first_fetch
 from ..reading.offset_ranges import OffsetRange
@@ -55,8 +56,6 @@ _LOGGER = logging.getLogger("odradek.spark")
 _VERSION_MAX_WITHOUT_TOPIC_IDS = 12
 _PARTITION_BYTES = int(SOURCE_DEFAULTS["max.partition.fetch.bytes"])
 _ROWS = 10_000
-_BYTES = 16 << 20
-"""Rows of small ranges are handed over when there are so many of them, or so many bytes."""
 _RANGES_TOGETHER = 256
 """The number of a task's small ranges in one Fetch."""
 _RANGES_AHEAD = 8
@@ -145,33 +144,35 @@ def read_ranges(ranges: Sequence[OffsetRange], options: SourceOptions) -> Iterat
 def _read_several(
     readers: Sequence[_RangeReader], settings: ConsumerSettings, client: Client
 ) -> Iterator[pa.RecordBatch]:
-    small: list[pa.RecordBatch] = []
     for first in range(0, len(readers), _RANGES_TOGETHER):
         several = readers[first : first + _RANGES_TOGETHER]
         answers = _fetch_first(several, settings, client)
-        going_on = [
-            reader for reader in several if reader not in answers or not reader.ends_in(answers[reader])
-        ]
-        for reader in several:
-            if reader not in going_on:
-                small += reader.batches(answers[reader])
-                if (
-                    sum(each.num_rows for each in small) >= _ROWS
-                    or sum(each.nbytes for each in small) >= _BYTES
-                ):
-                    yield _joined(small)
-                    small = []
+        whole = {reader for reader, answer in answers.items() if reader.ends_in(answer)}
+        going_on = [reader for reader in several if reader not in whole]
+        for is_whole, group in groupby(several, whole.__contains__):
+            if is_whole:
+                yield from _read_together([(reader, answers[reader]) for reader in group])
                 continue
-            if small:
-                yield _joined(small)
-                small = []
-            place = going_on.index(reader)
-            for each in going_on[place : place + _RANGES_AHEAD]:
-                if each not in answers:
-                    each.start()
-            yield from reader.batches(answers.get(reader))
-    if small:
-        yield _joined(small)
+            for reader in group:
+                place = going_on.index(reader)
+                for each in going_on[place : place + _RANGES_AHEAD]:
+                    if each not in answers:
+                        each.start()
+                yield from reader.batches(answers.get(reader))
+
+
+def _read_together(answered: Sequence[tuple[_RangeReader, _Answer]]) -> Iterator[pa.RecordBatch]:
+    """The rows of ranges that their first answers have whole. Raises `ReadError`."""
+    try:
+        yield from decode_ranges(
+            [reader.fetched(answer) for reader, answer in answered], **answered[0][0].decoding()
+        )
+    except (DecompressionBomb, CorruptBatch, InvalidRecord):
+        # Decoded alone, the range at fault is named.
+        for reader, answer in answered:
+            for _ in reader.batches(answer):
+                pass
+        raise
 
 
 def _fetch_first(
@@ -200,13 +201,6 @@ def _fetch_first(
     return answers
 
 
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    [joined] = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return joined
-
-
 @attrs.define
 class _Answer:
     """One partition's part of a Fetch answer."""
@@ -216,6 +210,12 @@ class _Answer:
     """The offset behind the last whole batch; where the Fetch began if there is none."""
     aborted: list[tuple[int, int]]
     """(first offset, producer id) of transactions that were aborted."""
+
+
+class _Decoding(TypedDict):
+    decompressed_bytes_max: int
+    with_headers: bool
+    rows_wanted: int
 
 
 class _RangeReader:
@@ -255,6 +255,21 @@ class _RangeReader:
         """True if the answer has all that is left of the range."""
         return answer.end >= self.wanted.end
 
+    def fetched(self, answer: _Answer) -> FetchedRange:
+        """The range with its first answer, for `decode_ranges`."""
+        wanted = self.wanted
+        return FetchedRange(
+            answer.records, wanted.topic, wanted.partition, wanted.start, wanted.end, answer.aborted
+        )
+
+    def decoding(self) -> _Decoding:
+        """The query's bounds of decoding."""
+        return {
+            "decompressed_bytes_max": self._options.batch_bytes_max,
+            "with_headers": self._options.include_headers,
+            "rows_wanted": _ROWS,
+        }
+
     def batches(self, answer: _Answer | None = None) -> Iterator[pa.RecordBatch]:
         """The range's records, once it is started, or from its first answer on."""
         position = self.wanted.start
@@ -283,10 +298,8 @@ class _RangeReader:
             partition=self.wanted.partition,
             offset=position,
             offset_end=self.wanted.end,
-            decompressed_bytes_max=self._options.batch_bytes_max,
-            with_headers=self._options.include_headers,
-            rows_wanted=_ROWS,
             aborted=answer.aborted,
+            **self.decoding(),
         )
         where = f"{self.wanted.topic}-{self.wanted.partition}"
         try:

@@ -13,29 +13,13 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.kafka_server import SHORT_LIVED
+from tests.spark.kill_run import executors_of
 from tests.spark.streaming import started, wait_for
-
-_BACKEND = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
-
-
-def executors() -> list[int]:
-    """The Java processes that are executors of this process's Spark: below its Java process, by way of nobody else."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            above = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
-            if above == os.getpid() and _BACKEND in stat.with_name("cmdline").read_bytes().split(b"\0"):
-                found.append(int(stat.parent.name))
-        except OSError:
-            continue
-    return found
 
 
 def in_the_middle(spark: SparkSession, query: StreamingQuery) -> bool:
@@ -70,17 +54,18 @@ def main(bootstrap: str, origin: str, target: str, checkpoint: str) -> None:
     query = started(writer.start)
     seen: set[int] = set()
     wait_for(lambda: in_the_middle(spark, query))
-    before = executors()
+    before = executors_of(os.getpid())
     killed = before[:1] if query.isActive else []
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     while query.isActive:
-        seen |= set(executors())
+        seen |= set(executors_of(os.getpid()))
         query.awaitTermination(1)
     failure = query.exception()
     if failure is not None:
         raise failure
-    reader = spark.read.format("odradek").options(**server, subscribe=target).load()
+    committed = {**server, "kafka.isolation.level": "read_committed"}
+    reader = spark.read.format("odradek").options(**committed, subscribe=target).load()
     values = [row.value.decode() for row in reader.selectExpr("cast(value as binary) as value").collect()]
     rows = sum(each.numInputRows for each in query.recentProgress)
     told = {"killed": len(killed), "executors": len(seen | set(before)), "rows": rows, "values": values}

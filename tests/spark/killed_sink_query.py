@@ -1,22 +1,58 @@
 """A streaming query from one topic to another, whose workers die as `dying_daemon` says. A process, for `sink_kills`.
 
-python -m tests.spark.killed_sink_query BOOTSTRAP FROM TO CHECKPOINT ROWS_PER_BATCH
+python -m tests.spark.killed_sink_query BOOTSTRAP FROM TO CHECKPOINT ROWS_PER_BATCH [CLUSTER]
+
+With CLUSTER (`local-cluster[2,1,1024]`) it runs on executors apart, and Spark gives slow tasks a twin.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 from pyspark.sql import SparkSession
 
+from bench.kafka_server import SHORT_LIVED
+from tests.spark.dying_daemon import KILLS
 from tests.spark.streaming import started
 
+_SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "200ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "1s",
+}
 
-def main(bootstrap: str, origin: str, target: str, checkpoint: str, rows_per_batch: str) -> None:
+
+def main(
+    bootstrap: str, origin: str, target: str, checkpoint: str, rows_per_batch: str, cluster: str = ""
+) -> None:
     """Copy all that is there, in batches of this many rows and three tasks each."""
-    builder = SparkSession.builder.master("local[2,60]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.log.level", "ERROR")
-    builder = builder.config("spark.python.daemon.module", "tests.spark.dying_daemon")
+    settings = {
+        "spark.ui.enabled": "false",
+        # What kills make Spark say would fill the screen; what ends the query is raised.
+        "spark.log.level": "OFF",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.python.daemon.module": "tests.spark.dying_daemon",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": f"{checkpoint}.local",
+        "spark.driver.extraJavaOptions": " ".join(SHORT_LIVED[1:]),
+    }
+    if cluster:
+        settings |= {
+            **_SPECULATION,
+            "spark.task.maxFailures": "60",
+            "spark.deploy.maxExecutorRetries": "-1",
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": " ".join(SHORT_LIVED[1:]),
+            f"spark.executorEnv.{KILLS}": os.environ[KILLS],
+            "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+        }
+    builder = SparkSession.builder.master(cluster or "local[2,60]")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
     spark = builder.getOrCreate()
     server = {"kafka.bootstrap.servers": bootstrap}
     options = {

@@ -1,153 +1,281 @@
-"""The fault matrix of the exactly-once sink: workers killed at named steps, drivers between offset log and commit log.
+"""The fault matrix of the exactly-once sink: workers, drivers, executors and nodes are killed while Spark copies a topic.
 
-    python -m tests.spark.sink_kills [--bootstrap HOST:PORT] [--batches 40] [--worker-kills 190] [--driver-kills 10]
+    python -m tests.spark.sink_kills [--only workers,executors,nodes,kafka,feed] [--scale 0.1]
 
-A query copies a topic in batches. Its workers die at each step in turn. The driver dies with its process
-group while a batch is in the offset log alone. Then it is started again. In the end the rows that a committed
-reader sees are counted by content: each is there once. No transaction stays open.
+| run | Spark | target | killed |
+| --- | --- | --- | --- |
+| workers | local | one node | 190 workers at named steps, 10 drivers while a batch is in the offset log alone |
+| executors | two executors, speculation | one node | 12 executors' Java processes; 20 slow tasks get twins; 20 workers |
+| nodes | local | three nodes | 12 nodes, 30 workers, 2 drivers |
+| kafka | local | Apache Kafka | 60 workers, 4 drivers |
+| feed | local, `derived-feed` | one node | 40 workers, 4 drivers |
+
+In the end the rows that a committed reader sees are compared, by number and content, with those that there should be.
+Each is there once, and no transaction stays open. One line of JSON tells each run.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import signal
-import subprocess
+import random
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import cycle, islice
 from pathlib import Path
 from uuid import uuid4
 
 import attrs
 
-from bench.odradek_server import start_odradek
-from odradek import Producer
+from bench.kafka_server import kafka_server
+from bench.odradek_server import odradek_server
+from jepsen_tests.real_cluster import Cluster
+from odradek import Admin, Producer
+from odradek.client.admin import NewTopic
 from spark.worker_process import worker_python
+from tests.cluster.exactly_once import three_nodes
 from tests.docs.markdown import ROOT
 from tests.kafka_jars import NO_RETENTION, TRANSACTIONS
-from tests.spark.dying_daemon import KILLS
+from tests.spark.dying_daemon import ATTEMPTS, KILLS, TWINS
+from tests.spark.kill_run import DriverKills, ExecutorKills, Nemesis, NodeKills, run_to_the_end
 from tests.spark.test_exactly_once_task import ALL_POINTS
 from tests.spark.test_sink_task import stored_committed
-from tests.spark.topics import Topics
 
-__all__ = ["Outcome", "run_matrix"]
+__all__ = ["Outcome", "Run", "run_copy"]
 
 _ROWS_PER_BATCH = 300
-_SECONDS_MAX = 3600.0
+_PARTITIONS = 3
+_SLOW_POINTS = ("before-fenced", "after-marker_read", "before-written", "before-committed", "after-committed")
+_FLIGHTS_PER_BATCH = 1_000
 
 
 @attrs.define
 class Outcome:
-    """The result of a run: kills that happened, and the rows of the target."""
+    """The result of a run: kills that happened, attempts that were repetitions or twins, and the rows of the target."""
 
+    run: str
     worker_kills: int
-    driver_kills: int
+    slow_tasks: int
+    twins: int
+    """Slow tasks that had a twin, which fenced them."""
+    other_kills: dict[str, int]
+    repeated_attempts: int
     rows: int
     lost: int
     doubled: int
+    seconds: float
 
 
-def run_matrix(bootstrap: str, *, batches: int, worker_kills: int, driver_kills: int) -> Outcome:
-    """Copy `batches` batches under kills. Raises `AssertionError` if the query fails or does not end."""
-    topics, name = Topics(bootstrap), uuid4().hex[:8]
-    origin, target = (topics.create(f"kills-{end}-{name}", partitions=3) for end in ("from", "to"))
-    rows = batches * _ROWS_PER_BATCH
-    with Producer(bootstrap_servers=bootstrap) as producer:
-        for number in range(rows):
-            producer.send(origin, b"%d" % number, partition=number % 3)
-        producer.flush()
-    with tempfile.TemporaryDirectory(prefix="sink-kills-") as folder:
-        kills, checkpoint = Path(folder, "kills"), Path(folder, "checkpoint")
-        kills.mkdir()
-        # Nothing is repeated where nothing was killed, so `compare` comes after `committed`.
-        for number, point in enumerate(islice(cycle(ALL_POINTS), worker_kills)):
-            (kills / f"{number:04}-{point}").touch()
-        command = [
-            sys.executable,
-            "-m",
-            "tests.spark.killed_sink_query",
-            bootstrap,
-            origin,
-            target,
-            str(checkpoint),
-            str(_ROWS_PER_BATCH),
-        ]
-        killed = _run_to_the_end(command, checkpoint, kills, driver_kills)
-        left = len(list(kills.iterdir()))
-    found = Counter(int(record.value) for record in stored_committed(bootstrap, target, 0))
-    return Outcome(
-        worker_kills=worker_kills - left,
-        driver_kills=killed,
-        rows=sum(found.values()),
-        lost=rows - len(found),
-        doubled=sum(count - 1 for count in found.values()),
+@attrs.frozen
+class Run:
+    """The number of batches of a run, and of the kills in it. `cluster`: where it runs on executors apart."""
+
+    name: str
+    batches: int
+    worker_kills: int
+    slow_tasks: int = 0
+    driver_kills: int = 0
+    executor_kills: int = 0
+    node_kills: int = 0
+    cluster: str = ""
+
+
+RUNS = {
+    each.name: each
+    for each in (
+        Run("workers", 40, 190, driver_kills=10),
+        Run("executors", 40, 20, slow_tasks=20, executor_kills=12, cluster="local-cluster[2,1,1024]"),
+        Run("nodes", 30, 30, driver_kills=2, node_kills=12),
+        Run("kafka", 20, 60, driver_kills=4),
+        Run("feed", 20, 40, driver_kills=4),
+    )
+}
+
+
+def scaled(run: Run, scale: float) -> Run:
+    """A smaller run; of each kind of kill that it has, one is left at least."""
+    names = ("batches", "worker_kills", "slow_tasks", "driver_kills", "executor_kills", "node_kills")
+    counts = {name: getattr(run, name) for name in names}
+    return attrs.evolve(
+        run, **{name: max(1, round(count * scale)) if count else 0 for name, count in counts.items()}
     )
 
 
-def _run_to_the_end(command: list[str], checkpoint: Path, kills: Path, driver_kills: int) -> int:
-    """Run the query until it ends well; the number of times that its process group was killed."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": worker_python(),
-        KILLS: str(kills),
-    }
-    killed, seen = 0, set[str]()
-    deadline = time.monotonic() + _SECONDS_MAX
-    while True:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
-        try:
-            while process.poll() is None:
-                assert time.monotonic() < deadline, "the query does not end"
-                between = _names(checkpoint / "offsets") - _names(checkpoint / "commits") - seen
-                if between and killed < driver_kills:
-                    seen |= between
-                    os.killpg(process.pid, signal.SIGKILL)
-                    killed += 1
-                time.sleep(0.01)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        if process.returncode == 0:
-            return killed
-        assert process.returncode == -signal.SIGKILL, f"the query ended with {process.returncode}"
+@attrs.frozen
+class _Place:
+    """The folder of a run: its checkpoint, and the kills that are left."""
+
+    folder: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    @property
+    def kills(self) -> Path:
+        return self.folder / "kills"
+
+    def prepare(self, run: Run) -> None:
+        self.kills.mkdir()
+        # Nothing is repeated where nothing was killed, so `compare` comes after `committed`.
+        # They are spread over all batches but the last, at whose end none may be left.
+        for number, point in enumerate(islice(cycle(ALL_POINTS), run.worker_kills)):
+            batch = number * (run.batches - 1) // run.worker_kills
+            (self.kills / f"{batch:04}-{number:04}-{point}").touch()
+        for number, point in enumerate(islice(cycle(_SLOW_POINTS), run.slow_tasks)):
+            batch = number * (run.batches - 1) // run.slow_tasks
+            (self.kills / f"{batch:04}-{number:04}-slow-{point}").touch()
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "PYTHONPATH": str(ROOT),
+            "PYSPARK_PYTHON": worker_python(),
+            "SPARK_CONF_DIR": str(ROOT / "spark" / "conf"),
+            KILLS: str(self.kills),
+        }
+
+    def outcome(
+        self,
+        run: Run,
+        nemeses: Sequence[Nemesis],
+        wanted: Counter[bytes],
+        found: Counter[bytes],
+        began: float,
+    ) -> Outcome:
+        slow = len(list(self.kills.glob("*-slow-*")))
+        left = len(list(self.kills.iterdir())) - slow
+        attempts = (self.folder / ATTEMPTS).read_text().splitlines()
+        tasks = {tuple(line.split()[:2]) for line in attempts}
+        return Outcome(
+            run.name,
+            run.worker_kills - left,
+            run.slow_tasks - slow,
+            len(twins.read_text().splitlines()) if (twins := self.folder / TWINS).exists() else 0,
+            {type(each).__name__: each.kills for each in nemeses if each.kills},
+            len(attempts) - len(tasks),
+            found.total(),
+            (wanted - found).total(),
+            (found - wanted).total(),
+            round(time.monotonic() - began, 1),
+        )
 
 
-def _names(log: Path) -> set[str]:
-    return {file.name for file in log.glob("[0-9]*")} if log.is_dir() else set()
+def run_copy(run: Run, bootstrap: str, cluster: Cluster | None = None) -> Outcome:
+    """Copy a topic under kills. Raises `AssertionError` if the query fails or does not end."""
+    began, name = time.monotonic(), uuid4().hex[:8]
+    origin, target = f"kills-from-{name}", f"kills-to-{name}"
+    replicas = 1 if cluster is None else 3
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        for created in admin.create_topics(
+            [NewTopic(each, _PARTITIONS, replicas) for each in (origin, target)]
+        ):
+            assert created.error is None, created.error
+    rows = [b"%d" % number for number in range(run.batches * _ROWS_PER_BATCH)]
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for number, value in enumerate(rows):
+            producer.send(origin, value, partition=number % _PARTITIONS)
+        producer.flush()
+    rng = random.Random(run.name)
+    nemeses: list[Nemesis] = [DriverKills(run.driver_kills), ExecutorKills(run.executor_kills, rng)]
+    if cluster is not None:
+        nemeses.append(NodeKills(run.node_kills, cluster, rng))
+    with tempfile.TemporaryDirectory(prefix="sink-kills-") as folder:
+        place = _Place(Path(folder))
+        place.prepare(run)
+        words = [bootstrap, origin, target, str(place.checkpoint), str(_ROWS_PER_BATCH), run.cluster]
+        command = [sys.executable, "-m", "tests.spark.killed_sink_query", *words]
+        run_to_the_end(command, place.environment(), place.checkpoint, nemeses)
+        found = Counter(bytes(each.value) for each in stored_committed(bootstrap, target, 0))
+        return place.outcome(run, nemeses, Counter(rows), found, began)
+
+
+def run_feed(run: Run, bootstrap: str) -> Outcome:
+    """`derived-feed` under kills; the feed of a run without any is the one that there should be."""
+    began, name = time.monotonic(), uuid4().hex[:8]
+    flights = f"flights-{name}"
+    job = [sys.executable, "-m", "spark"]
+    where = ["--master", "local[2,60]", "--bootstrap", bootstrap]
+    with tempfile.TemporaryDirectory(prefix="sink-kills-") as folder:
+        place = _Place(Path(folder))
+        place.prepare(run)
+        load = [*job, "flights", *where, "--topic", flights, "--partitions", "3"]
+        load += ["--limit", str(run.batches * _FLIGHTS_PER_BATCH)]
+        run_to_the_end(load, place.environment() | {KILLS: ""}, place.checkpoint, [])
+        conf = Path(folder, "conf")
+        conf.mkdir()
+        settings = {
+            "spark.python.daemon.module": "tests.spark.dying_daemon",
+            "spark.sql.shuffle.partitions": "3",
+        }
+        (conf / "spark-defaults.conf").write_text(
+            "".join(f"{key} {value}\n" for key, value in settings.items())
+        )
+        (conf / "log4j2.properties").write_text("rootLogger.level = off\n")
+
+        def feed(target: str, checkpoint: Path) -> list[str]:
+            bounds = ["--records-per-batch", str(_FLIGHTS_PER_BATCH), "--window", "1 hour"]
+            ends = ["--topic", flights, "--to", target, "--checkpoint", str(checkpoint)]
+            return [*job, "derived-feed", *where, *ends, *bounds, "--delivery", "exactly-once"]
+
+        quiet, killed = f"quiet-{name}", f"killed-{name}"
+        run_to_the_end(feed(quiet, Path(folder, "quiet")), place.environment(), Path(folder, "quiet"), [])
+        nemeses = [DriverKills(run.driver_kills)]
+        environment = place.environment() | {"SPARK_CONF_DIR": str(conf)}
+        run_to_the_end(feed(killed, place.checkpoint), environment, place.checkpoint, nemeses)
+        wanted, found = (
+            Counter(b"%s %s" % (each.key, each.value) for each in stored_committed(bootstrap, topic, 1))
+            for topic in (quiet, killed)
+        )
+        return place.outcome(run, nemeses, wanted, found, began)
+
+
+@contextmanager
+def _server(name: str) -> Iterator[tuple[str, Cluster | None]]:
+    """The target of a run: its address, and its nodes where they are to be killed."""
+    settings = {**NO_RETENTION, **TRANSACTIONS}
+    if name == "nodes":
+        with (
+            tempfile.TemporaryDirectory(prefix="sink-kills-nodes-") as folder,
+            three_nodes(Path(folder)) as nodes,
+        ):
+            yield nodes.bootstrap, nodes
+        return
+    with kafka_server(settings=settings) if name == "kafka" else odradek_server(settings=settings) as server:
+        yield server.bootstrap, None
 
 
 def main() -> None:
-    """Run the matrix and print what came of it; status 1 if rows are lost or doubled."""
+    """Do the runs and print what came of them; status 1 if rows are lost or doubled."""
     parser = argparse.ArgumentParser(
-        description="Kill the exactly-once sink at named points, and count its rows."
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--bootstrap", help="a server that runs already; otherwise a node is started")
-    parser.add_argument("--batches", type=int, default=40)
-    parser.add_argument("--worker-kills", type=int, default=190)
-    parser.add_argument("--driver-kills", type=int, default=10)
+    parser.add_argument("--only", default=",".join(RUNS), help="runs, by comma (%(default)s)")
+    parser.add_argument("--scale", type=float, default=1.0, help="a factor for batches and kills")
+    parser.add_argument(
+        "--bootstrap", help="a server that runs already, instead of one that the run starts; not for nodes"
+    )
     given = parser.parse_args()
-    with contextlib.ExitStack() as stack:
-        bootstrap = given.bootstrap
-        if bootstrap is None:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sink-kills-node-"))
-            server = start_odradek(Path(folder), settings={**NO_RETENTION, **TRANSACTIONS})
-            stack.callback(server.stop)
-            bootstrap = server.bootstrap
-        outcome = run_matrix(
-            bootstrap,
-            batches=given.batches,
-            worker_kills=given.worker_kills,
-            driver_kills=given.driver_kills,
-        )
-    print(json.dumps(attrs.asdict(outcome)))
-    sys.exit(1 if outcome.lost or outcome.doubled else 0)
+    names = given.only.split(",")
+    if not set(names) <= set(RUNS) or (given.bootstrap and "nodes" in names):
+        parser.error(f"--only takes {', '.join(RUNS)}; and nodes only without --bootstrap")
+    os.environ.pop("SPARK_HOME", None)
+    is_good = True
+    for run in (scaled(RUNS[name], given.scale) for name in names):
+        if given.bootstrap:
+            outcome = run_feed(run, given.bootstrap) if run.name == "feed" else run_copy(run, given.bootstrap)
+        else:
+            with _server(run.name) as (bootstrap, cluster):
+                outcome = (
+                    run_feed(run, bootstrap) if run.name == "feed" else run_copy(run, bootstrap, cluster)
+                )
+        print(json.dumps(attrs.asdict(outcome)), flush=True)
+        is_good &= not (outcome.lost or outcome.doubled)
+    sys.exit(0 if is_good else 1)
 
 
 if __name__ == "__main__":

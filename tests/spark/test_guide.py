@@ -46,7 +46,7 @@ def at_home(tmp_path: Path, node: RunningNode, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     with Admin(bootstrap_servers=node.bootstrap) as admin:
-        admin.delete_topics(["flights", "late-flights", "delays"])
+        admin.delete_topics(["flights", "late-flights", "late-again", "delays"])
 
 
 def run_job(words: list[str], bootstrap: str) -> None:
@@ -60,16 +60,17 @@ def test_the_page_from_top_to_bottom(
     spark: SparkSession, node: RunningNode, at_home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A reader who copies the commands gets tables, a feed, plots; the streaming job goes on where it was."""
-    install, server, flights, whole_jobs, histories, submit = blocks(PAGE, "sh")
+    install, server, flights, whole_jobs, histories, *_ = blocks(PAGE, "sh")
     batch, stream, once, count = blocks(PAGE, "python")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = re.search(r"'\.\[(.*)\]'", install.code)
     assert named is not None
     assert set(named[1].split(",")) <= set(extras)
-    assert install.code.splitlines()[2] == 'export SPARK_CONF_DIR="$(python -m spark.quiet)"'
+    launching, quietly = install.code.splitlines()[-2:]
+    assert quietly == 'export SPARK_CONF_DIR="$(python -m spark.quiet)"'
     assert quiet.main() == 0
     assert (Path(capfd.readouterr().out.strip()) / "log4j2.properties").exists()
-    name, _, launcher = install.code.splitlines()[1].removeprefix("export ").partition("=")
+    name, _, launcher = launching.removeprefix("export ").partition("=")
     assert (name, launcher) == ("PYSPARK_PYTHON", LAUNCHER.name)
     assert server.code == "odradek dev\n"
     run_job(shlex.split(flights.code), node.bootstrap)
@@ -92,11 +93,12 @@ def test_the_page_from_top_to_bottom(
     assert first > 100
     assert again in ([], [0], [-1])
     here = {"spark": spark}
+    counting = count.code.replace("127.0.0.1:9092", node.bootstrap).replace(",late-again", "")
     exec(once.code.replace("127.0.0.1:9092", node.bootstrap), here)
     for repetition in range(3):
-        exec(count.code.replace("127.0.0.1:9092", node.bootstrap), here)
+        exec(counting, here)
         # The write is repeated under one number, and its three rows are there once.
-        assert capfd.readouterr().out.split()[-1] == str(first + (3 if repetition else 0))
+        assert counts(capfd.readouterr().out) == {"late-flights": first + (3 if repetition else 0)}
         here["write"](spark.range(3).selectExpr("cast(id as string) as value"), 7)
     for line in whole_jobs.code.splitlines():
         here = line.replace("delays.checkpoint", str(at_home / "delays.checkpoint"))
@@ -114,24 +116,59 @@ def test_the_page_from_top_to_bottom(
     progress = capfd.readouterr().err
     for job in ("offline-load", "changelog", "derived-feed"):
         assert re.search(rf"^{job} +\d+\.\d s  \S", progress, re.MULTILINE)
+
+
+def in_bash(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The script in a folder, with the commands of this environment."""
     commands = Path(sys.executable).parent
-    done = subprocess.run(
-        ["bash", "-e", "-o", "pipefail", "-c", f"{submit.code.strip()} --bootstrap {node.bootstrap}"],
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", script],
         capture_output=True,
         text=True,
         env={
             **os.environ,
             "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-            name: worker_python(),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "PYSPARK_PYTHON": worker_python(),
+            "SPARK_CONF_DIR": str(ROOT / "spark" / "conf"),
         },
-        cwd=at_home,
+        cwd=folder,
         timeout=TIMEOUT_SECONDS,
         check=False,
     )
+
+
+def counts(printed: str) -> dict[str, int]:
+    """The rows of a table that Spark has printed with names and numbers."""
+    return {name: int(number) for name, number in re.findall(r"\| *([\w-]+)\| *(\d+)\|", printed)}
+
+
+def test_the_page_in_processes_of_its_own(
+    spark: SparkSession,
+    node: RunningNode,
+    at_home: Path,
+    capfd: pytest.CaptureFixture[str],
+    whole_matrix: bool,
+) -> None:
+    """A job by spark-submit; and one that is killed with its JVM as often as the page says, with the rows of a quiet one."""
+    if not whole_matrix:
+        pytest.skip("eight starts of Spark: make test-spark")
+    *_, flights, whole_jobs, _, submit, kills = blocks(PAGE, "sh")
+    _, stream, _, count = blocks(PAGE, "python")
+    run_job(shlex.split(flights.code), node.bootstrap)
+    [changelog] = [line for line in whole_jobs.code.splitlines() if " changelog " in line]
+    run_job(shlex.split(changelog), node.bootstrap)
+    done = in_bash(f"{submit.code.strip()} --bootstrap {node.bootstrap}", at_home)
     assert done.returncode == 0, done.stderr
     # spark-submit has one stream for what its program says.
     assert "nothing has come since the last refresh" in done.stdout + done.stderr
+    (at_home / "late.py").write_text(stream.code.replace("127.0.0.1:9092", node.bootstrap))
+    done = in_bash(f"python late.py && {kills.code}", at_home)
+    assert done.returncode == 0, done.stderr
+    capfd.readouterr()
+    exec(count.code.replace("127.0.0.1:9092", node.bootstrap), {"spark": spark})
+    found = counts(capfd.readouterr().out)
+    assert found["late-again"] == found["late-flights"] > 100
 
 
 def test_jobs_say_what_they_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,9 +23,13 @@ TIMEOUT_SECONDS = 600.0
 
 
 def test_a_query_outlives_an_executor(
-    node: RunningNode, fresh_topic: Callable[[str], str], checkpoint: str
+    node: RunningNode, fresh_topic: Callable[[str], str], checkpoint: str, whole_matrix: bool
 ) -> None:
-    """The batch goes on with other executors; every record is in the topic that is written, some maybe twice (at least once)."""
+    """The batch goes on with other executors; every record is there, once for a reader of what is committed."""
+    if not whole_matrix:
+        pytest.skip(
+            "a small cluster of its own: make test-spark, and make test-spark-kills kills more of them"
+        )
     try:
         java_command()
     except KafkaUnavailable as reason:
@@ -47,4 +51,4 @@ def test_a_query_outlives_an_executor(
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["killed"] == 1, "the query was over before anything could be killed"
     assert told["rows"] == RECORDS
-    assert {int(value) for value in told["values"]} == set(range(RECORDS))
+    assert sorted(int(value) for value in told["values"]) == list(range(RECORDS))

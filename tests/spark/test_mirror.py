@@ -15,8 +15,8 @@ import pytest
 
 from bench.odradek_server import launch_odradek, prepare_odradek, start_odradek
 from bench.processes import ServerProcess
-from odradek import Admin, Consumer, ConsumerRecord, OffsetAndMetadata, Producer
-from odradek.client.admin import ConfigResource, NewTopic, ResourceType
+from odradek import Admin, Consumer, ConsumerRecord, Producer
+from odradek.client.admin import NewTopic
 from odradek.client.admin.admin_acls import Acl
 from odradek.security.acls.rules import Operation, PatternType, Permission
 from odradek.security.acls.rules import ResourceType as AclType
@@ -185,54 +185,6 @@ def test_killed_at_any_step(
     assert seen > 1050, "no transaction was open at any kill"
 
 
-@pytest.mark.java
-def test_from_apache_kafka(
-    node: RunningNode,
-    apache_kafka: ServerProcess,
-    fresh_topic: Callable[[str], str],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """A topic of Apache Kafka with its settings and groups; LogAppendTime is named, and its times are kept."""
-    topic, group = fresh_topic("moved"), fresh_topic("readers")
-    fill(apache_kafka.bootstrap, topic, message_timestamp_type="LogAppendTime", retention_ms="-1")
-    source = records_of(apache_kafka.bootstrap, topic)
-    middle = [each for each in source if each.partition == 1][100]
-    with Consumer(bootstrap_servers=apache_kafka.bootstrap, group_id=group) as consumer:
-        ends = consumer.end_offsets([(topic, 0)])
-        consumer.commit({(topic, 1): OffsetAndMetadata(middle.offset, metadata="halfway"), **ends})
-    sides = ["--source", apache_kafka.bootstrap, "--target", node.bootstrap, "--no-acls"]
-    words = [*sides, "--topic", topic, "--name", topic]
-    assert command.main([*words, "--plan"]) == 0
-    plan = capsys.readouterr().out
-    assert f"create  {topic}: 3 partitions, 1 replicas" in plan
-    assert "retention.ms=-1" in plan
-    assert f"{topic}: message.timestamp.type=LogAppendTime: the copies keep the times" in plan
-    assert mirror(*words[1:4:2], *words[4:], killed_at=("after-ship", 1)) == -9
-    assert command.main([*words, "--group", group]) == 0
-    assert rows_of(records_of(node.bootstrap, topic)) == rows_of(source)
-    check_map(apache_kafka.bootstrap, node.bootstrap, topic, topic)
-    copies = [each for each in records_of(node.bootstrap, topic) if each.partition == 1]
-    with Admin(bootstrap_servers=node.bootstrap) as admin:
-        [offsets] = admin.list_group_offsets({group: None})
-        found = {key.partition: (each.offset, each.metadata) for key, each in offsets.offsets.items()}
-        assert found[1] == (copies[100].offset, "halfway")
-        last = max(each.offset for each in records_of(node.bootstrap, topic) if each.partition == 0)
-        assert found[0] == (last + 1, "")
-        [settings] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)])
-        assert settings["retention.ms"].value == "-1"
-        assert settings["message.timestamp.type"].value == "CreateTime"
-
-
-@pytest.mark.java
-def test_into_apache_kafka(
-    node: RunningNode, apache_kafka: ServerProcess, fresh_topic: Callable[[str], str]
-) -> None:
-    """The way back: ordinary transactions are all that a target needs."""
-    topic = fresh_topic("back")
-    fill(node.bootstrap, topic)
-    check_killed(node.bootstrap, apache_kafka.bootstrap, topic, [("during-commit", 3)])
-
-
 def test_what_has_come_since(
     node: RunningNode, second_node: ServerProcess, fresh_topic: Callable[[str], str]
 ) -> None:
@@ -357,7 +309,9 @@ def test_what_is_refused(
     bad.write_text("security.protocol\n")
     assert refused([*words, "--source-config", str(bad)]).endswith("line 1: expected KEY=VALUE on one line")
     bad.write_text("compression.type=brotli\n")
-    assert "compression.type=brotli" in refused([*words, "--target-config", str(bad)])
+    assert "compression.type='brotli'" in refused([*words, "--target-config", str(bad)])
+    bad.write_text("compresion.type=lz4\n")
+    assert "did you mean compression.type" in refused([*words, "--target-config", str(bad)])
     assert "127.0.0.1:1" in refused(["--source", "127.0.0.1:1", "--target", second_node.bootstrap])
     assert refused([*words, "--name", "a/b"]).startswith("mirror: --name has letters")
 

@@ -455,8 +455,10 @@ def test_derived_feed_has_the_sums_of_every_closed_window(
 def test_exactly_once_is_never_passed_over() -> None:
     """Another format, whose sink would pass over the option, is refused: it would double rows."""
     topics = Cluster(None, "odradek", {})  # type: ignore[arg-type] # no query is made
-    assert derived_feed.delivery_options(topics, "at-least-once") == {}
-    assert derived_feed.delivery_options(topics, "exactly-once") == {"delivery": "exactly-once"}
+    assert derived_feed.delivery_options(topics, "at-least-once") == {"delivery": "at-least-once"}
+    for given in ("exactly-once", None):
+        assert derived_feed.delivery_options(topics, given) == {"delivery": "exactly-once"}
+    assert derived_feed.delivery_options(attrs.evolve(topics, format="kafka"), None) == {}
     with pytest.raises(Failed, match="the sink of the format kafka writes at least once"):
         derived_feed.delivery_options(attrs.evolve(topics, format="kafka"), "exactly-once")
 

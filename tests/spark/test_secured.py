@@ -10,6 +10,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 
 from odradek import Admin
 from odradek.client.admin import NewTopic
+from spark.pipelines.job import Topics
 from spark.source_options import SourceOptions
 from spark.writing.sink_plan import plan_write
 from tests.security.secured_node import SecuredNode, secured
@@ -48,6 +49,9 @@ def test_write_and_read_over_sasl_ssl(spark: SparkSession, secured: SecuredNode)
     plans = read._jdf.queryExecution().toString()
     assert "sparked" in plans or "odradek" in plans
     assert PASSWORD not in plans
+    # The jobs look the topic up by a client of their own.
+    _, bounds = Topics(spark, "odradek", options).bounds("sparked")
+    assert sum(end - begin for begin, end in bounds.values()) >= 100
 
 
 def test_a_wrong_password_is_told_without_it(spark: SparkSession, secured: SecuredNode) -> None:

@@ -8,7 +8,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 
 from bench.kafka_server import KafkaUnavailable, java_command
 from tests.node_process import RunningNode
-from tests.spark.sink_kills import run_matrix
+from tests.spark.sink_kills import Run, run_copy
 
 
 def test_killed_workers_write_exactly_once(node: RunningNode) -> None:
@@ -17,6 +17,6 @@ def test_killed_workers_write_exactly_once(node: RunningNode) -> None:
         java_command()
     except KafkaUnavailable as reason:
         pytest.skip(f"Spark is unavailable: {reason}")
-    outcome = run_matrix(node.bootstrap, batches=3, worker_kills=7, driver_kills=0)
+    outcome = run_copy(Run("short", batches=3, worker_kills=7), node.bootstrap)
     assert (outcome.worker_kills, outcome.lost, outcome.doubled) == (7, 0, 0)
     assert outcome.rows == 900

@@ -22,6 +22,7 @@ from pathlib import Path
 import attrs
 
 from odradek import Admin, KafkaError
+from odradek.client.core.client_keys import ProducerSettings
 from odradek.client.errors import ClientError
 from spark.pipelines.failure import Failed
 from spark.pipelines.mirror.copying import Limits, Mirror, Progress, map_topic, read_map
@@ -34,6 +35,8 @@ from spark.pipelines.progress import ProgressLine
 __all__ = ["main"]
 
 _COMMON = ("security.", "sasl.", "ssl.", "client.id", "request.timeout.ms", "default.api.timeout.ms")
+_CONTROLLERS = "odradek.controller."
+"""Keys for another listener, in the files that `odradek dev --secure` writes."""
 _LINE_SECONDS = 10.0
 
 
@@ -55,7 +58,7 @@ def _cluster(bootstrap: str, config: Path | None) -> _Cluster:
     for key, value in ({} if config is None else _properties(config)).items():
         if key.startswith(_COMMON):
             keys[key] = value
-        elif key != "bootstrap.servers":
+        elif key != "bootstrap.servers" and not key.startswith(_CONTROLLERS):
             others[key] = value
     return _Cluster(keys, others)
 
@@ -117,6 +120,8 @@ class _Run:
         self._line = ProgressLine("mirror")
         self._source = _cluster(arguments.source, arguments.source_config)
         self._target = _cluster(arguments.target, arguments.target_config)
+        # A key that is none is told before anything is made.
+        ProducerSettings.from_properties({**self._target.keys, **self._target.producer_keys})
         self._dropped: set[str] = set()
 
     def run(self) -> int:

@@ -1,0 +1,149 @@
+"""A Spark job as a process that is started again until it ends well, while drivers, executors and nodes are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+
+from jepsen_tests.real_cluster import Cluster
+from tests.docs.markdown import ROOT
+
+__all__ = ["DriverKills", "ExecutorKills", "Nemesis", "NodeKills", "executors_of", "run_to_the_end"]
+
+_SECONDS_MAX = 3600.0
+_BACKEND = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
+_AWAY_SECONDS_MAX = 3.0
+
+
+class Nemesis(Protocol):
+    """One kind of kill. `kills` counts those that were done."""
+
+    kills: int
+
+    def look(self, process: subprocess.Popen[bytes], under_way: set[str]) -> None:
+        """Kill, or leave it; `under_way` are the batches that are in the offset log and not in the commit log."""
+
+
+@attrs.define
+class DriverKills:
+    """Kills the driver with its process group while a batch is in the offset log alone; each batch once."""
+
+    most: int
+    kills: int = 0
+    _seen: set[str] = attrs.field(factory=set)
+
+    def look(self, process: subprocess.Popen[bytes], under_way: set[str]) -> None:
+        fresh = under_way - self._seen
+        if fresh and self.kills < self.most:
+            self._seen |= fresh
+            os.killpg(process.pid, signal.SIGKILL)
+            self.kills += 1
+
+
+@attrs.define
+class ExecutorKills:
+    """Kills the Java process of an executor at a random time within a batch; each batch once."""
+
+    most: int
+    rng: random.Random
+    delay_seconds_max: float = 2.0
+    kills: int = 0
+    _seen: set[str] = attrs.field(factory=set)
+    _due: float | None = None
+
+    def look(self, process: subprocess.Popen[bytes], under_way: set[str]) -> None:
+        if self.kills >= self.most:
+            return
+        fresh = under_way - self._seen
+        if fresh and self._due is None:
+            self._seen |= fresh
+            self._due = time.monotonic() + self.rng.random() * self.delay_seconds_max
+        if self._due is None or time.monotonic() < self._due:
+            return
+        self._due = None
+        found = executors_of(process.pid)
+        if found:
+            os.kill(self.rng.choice(found), signal.SIGKILL)
+            self.kills += 1
+
+
+@attrs.define
+class NodeKills:
+    """Kills one node after the other within batches; each comes back after some seconds, and is in sync before the next."""
+
+    most: int
+    cluster: Cluster
+    rng: random.Random
+    kills: int = 0
+    _seen: set[str] = attrs.field(factory=set)
+    _away: tuple[int, float] | None = None
+
+    def look(self, process: subprocess.Popen[bytes], under_way: set[str]) -> None:
+        if self._away is not None:
+            number, until = self._away
+            if time.monotonic() >= until:
+                self._away = None
+                self.cluster.start(number)
+                self.cluster.wait_until_whole()
+            return
+        fresh = under_way - self._seen
+        if fresh and self.kills < self.most:
+            self._seen |= fresh
+            # All die equally often.
+            number = sorted(self.cluster.nodes)[self.kills % len(self.cluster.nodes)]
+            self.cluster.kill(number)
+            self.kills += 1
+            self._away = number, time.monotonic() + self.rng.random() * _AWAY_SECONDS_MAX
+
+
+def run_to_the_end(
+    command: Sequence[str], environment: Mapping[str, str], checkpoint: Path, nemeses: Sequence[Nemesis]
+) -> int:
+    """Run the command until it ends well; the number of its starts. Raises `AssertionError` where it fails or hangs."""
+    deadline = time.monotonic() + _SECONDS_MAX
+    starts = 0
+    while True:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **environment}, start_new_session=True
+        )
+        starts += 1
+        try:
+            while process.poll() is None:
+                assert time.monotonic() < deadline, "the query does not end"
+                under_way = _names(checkpoint / "offsets") - _names(checkpoint / "commits")
+                for nemesis in nemeses:
+                    nemesis.look(process, under_way)
+                time.sleep(0.01)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if process.returncode == 0:
+            return starts
+        assert process.returncode == -signal.SIGKILL, f"the query ended with {process.returncode}"
+
+
+def executors_of(driver: int) -> list[int]:
+    """The Java processes that are executors of a Python driver: children of its Java process."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            above = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
+            if above == driver and _BACKEND in stat.with_name("cmdline").read_bytes().split(b"\0"):
+                found.append(int(stat.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def _names(log: Path) -> set[str]:
+    return {file.name for file in log.glob("[0-9]*")} if log.is_dir() else set()
