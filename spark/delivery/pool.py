@@ -88,9 +88,14 @@ def _is_open(each: TransactionDescription) -> bool:
     """True if a transaction is under way. Raises the error of a coordinator that does not tell."""
     if each.error is None:
         return each.state not in ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
-    if isinstance(each.error, KafkaError) and each.error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+    if _is_unknown(each):
         return False
     raise each.error
+
+
+def _is_unknown(each: TransactionDescription) -> bool:
+    """True if there never was such an id, or it has expired."""
+    return isinstance(each.error, KafkaError) and each.error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 def open_slots(core: ClientCore, query: str, timeout: float) -> Operation[tuple[Prepared, ...]]:
@@ -114,19 +119,26 @@ def open_slots(core: ClientCore, query: str, timeout: float) -> Operation[tuple[
 
 
 def end_transactions(
-    core: ClientCore, query: str, wanted: Sequence[Prepared], *, commit: bool, timeout: float
+    core: ClientCore,
+    query: str,
+    wanted: Sequence[Prepared],
+    *,
+    commit: bool,
+    timeout: float,
+    all_open: bool = False,
 ) -> Operation[None]:
     """End these transactions, whatever their coordinators and connections go through.
 
-    One that has ended is left alone, and so is what its id has begun since. Raises `KafkaError` (INVALID_TXN_STATE: one that
-    is to be committed was aborted) and `ClientError`.
+    One that has ended is left alone, and so is what its id has begun since. With `all_open` nobody else may have ended them,
+    as just after the decision. Raises `KafkaError` (INVALID_TXN_STATE: one that is to be committed was aborted) and
+    `ClientError`.
     """
     deadline = core.now + timeout
     for begin in range(0, len(wanted), _AT_A_TIME):
         pending = list(wanted[begin : begin + _AT_A_TIME])
         attempt = 0
         while pending:
-            pending, failure = yield from _end_once(core, query, pending, commit, deadline)
+            pending, failure = yield from _end_once(core, query, pending, commit, all_open, deadline)
             if not pending:
                 break
             wake_at = core.now + core.backoff(attempt)
@@ -138,7 +150,7 @@ def end_transactions(
 
 
 def _end_once(
-    core: ClientCore, query: str, wanted: list[Prepared], commit: bool, deadline: float
+    core: ClientCore, query: str, wanted: list[Prepared], commit: bool, all_open: bool, deadline: float
 ) -> Operation[tuple[list[Prepared], Exception]]:
     """One attempt at each; those to try again, and the error of one of them."""
     from wire.messages.end_txn import EndTxnRequest
@@ -178,14 +190,20 @@ def _end_once(
         else:
             raise error
     for each, code in refused:
-        if (yield from _is_still_open(core, query, each, code, commit, deadline)):
+        if (yield from _is_still_open(core, query, each, code, commit, all_open, deadline)):
             failure = broker_error(code, None, f"transactional id {slot_id(query, each.task, each.slot)}")
             again.append(each)
     return again, failure
 
 
 def _is_still_open(
-    core: ClientCore, query: str, wanted: Prepared, code: ErrorCode, commit: bool, deadline: float
+    core: ClientCore,
+    query: str,
+    wanted: Prepared,
+    code: ErrorCode,
+    commit: bool,
+    all_open: bool,
+    deadline: float,
 ) -> Operation[bool]:
     """True if the transaction is there, and was not ended because another producer has resumed it.
 
@@ -193,17 +211,23 @@ def _is_still_open(
     """
     name = slot_id(query, wanted.task, wanted.slot)
     (found,) = yield from describe_transactions(core, [name], timeout=deadline - core.now)
-    if found.error is not None:
-        if isinstance(found.error, KafkaError) and found.error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-            return False
+    if found.error is not None and not _is_unknown(found):
         raise found.error
     is_same_producer = found.producer_id == wanted.producer_id
     if found.state == _OPEN and is_same_producer and found.producer_epoch == wanted.producer_epoch:
         if code in _FENCED:
             yield from _resume_and_end(core, name, wanted, commit, deadline)
         return True
-    is_next = is_same_producer and found.producer_epoch == wanted.producer_epoch + 1
-    if commit and is_next and found.state in ("PrepareAbort", "CompleteAbort"):
+    # No later transaction of the slot is committed before this decision is complete.
+    is_later = is_same_producer and found.producer_epoch > wanted.producer_epoch
+    is_committed = is_later and found.state in ("PrepareCommit", "CompleteCommit")
+    is_aborted = (
+        is_same_producer
+        and found.producer_epoch == wanted.producer_epoch + 1
+        and found.state in ("PrepareAbort", "CompleteAbort")
+    )
+    # An operator's fencing leaves what a later attempt would leave: nothing is open.
+    if commit and (is_aborted or (all_open and not is_committed)):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE,
             f"transactional id {name}: its transaction was decided to be committed, and was aborted by another program:"

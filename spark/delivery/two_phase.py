@@ -3,7 +3,7 @@
 Theory of operation
 ===================
 
-Each attempt writes its rows in a transaction without timeout, which it prepares and never ends (KIP-939). The driver's
+Each attempt writes its rows in a transaction without timeout, and prepares it (KIP-939). Ending it is the driver's. The driver's
 record in the decisions topic names the winners: it is the commit point. So a batch becomes visible as a whole or not
 at all, whatever a repeated task has written. An attempt goes these steps:
 
@@ -22,19 +22,19 @@ The driver, when each task has reported (`commit`):
 | step | what it does | why |
 | --- | --- | --- |
 | FENCE | InitProducerId with the query's id | no other driver's decision comes between |
-| READ | the last decision up to the high watermark | it counts, whoever made it; one that is complete ends the run |
+| READ | the last decision up to the high watermark | the first one counts; one that is complete ends the run |
 | ROLL_FORWARD | commit the winners of a decision that is not complete | a decision is never taken back |
 | DECIDE | write the decision, in a transaction of its own | the commit point; there is one for each batch |
 | COMPLETE | commit the winners, one by one | repeated until all are committed |
 | LIST | the open transactions of the pool, with their producer ids and epochs | |
-| PROVE | write the decision once more | only a driver that was not replaced can: so what it has listed is no later batch's |
+| PROVE | write the decision once more | a driver that was replaced cannot: so all that was listed is of this batch, or older |
 | SWEEP | end what was listed, by producer id and epoch | losers, twins, attempts of dead drivers; one that claimed only is fenced |
 | FINISH | write that the decision is complete | the next batch begins behind it |
 | DROP | abort the transactions that were reported to this driver | the batch has failed (`abort`) and has no decision |
 
 A producer id and epoch name one transaction. So a driver that was asleep ends nothing that began later. An attempt at the
-next batch refuses to begin before FINISH. So a driver that finds a decision which is not complete may sweep, and one
-that finds a complete one may not: the next batch may be under way. A job begins with an `abort` that has nothing to drop,
+next batch refuses to begin before FINISH. So a driver that finds a decision which is not complete may sweep. Behind
+a complete one the next batch may be under way. A job begins with an `abort` that has nothing to drop,
 which takes the decision of a dead run to its end.
 
 The pool of task p has the ids (query, p, slot). An id is used again once its transaction has ended. So there are as many as

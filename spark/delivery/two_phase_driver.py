@@ -8,7 +8,7 @@ import attrs
 
 from odradek.client.errors import ClientError, ProducerFencedError
 from odradek.client.shells.producer import Producer
-from wire.errors import KafkaError
+from wire.errors import ErrorCode, KafkaError
 
 from .decisions import Decisions
 from .markers import decision_key, decision_value
@@ -34,11 +34,13 @@ def run_driver(properties: Mapping[str, str], topic: str, protocol: DriverProtoc
                 _Driver(decisions, producer, protocol).run()
             finally:
                 producer.close(_CLOSE_SECONDS_MAX)
-    except ProducerFencedError as error:
-        raise RuntimeError(
-            f"another driver of {protocol.query} has taken over, so this one ends: {error}"
-        ) from error
     except (KafkaError, ClientError) as error:
+        cause = error.__cause__
+        is_late = isinstance(cause, KafkaError) and cause.code is ErrorCode.INVALID_PRODUCER_EPOCH
+        if is_late or isinstance(error, ProducerFencedError):
+            raise RuntimeError(
+                f"another driver of {protocol.query} has taken over, so this one ends: {error}"
+            ) from error
         how = "aborted" if protocol.aborts else "committed"
         raise RuntimeError(
             f"batch {protocol.batch} of {protocol.query} is not {how} to its end: {str(error).rstrip('.')}; the next run"
@@ -70,7 +72,7 @@ class _Driver:
                     self._write(protocol.proposal())
                     protocol.decided()
                 case DriverStep.COMPLETE:
-                    self._end(self._known().winners, commit=True)
+                    self._end(self._known().winners, commit=True, all_open=True)
                     protocol.completed()
                 case DriverStep.LIST:
                     client = self.decisions.client
@@ -110,10 +112,8 @@ class _Driver:
         )
         producer.commit_transaction()
 
-    def _end(self, wanted: tuple[Prepared, ...], *, commit: bool) -> None:
-        client = self.decisions.client
+    def _end(self, wanted: tuple[Prepared, ...], *, commit: bool, all_open: bool = False) -> None:
+        client, query, seconds = self.decisions.client, self.protocol.query, self.decisions.timeout
         client.run(
-            end_transactions(
-                client.core, self.protocol.query, wanted, commit=commit, timeout=self.decisions.timeout
-            )
+            end_transactions(client.core, query, wanted, commit=commit, all_open=all_open, timeout=seconds)
         )

@@ -27,6 +27,7 @@ from odradek.client.core.known_cluster import NO_TOPIC_ID
 
 from ..delivery.decisions_topic import DECISIONS_TOPIC
 from ..delivery.task_protocol import TopicIds
+from ..option_table import SINK_OPTIONS
 
 __all__ = ["SINK_DEFAULTS", "Delivery", "SinkPlan", "plan_write"]
 
@@ -40,16 +41,7 @@ SINK_DEFAULTS: dict[str, str] = {
 }
 _LOOK_UP_MS = 15_000
 """The time for an answer about a topic. Rows wait for memory as long as they may wait to be delivered."""
-_NAMES = (
-    "topic",
-    "metricsPath",
-    "includeHeaders",
-    "delivery",
-    "decisionsTopic",
-    "adoptCheckpoint",
-    "txnAppId",
-    "txnVersion",
-)
+_NAMES = tuple(each.name for each in SINK_OPTIONS)
 _SPARKS = ("checkpointlocation", "path", "queryname")
 """Options that Spark itself reads."""
 _TIMEOUT = "transaction.timeout.ms"

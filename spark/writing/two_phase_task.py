@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from odradek.client.errors import ClientError, UnsupportedByBroker
+from odradek.client.errors import ClientError, ProducerFencedError, UnsupportedByBroker
 from odradek.client.shells.producer import Producer
 from wire.errors import ErrorCode, KafkaError
 
@@ -70,18 +70,24 @@ def prepare_rows(
 ) -> TaskReport:
     """Write the task's rows, and prepare their transaction; `first_slot` is where the attempt looks for a free one.
 
-    A decided batch is counted only, and a task without rows has no transaction.
+    A decided batch is counted only. A task without rows leaves nothing behind.
 
     Raises:
         ProgressError: the decision contradicts the batch.
         RuntimeError: the rows were not written, in one sentence.
     """
+    where = f"task {protocol.task} of {protocol.query}"
     try:
         return _steps(plan, protocol, first_slot, iterator)
+    except ProducerFencedError as error:
+        raise RuntimeError(f"{where} goes on without this attempt: {error}") from error
     except (KafkaError, ClientError) as error:
-        raise RuntimeError(
-            f"task {protocol.task} of {protocol.query} has not prepared its rows: {str(error).rstrip('.')}."
-        ) from error
+        raise RuntimeError(f"{where} has not prepared its rows: {str(error).rstrip('.')}.") from error
+    except RuntimeError as error:
+        cause = error.__cause__
+        if isinstance(cause, KafkaError) and cause.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+            raise RuntimeError(f"{where} goes on without this attempt: {cause}") from error
+        raise
 
 
 def _steps(

@@ -1,4 +1,4 @@
-"""Spark's daemon of Python workers, in which a worker kills itself at steps of exactly-once tasks. For `sink_kills`.
+"""Spark's daemon of Python processes, which kill themselves at steps of the sink's protocols. For `sink_kills`.
 
 `spark.python.daemon.module` names this module. The directory KILLS has a file for each kill, `NUMBER-WHEN-STEP`. The
 first worker that comes to the step, and takes the file away, dies.
@@ -17,6 +17,18 @@ __all__ = ["KILLS", "STEPS"]
 
 KILLS = "ODRADEK_TEST_KILLS"
 STEPS = ("fenced", "end_taken", "marker_read", "written", "committed", "compare")
+ATTEMPT_STEPS = ("looked", "claimed", "written", "prepared", "counted")
+DRIVER_STEPS = (
+    "fenced",
+    "read",
+    "rolled_forward",
+    "decided",
+    "completed",
+    "found",
+    "proved",
+    "swept",
+    "finished",
+)
 
 
 def _dies_when_told(when: str) -> None:
@@ -43,9 +55,15 @@ def main() -> None:
     from pyspark.daemon import manager
 
     # Spark imports the sink by this name (`pyspark_odradek`), not by `spark`.
-    protocol = import_module("pyspark_odradek.delivery.task_protocol").TaskProtocol
-    for name in STEPS:
-        setattr(protocol, name, _mortal(name, getattr(protocol, name)))
+    delivery = "pyspark_odradek.delivery"
+    two_phase = import_module(f"{delivery}.two_phase")
+    for protocol, prefix, steps in (
+        (import_module(f"{delivery}.task_protocol").TaskProtocol, "", STEPS),
+        (two_phase.AttemptProtocol, "", ATTEMPT_STEPS),
+        (two_phase.DriverProtocol, "driver-", DRIVER_STEPS),
+    ):
+        for name in steps:
+            setattr(protocol, name, _mortal(f"{prefix}{name}", getattr(protocol, name)))
     manager()
 
 

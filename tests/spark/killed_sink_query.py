@@ -1,6 +1,8 @@
 """A streaming query from one topic to another, whose workers die as `dying_daemon` says. A process, for `sink_kills`.
 
-python -m tests.spark.killed_sink_query BOOTSTRAP FROM TO CHECKPOINT ROWS_PER_BATCH
+python -m tests.spark.killed_sink_query BOOTSTRAP FROM TO CHECKPOINT ROWS_PER_BATCH DELIVERY MASTER
+
+With DELIVERY two-phase the plan shuffles its rows by chance. Slow tasks get twins (speculation) where MASTER is a cluster.
 """
 
 from __future__ import annotations
@@ -8,16 +10,23 @@ from __future__ import annotations
 import sys
 
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import expr
 
 from tests.spark.streaming import started
 
+TWO_PHASE = "two-phase"
 
-def main(bootstrap: str, origin: str, target: str, checkpoint: str, rows_per_batch: str) -> None:
+
+def main(
+    bootstrap: str, origin: str, target: str, checkpoint: str, rows_per_batch: str, delivery: str, master: str
+) -> None:
     """Copy all that is there, in batches of this many rows and three tasks each."""
-    builder = SparkSession.builder.master("local[2,60]").config("spark.ui.enabled", "false")
+    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
     builder = builder.config("spark.log.level", "ERROR")
     builder = builder.config("spark.python.daemon.module", "tests.spark.dying_daemon")
-    spark = builder.getOrCreate()
+    builder = builder.config("spark.task.maxFailures", "60").config("spark.speculation", "true")
+    builder = builder.config("spark.speculation.interval", "50ms").config("spark.speculation.quantile", "0.3")
+    spark = builder.config("spark.speculation.minTaskRuntime", "20ms").getOrCreate()
     server = {"kafka.bootstrap.servers": bootstrap}
     options = {
         **server,
@@ -27,7 +36,11 @@ def main(bootstrap: str, origin: str, target: str, checkpoint: str, rows_per_bat
         "maxOffsetsPerTrigger": rows_per_batch,
     }
     frame = spark.readStream.format("odradek").options(**options).load()
-    writer = frame.select("key", "value").writeStream.format("odradek").options(**server, topic=target)
+    rows = frame.select("key", "value")
+    if delivery == TWO_PHASE:
+        # Which task has which row is another thing in each run.
+        rows = rows.repartition(3, expr("rand()"))
+    writer = rows.writeStream.format("odradek").options(**server, topic=target, delivery=delivery)
     query = started(writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start)
     query.awaitTermination()
 

@@ -1,10 +1,12 @@
 """The fault matrix of the exactly-once sink: workers killed at named steps, drivers between offset log and commit log.
 
     python -m tests.spark.sink_kills [--bootstrap HOST:PORT] [--batches 40] [--worker-kills 190] [--driver-kills 10]
+        [--delivery two-phase] [--step-kills 36] [--master 'local-cluster[2,1,1024]']
 
 A query copies a topic in batches. Its workers die at each step in turn. The driver dies with its process
 group while a batch is in the offset log alone. Then it is started again. In the end the rows that a committed
-reader sees are counted by content: each is there once. No transaction stays open.
+reader sees are counted by content: each is there once. No transaction stays open. With two-phase delivery the driver's
+Python process also dies at each step of its commits. Spark then ends the query, which is started again.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from odradek import Producer
 from spark.worker_process import worker_python
 from tests.docs.markdown import ROOT
 from tests.kafka_jars import NO_RETENTION, TRANSACTIONS
-from tests.spark.dying_daemon import KILLS
+from tests.spark.dying_daemon import DRIVER_STEPS, KILLS
 from tests.spark.test_exactly_once_task import ALL_POINTS
 from tests.spark.test_sink_task import stored_committed
 from tests.spark.topics import Topics
@@ -38,7 +40,19 @@ from tests.spark.topics import Topics
 __all__ = ["Outcome", "run_matrix"]
 
 _ROWS_PER_BATCH = 300
+TWO_PHASE = "two-phase"
+_DRIVER_STEP = "-driver-"
+ATTEMPT_POINTS = tuple(
+    f"{when}-{step}" for step in ("looked", "claimed", "written", "prepared") for when in ("before", "after")
+)
+DRIVER_POINTS = tuple(
+    f"{when}-driver-{step}"
+    for step in DRIVER_STEPS
+    if step != "rolled_forward"
+    for when in ("before", "after")
+)
 _SECONDS_MAX = 3600.0
+PREPARES = {"transaction.two.phase.commit.enable": "true"}
 
 
 @attrs.define
@@ -47,12 +61,22 @@ class Outcome:
 
     worker_kills: int
     driver_kills: int
+    step_kills: int
     rows: int
     lost: int
     doubled: int
 
 
-def run_matrix(bootstrap: str, *, batches: int, worker_kills: int, driver_kills: int) -> Outcome:
+def run_matrix(
+    bootstrap: str,
+    *,
+    batches: int,
+    worker_kills: int,
+    driver_kills: int,
+    delivery: str = "exactly-once",
+    step_kills: int = 0,
+    master: str = "local[2,60]",
+) -> Outcome:
     """Copy `batches` batches under kills. Raises `AssertionError` if the query fails or does not end."""
     topics, name = Topics(bootstrap), uuid4().hex[:8]
     origin, target = (topics.create(f"kills-{end}-{name}", partitions=3) for end in ("from", "to"))
@@ -65,7 +89,10 @@ def run_matrix(bootstrap: str, *, batches: int, worker_kills: int, driver_kills:
         kills, checkpoint = Path(folder, "kills"), Path(folder, "checkpoint")
         kills.mkdir()
         # Nothing is repeated where nothing was killed, so `compare` comes after `committed`.
-        for number, point in enumerate(islice(cycle(ALL_POINTS), worker_kills)):
+        points = ATTEMPT_POINTS if delivery == TWO_PHASE else ALL_POINTS
+        for number, point in enumerate(
+            [*islice(cycle(points), worker_kills), *islice(cycle(DRIVER_POINTS), step_kills)]
+        ):
             (kills / f"{number:04}-{point}").touch()
         command = [
             sys.executable,
@@ -76,13 +103,16 @@ def run_matrix(bootstrap: str, *, batches: int, worker_kills: int, driver_kills:
             target,
             str(checkpoint),
             str(_ROWS_PER_BATCH),
+            delivery,
+            master,
         ]
         killed = _run_to_the_end(command, checkpoint, kills, driver_kills)
-        left = len(list(kills.iterdir()))
+        left = [_DRIVER_STEP in file.name for file in kills.iterdir()]
     found = Counter(int(record.value) for record in stored_committed(bootstrap, target, 0))
     return Outcome(
-        worker_kills=worker_kills - left,
+        worker_kills=worker_kills - left.count(False),
         driver_kills=killed,
+        step_kills=step_kills - left.count(True),
         rows=sum(found.values()),
         lost=rows - len(found),
         doubled=sum(count - 1 for count in found.values()),
@@ -98,6 +128,7 @@ def _run_to_the_end(command: list[str], checkpoint: Path, kills: Path, driver_ki
         KILLS: str(kills),
     }
     killed, seen = 0, set[str]()
+    steps_left = len(list(kills.glob(f"*{_DRIVER_STEP}*")))
     deadline = time.monotonic() + _SECONDS_MAX
     while True:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
@@ -116,6 +147,10 @@ def _run_to_the_end(command: list[str], checkpoint: Path, kills: Path, driver_ki
             process.wait()
         if process.returncode == 0:
             return killed
+        steps_left, before = len(list(kills.glob(f"*{_DRIVER_STEP}*"))), steps_left
+        if process.returncode == 1 and steps_left < before:
+            # The driver's Python process has died in a commit, which ends the query.
+            continue
         assert process.returncode == -signal.SIGKILL, f"the query ended with {process.returncode}"
 
 
@@ -132,12 +167,16 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=40)
     parser.add_argument("--worker-kills", type=int, default=190)
     parser.add_argument("--driver-kills", type=int, default=10)
+    parser.add_argument("--delivery", default="exactly-once", choices=("exactly-once", TWO_PHASE))
+    parser.add_argument("--step-kills", type=int, help="of two-phase delivery (36, each step twice)")
+    parser.add_argument("--master", default="local[2,60]")
     given = parser.parse_args()
+    steps = 0 if given.delivery != TWO_PHASE else 36 if given.step_kills is None else given.step_kills
     with contextlib.ExitStack() as stack:
         bootstrap = given.bootstrap
         if bootstrap is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sink-kills-node-"))
-            server = start_odradek(Path(folder), settings={**NO_RETENTION, **TRANSACTIONS})
+            server = start_odradek(Path(folder), settings={**NO_RETENTION, **TRANSACTIONS, **PREPARES})
             stack.callback(server.stop)
             bootstrap = server.bootstrap
         outcome = run_matrix(
@@ -145,6 +184,9 @@ def main() -> None:
             batches=given.batches,
             worker_kills=given.worker_kills,
             driver_kills=given.driver_kills,
+            delivery=given.delivery,
+            step_kills=steps,
+            master=given.master,
         )
     print(json.dumps(attrs.asdict(outcome)))
     sys.exit(1 if outcome.lost or outcome.doubled else 0)
