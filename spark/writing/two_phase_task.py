@@ -70,7 +70,7 @@ def prepare_rows(
 ) -> TaskReport:
     """Write the task's rows, and prepare their transaction; `first_slot` is where the attempt looks for a free one.
 
-    A decided batch is counted only. A task without rows leaves nothing behind.
+    A decided batch is counted only. A transaction is for tasks that have rows.
 
     Raises:
         ProgressError: the decision contradicts the batch.

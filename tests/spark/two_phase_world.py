@@ -53,7 +53,7 @@ class Sizes:
     batches: int = 2
     tasks: int = 1
     drivers: int = 2
-    attempts: int = 2
+    attempts: int = 1
     """Attempts of a task, for each driver and batch."""
     slots: int = 2
     aborts: bool = True
