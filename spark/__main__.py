@@ -1,4 +1,4 @@
-"""`python -m spark NAME ...`: the jobs of `spark.pipelines`; each can be given to spark-submit, too."""
+"""`python -m spark NAME ...`: the jobs of `spark.pipelines`, which can be given to spark-submit, too, and a tool."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ import sys
 from collections.abc import Sequence
 
 JOBS = {
-    "flights": ("flights", "flights of 2013 into a topic: data to try the others with"),
-    "offline-load": ("offline_load", "a topic into partitioned Parquet, exactly once"),
+    "flights": ("pipelines.flights", "flights of 2013 into a topic: data to try the others with"),
+    "offline-load": ("pipelines.offline_load", "a topic into partitioned Parquet, exactly once"),
     "mirror": (
-        "mirror.command",
+        "pipelines.mirror.command",
         "topics of one cluster into another, exactly once (needs neither Spark nor Java)",
     ),
-    "derived-feed": ("derived_feed", "a stream of flights into windowed sums, in another topic"),
-    "changelog": ("changelog", "a keyed topic into a table of the latest values, refreshed in steps"),
-    "history-check": ("history_check", "what clients did and saw: was anything lost, doubled or reordered?"),
+    "derived-feed": ("pipelines.derived_feed", "a stream of flights into windowed sums, in another topic"),
+    "changelog": (
+        "pipelines.changelog",
+        "a keyed topic into a table of the latest values, refreshed in steps",
+    ),
+    "two-phase": (
+        "delivery.undecided",
+        "what queries with delivery=two-phase have left open, and its end (needs neither Spark nor Java)",
+    ),
+    "history-check": (
+        "pipelines.history_check",
+        "what clients did and saw: was anything lost, doubled or reordered?",
+    ),
 }
 
 
@@ -31,7 +41,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if name not in JOBS:
         print(f"there is no job {name!r}: {', '.join(JOBS)}", file=sys.stderr)
         return 2
-    module = importlib.import_module(f"spark.pipelines.{JOBS[name][0]}")
+    module = importlib.import_module(f"spark.{JOBS[name][0]}")
     status: int = module.main(rest)
     return status
 

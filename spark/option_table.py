@@ -6,6 +6,8 @@ from typing import Final
 
 import attrs
 
+from .delivery.decisions_topic import DECISIONS_TOPIC
+
 __all__ = ["SINK_OPTIONS", "SOURCE_OPTIONS", "Option"]
 
 
@@ -95,5 +97,40 @@ SOURCE_OPTIONS: Final = (
 
 SINK_OPTIONS: Final = (
     Option("topic", "", "the topic to write to; wins over the column `topic`"),
+    Option(
+        "delivery",
+        "`exactly-once`",
+        "`exactly-once`: each task commits with its progress; `two-phase`: all tasks of a batch at once, for any plan, on "
+        "brokers with KIP-939; `at-least-once`: without transactions",
+        is_ours=True,
+    ),
+    Option(
+        "decisionsTopic",
+        f"`{DECISIONS_TOPIC}`",
+        "the compacted topic with the progress of queries; created where it is not there",
+        is_ours=True,
+    ),
+    Option(
+        "adoptCheckpoint",
+        "`false`",
+        "`true`, once: take the checkpoint's word where the topic knows less, or another topic of the name; with `two-phase` "
+        "also keep the rows of a decided batch that is repeated with others",
+        is_ours=True,
+    ),
+    Option(
+        "txnAppId",
+        "",
+        "the name of a batch write, which is known by it when it is repeated; with `txnVersion`",
+        "batch",
+        is_ours=True,
+    ),
+    Option(
+        "txnVersion",
+        "",
+        "its number, from 0 on: the same one is not written twice, a smaller one is refused",
+        "batch",
+        is_ours=True,
+    ),
     Option("metricsPath", "", "a file on the driver that gets a line of JSON for each batch", is_ours=True),
+    Option("includeHeaders", "", "passed over: a column `headers` is written"),
 )

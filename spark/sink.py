@@ -12,11 +12,17 @@ With **delivery=exactly-once**, the default, a task writes in a transaction that
 driver decides nothing. At the end it looks for markers of the batch by tasks that this
 run does not have. A repetition with fewer tasks would leave their rows beside those of others.
 
+With **delivery=two-phase** a task prepares its transaction, and the driver decides once for all tasks of a batch or a job
+(`delivery/two_phase.py`). That is for plans whose tasks have other rows when they are repeated.
+
 With **delivery=at-least-once** a worker keeps one idempotent producer (KIP-98) for all tasks of the same options. A
 task that Spark repeats writes all its rows again, and rows are visible when they are acknowledged.
 
 A stream's batches are known by the query's id and the batch's number, which Spark gives to each task as local
 properties. A batch job is known by `txnAppId` and `txnVersion`, as in Delta; without them each run is another.
+
+Spark makes a stream's writer once in the process that plans, and once more for each batch in the one that commits. The
+second is not asked to check anything.
 
 Metrics: Spark counts the rows itself (`numOutputRows` of the sink in a query's progress). It gives a Python data
 source no way to add figures of its own. The driver's Python process logs the reports' sums: bytes, batches,
@@ -42,6 +48,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from odradek.client.core.known_cluster import NO_TOPIC_ID
 from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import ClientError
 from odradek.client.shells.blocking import Client
@@ -49,11 +56,14 @@ from odradek.client.shells.producer import Producer
 from wire.errors import KafkaError
 
 from .delivery.decisions import Decisions
-from .delivery.task_protocol import ProgressError, TaskProtocol
-from .worker_process import spare_collector
+from .delivery.task_protocol import ProgressError, RowSummary, TaskProtocol
+from .delivery.two_phase import AttemptProtocol, DriverProtocol, sum_of
+from .delivery.two_phase_driver import run_driver
+from .worker_process import runs_as, spare_collector
 from .writing.sink_plan import Delivery, SinkPlan, plan_write
 from .writing.sink_task import SinkTask, TaskReport, Written, about_topic
 from .writing.transactional_task import write_once
+from .writing.two_phase_task import check_two_phase, prepare_rows
 
 __all__ = ["TaskReport", "Written", "batch_writer", "stream_writer"]
 
@@ -61,6 +71,8 @@ _CLOSE_SECONDS_MAX = 1.0
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 """The local properties by which Spark tells a task its streaming query and micro-batch."""
+_COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
+"""Spark's program that commits or aborts a micro-batch."""
 _LOGGER = logging.getLogger("odradek.spark")
 
 
@@ -69,10 +81,14 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     if overwrite:
         raise ValueError("a topic cannot be overwritten: use .mode('append').")
     plan = plan_write(options, schema)
-    if plan.delivery is Delivery.EXACTLY_ONCE and plan.app_id is None:
+    if plan.delivery is not Delivery.AT_LEAST_ONCE and plan.app_id is None:
         # Attempts at this job's tasks are told apart from those of any other run.
-        plan = attrs.evolve(plan, app_id=f"job-{uuid.uuid4()}", version=0)
-    return BatchWriter(_checked(plan))
+        return BatchWriter(_checked(attrs.evolve(plan, app_id=f"job-{uuid.uuid4()}", version=0)))
+    plan = _checked(plan)
+    if plan.delivery is Delivery.TWO_PHASE:
+        # A run that died may have left its decision half done.
+        _abort(plan, [], plan.app_id, plan.version)
+    return BatchWriter(plan)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
@@ -85,7 +101,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
         raise ValueError(
             "the options txnAppId and txnVersion are for batch writes: a stream has its query's id and batches."
         )
-    return StreamWriter(_checked(plan))
+    return StreamWriter(plan if runs_as(_COMMITTING) else _checked(plan))
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -99,13 +115,14 @@ class BatchWriter(DataSourceArrowWriter):
         return _write(self._plan, iterator, self._plan.app_id, self._plan.version)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Called when every task succeeded. Raises `ProgressError` where another run had more tasks."""
-        if self._plan.app_id is not None:
-            _check_tasks(self._plan, self._plan.app_id, self._plan.version, len(messages))
+        """Called when every task succeeded. Raises `ProgressError` where this run contradicts another one."""
+        _commit(self._plan, messages, self._plan.app_id, self._plan.version)
         _note(self._plan, messages, {})
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Some task failed; the rows of those that ended are in the topic, and stay there."""
+        """Some task failed; the rows of those that ended stay in the topic, but for two-phase delivery."""
+        if self._plan.delivery is Delivery.TWO_PHASE:
+            _abort(self._plan, messages, self._plan.app_id, self._plan.version)
         _note(self._plan, messages, {"aborted": True})
 
 
@@ -126,15 +143,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(self._plan, iterator, query, int(batch))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Called when every task of the micro-batch succeeded. Raises `ProgressError` where an earlier run had more
-        tasks."""
-        queries = {message.query for message in messages if isinstance(message, TaskReport)}
-        for query in filter(None, queries):
-            _check_tasks(self._plan, query, batchId, len(messages))
+        """Called when every task of the micro-batch succeeded. Raises `ProgressError` where it contradicts an earlier
+        run."""
+        _commit(self._plan, messages, _query_of(messages), batchId)
         _note(self._plan, messages, {"batch": batchId})
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Some task failed: the query fails, and writes the whole micro-batch again when it is started again."""
+        if self._plan.delivery is Delivery.TWO_PHASE:
+            _abort(self._plan, messages, _query_of(messages), batchId)
         _note(self._plan, messages, {"batch": batchId, "aborted": True})
 
 
@@ -142,24 +159,94 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _checked(plan: SinkPlan) -> SinkPlan:
-    """Ask the cluster whether the plan can be carried out. Raises `ValueError` with one sentence."""
-    _look_up(plan)
+    """The plan, which the cluster can carry out, with what it says about it. Raises `ValueError` with one sentence."""
+    plan = attrs.evolve(plan, topic_id=_look_up(plan))
     if plan.delivery is Delivery.AT_LEAST_ONCE:
         return plan
     try:
         with Decisions(plan.look_up_properties, plan.decisions_topic) as decisions:
             decisions.make()
+            if plan.delivery is Delivery.TWO_PHASE:
+                check_two_phase(plan, decisions)
+                return plan
             timeout_max_ms = decisions.transaction_timeout_max_ms()
     except (KafkaError, ClientError) as error:
         raise ValueError(
-            f"delivery=exactly-once cannot use its topic '{plan.decisions_topic}': {str(error).rstrip('.')}"
+            f"delivery={plan.delivery.value} cannot use its topic '{plan.decisions_topic}': {str(error).rstrip('.')}"
             " (delivery=at-least-once needs neither topic nor transactions)."
         ) from None
-    _LOGGER.info(
-        "exactly once: readers need isolation.level=read_committed, and Spark's readers are read_uncommitted unless"
-        " kafka.isolation.level says otherwise"
-    )
     return plan.with_transaction_timeout(timeout_max_ms)
+
+
+def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
+    """The query that the tasks have written for; None if none has reported one."""
+    return next(
+        (message.query for message in messages if isinstance(message, TaskReport) and message.query), None
+    )
+
+
+def _commit(
+    plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], query: str | None, batch: int
+) -> None:
+    """End a batch all of whose tasks have reported."""
+    if query is None or plan.delivery is Delivery.AT_LEAST_ONCE:
+        return
+    if plan.delivery is Delivery.TWO_PHASE:
+        run_driver(plan.properties, plan.decisions_topic, _protocol(plan, messages, query, batch))
+    else:
+        _check_tasks(plan, query, batch, len(messages))
+    _tell_once(plan)
+
+
+def _abort(
+    plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], query: str | None, batch: int
+) -> None:
+    """Abort what the tasks of a failed batch have prepared; a batch that is decided is taken to its end instead."""
+    if query is None:
+        return
+    protocol = _protocol(plan, messages, query, batch, aborts=True)
+    try:
+        run_driver(plan.properties, plan.decisions_topic, protocol)
+    except RuntimeError as error:
+        # The reason for the abort is the one to tell.
+        _LOGGER.warning("transactions of %s stay prepared until its next run: %s", query, error)
+
+
+def _protocol(
+    plan: SinkPlan,
+    messages: Sequence[WriterCommitMessage | None],
+    query: str,
+    batch: int,
+    *,
+    aborts: bool = False,
+) -> DriverProtocol:
+    reports = [message for message in messages if isinstance(message, TaskReport)]
+    counted = [RowSummary(max(report.rows, report.rows_compared), report.row_hash) for report in reports]
+    return DriverProtocol(
+        query,
+        batch,
+        tuple(report.prepared for report in reports if report.prepared is not None),
+        sum_of(counted),
+        topics=tuple(sorted({topic for report in reports for topic in report.topics})),
+        aborts=aborts,
+        consecutive=plan.app_id is None,
+        adopt=plan.adopts,
+    )
+
+
+_told = False
+
+
+def _tell_once(plan: SinkPlan) -> None:
+    """Tell who has started the query how to read it, behind its first batch; once in a process."""
+    global _told
+    if not _told:
+        _told = True
+        _LOGGER.warning(
+            "rows are written with delivery=%s: read them with the option kafka.isolation.level=read_committed, which is not"
+            " Spark's default",
+            plan.delivery.value,
+        )
 
 
 def _check_tasks(plan: SinkPlan, query: str, batch: int, tasks: int) -> None:
@@ -171,14 +258,14 @@ def _check_tasks(plan: SinkPlan, query: str, batch: int, tasks: int) -> None:
     if more:
         raise ProgressError(
             f"batch {batch} of {query} has {tasks} tasks now and had {max(more) + 1} in an earlier run: rows may be there"
-            " twice, so keep the number of partitions, or take delivery=at-least-once."
+            " twice, so keep the number of partitions, or take delivery=two-phase."
         )
 
 
-def _look_up(plan: SinkPlan) -> None:
-    """See that the topic is there (asking for it may create it, where brokers do so)."""
+def _look_up(plan: SinkPlan) -> bytes:
+    """The topic's id, which shows that it is there (asking for it may create it, where brokers do so)."""
     if plan.topic is None:
-        return
+        return NO_TOPIC_ID
     settings = plan.settings
     where = plan.properties["bootstrap.servers"]
     try:
@@ -186,6 +273,7 @@ def _look_up(plan: SinkPlan) -> None:
         with Client(where, config=config, timeout_ms=plan.look_up_ms) as client:
             deadline = client.core.now + plan.look_up_ms / 1000
             client.run(topics_with_metadata(client.core, [plan.topic], deadline=deadline, auto_create=True))
+            return client.core.cluster.topic(plan.topic).topic_id
     except KafkaError as error:
         raise ValueError(about_topic(plan.topic, where, error)) from None
     except ClientError as error:
@@ -236,17 +324,16 @@ def _write(
         context = TaskContext.get()
         if context is None or query is None or batch is None:
             raise RuntimeError(
-                "delivery=exactly-once needs the query's id and batch, and this Spark names neither to its tasks: take"
-                " delivery=at-least-once."
+                f"delivery={plan.delivery.value} needs the query's id and batch, and this Spark names neither to its tasks:"
+                " take delivery=at-least-once."
             )
-        protocol = TaskProtocol(
-            query,
-            context.partitionId(),
-            batch,
-            consecutive=plan.app_id is None,
-            adopt=plan.adopts,
-        )
-        report = write_once(plan, protocol, iterator)
+        consecutive, task = plan.app_id is None, context.partitionId()
+        if plan.delivery is Delivery.TWO_PHASE:
+            attempt = AttemptProtocol(query, task, batch, consecutive=consecutive, adopt=plan.adopts)
+            report = prepare_rows(plan, attempt, context.attemptNumber(), iterator)
+        else:
+            protocol = TaskProtocol(query, task, batch, consecutive=consecutive, adopt=plan.adopts)
+            report = write_once(plan, protocol, iterator)
         report.query = query
         return report
     finally:

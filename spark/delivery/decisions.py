@@ -26,6 +26,7 @@ from wire.topic_partition import TopicPartition
 
 from .decisions_topic import DECISIONS_TOPIC
 from .markers import MarkerLog, partition_of
+from .two_phase import Decision, last_of
 
 __all__ = ["Decisions"]
 
@@ -60,8 +61,9 @@ class Decisions:
     def __init__(self, properties: Mapping[str, str], topic: str = DECISIONS_TOPIC) -> None:
         settings = ProducerSettings.from_properties(properties)
         self.topic = topic
-        self._timeout = settings.max_block_ms / 1000
-        self._client = Client(
+        self.timeout = settings.max_block_ms / 1000
+        """Seconds that a question may take."""
+        self.client = Client(
             properties["bootstrap.servers"], config=settings.client_config(), timeout_ms=settings.max_block_ms
         )
         self._logs: dict[tuple[bytes, str], MarkerLog] = {}
@@ -75,21 +77,21 @@ class Decisions:
 
     def close(self) -> None:
         """End the connections."""
-        self._client.close()
+        self.client.close()
 
     # The driver, before a query starts
 
     def make(self) -> None:
         """See that the topic is there and keeps its markers. Raises `ValueError`, `KafkaError`, `ClientError`."""
-        cluster = self._client.metadata([self.topic])
+        cluster = self.client.metadata([self.topic])
         if self.topic not in cluster.topics:
             wanted = NewTopic(self.topic, partitions=_PARTITIONS, configs=_SETTINGS)
-            [created] = self._client.admin.create_topics([wanted])
+            [created] = self.client.admin.create_topics([wanted])
             error = created.error
             exists = isinstance(error, KafkaError) and error.code is ErrorCode.TOPIC_ALREADY_EXISTS
             if error is not None and not exists:
                 raise error
-        [found] = self._client.admin.describe_configs([ConfigResource(ResourceType.TOPIC, self.topic)])
+        [found] = self.client.admin.describe_configs([ConfigResource(ResourceType.TOPIC, self.topic)])
         if found.error is None and found["cleanup.policy"].value != "compact":
             raise ValueError(
                 f"the topic '{self.topic}' has cleanup.policy={found['cleanup.policy'].value} and would lose what the sink"
@@ -98,9 +100,9 @@ class Decisions:
 
     def transaction_timeout_max_ms(self) -> int | None:
         """The broker's `transaction.max.timeout.ms`; None if it does not tell us."""
-        broker = min(self._client.metadata([]).brokers)
+        broker = min(self.client.metadata([]).brokers)
         resource = ConfigResource(ResourceType.BROKER, str(broker))
-        [found] = self._client.admin.describe_configs([resource], [_TIMEOUT_MS_MAX])
+        [found] = self.client.admin.describe_configs([resource], [_TIMEOUT_MS_MAX])
         values = [entry.value for entry in found.entries if entry.name == _TIMEOUT_MS_MAX]
         return int(values[0]) if values and values[0] else None
 
@@ -108,18 +110,18 @@ class Decisions:
 
     def end_of(self, query: str) -> tuple[TopicPartition, int]:
         """The partition with a query's markers, and its high watermark now."""
-        if self.topic not in self._client.core.cluster.topics:
-            self._client.metadata([self.topic])
-        partitions = len(self._client.core.cluster.topic(self.topic).partitions)
+        if self.topic not in self.client.core.cluster.topics:
+            self.client.metadata([self.topic])
+        partitions = len(self.client.core.cluster.topic(self.topic).partitions)
         key = TopicPartition(self.topic, partition_of(query, partitions))
-        return key, self._client.list_offsets({key: LATEST})[key].offset
+        return key, self.client.list_offsets({key: LATEST})[key].offset
 
     def read(self, query: str, key: TopicPartition, end: int) -> MarkerLog:
         """A query's markers up to the offset `end`. Raises `KafkaError`, `ClientError`, `ProgressError`."""
-        identity = self._client.core.cluster.topic(self.topic).topic_id, query
+        identity = self.client.core.cluster.topic(self.topic).topic_id, query
         log = self._logs.pop(identity, None)
         if log is None or log.position > end:
-            start = self._client.list_offsets({key: EARLIEST})[key].offset
+            start = self.client.list_offsets({key: EARLIEST})[key].offset
             log = MarkerLog(query, start)
         while log.position < end:
             answer = self._fetch(key, log.position, _READ_COMMITTED)
@@ -137,25 +139,31 @@ class Decisions:
             log.add_unstable(self._fetch(key, log.position, 0).records, end)
         return log
 
+    def last(self, query: str, batch: int) -> Decision | None:
+        """A query's last decision up to the high watermark of now, for a run of `batch`. Raises as `read`."""
+        key, end = self.end_of(query)
+        log = self.read(query, key, end)
+        return last_of(query, batch, log.decision, log.markers)
+
     def _fetch(self, key: TopicPartition, position: int, isolation_level: int) -> _Answer:
         """One answer of the leader; errors that pass are waited for, `max.block.ms` long."""
-        deadline, failures = time.monotonic() + self._timeout, 0
+        deadline, failures = time.monotonic() + self.timeout, 0
         while True:
             try:
-                return self._client.run(self._ask(key, position, isolation_level))
+                return self.client.run(self._ask(key, position, isolation_level))
             except (ClientError, KafkaError) as error:
                 if not is_retriable(error) or time.monotonic() > deadline:
                     raise
-            self._client.run(self._pause(failures))
+            self.client.run(self._pause(failures))
             failures += 1
 
     def _pause(self, failures: int) -> Operation[None]:
-        core = self._client.core
+        core = self.client.core
         yield Wait(until=core.now + core.backoff(failures))
-        yield from refresh_metadata(core, [self.topic], timeout=self._timeout)
+        yield from refresh_metadata(core, [self.topic], timeout=self.timeout)
 
     def _ask(self, key: TopicPartition, position: int, isolation_level: int) -> Operation[_Answer]:
-        core = self._client.core
+        core = self.client.core
         topic_id = core.cluster.topic(key.topic).topic_id
         call = core.call(
             self._request(key, topic_id, position, isolation_level),
@@ -183,7 +191,7 @@ class Decisions:
 
         partition = FetchPartition(
             partition=key.partition,
-            current_leader_epoch=self._client.core.cluster.partition(key.topic, key.partition).leader_epoch,
+            current_leader_epoch=self.client.core.cluster.partition(key.topic, key.partition).leader_epoch,
             fetch_offset=position,
             partition_max_bytes=_FETCH_BYTES,
         )

@@ -1,7 +1,9 @@
-"""Markers of progress as records that people can read, and the log of them up to an end. PURE.
+"""Markers of progress and decisions as records that people can read, and the log of them up to an end. PURE.
 
-A record's key is `{"query":"...","task":0}`, its value `{"batch":7,"rows":1000,"rowHash":"00..."}`. All markers of a query
-are in one partition, so that one reading finds them.
+A marker's key is `{"query":"...","task":0}`, its value `{"batch":7,"rows":1000,"rowHash":"00..."}`. A decision of the
+two-phase protocol has the key `{"query":"...","decision":"two-phase"}`. Its value also has `winners`, each as
+[task, slot, producer id, producer epoch], and `complete`. Both name the `topics` that were written, with their ids. All
+records of a query are in one partition, so that one reading finds them.
 
 `MarkerLog` takes what was fetched. Below the last stable offset the broker names what was aborted. Above it, where other
 tasks have transactions open, the log holds records back until their transaction's end is there (KIP-98).
@@ -10,7 +12,8 @@ tasks have transactions open, the log holds records back until their transaction
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 from zlib import crc32
 
 import attrs
@@ -19,14 +22,25 @@ from wire.batches.batch_header import BatchHeader, iter_batches
 from wire.batches.records import records
 from wire.batches.transaction_markers import parse_marker
 
-from .task_protocol import Marker, ProgressError, RowSummary
+from .task_protocol import Marker, ProgressError, RowSummary, TopicIds
+from .two_phase import Decision, Prepared
 
-__all__ = ["MarkerLog", "TaskKey", "marker_key", "marker_value", "partition_of"]
+__all__ = [
+    "MarkerLog",
+    "TaskKey",
+    "decision_key",
+    "decision_value",
+    "marker_key",
+    "marker_value",
+    "partition_of",
+]
 
 _DECOMPRESSED_BYTES_MAX = 64 << 20
 
 TaskKey = tuple[str, int]
-"""The query and the task."""
+"""The query and the task; a decision, which is about all tasks, has `_ALL_TASKS`."""
+_ALL_TASKS = -1
+_TWO_PHASE = "two-phase"
 
 
 def partition_of(query: str, partitions: int) -> int:
@@ -41,44 +55,80 @@ def marker_key(query: str, task: int) -> bytes:
 
 def marker_value(marker: Marker) -> bytes:
     """The value of a marker."""
-    summary = marker.summary
-    found = {"batch": marker.batch, "rows": summary.rows, "rowHash": f"{summary.row_hash:016x}"}
+    return _as_json({**_common(marker.batch, marker.summary), "topics": _named(marker.topics)})
+
+
+def decision_key(query: str) -> bytes:
+    """The key of a query's decisions; compaction keeps the last one."""
+    return _as_json({"query": query, "decision": _TWO_PHASE})
+
+
+def decision_value(decision: Decision) -> bytes:
+    """The value of a decision. Once it is complete, its winners are of no more use."""
+    winners = () if decision.is_complete else decision.winners
+    return _as_json(
+        {
+            **_common(decision.batch, decision.summary),
+            "complete": decision.is_complete,
+            "winners": [attrs.astuple(each) for each in winners],
+            "topics": _named(decision.topics),
+        }
+    )
+
+
+def _common(batch: int, summary: RowSummary) -> dict[str, Any]:
+    return {"batch": batch, "rows": summary.rows, "rowHash": f"{summary.row_hash:016x}"}
+
+
+def _named(topics: TopicIds) -> dict[str, str]:
+    return {name: topic_id.hex() for name, topic_id in topics}
+
+
+def _as_json(found: Mapping[str, Any]) -> bytes:
     return json.dumps(found, separators=(",", ":")).encode()
 
 
 def _parse_key(key: bytes | None) -> TaskKey | None:
-    """The task of a record; None for a record that is no marker."""
+    """The task of a record; None for a record that is neither marker nor decision."""
     try:
         found = json.loads(key or b"")
-        query, task = found["query"], found["task"]
-    except (ValueError, TypeError, KeyError):
+        query = found["query"]
+        task = _ALL_TASKS if found.get("decision") == _TWO_PHASE else found["task"]
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None
     return (query, task) if isinstance(query, str) and type(task) is int else None
 
 
-def _parse_value(key: TaskKey, value: bytes) -> Marker:
+def _parse_value(key: TaskKey, value: bytes) -> Marker | Decision:
     try:
         found = json.loads(value)
         batch, rows, row_hash = found["batch"], found["rows"], int(found["rowHash"], 16)
+        topics = tuple((name, bytes.fromhex(text)) for name, text in found.get("topics", {}).items())
         if type(batch) is int and type(rows) is int:
-            return Marker(batch, RowSummary(rows, row_hash))
-    except (ValueError, TypeError, KeyError):
+            summary = RowSummary(rows, row_hash)
+            if key[1] != _ALL_TASKS:
+                return Marker(batch, summary, topics)
+            winners = tuple(Prepared(*map(int, each)) for each in found["winners"])
+            return Decision(batch, summary, winners, found["complete"] is True, topics)
+    except (ValueError, TypeError, KeyError, AttributeError):
         pass
-    raise ProgressError(f"the marker of task {key[1]} of {key[0]} cannot be read: {value[:200]!r}.")
+    what = f"marker of task {key[1]}" if key[1] != _ALL_TASKS else "decision"
+    raise ProgressError(f"the {what} of {key[0]} cannot be read: {value[:200]!r}.")
 
 
 @attrs.define
 class MarkerLog:
-    """The last committed markers of one query, read up to `position`."""
+    """The last committed markers and the last decision of one query, read up to `position`."""
 
     query: str
     position: int = 0
     markers: dict[int, Marker] = attrs.field(factory=dict)
+    decision: Decision | None = None
     _open: dict[int, list[tuple[TaskKey, bytes | None]]] = attrs.field(factory=dict)
 
     def copy(self) -> MarkerLog:
         """The same log, to read on without changing this one."""
-        return MarkerLog(self.query, self.position, dict(self.markers))
+        return MarkerLog(self.query, self.position, dict(self.markers), self.decision)
 
     def add_stable(self, buf: memoryview, aborted: Sequence[tuple[int, int]]) -> None:
         """Take batches below the last stable offset; `aborted` are (producer id, first offset) in offset order."""
@@ -131,7 +181,12 @@ class MarkerLog:
 
     def _apply(self, found: list[tuple[TaskKey, bytes | None]]) -> None:
         for key, value in found:
-            if value is None:
+            parsed = None if value is None else _parse_value(key, value)
+            if key[1] == _ALL_TASKS:
+                assert not isinstance(parsed, Marker)
+                self.decision = parsed
+            elif parsed is None:
                 self.markers.pop(key[1], None)
             else:
-                self.markers[key[1]] = _parse_value(key, value)
+                assert isinstance(parsed, Marker)
+                self.markers[key[1]] = parsed

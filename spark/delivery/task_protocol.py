@@ -33,7 +33,20 @@ from enum import Enum
 
 import attrs
 
-__all__ = ["Marker", "ProgressError", "RowSummary", "Step", "TaskProtocol", "judge"]
+__all__ = [
+    "Marker",
+    "ProgressError",
+    "RowSummary",
+    "Step",
+    "TaskProtocol",
+    "TopicIds",
+    "check_topics",
+    "judge",
+]
+
+TopicIds = tuple[tuple[str, bytes], ...]
+"""The topics that were written, by name, with their ids (KIP-516)."""
+_NO_ID = bytes(16)
 
 
 class ProgressError(RuntimeError):
@@ -54,6 +67,7 @@ class Marker:
 
     batch: int
     summary: RowSummary
+    topics: TopicIds = ()
 
 
 class Step(Enum):
@@ -153,3 +167,14 @@ def judge(attempt: TaskProtocol, marker: Marker | None) -> bool:
         f"the topic has {has} of {query}, and batch {batch} is to be written: if the batches between are"
         " written (as with delivery=at-least-once before), set the option adoptCheckpoint=true once."
     )
+
+
+def check_topics(query: str, batch: int, before: TopicIds, now: TopicIds) -> None:
+    """Raise `ProgressError` if a topic that `batch` was written to is another one by now."""
+    known = {name: topic_id for name, topic_id in before if topic_id != _NO_ID}
+    for name, topic_id in now:
+        if known.get(name, topic_id) != topic_id != _NO_ID:
+            raise ProgressError(
+                f"the topic '{name}' was deleted and made anew since batch {batch} of {query}, so the rows of that batch are"
+                " gone: to go on with the new topic, set the option adoptCheckpoint=true once."
+            )

@@ -23,8 +23,11 @@ from pyspark.sql.types import (
 )
 
 from odradek.client.core.client_keys import AdminSettings, ConsumerSettings, ProducerSettings
+from odradek.client.core.known_cluster import NO_TOPIC_ID
 
 from ..delivery.decisions_topic import DECISIONS_TOPIC
+from ..delivery.task_protocol import TopicIds
+from ..option_table import SINK_OPTIONS
 
 __all__ = ["SINK_DEFAULTS", "Delivery", "SinkPlan", "plan_write"]
 
@@ -38,16 +41,7 @@ SINK_DEFAULTS: dict[str, str] = {
 }
 _LOOK_UP_MS = 15_000
 """The time for an answer about a topic. Rows wait for memory as long as they may wait to be delivered."""
-_NAMES = (
-    "topic",
-    "metricsPath",
-    "includeHeaders",
-    "delivery",
-    "decisionsTopic",
-    "adoptCheckpoint",
-    "txnAppId",
-    "txnVersion",
-)
+_NAMES = tuple(each.name for each in SINK_OPTIONS)
 _SPARKS = ("checkpointlocation", "path", "queryname")
 """Options that Spark itself reads."""
 _TIMEOUT = "transaction.timeout.ms"
@@ -57,6 +51,7 @@ class Delivery(Enum):
     """The guarantee that the option `delivery` asks for."""
 
     EXACTLY_ONCE = "exactly-once"
+    TWO_PHASE = "two-phase"
     AT_LEAST_ONCE = "at-least-once"
 
 
@@ -77,6 +72,8 @@ class SinkPlan:
     app_id: str | None = None
     """A batch job's name among markers: `txnAppId` and the topic."""
     version: int = 0
+    topic_id: bytes = NO_TOPIC_ID
+    """The id of `topic` when the query started."""
     look_up_ms: int = _LOOK_UP_MS
 
     @property
@@ -88,6 +85,11 @@ class SinkPlan:
     def look_up_properties(self) -> dict[str, str]:
         """The properties for the driver's questions, which wait no longer than `look_up_ms`."""
         return {**self.properties, "max.block.ms": str(self.look_up_ms)}
+
+    @property
+    def planned_topics(self) -> TopicIds:
+        """The topic of the option with its id; empty if each row names its topic."""
+        return () if self.topic is None else ((self.topic, self.topic_id),)
 
     @property
     def hashed_columns(self) -> dict[str, int]:
@@ -138,8 +140,12 @@ def plan_write(options: Mapping[str, str], schema: StructType) -> SinkPlan:
             "the option kafka.partitioner.class is not supported: give each row its partition in a column"
             " 'partition' of type int."
         )
-    if app_id is not None and plan.delivery is not Delivery.EXACTLY_ONCE:
-        raise ValueError("the options txnAppId and txnVersion need delivery=exactly-once.")
+    if app_id is not None and plan.delivery is Delivery.AT_LEAST_ONCE:
+        raise ValueError("the options txnAppId and txnVersion need delivery=exactly-once or two-phase.")
+    if plan.delivery is Delivery.TWO_PHASE and f"kafka.{_TIMEOUT}" in given:
+        raise ValueError(
+            f"the option kafka.{_TIMEOUT} is of no use with delivery=two-phase: prepared transactions have no timeout."
+        )
     if "kafka.max.block.ms" in given:
         return attrs.evolve(plan, look_up_ms=settings.max_block_ms)
     wait = str(settings.delivery_timeout_ms)
@@ -161,14 +167,12 @@ def _check_names(options: Mapping[str, str]) -> None:
 
 def _delivery(options: Mapping[str, str]) -> Delivery:
     text = options.get("delivery", Delivery.EXACTLY_ONCE.value).strip().lower()
-    if text == "two-phase":
-        raise ValueError(
-            "delivery=two-phase is not there yet: take delivery=exactly-once or delivery=at-least-once."
-        )
     try:
         return Delivery(text)
     except ValueError:
-        raise ValueError(f"the option delivery is exactly-once or at-least-once, and not '{text}'.") from None
+        raise ValueError(
+            f"the option delivery is exactly-once, two-phase or at-least-once, and not '{text}'."
+        ) from None
 
 
 def _flag(options: Mapping[str, str], name: str) -> bool:
@@ -217,6 +221,10 @@ def _properties(options: Mapping[str, str]) -> dict[str, str]:
     if given.get("transactional.id"):
         raise ValueError(
             "the option 'kafka.transactional.id' is not supported: the sink names its own transactions."
+        )
+    if "transaction.two.phase.commit.enable" in given:
+        raise ValueError(
+            "the option 'kafka.transaction.two.phase.commit.enable' is not supported: delivery=two-phase sets it."
         )
     ours = {field.name for field in attrs.fields(ProducerSettings)}
     others = {

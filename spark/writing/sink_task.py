@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
+from collections.abc import Mapping
 
 import attrs
 import numpy as np
@@ -17,22 +18,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
+from odradek.client.core.known_cluster import NO_TOPIC_ID
 from odradek.client.producer.accumulator import Batch
 from odradek.client.shells.producer import Producer
 from wire.batches.compression import CompressionType
 from wire.errors import ErrorCode, KafkaError
 from wire.topic_partition import TopicPartition
 
+from ..delivery.row_hash import hash_rows
+from ..delivery.task_protocol import RowSummary, TopicIds
+from ..delivery.two_phase import Prepared
 from .encode import Rows, encode, partitions_of
 from .sink_plan import SinkPlan
 
-__all__ = ["SinkTask", "TaskReport", "Written", "about_topic"]
+__all__ = ["CountedRows", "SinkTask", "TaskReport", "Written", "about_topic"]
 
 _GATHERED_BYTES_MAX = 16 << 20
 _ENCODED_BYTES_MAX = 64 << 20
 """Rows are encoded together up to this; one Arrow array of bytes holds 2 GiB."""
 _ROW_OVERHEAD = 100
 """A batch's header, and a record's numbers."""
+_MASK = (1 << 64) - 1
+_HASHED = ("key", "value", "headers", "topic", "partition")
 
 
 @attrs.define
@@ -61,12 +68,32 @@ class TaskReport(WriterCommitMessage):
     """The query under whose id the rows were written exactly once."""
     rows_compared: int = -1
     """The rows that an earlier attempt has committed, and that this one compared; -1 if it wrote its rows."""
+    row_hash: int = 0
+    """The order-free hash of the rows, for the driver to compare."""
+    prepared: Prepared | None = None
+    """The transaction that the driver will commit or abort; None without rows, and where tasks commit."""
+    topics: TopicIds = ()
+    """The ids of the topics that were written, in two-phase delivery."""
 
 
 def about_topic(topic: str, where: str, error: KafkaError) -> str:
     if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return f"the topic '{topic}' does not exist at {where}: create it before you write to it."
     return f"the topic '{topic}' cannot be written to at {where}: {str(error).rstrip('.')}."
+
+
+@attrs.define
+class CountedRows:
+    """The rows that have come, counted and hashed; `columns` are those that are written."""
+
+    columns: Mapping[str, int]
+    summary: RowSummary = attrs.field(factory=lambda: RowSummary(0, 0))
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count some rows."""
+        found = [batch.column(self.columns[name]) if name in self.columns else None for name in _HASHED]
+        rows, row_hash = self.summary.rows, self.summary.row_hash
+        self.summary = RowSummary(rows + batch.num_rows, (row_hash + hash_rows(found)) & _MASK)
 
 
 class SinkTask:
@@ -81,6 +108,7 @@ class SinkTask:
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
         self._partitions: dict[str, int] = {}
+        self._topic_ids: dict[str, bytes] = {}
         self._keyless: dict[str, list[int]] = {}
         self._sent: deque[Batch] = deque()
         self._report = TaskReport()
@@ -100,6 +128,8 @@ class SinkTask:
         self.send_rest()
         self._producer.flush()
         self._settle()
+        for topic in self._topic_ids:
+            self._check_topic(topic)
         report = self._report
         report.batches_repeated = self._producer.metrics().get("batches repeated", 0) - self._repeated_before
         report.seconds = time.monotonic() - self._started
@@ -222,7 +252,24 @@ class SinkTask:
                 where = self._plan.properties["bootstrap.servers"]
                 raise ValueError(about_topic(topic, where, error)) from None
             self._partitions[topic] = count
+            self._topic_ids[topic] = self._producer.topic_id(topic)
+            self._check_topic(topic, self._plan.topic_id)
         return count
+
+    @property
+    def topics(self) -> TopicIds:
+        """The topics that were written, with the ids that they had when the task began."""
+        return tuple(sorted(self._topic_ids.items()))
+
+    def _check_topic(self, topic: str, planned: bytes = NO_TOPIC_ID) -> None:
+        """Raise `RuntimeError` if the topic is another one than the plan's, or than that of the rows before."""
+        now, before = self._producer.topic_id(topic), self._topic_ids[topic]
+        if NO_TOPIC_ID in (now, before) or (now == before and planned in (now, NO_TOPIC_ID)):
+            return
+        raise RuntimeError(
+            f"the topic '{topic}' was deleted and made anew while the query ran, so rows that it had written are gone: start"
+            " the query again to go on with the new topic."
+        )
 
     def _spread(self, topic: str, count: int, rows: Rows, keys: pa.Array) -> npt.NDArray[np.int32]:
         """Partitions for rows without a key: one after the other gets `batch.size` bytes (as in KIP-794, but in turn)."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import attrs
 import pyarrow as pa
 
 from odradek.client.errors import ClientError, ProducerFencedError
@@ -14,18 +14,16 @@ from wire.errors import ErrorCode, KafkaError
 
 from ..delivery.decisions import Decisions
 from ..delivery.markers import marker_key, marker_value
-from ..delivery.row_hash import hash_rows
-from ..delivery.task_protocol import Marker, ProgressError, RowSummary, Step, TaskProtocol
-from .sink_task import SinkTask, TaskReport
+from ..delivery.task_protocol import Marker, ProgressError, Step, TaskProtocol, check_topics
+from ..delivery.two_phase import Decision, check_mode
+from .sink_task import CountedRows, SinkTask, TaskReport
 
 if TYPE_CHECKING:
     from .sink_plan import SinkPlan
 
-__all__ = ["transactional_id", "write_once"]
+__all__ = ["decisions_of", "transactional_id", "write_once"]
 
 _CLOSE_SECONDS_MAX = 1.0
-_MASK = (1 << 64) - 1
-_HASHED = ("key", "value", "headers", "topic", "partition")
 _OTHER_MODES = "delivery=at-least-once needs no transactions"
 _decisions: dict[tuple[object, ...], Decisions] = {}
 """The last one that this worker process has used: workers outlive their tasks."""
@@ -45,16 +43,24 @@ def write_once(plan: SinkPlan, protocol: TaskProtocol, iterator: Iterator[pa.Rec
     """
     properties = {**plan.properties, "transactional.id": transactional_id(protocol.query, protocol.task)}
     producer = Producer(properties)
+    started = time.monotonic()
+
+    def overtaken(error: Exception) -> str:
+        seconds = time.monotonic() - started
+        if seconds * 1000 >= producer.settings.transaction_timeout_ms:
+            return _too_long(protocol, seconds)
+        return f"another attempt at task {protocol.task} of {protocol.query} has taken over, so this one ends: {error}"
+
     try:
         return _steps(plan, protocol, producer, iterator)
     except ProducerFencedError as error:
-        raise RuntimeError(_overtaken(protocol, error)) from error
+        raise RuntimeError(overtaken(error)) from error
     except (KafkaError, ClientError) as error:
         raise RuntimeError(_sentence(protocol, error)) from error
     except RuntimeError as error:
         cause = error.__cause__
         if isinstance(cause, KafkaError) and cause.code is ErrorCode.INVALID_PRODUCER_EPOCH:
-            raise RuntimeError(_overtaken(protocol, cause)) from error
+            raise RuntimeError(overtaken(cause)) from error
         raise
     finally:
         producer.close(_CLOSE_SECONDS_MAX)
@@ -65,7 +71,7 @@ def _steps(
 ) -> TaskReport:
     producer.init_transactions()
     protocol.fenced()
-    decisions = _decisions_of(plan)
+    decisions = decisions_of(plan)
     key, end = decisions.end_of(protocol.query)
     protocol.end_taken()
     log = decisions.read(protocol.query, key, end)
@@ -73,8 +79,12 @@ def _steps(
         raise ProgressError(
             f"a transaction that is none of the sink's holds a marker of task {protocol.task} of {protocol.query}."
         )
-    protocol.marker_read(log.markers.get(protocol.task))
-    rows = _Counted(plan.hashed_columns)
+    check_mode(protocol, log.decision)
+    marker = _newest(log.markers.get(protocol.task), log.decision)
+    protocol.marker_read(marker)
+    before = () if marker is None or plan.adopts else marker.topics
+    check_topics(protocol.query, marker.batch if marker else -1, before, plan.planned_topics)
+    rows = CountedRows(plan.hashed_columns)
     if protocol.step is Step.COMPARE:
         for batch in iterator:
             rows.add(batch)
@@ -86,10 +96,11 @@ def _steps(
         rows.add(batch)
         task.add(batch)
     task.send_rest()
+    check_topics(protocol.query, marker.batch if marker else -1, before, task.topics)
     producer.send(
         key.topic,
         key=marker_key(protocol.query, protocol.task),
-        value=marker_value(Marker(protocol.batch, rows.summary)),
+        value=marker_value(Marker(protocol.batch, rows.summary, task.topics or before)),
         partition=key.partition,
     )
     report = task.finish()
@@ -99,20 +110,15 @@ def _steps(
     return report
 
 
-@attrs.define
-class _Counted:
-    """The rows that have come, counted and hashed."""
-
-    columns: Mapping[str, int]
-    summary: RowSummary = attrs.field(factory=lambda: RowSummary(0, 0))
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        found = [batch.column(self.columns[name]) if name in self.columns else None for name in _HASHED]
-        rows, row_hash = self.summary.rows, self.summary.row_hash
-        self.summary = RowSummary(rows + batch.num_rows, (row_hash + hash_rows(found)) & _MASK)
+def _newest(marker: Marker | None, decision: Decision | None) -> Marker | None:
+    """The task's marker, or the one that stands for the batches that two-phase delivery has written since."""
+    if decision is None or (marker is not None and marker.batch > decision.batch):
+        return marker
+    return Marker(decision.batch, decision.summary, decision.topics)
 
 
-def _decisions_of(plan: SinkPlan) -> Decisions:
+def decisions_of(plan: SinkPlan) -> Decisions:
+    """The decisions topic as this worker process reads it."""
     identity = (tuple(sorted(plan.properties.items())), plan.decisions_topic)
     found = _decisions.get(identity)
     if found is None:
@@ -123,8 +129,12 @@ def _decisions_of(plan: SinkPlan) -> Decisions:
     return found
 
 
-def _overtaken(protocol: TaskProtocol, error: Exception) -> str:
-    return f"another attempt at task {protocol.task} of {protocol.query} has taken over, so this one ends: {error}"
+def _too_long(protocol: TaskProtocol, seconds: float) -> str:
+    return (
+        f"task {protocol.task} of {protocol.query} took {seconds:.0f} s, longer than its transaction may, so its rows are"
+        " aborted: make tasks smaller, raise kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms, or"
+        " take delivery=two-phase, which has no timeout."
+    )
 
 
 def _sentence(protocol: TaskProtocol, error: Exception) -> str:

@@ -97,9 +97,18 @@ def schema(ddl: str) -> StructType:
         (
             "value string",
             {"delivery": "twice"},
-            "the option delivery is exactly-once or at-least-once, and not 'twice'.",
+            "the option delivery is exactly-once, two-phase or at-least-once, and not 'twice'.",
         ),
-        ("value string", {"delivery": "two-phase"}, "take delivery=exactly-once or delivery=at-least-once."),
+        (
+            "value string",
+            {"delivery": "two-phase", "kafka.transaction.timeout.ms": "1000"},
+            "the option kafka.transaction.timeout.ms is of no use with delivery=two-phase",
+        ),
+        (
+            "value string",
+            {"kafka.transaction.two.phase.commit.enable": "true"},
+            "is not supported: delivery=two-phase sets it.",
+        ),
         (
             "value string",
             {"txnAppId": "a"},
@@ -113,7 +122,7 @@ def schema(ddl: str) -> StructType:
         (
             "value string",
             {"txnAppId": "a", "txnVersion": "1", "delivery": "at-least-once"},
-            "the options txnAppId and txnVersion need delivery=exactly-once.",
+            "the options txnAppId and txnVersion need delivery=exactly-once or two-phase.",
         ),
         (
             "value string",

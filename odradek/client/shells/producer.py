@@ -244,6 +244,14 @@ class Producer:
         with self.lock:
             return sorted(self._io.core.cluster.topic(topic).partitions)
 
+    def topic_id(self, topic: str) -> bytes:
+        """The id of a topic whose partitions were asked for or written (KIP-516): 16 bytes, zeros if it has none.
+
+        Raises `KafkaError` for one that is not known.
+        """
+        with self.lock:
+            return self._io.core.cluster.topic(topic).topic_id
+
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every record sent so far has its outcome. Raises `RequestTimedOut` after `timeout` seconds."""
         if self._io.is_own_thread():

@@ -1,0 +1,263 @@
+"""The pool of a query's transactional ids: which slots are free, what is open, and the end of single transactions. PURE.
+
+The operations ask the transaction coordinators, as an administrator's do (KIP-664), and end transactions by producer
+id and epoch. EndTxn names both (KIP-98), and since KIP-890 the epoch grows with each transaction. So it ends that one
+transaction, or nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from odradek.client.admin.admin_transactions import TIMELESS_MS, describe_transactions, list_transactions
+from odradek.client.core.operation import Operation, Wait
+from odradek.client.core.requests import refresh_metadata
+from odradek.client.core.scatter import to_transaction_coordinators
+from odradek.client.errors import broker_error, error_code, is_retriable
+from wire.errors import ErrorCode, KafkaError
+
+from .two_phase import Prepared
+
+if TYPE_CHECKING:
+    from odradek.client.admin.admin_transactions import TransactionDescription
+    from odradek.client.core.client_core import ClientCore
+
+__all__ = ["PREFIX", "driver_id", "end_transactions", "free_slots", "open_slots", "query_of", "slot_id"]
+
+PREFIX = "odradek-spark-2pc-"
+_OPEN = "Ongoing"
+_BEGUN = "Empty"
+_SLOTS_LOOKED_AT = 16
+_SLOTS_MAX = 1024
+_ID = re.compile(rf"{PREFIX}(.*)-(\d+)-(\d+)", re.DOTALL)
+_END_TXN_VERSION = 5
+"""The version of EndTxn from which each transaction has an epoch of its own (KIP-890)."""
+_AT_A_TIME = 64
+_ENDED_BEFORE = frozenset(
+    {
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+    }
+)
+_FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+
+
+def slot_id(query: str, task: int, slot: int) -> str:
+    """The transactional id of a slot."""
+    return f"{PREFIX}{query}-{task}-{slot}"
+
+
+def driver_id(query: str) -> str:
+    """The transactional id under which drivers write their decisions."""
+    return f"{PREFIX}{query}-driver"
+
+
+def query_of(transactional_id: str) -> str | None:
+    """The query of a slot's transactional id; None for any other id."""
+    match = _ID.fullmatch(transactional_id)
+    return None if match is None else match[1]
+
+
+def free_slots(core: ClientCore, query: str, task: int, first: int, timeout: float) -> Operation[list[int]]:
+    """Slots of a task from `first` on that look free: no transaction is open in them. Never empty.
+
+    Raises `KafkaError`, `ClientError`.
+    """
+    while True:
+        numbers = range(first, first + _SLOTS_LOOKED_AT)
+        names = [slot_id(query, task, number) for number in numbers]
+        described = yield from describe_transactions(core, names, timeout=timeout)
+        free = [number for number, each in zip(numbers, described, strict=True) if not _is_open(each)]
+        if free:
+            return free
+        first += _SLOTS_LOOKED_AT
+        if first >= _SLOTS_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"{_SLOTS_MAX} transactions of task {task} of {query} are open: end them by"
+                " `python -m spark two-phase`",
+            )
+
+
+def _is_open(each: TransactionDescription) -> bool:
+    """True if a transaction is under way. Raises the error of a coordinator that does not tell."""
+    if each.error is None:
+        return each.state not in ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
+    if _is_unknown(each):
+        return False
+    raise each.error
+
+
+def _is_unknown(each: TransactionDescription) -> bool:
+    """True if there never was such an id, or it has expired."""
+    return isinstance(each.error, KafkaError) and each.error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+def open_slots(core: ClientCore, query: str, timeout: float) -> Operation[tuple[Prepared, ...]]:
+    """The slots of a query with an open transaction, or with a producer that may begin one. Raises as `free_slots`."""
+    listed = yield from list_transactions(
+        core,
+        states=[_OPEN, _BEGUN],
+        transactional_id_pattern=f"{re.escape(PREFIX + query)}-[0-9]+-[0-9]+",
+        timeout=timeout,
+    )
+    names = [each.transactional_id for each in listed]
+    described = (yield from describe_transactions(core, names, timeout=timeout)) if names else []
+    found = []
+    for each in described:
+        match = _ID.fullmatch(each.transactional_id)
+        if match is None or (each.error is None and each.state not in (_OPEN, _BEGUN)):
+            continue
+        if _is_open(each) or each.error is None:
+            found.append(Prepared(int(match[2]), int(match[3]), each.producer_id, each.producer_epoch))
+    return tuple(sorted(found))
+
+
+def end_transactions(
+    core: ClientCore,
+    query: str,
+    wanted: Sequence[Prepared],
+    *,
+    commit: bool,
+    timeout: float,
+    all_open: bool = False,
+) -> Operation[None]:
+    """End these transactions, whatever their coordinators and connections go through.
+
+    One that has ended is left alone, and so is what its id has begun since. With `all_open` nobody else may have ended them,
+    as just after the decision. Raises `KafkaError` (INVALID_TXN_STATE: one that is to be committed was aborted) and
+    `ClientError`.
+    """
+    deadline = core.now + timeout
+    for begin in range(0, len(wanted), _AT_A_TIME):
+        pending = list(wanted[begin : begin + _AT_A_TIME])
+        attempt = 0
+        while pending:
+            pending, failure = yield from _end_once(core, query, pending, commit, all_open, deadline)
+            if not pending:
+                break
+            wake_at = core.now + core.backoff(attempt)
+            if wake_at >= deadline:
+                raise failure
+            attempt += 1
+            yield Wait(until=wake_at)
+            yield from refresh_metadata(core, (), timeout=deadline - core.now)
+
+
+def _end_once(
+    core: ClientCore, query: str, wanted: list[Prepared], commit: bool, all_open: bool, deadline: float
+) -> Operation[tuple[list[Prepared], Exception]]:
+    """One attempt at each; those to try again, and the error of one of them."""
+    from wire.messages.end_txn import EndTxnRequest
+
+    names = {slot_id(query, each.task, each.slot): each for each in wanted}
+    routed = yield from to_transaction_coordinators(core, list(names), deadline)
+    for error in routed.missing.values():
+        raise error
+    failure: Exception = next(iter(routed.errors.values()), KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, query))
+    again = [names[name] for name in routed.errors]
+    calls = []
+    for node, of_node in routed.by_node.items():
+        for name in of_node:
+            each = names[name]
+            request = EndTxnRequest(name, each.producer_id, each.producer_epoch, commit)
+            call = core.call(request, node=node, deadline=deadline, version_min=_END_TXN_VERSION)
+            calls.append((call, each))
+    if calls:
+        yield Wait([call for call, _ in calls])
+    refused = []
+    for call, each in calls:
+        if call.error is not None:
+            if not is_retriable(call.error):
+                raise call.error
+            failure = call.error
+            again.append(each)
+            continue
+        code = error_code(call.response.error_code)
+        if code is ErrorCode.NONE:
+            continue
+        error = broker_error(code, None, f"transactional id {slot_id(query, each.task, each.slot)}")
+        if code in _ENDED_BEFORE:
+            refused.append((each, code))
+        elif is_retriable(error):
+            failure = error
+            again.append(each)
+        else:
+            raise error
+    for each, code in refused:
+        if (yield from _is_still_open(core, query, each, code, commit, all_open, deadline)):
+            failure = broker_error(code, None, f"transactional id {slot_id(query, each.task, each.slot)}")
+            again.append(each)
+    return again, failure
+
+
+def _is_still_open(
+    core: ClientCore,
+    query: str,
+    wanted: Prepared,
+    code: ErrorCode,
+    commit: bool,
+    all_open: bool,
+    deadline: float,
+) -> Operation[bool]:
+    """True if the transaction is there, and was not ended because another producer has resumed it.
+
+    Then it is resumed once more, and ended by that producer. Raises `KafkaError` for a winner that was aborted.
+    """
+    name = slot_id(query, wanted.task, wanted.slot)
+    (found,) = yield from describe_transactions(core, [name], timeout=deadline - core.now)
+    if found.error is not None and not _is_unknown(found):
+        raise found.error
+    is_same_producer = found.producer_id == wanted.producer_id
+    if found.state == _OPEN and is_same_producer and found.producer_epoch == wanted.producer_epoch:
+        if code in _FENCED:
+            yield from _resume_and_end(core, name, wanted, commit, deadline)
+        return True
+    # No later transaction of the slot is committed before this decision is complete.
+    is_later = is_same_producer and found.producer_epoch > wanted.producer_epoch
+    is_committed = is_later and found.state in ("PrepareCommit", "CompleteCommit")
+    is_aborted = (
+        is_same_producer
+        and found.producer_epoch == wanted.producer_epoch + 1
+        and found.state in ("PrepareAbort", "CompleteAbort")
+    )
+    # An operator's fencing leaves what a later attempt would leave: nothing is open.
+    if commit and (is_aborted or (all_open and not is_committed)):
+        raise KafkaError(
+            ErrorCode.INVALID_TXN_STATE,
+            f"transactional id {name}: its transaction was decided to be committed, and was aborted by another program:"
+            f" rows of task {wanted.task} of {query} are lost",
+        )
+    return False
+
+
+def _resume_and_end(
+    core: ClientCore, name: str, wanted: Prepared, commit: bool, deadline: float
+) -> Operation[None]:
+    """Take the transaction over from a producer that has resumed it by mistake (KIP-939), and end it."""
+    from wire.messages.end_txn import EndTxnRequest
+    from wire.messages.init_producer_id import InitProducerIdRequest
+
+    routed = yield from to_transaction_coordinators(core, [name], deadline)
+    [node] = routed.by_node or [None]
+    resume = InitProducerIdRequest(name, TIMELESS_MS, enable2_pc=True, keep_prepared_txn=True)
+    call = core.call(resume, node=node, deadline=deadline, version_min=6)
+    yield Wait([call])
+    if call.error is not None or error_code(call.response.error_code) is not ErrorCode.NONE:
+        return
+    answer = call.response
+    ongoing = answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch
+    if ongoing != (wanted.producer_id, wanted.producer_epoch):
+        return
+    end = EndTxnRequest(name, answer.producer_id, answer.producer_epoch, commit)
+    yield Wait([core.call(end, node=node, deadline=deadline, version_min=_END_TXN_VERSION)])
+
+
+def queries_of(transactional_ids: Iterable[str]) -> list[str]:
+    """The queries that these slots belong to."""
+    return sorted({query for query in map(query_of, transactional_ids) if query is not None})

@@ -1,0 +1,119 @@
+"""The driver's steps of the two-phase protocol, done with a producer and the coordinators. SHELL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from odradek.client.errors import ClientError, ProducerFencedError
+from odradek.client.shells.producer import Producer
+from wire.errors import ErrorCode, KafkaError
+
+from .decisions import Decisions
+from .markers import decision_key, decision_value
+from .pool import driver_id, end_transactions, open_slots
+from .two_phase import Decision, DriverProtocol, DriverStep, Prepared
+
+__all__ = ["run_driver"]
+
+_CLOSE_SECONDS_MAX = 1.0
+
+
+def run_driver(properties: Mapping[str, str], topic: str, protocol: DriverProtocol) -> None:
+    """Take a batch from its reports to its end, committed or aborted; `topic` is the decisions topic.
+
+    Raises:
+        ProgressError: the batch contradicts the last decision, or its rows differ from those decided.
+        RuntimeError: it was not taken to its end, in one sentence. To run it again is safe.
+    """
+    try:
+        with Decisions(properties, topic) as decisions:
+            producer = Producer({**properties, "transactional.id": driver_id(protocol.query)})
+            try:
+                _Driver(decisions, producer, protocol).run()
+            finally:
+                producer.close(_CLOSE_SECONDS_MAX)
+    except (KafkaError, ClientError) as error:
+        cause = error.__cause__
+        is_late = isinstance(cause, KafkaError) and cause.code is ErrorCode.INVALID_PRODUCER_EPOCH
+        if is_late or isinstance(error, ProducerFencedError):
+            raise RuntimeError(
+                f"another driver of {protocol.query} has taken over, so this one ends: {error}"
+            ) from error
+        how = "aborted" if protocol.aborts else "committed"
+        raise RuntimeError(
+            f"batch {protocol.batch} of {protocol.query} is not {how} to its end: {str(error).rstrip('.')}; the next run"
+            " goes on with it."
+        ) from error
+    protocol.check_rows()
+
+
+@attrs.define
+class _Driver:
+    decisions: Decisions
+    producer: Producer
+    protocol: DriverProtocol
+
+    def run(self) -> None:
+        """One step after the other."""
+        protocol = self.protocol
+        while protocol.step is not DriverStep.DONE:
+            match protocol.step:
+                case DriverStep.FENCE:
+                    self.producer.init_transactions()
+                    protocol.fenced()
+                case DriverStep.READ:
+                    protocol.read(self._last())
+                case DriverStep.ROLL_FORWARD:
+                    self._end(self._known().winners, commit=True)
+                    protocol.rolled_forward()
+                case DriverStep.DECIDE:
+                    self._write(protocol.proposal())
+                    protocol.decided()
+                case DriverStep.COMPLETE:
+                    self._end(self._known().winners, commit=True, all_open=True)
+                    protocol.completed()
+                case DriverStep.LIST:
+                    client = self.decisions.client
+                    seconds = self.decisions.timeout
+                    protocol.found(client.run(open_slots(client.core, protocol.query, seconds)))
+                case DriverStep.PROVE:
+                    self._write(self._known())
+                    protocol.proved()
+                case DriverStep.SWEEP:
+                    self._end(protocol.superfluous, commit=False)
+                    protocol.swept()
+                case DriverStep.FINISH:
+                    self._write(attrs.evolve(self._known(), is_complete=True))
+                    protocol.finished()
+                case DriverStep.DROP:
+                    self._end(protocol.superfluous, commit=False)
+                    protocol.dropped()
+
+    def _last(self) -> Decision | None:
+        """The last decision; an abort takes it as it is."""
+        protocol = self.protocol
+        if protocol.aborts:
+            key, end = self.decisions.end_of(protocol.query)
+            return self.decisions.read(protocol.query, key, end).decision
+        return self.decisions.last(protocol.query, protocol.batch)
+
+    def _known(self) -> Decision:
+        assert self.protocol.decision is not None
+        return self.protocol.decision
+
+    def _write(self, decision: Decision) -> None:
+        query, producer = self.protocol.query, self.producer
+        key, _ = self.decisions.end_of(query)
+        producer.begin_transaction()
+        producer.send(
+            key.topic, key=decision_key(query), value=decision_value(decision), partition=key.partition
+        )
+        producer.commit_transaction()
+
+    def _end(self, wanted: tuple[Prepared, ...], *, commit: bool, all_open: bool = False) -> None:
+        client, query, seconds = self.decisions.client, self.protocol.query, self.decisions.timeout
+        client.run(
+            end_transactions(client.core, query, wanted, commit=commit, all_open=all_open, timeout=seconds)
+        )

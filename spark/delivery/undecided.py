@@ -1,0 +1,137 @@
+"""`python -m spark two-phase`: what queries of two-phase delivery have left open, and the end of what they left. SHELL.
+
+A query that is started again ends by itself what it had left. This is for the queries of yesterday. Their transactions
+have no timeout, and committed readers wait for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from odradek.client.errors import ClientError
+from wire.errors import KafkaError
+
+from .decisions import Decisions
+from .decisions_topic import DECISIONS_TOPIC
+from .pool import PREFIX, open_slots, query_of
+from .task_protocol import ProgressError, RowSummary
+from .two_phase import Decision, DriverProtocol
+from .two_phase_driver import run_driver
+
+if TYPE_CHECKING:
+    from odradek.client.admin import TransactionDescription
+
+__all__ = ["LeftOpen", "end_query", "left_open", "main"]
+
+_OPEN = "Ongoing"
+_NOTHING = RowSummary(0, 0)
+
+
+@attrs.frozen
+class LeftOpen:
+    """A query with open transactions: its last decision, and how many transactions it has open since when (ms since
+    1970)."""
+
+    query: str
+    decision: Decision | None
+    transactions: int
+    since_ms: int
+
+    @property
+    def is_half_done(self) -> bool:
+        """True if some of these transactions are decided to be committed."""
+        return self.decision is not None and not self.decision.is_complete
+
+
+def left_open(decisions: Decisions) -> list[LeftOpen]:
+    """All queries with open transactions; those that run at the moment are among them. Raises `KafkaError`, `ClientError`."""
+    admin = decisions.client.admin
+    listed = admin.list_transactions(states=[_OPEN], transactional_id_pattern=f"{PREFIX}.*")
+    by_query: dict[str, list[TransactionDescription]] = {}
+    for each in admin.describe_transactions([found.transactional_id for found in listed]) if listed else ():
+        query = query_of(each.transactional_id)
+        if query is not None and each.state == _OPEN:
+            by_query.setdefault(query, []).append(each)
+    found = []
+    for query, open_now in sorted(by_query.items()):
+        key, end = decisions.end_of(query)
+        since_ms = min(each.start_ms or 0 for each in open_now)
+        decision = decisions.read(query, key, end).decision
+        found.append(LeftOpen(query, decision, len(open_now), since_ms))
+    return found
+
+
+def end_query(decisions: Decisions, properties: dict[str, str], query: str) -> None:
+    """Commit what is decided of a query that runs no more, and abort the rest. Raises as `run_driver`."""
+    client = decisions.client
+    key, end = decisions.end_of(query)
+    decision = decisions.read(query, key, end).decision
+    batch = 0 if decision is None else decision.batch
+    reported = client.run(open_slots(client.core, query, decisions.timeout))
+    if decision is not None and not decision.is_complete:
+        reported = tuple(each for each in reported if each not in decision.winners)
+    run_driver(properties, decisions.topic, DriverProtocol(query, batch, reported, _NOTHING, aborts=True))
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """List, or end; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m spark two-phase",
+        description="Show what queries with delivery=two-phase have open, or end what a query has left.",
+    )
+    parser.add_argument(
+        "--bootstrap", default="127.0.0.1:9092", help="brokers as HOST:PORT,... (%(default)s)"
+    )
+    parser.add_argument("--decisions-topic", default=DECISIONS_TOPIC, help="(%(default)s)")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of the sink, like kafka.security.protocol=SASL_SSL; may be repeated",
+    )
+    parser.add_argument(
+        "--end",
+        metavar="QUERY",
+        help="commit what is decided of this query, and abort the rest; only for one that runs no more",
+    )
+    given = parser.parse_args(words)
+    properties = {"bootstrap.servers": given.bootstrap}
+    for each in given.option:
+        name, equals, value = each.partition("=")
+        if not equals or not name.startswith("kafka."):
+            parser.error(f"--option {each}: it is kafka.KEY=VALUE")
+        properties[name.removeprefix("kafka.")] = value
+    try:
+        with Decisions(properties, given.decisions_topic) as decisions:
+            if given.end is not None:
+                end_query(decisions, properties, given.end)
+                print(f"{given.end}: what was decided is committed, the rest is aborted")
+            else:
+                _print(left_open(decisions))
+    except (KafkaError, ClientError, ProgressError, RuntimeError, ValueError) as error:
+        print(f"two-phase: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _print(found: list[LeftOpen]) -> None:
+    if not found:
+        print("no query has a transaction open")
+        return
+    now_ms = time.time_ns() // 1_000_000
+    print(f"{'QUERY':44} {'OPEN':>5} {'SINCE':>9}  LAST DECISION")
+    for each in found:
+        seconds = max(0, now_ms - each.since_ms) // 1000
+        if each.decision is None:
+            last = "none"
+        else:
+            last = f"batch {each.decision.batch}, {'not complete' if each.is_half_done else 'complete'}"
+        print(f"{each.query:44} {each.transactions:>5} {f'{seconds} s':>9}  {last}")
+    print("A query that is started again ends these by itself. For one that is not: --end QUERY.")

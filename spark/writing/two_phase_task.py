@@ -1,0 +1,171 @@
+"""One attempt at a task of the two-phase protocol: claimed, written, prepared, and left to the driver. SHELL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from odradek.client.errors import ClientError, ProducerFencedError, UnsupportedByBroker
+from odradek.client.shells.producer import Producer
+from wire.errors import ErrorCode, KafkaError
+
+from ..delivery.decisions import Decisions
+from ..delivery.pool import PREFIX, free_slots, slot_id
+from ..delivery.task_protocol import check_topics
+from ..delivery.two_phase import AttemptProtocol, Decision, Prepared
+from .sink_task import CountedRows, SinkTask, TaskReport
+from .transactional_task import decisions_of
+
+if TYPE_CHECKING:
+    from .sink_plan import SinkPlan
+
+__all__ = ["check_two_phase", "prepare_rows"]
+
+_TWO_PHASE = "transaction.two.phase.commit.enable"
+_CLOSE_SECONDS_MAX = 1.0
+_FEATURE = "transaction.version"
+_LEVEL_MIN = 2
+"""The level from which each transaction has an epoch of its own (KIP-890)."""
+_OTHER_MODES = "take delivery=exactly-once or delivery=at-least-once"
+
+
+def check_two_phase(plan: SinkPlan, decisions: Decisions) -> None:
+    """See on the driver that the brokers prepare transactions, and do so for this user. Raises `ValueError`."""
+    where = plan.properties["bootstrap.servers"]
+    level = decisions.client.core.cluster.features.get(_FEATURE, 0)
+    if level < _LEVEL_MIN:
+        raise ValueError(
+            f"delivery=two-phase needs the feature {_FEATURE} at level {_LEVEL_MIN}, and it is {level} at {where}: raise it,"
+            f" or {_OTHER_MODES}."
+        )
+    probe = {**plan.look_up_properties, "transactional.id": f"{PREFIX}probe", _TWO_PHASE: "true"}
+    producer = Producer(probe)
+    try:
+        producer.resume()
+    except ClientError as error:
+        cause = error.__cause__
+        if isinstance(cause, KafkaError) and cause.code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            raise ValueError(
+                "delivery=two-phase may not prepare transactions: grant WRITE, DESCRIBE and TWO_PHASE_COMMIT on transactional"
+                f" ids that begin with 'odradek-spark-', or {_OTHER_MODES}."
+            ) from None
+        unsupported = isinstance(cause, UnsupportedByBroker) or (
+            isinstance(cause, KafkaError) and cause.code is ErrorCode.UNSUPPORTED_VERSION
+        )
+        if not unsupported:
+            raise
+        raise ValueError(
+            f"delivery=two-phase needs brokers with two-phase commit (KIP-939), and those at {where} have none: set"
+            f" {_TWO_PHASE}=true on Odradek's nodes, or {_OTHER_MODES}."
+        ) from None
+    finally:
+        producer.close(_CLOSE_SECONDS_MAX)
+
+
+def prepare_rows(
+    plan: SinkPlan, protocol: AttemptProtocol, first_slot: int, iterator: Iterator[pa.RecordBatch]
+) -> TaskReport:
+    """Write the task's rows, and prepare their transaction; `first_slot` is where the attempt looks for a free one.
+
+    A decided batch is counted only. A transaction is for tasks that have rows.
+
+    Raises:
+        ProgressError: the decision contradicts the batch.
+        RuntimeError: the rows were not written, in one sentence.
+    """
+    where = f"task {protocol.task} of {protocol.query}"
+    try:
+        return _steps(plan, protocol, first_slot, iterator)
+    except ProducerFencedError as error:
+        raise RuntimeError(f"{where} goes on without this attempt: {error}") from error
+    except (KafkaError, ClientError) as error:
+        raise RuntimeError(f"{where} has not prepared its rows: {str(error).rstrip('.')}.") from error
+    except RuntimeError as error:
+        cause = error.__cause__
+        if isinstance(cause, KafkaError) and cause.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+            raise RuntimeError(f"{where} goes on without this attempt: {cause}") from error
+        raise
+
+
+def _steps(
+    plan: SinkPlan, protocol: AttemptProtocol, first_slot: int, iterator: Iterator[pa.RecordBatch]
+) -> TaskReport:
+    decisions = decisions_of(plan)
+    decision = decisions.last(protocol.query, protocol.batch)
+    writes = protocol.looked(decision)
+    if decision is not None and not plan.adopts:
+        check_topics(protocol.query, decision.batch, decision.topics, plan.planned_topics)
+    rows = CountedRows(plan.hashed_columns)
+    if not writes:
+        return _count(protocol, rows, iterator)
+    first = next((batch for batch in iterator if batch.num_rows), None)
+    if first is None:
+        protocol.counted()
+        return TaskReport()
+    slot, producer = _claim(plan, protocol, first_slot, decisions)
+    try:
+        protocol.claimed()
+        decision = decisions.last(protocol.query, protocol.batch)
+        whole = chain([first], iterator)
+        if not protocol.looked(decision):
+            return _count(protocol, rows, whole)
+        return _write(plan, protocol, slot, producer, rows, whole, decision)
+    finally:
+        producer.close(_CLOSE_SECONDS_MAX)
+
+
+def _count(protocol: AttemptProtocol, rows: CountedRows, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
+    """Count the rows: what the plan keeps of them (a state) is kept when they are asked for."""
+    for batch in iterator:
+        rows.add(batch)
+    protocol.counted()
+    return TaskReport(rows_compared=rows.summary.rows, row_hash=rows.summary.row_hash)
+
+
+def _claim(
+    plan: SinkPlan, protocol: AttemptProtocol, first_slot: int, decisions: Decisions
+) -> tuple[int, Producer]:
+    """A slot without an open transaction, and its producer. What another attempt has prepared is left as it is."""
+    client, seconds = decisions.client, plan.settings.max_block_ms / 1000
+    while True:
+        for slot in client.run(free_slots(client.core, protocol.query, protocol.task, first_slot, seconds)):
+            name = slot_id(protocol.query, protocol.task, slot)
+            producer = Producer({**plan.properties, "transactional.id": name, _TWO_PHASE: "true"})
+            is_ours = False
+            try:
+                is_ours = producer.resume() is None
+            finally:
+                if not is_ours:
+                    producer.close(_CLOSE_SECONDS_MAX)
+            if is_ours:
+                return slot, producer
+        first_slot = 0
+
+
+def _write(
+    plan: SinkPlan,
+    protocol: AttemptProtocol,
+    slot: int,
+    producer: Producer,
+    rows: CountedRows,
+    iterator: Iterator[pa.RecordBatch],
+    decision: Decision | None,
+) -> TaskReport:
+    task = SinkTask(plan, producer)
+    producer.begin_transaction()
+    for batch in iterator:
+        rows.add(batch)
+        task.add(batch)
+    task.send_rest()
+    protocol.written()
+    report = task.finish()
+    if decision is not None and not plan.adopts:
+        check_topics(protocol.query, decision.batch, decision.topics, task.topics)
+    producer_id, _, epoch = producer.prepare().partition(":")
+    protocol.prepared()
+    report.prepared = Prepared(protocol.task, slot, int(producer_id), int(epoch))
+    report.row_hash, report.topics = rows.summary.row_hash, task.topics
+    return report
