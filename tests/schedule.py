@@ -97,6 +97,7 @@ SECONDS = {
     "the shape of the code": 8,
     "tests/cluster/test_real_disks.py": 12,
     "tests/cluster/test_full_disk.py": 8,
+    "tests/cluster/test_frozen_disk.py": 20,
     "tests/wire/test_kio.py": 8,
     "tests/cli/test_usage.py": 8,
     "tests/node/test_kill9_producer.py": 7,

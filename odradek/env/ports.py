@@ -81,6 +81,10 @@ class ResourcesShort(DiskRefused):
     """The process or the machine is out of descriptors or memory (EMFILE, ENFILE, ENOMEM), or was interrupted."""
 
 
+class DiskHung(DiskRefused):
+    """The device has not answered in time. Nothing has changed: when the device answers, the call is undone."""
+
+
 class FileMissing(DiskError):
     """No such file or directory (ENOENT)."""
 
@@ -182,7 +186,7 @@ class File(Protocol):
         """Append all of `data`; return the position at which it begins.
 
         Raises `DiskFull` or `DiskError`; a prefix may then be in the file (`size` counts it), and the owner
-        truncates.
+        truncates. After `DiskHung` nothing is in the file.
         """
 
     def pread(self, count: int, offset: int) -> bytes:
@@ -280,6 +284,16 @@ class Dir(Protocol):
 
     def sync(self) -> None:
         """Make creations, renames and removals in this directory durable."""
+
+    def bound_calls(self, wait_seconds: float) -> None:
+        """Let the calling thread wait only so long when it appends to files below this directory, or creates them.
+
+        From then on those calls raise `DiskHung` if the device does not answer, and until it has. Files and directories
+        that were opened before are not bounded.
+        """
+
+    def settle(self) -> None:
+        """Wait until a call that has met `DiskHung` is undone (blocking). Raises `DiskError` if it could not be."""
 
     def free_bytes(self) -> int:
         """Room on the device that this process may use."""

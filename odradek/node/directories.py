@@ -61,8 +61,11 @@ class Directories:
         for path in config.log_dirs:
             try:
                 workers = env.new_workers() if len(config.log_dirs) > 1 else env.workers
+                directory = env.open_dir(path)
+                if len(config.log_dirs) > 1 and config.disk_write_wait_seconds > 0:
+                    directory.bound_calls(config.disk_write_wait_seconds)
                 log_dir = LogDir.open(
-                    env.open_dir(path), attrs.evolve(context, workers=workers), config_for=self._config_for
+                    directory, attrs.evolve(context, workers=workers), config_for=self._config_for
                 )
             except (DiskError, NotALogDirectory) as error:
                 self._pass_over(path, error)

@@ -70,6 +70,7 @@ class SimFile:
         position = len(self._inode.data)
         self._disk.check_alive(self._generation, self.directory, self.path, "append")
         self._take_descriptor()
+        self._disk.check_answers(self.directory, self.path, "append")
         try:
             self._operate("append", position, len(data))
         except (DiskError, PowerCut):
@@ -217,6 +218,7 @@ class SimDir:
     def open(self, name: str, *, create: bool = False) -> SimFile:
         if not create or self._find(name) is not None:
             return self._opened(self._file(name, "open"), name, rests=True)
+        self._disk.check_answers(self._root, f"{self.path}/{name}", "open")
         self._operate("create", f"{self.path}/{name}")
         folder, last = self._parent(name, "open")
         inode = Inode(modified_ms=self._disk.now_ms())
@@ -334,6 +336,13 @@ class SimDir:
     def total_bytes(self) -> int:
         self._operate("stat", self.path)
         return self._disk.total_bytes
+
+    def bound_calls(self, wait_seconds: float) -> None:
+        """Virtual time stands still while the loop waits, so it is refused at once by a disk that is silent."""
+        self._disk.bounded_roots[self._root] = None
+
+    def settle(self) -> None:
+        """There is nothing to undo. The worker's call ends with the hang."""
 
     def lock(self) -> None:
         path = f"{self.path}/{LOCK_NAME}"

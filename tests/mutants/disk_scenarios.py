@@ -39,6 +39,19 @@ def fill_up(seed: int) -> None:
     Troubled(settings=settings, seed=seed).play(script, (1,))
 
 
+def fall_silent(seed: int) -> None:
+    """The device is silent to all, the loop's writes included: the directory is stalled from the first of them on."""
+
+    async def script(case: Troubled) -> None:
+        await case.until(lambda: len(case.acknowledged) > 0)
+        case.silence(1, 30.0)
+        assert await case.write() == ErrorCode.KAFKA_STORAGE_ERROR
+        assert case.disk(1).is_stalled, "nothing keeps the loop away from a device that is silent"
+        await case.until(lambda: not case.disk(1).is_stalled)
+
+    Troubled(seed=seed).play(script)
+
+
 def rot_without_heirs(seed: int) -> None:
     """The leader's log rots while the other replica lags: it is the only one that has everything, and leads on."""
 

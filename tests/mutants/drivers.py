@@ -365,5 +365,6 @@ DRIVERS: Mapping[str, Driver] = {
     "access": access,
     "compacted_log": compacted_log,
     "fill_up": _verdict_of(disk_scenarios.fill_up),
+    "fall_silent": _verdict_of(disk_scenarios.fall_silent),
     "rot_without_heirs": _verdict_of(disk_scenarios.rot_without_heirs),
 }

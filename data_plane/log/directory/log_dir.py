@@ -55,6 +55,7 @@ from odradek.env.ports import (
     Dir,
     DiskError,
     DiskFull,
+    DiskHung,
     DiskRefused,
     Event,
     ResourcesShort,
@@ -86,6 +87,14 @@ class LogDirContext(UpkeepContext):
     on_offline: Callable[[LogDir, str], None] = lambda log_dir, reason: None
     on_start_stored: Callable[[PartitionLog], None] = lambda log: None
     """Called on the loop when the log's start has come to its checkpoint."""
+
+
+@attrs.define
+class _Waiting:
+    """What the end of a stall is for: logs to be served again, and directories to be renamed."""
+
+    logs: list[PartitionLog] = attrs.field(factory=list)
+    renames: list[tuple[str, str]] = attrs.field(factory=list)
 
 
 class LogDir:
@@ -126,9 +135,7 @@ class LogDir:
         """Logs have been created since the directory was last synced."""
         self.flush_failure: DiskError | None = None
         self.space = DiskSpace(-1, -1)
-        """The room as of the last look. Asking the device itself may block, so code that serves clients reads
-        this.
-        """
+        """The room as of the last look. To ask the device itself may block."""
         self.room = Room(context.reserve_bytes)
         self.latency = SyncLatency()
         self.errors = 0
@@ -148,7 +155,9 @@ class LogDir:
         """True while the logs refuse appends and reads, until a call to the device comes back
         (`data_plane.disks.disk_watch`).
         """
-        self._stalled: list[PartitionLog] = []
+        self.is_suspected = False
+        """True from a write that the device has not answered in time until it has. The logs are stalled meanwhile."""
+        self._waiting = _Waiting()
         self.background = Background(self)
 
     @classmethod
@@ -434,13 +443,20 @@ class LogDir:
         # Kafka's form: a unique part, so that a topic of the same name can be set aside again.
         tail = f"-{log.partition}.{self.context.random.getrandbits(128):032x}{suffix}"
         renamed = log.topic[: _NAME_BYTES_MAX - len(tail)] + tail
+        name = f"{log.topic}-{log.partition}"
+        if self.is_stalled:
+            self._waiting.renames.append((name, renamed))
+            return renamed
+        return renamed if self._rename(name, renamed) else None
+
+    def _rename(self, name: str, renamed: str) -> bool:
         try:
-            self.directory.rename(f"{log.topic}-{log.partition}", renamed)
+            self.directory.rename(name, renamed)
         except DiskError as error:
             self.disk_failed(error)
-            return None
+            return False
         self.background.entry_is_dirty = True
-        return renamed
+        return True
 
     def _due_ms(self, config: LogConfig) -> int:
         return int(self.context.clock.monotonic() * 1000) + config.file_delete_delay_ms
@@ -466,6 +482,22 @@ class LogDir:
             self.refused_at = self.context.clock.monotonic()
             if self.full_since is None:
                 self.full_since = self.refused_at
+        elif isinstance(error, DiskHung):
+            self._suspect(error)
+
+    def _suspect(self, error: DiskHung) -> None:
+        """Keep the loop away from a device that has not answered in time; `Background` waits until it does."""
+        if not self.is_suspected:
+            self.is_suspected = True
+            self.context.log.warning("directory.suspected", directory=self.path, call=error.operation)
+            if not self.is_stalled:
+                self.set_stalled(True)
+
+    def device_answers(self) -> None:
+        """The write that has not been answered in time is undone."""
+        self.is_suspected = False
+        if self.is_stalled and self.trouble is not Trouble.HUNG:
+            self.set_stalled(False)
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
         if TopicPartition(topic, partition) in self.logs:
@@ -584,13 +616,16 @@ class LogDir:
         """
         self.is_stalled = stalled
         if stalled:
-            self._stalled = [log for log in self.logs.values() if not log.offline]
-            for log in self._stalled:
+            self._waiting = _Waiting([log for log in self.logs.values() if not log.offline])
+            for log in self._waiting.logs:
                 log.home.stall()
             return
-        logs, self._stalled = self._stalled, []
+        waiting, self._waiting = self._waiting, _Waiting()
+        for name, renamed in waiting.renames:
+            if self.offline_reason is None:
+                self._rename(name, renamed)
         if self.offline_reason is None and self.flush_failure is None:
-            for log in logs:
+            for log in waiting.logs:
                 log.home.resume()
 
     def close_clean(self, broker_epoch: int) -> None:
