@@ -304,6 +304,9 @@ class Dir(Protocol):
     def lock(self) -> None:
         """Hold this directory for one process until it ends. Raises `DiskError` when another holds it."""
 
+    def unlock(self) -> None:
+        """Give up the lock. Nothing more is done in this directory."""
+
 
 class Conn(Protocol):
     """One non-blocking stream connection: the surface of the hot path. Only the two waits await."""
@@ -485,6 +488,12 @@ class Env(Protocol):
 
     def open_dir(self, path: str, *, create: bool = False) -> Dir:
         """A root directory (a log directory). Raises `FileMissing` unless it exists or `create`."""
+
+    def is_blank_disk(self, path: str) -> bool:
+        """True if a file system of its own is mounted at `path`, or above it, and holds nothing but empty folders there.
+
+        False on the root's file system: the disk may only be unmounted. Raises `DiskError`.
+        """
 
     def event(self) -> Event: ...
 

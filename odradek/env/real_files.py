@@ -547,6 +547,30 @@ def _open_directory(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
+def is_blank_disk(path: str) -> bool:
+    """See `odradek.env.ports.Env.is_blank_disk`."""
+    path = os.path.abspath(path)
+    mount = path
+    while not os.path.ismount(mount):
+        mount = os.path.dirname(mount)
+    if mount == os.path.sep:
+        return False
+    try:
+        for folder, folders, files in os.walk(mount, onerror=_raise):
+            if folder == mount and "lost+found" in folders:
+                folders.remove("lost+found")
+            above = [each for each in folders if not f"{path}/".startswith(f"{os.path.join(folder, each)}/")]
+            if above or [each for each in files if each != _LOCK_NAME]:
+                return False
+    except OSError as error:
+        raise disk_error(path, path, "list", error) from error
+    return True
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
 def open_dir(path: str, *, create: bool = False) -> RealDir:
     """A log directory. Raises `FileMissing` unless it exists or `create`; `DiskError`."""
     path = os.path.abspath(path)

@@ -115,6 +115,8 @@ class SimDisk:
         `DiskHung` as long as they are listed."""
         self.bounded_roots: dict[str, None] = {}
         """Log directories whose process has called `bound_calls`."""
+        self.is_off_loop = False
+        """True while a worker's function runs: its calls are not bounded."""
         self.has_descriptors = True
         """False: the process that uses the disk is out of file descriptors."""
         self.used_bytes = 0
@@ -205,6 +207,13 @@ class SimDisk:
         node.data[:] = data
         node.sync()
 
+    def is_blank(self, path: str) -> bool:
+        """True if a device is mounted at `path` that holds nothing."""
+        try:
+            return not self.folder_at(path).entries
+        except KeyError:
+            return False
+
     def replace(self, path: str) -> None:
         """An empty, unformatted disk in the place of what was mounted at `path`, which no process has open."""
         *parents, name = path_parts(path)
@@ -263,8 +272,8 @@ class SimDisk:
             raise PowerCut
 
     def check_answers(self, directory: str, path: str, operation: str) -> None:
-        """Raises `DiskHung` for a call that is bounded, to a device that is silent."""
-        if directory in self.silent_roots and directory in self.bounded_roots:
+        """Raises `DiskHung` for a call of the loop that is bounded, to a device that is silent."""
+        if directory in self.silent_roots and directory in self.bounded_roots and not self.is_off_loop:
             raise DiskHung(directory, path, operation, 0, "the device does not answer")
 
     def operate(

@@ -219,6 +219,9 @@ class SimDir:
         if not create or self._find(name) is not None:
             return self._opened(self._file(name, "open"), name, rests=True)
         self._disk.check_answers(self._root, f"{self.path}/{name}", "open")
+        return self._create(name)
+
+    def _create(self, name: str) -> SimFile:
         self._operate("create", f"{self.path}/{name}")
         folder, last = self._parent(name, "open")
         inode = Inode(modified_ms=self._disk.now_ms())
@@ -348,7 +351,7 @@ class SimDir:
         path = f"{self.path}/{LOCK_NAME}"
         folder = self._folder("lock")
         if LOCK_NAME not in folder.entries:
-            self.open(LOCK_NAME, create=True).close()
+            self._create(LOCK_NAME).close()
         self._operate("lock", path)
         if folder.locked_by not in (None, self):
             raise self._error(path, "lock", errno.EWOULDBLOCK)

@@ -6,6 +6,8 @@ import errno
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
+import pytest
+
 from data_plane.broker import Broker
 from data_plane.log.directory.log_dir import LogDir
 from metadata_quorum.config.config_resources import RESOURCE_BROKER
@@ -122,7 +124,7 @@ class Troubled:
         """One batch of a small record, or of one of so many bytes, acks=all, to the leader that the second broker names."""
         leader = self.seen_by(2).leader
         topic_id = self.broker(2).image.topics["t"].topic_id
-        data = PartitionProduceData(0, bytes(batch(value=bytes(size)) if size else batch()))
+        data = PartitionProduceData(0, bytes(batch(value=bytes(size)) if size else self.batch()))
         request = ProduceRequest(None, -1, 2000, [TopicProduceData("t", topic_id, [data])])
         try:
             answer = await self.cluster.observer.request(request, node=leader, timeout_ms=4000)
@@ -233,6 +235,35 @@ def test_a_disk_that_is_silent_for_a_moment_keeps_its_leaderships() -> None:
         assert (case.seen_by(2).leader, case.seen_by(2).leader_epoch) == (1, 0)
 
     Troubled().play(script)
+
+
+@pytest.mark.parametrize("adopts", [True, False])
+def test_a_blank_disk_in_the_place_of_another(adopts: bool) -> None:
+    """The start adopts it if the policy says so: its replica begins anew, and is filled. Else the disk counts as away."""
+
+    async def script(case: Troubled) -> None:
+        for _ in range(20):
+            assert await case.write() == ErrorCode.NONE
+        member, root = case.member(1), case.disk(1).path
+        await member.kill("all")
+        await case.until(lambda: case.seen_by(2).isr == (2, 3))
+        case.world.machine(member.name).disk.replace(root)
+        member.disk_is_bad = not adopts
+        member.launch()
+        if not adopts:
+            await case.until(lambda: member.node is not None and member.node.broker is not None)
+            await case.world.sleep(20.0)
+            assert case.seen_by(2).isr == (2, 3)
+            assert list(case.broker(1).placement.unavailable) == [root]
+            return
+        await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
+        assert not case.broker(1).placement.unavailable
+        log, leading = case.broker(1).partition("t", 0).log, case.broker(2).partition("t", 0).log
+        assert (log.log_start_offset, log.high_watermark) == (0, leading.high_watermark)
+        case.check_nothing_is_lost()
+
+    settings = {"cordoned.log.dirs": "/data", "odradek.log.dir.adopt.blank": str(adopts).lower()}
+    Troubled(settings=settings).play(script)
 
 
 def test_a_topic_that_is_deleted_while_its_disk_is_silent_goes_when_it_answers() -> None:

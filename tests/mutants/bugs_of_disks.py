@@ -17,7 +17,7 @@ MUTANTS_OF_DISKS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "silent-disk-serves-on",
-        "A disk that has not answered a write in time is not suspected: each further write waits for it again.",
+        "A disk that was late with a write is trusted: each further write waits for it again.",
         "data_plane.log.directory.log_dir:LogDir._suspect",
         "self.set_stalled(True)",
         "pass",

@@ -111,6 +111,8 @@ class LogDir:
         self.logs_being_made = 0
         """Logs that workers make now. They count when new logs are spread over directories."""
         self.offline_reason: str | None = None
+        self.is_released = False
+        """True once the node has let go of the directory, because its disk is to be pulled."""
         self.clean_shutdown_broker_epoch: int | None = None
         """The broker epoch in the clean-shutdown marker: None after a crash, -1 if the marker has no valid one."""
         meta = read_meta_properties(directory)
@@ -124,7 +126,8 @@ class LogDir:
         self._recovery_points: Offsets = {}
         self._log_starts: Offsets = {}
         self._first_dirty: Offsets = {}
-        self._is_loaded = False
+        self.is_loaded = False
+        """True once all logs are open."""
         self._is_closed = False
         self._is_stopping = False
         self.small_files = threading.Lock()
@@ -221,7 +224,7 @@ class LogDir:
             self.disk_failed(error)
             return
         self.judge_room()
-        self._is_loaded = True
+        self.is_loaded = True
         known = (*self._recovery_points, *self._log_starts, *self._first_dirty, *self.high_watermarks)
         self._gone.update(key for key in known if key not in self.logs)
         self._recovery_points = {}
@@ -610,6 +613,16 @@ class LogDir:
                 log.abandon()
             self.context.on_offline(self, reason)
 
+    def release(self) -> None:
+        """Let go of a directory without logs, so that its disk may be unmounted. To others it is offline."""
+        if self.logs or self.logs_being_made or self.offline_reason is not None:
+            raise AssertionError(f"{self.path} is in use, or offline, and cannot be released")
+        self.is_released = True
+        self.offline_reason = "it has been released: its disk may be pulled"
+        self.context.log.info("log_dir.released", directory=self.path)
+        self.context.on_offline(self, self.offline_reason)
+        self.directory.unlock()
+
     def set_stalled(self, stalled: bool) -> None:
         """Refuse all appends and reads; or end that for the logs that have neither failed nor been closed
         meanwhile.
@@ -640,7 +653,7 @@ class LogDir:
         """
         if self.offline_reason is not None:
             return
-        if not self._is_loaded:
+        if not self.is_loaded:
             if self.clean_shutdown_broker_epoch is not None:
                 epoch = encode_clean_shutdown(self.clean_shutdown_broker_epoch)
                 self.directory.write_atomic(CLEAN_SHUTDOWN_FILE, epoch)

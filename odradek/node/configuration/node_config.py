@@ -65,6 +65,8 @@ DISK_WRITE_WAIT = "odradek.disk.write.wait.ms"
 wait for one write in a node with several disks (0: without end)."""
 RESERVE_BYTES = "odradek.log.dir.reserve.bytes"
 """Our own key: the room of each disk that records leave alone; -1: a hundredth of it, at most 1 GiB."""
+ADOPT_BLANK_DISKS = "odradek.log.dir.adopt.blank"
+"""Our own key: `true` lets a start take blank disks that were put in the places of others into service."""
 SCRUB_INTERVAL = "odradek.scrub.interval.ms"
 """Our own key: each log is read once in so long, in search of silent rot; 0: never."""
 CLEANER_THREADS_PER_DISK = "odradek.log.cleaner.threads.per.disk"
@@ -84,6 +86,7 @@ OWN_DEFS: dict[str, ConfigDef] = {
         (DISK_FULL, "long", "5000", "[1,...,9999999999]"),
         (DISK_WRITE_WAIT, "long", "1000", "[0,...,9999999999]"),
         (RESERVE_BYTES, "long", "-1", "[-1,...]"),
+        (ADOPT_BLANK_DISKS, "boolean", "false", ""),
         (SCRUB_INTERVAL, "long", "604800000", "[0,...]"),
         (CLEANER_THREADS_PER_DISK, "int", "1", "[1,...]"),
         (TRANSACTIONAL_IDS, "int", "100000", "[1,...]"),
