@@ -131,9 +131,7 @@ class LogDir:
         self._is_closed = False
         self._is_stopping = False
         self.small_files = threading.Lock()
-        """Held while a checkpoint is written: writers in workers and on the loop must not meet at a temporary
-        file.
-        """
+        """Held while a checkpoint is written, by one writer at a time."""
         self._entry_is_dirty = True
         """Logs have been created since the directory was last synced."""
         self.flush_failure: DiskError | None = None
@@ -155,9 +153,7 @@ class LogDir:
         self.refused_at = 0.0
         """Monotonic seconds of the last write that found no room."""
         self.is_stalled = False
-        """True while the logs refuse appends and reads, until a call to the device comes back
-        (`data_plane.disks.disk_watch`).
-        """
+        """True while the logs refuse appends and reads, until the device answers (`data_plane.disks.disk_watch`)."""
         self.is_suspected = False
         """True from a write that the device has not answered in time until it has. The logs are stalled meanwhile."""
         self._waiting = _Waiting()
