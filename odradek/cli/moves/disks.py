@@ -141,6 +141,10 @@ def _retire(args: argparse.Namespace) -> int:
         directories, configs = _directories(client, broker, with_health=True), _configs(client, broker)
         found = _check_directory(directories, broker, path)
         if found.health is not None and found.health.is_released:
+            if args.cancel:
+                raise CliError(
+                    f"{path} of broker {broker} is released already: the broker's next start takes it back"
+                )
             return _tell_emptied(args, [])
         cordoned, marked = _cordoned(configs, directories), _paths(configs.get(RETIRING_LOG_DIRS, ""))
         if args.cancel:
@@ -354,13 +358,10 @@ def name_directories(client: Client, wanted: Mapping[tuple[str, int, int], str])
 
 
 def _left(client: Client, broker: int, emptied: str | None) -> int:
-    """The number of replicas that still move, or lie where none should be."""
-    return sum(
-        replica.is_future or each.path == emptied
-        for each in _directories(client, broker)
-        if each.error is None
-        for replica in each.replicas
-    )
+    """The number of replicas that still move, or lie where none should be; and 1 while new ones may still come there."""
+    online = [each for each in _directories(client, broker) if each.error is None]
+    moving = sum(replica.is_future or each.path == emptied for each in online for replica in each.replicas)
+    return moving + sum(each.path == emptied and not each.is_cordoned for each in online)
 
 
 def _print_plan(args: argparse.Namespace, broker: int, moves: Sequence[DiskMove]) -> None:
