@@ -288,8 +288,8 @@ class Dir(Protocol):
     def bound_calls(self, wait_seconds: float) -> None:
         """Let the calling thread wait only so long when it appends to files below this directory, or creates them.
 
-        From then on those calls raise `DiskHung` if the device does not answer, and until it has. Files and directories
-        that were opened before are not bounded.
+        From then on those calls raise `DiskHung` if the device does not answer, and until it has. So does a truncation
+        meanwhile. Files and directories that were opened before are not bounded.
         """
 
     def settle(self) -> None:

@@ -211,6 +211,9 @@ class RealFile:
     def truncate(self, size: int) -> None:
         if not 0 <= size <= self._size:
             raise ValueError(f"cannot truncate {self.path} of {self._size} bytes to {size}")
+        if self._calls is not None and self._calls.hangs and self._calls.is_for_me():
+            # What an abandoned append has written is cut off at the size that the file has now.
+            raise _hung(self.directory, self.path, "truncate")
         try:
             os.ftruncate(self.fileno(), size)
         except OSError as error:

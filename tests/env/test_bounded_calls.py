@@ -107,6 +107,8 @@ def test_an_append_that_hangs_leaves_nothing(device: SlowDevice) -> None:
     assert file.size == 5
     with pytest.raises(DiskHung):
         device.directory.open("another", create=True)
+    with pytest.raises(DiskHung):
+        file.truncate(0)
     file.rest()
     file.close()
     device.answer.set()
