@@ -321,8 +321,9 @@ class Broker:
         self.hosting.set_strays_aside()
 
     def directory_offline(self, log_dir: LogDir, reason: str) -> None:
-        """Stop serving the partitions of a directory that failed."""
-        self.log.error("directory.offline", directory=log_dir.path, reason=reason)
+        """Stop serving the partitions of a directory that failed, or was released."""
+        if not log_dir.is_released:
+            self.log.error("directory.offline", directory=log_dir.path, reason=reason)
         self.hosting.directory_offline(log_dir)
 
     def start_stored(self, log: PartitionLog) -> None:

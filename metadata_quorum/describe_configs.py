@@ -32,7 +32,7 @@ from odradek.env.long_work import LongWork
 from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
-from wire.disk_troubles import RETIRING_LOG_DIRS, TROUBLED_LOG_DIRS
+from wire.disk_troubles import DEMOTED_LOG_DIRS, RELEASED_LOG_DIRS, RETIRING_LOG_DIRS, TROUBLED_LOG_DIRS
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -204,10 +204,9 @@ class DescribeConfigsHandler:
         if not name:
             return entries
         # What stands in the metadata of troubles may be older: a full disk may hold up this node's own metadata.
-        told = {
-            TROUBLED_LOG_DIRS: self._troubles(),
-            RETIRING_LOG_DIRS: self._broker.image.broker_configs(int(name)).get(RETIRING_LOG_DIRS, ""),
-        }
+        stored = self._broker.image.broker_configs(int(name))
+        told = {key: stored.get(key, "") for key in (RETIRING_LOG_DIRS, RELEASED_LOG_DIRS, DEMOTED_LOG_DIRS)}
+        told[TROUBLED_LOG_DIRS] = self._troubles()
         own = [
             ConfigEntry(key, value, ConfigSource.DYNAMIC_BROKER_CONFIG, False, True, CONFIG_TYPES["string"])
             for key, value in told.items()

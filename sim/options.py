@@ -72,6 +72,7 @@ DUTIES = {
     "settings": 0.35,
     "elections": 0.3,
     "directories": 0.3,
+    "retirements": 0.15,
     "ask": 0.3,
     "access": 0.25,
     "quotas": 0.2,

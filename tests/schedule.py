@@ -120,6 +120,7 @@ SECONDS = {
     "tests/cluster/test_full_disk.py": 8,
     "tests/cluster/test_coordinator_disk.py": 12,
     "tests/other_clients/test_live_transaction_version.py": 8,
+    "tests/cluster/test_frozen_disk.py": 20,
     "tests/wire/test_kio.py": 8,
     "tests/cli/test_usage.py": 8,
     "tests/node/test_kill9_producer.py": 7,

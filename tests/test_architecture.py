@@ -29,6 +29,7 @@ SHELL = {
     "odradek/client/shells/io_thread.py": "the blocking shell: a core in a thread of its own",
     "odradek/client/shells/producer.py": "the blocking producer: calls and futures of several threads",
     "odradek/client/shells/sockets.py": "the sockets and the selector of the blocking shells",
+    "odradek/env/bounded_calls.py": "the thread that calls a disk for the loop",
     "odradek/env/companion.py": "a companion's process, as its node sees it",
     "odradek/env/companion_frames.py": "what passes between a node and its companion: sockets, memory",
     "odradek/env/companion_main.py": "a companion's process: signals, lent descriptors",

@@ -21,6 +21,8 @@ from wire.uuid_text import uuid_from_text, uuid_to_text
 
 RETIRING_LOG_DIRS = "odradek.retiring.log.dirs"
 """The directories of a broker that `odradek disk retire` has cordoned, separated by commas. It undoes only these."""
+RELEASED_LOG_DIRS = "odradek.released.log.dirs"
+"""The directories that a broker shall let go of, separated by commas, as soon as they are empty."""
 TROUBLED_LOG_DIRS = "odradek.troubled.log.dirs"
 DEMOTED_LOG_DIRS = "odradek.demoted.log.dirs"
 """A dynamic configuration of one broker: paths of its directories from which others should lead, as an operator wants."""

@@ -1,6 +1,8 @@
 """Watches for disks that hang or are full, tells the operator, and decides when their leaderships should go
 elsewhere. PORTED.
 
+* **Suspected.** A write that the loop makes is not answered for `odradek.disk.write.wait.ms`. Then the logs of the
+  directory refuse appends and reads at once, until the device answers (`LogDir.is_suspected`, `odradek.env.bounded_calls`).
 * **Hung.** When a device leaves a call unanswered for `WARN_SECONDS`, a line in the log tells the operator. After
   `hung_seconds` its directory is in trouble. In a node with several directories, its logs then refuse appends and
   reads (KAFKA_STORAGE_ERROR, which clients retry). So the loop stays away from the device and does not wait there
@@ -13,8 +15,8 @@ elsewhere. PORTED.
 
 `DirectoryTroubles` tells the controller of each trouble.
 
-Deliberately absent: a writer of its own for each disk. The loop itself writes appends. So an append to a device that
-hangs, before the hang is noticed, holds up the node.
+Deliberately absent: bounds for what the loop does rarely. It cuts logs and renames their directories itself. If such a
+call is the first to meet a device that hangs, it holds up the node.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ class DiskWatch:
             self._log.warning(
                 "directory.has_room", directory=log_dir.path, free_bytes=log_dir.space.free_bytes
             )
-        must_refuse = trouble is Trouble.HUNG and len(self._log_dirs) > 1
+        must_refuse = log_dir.is_suspected or (trouble is Trouble.HUNG and len(self._log_dirs) > 1)
         if must_refuse != log_dir.is_stalled:
             log_dir.set_stalled(must_refuse)
         self._changed(log_dir)

@@ -28,7 +28,7 @@ from data_plane.log.directory.log_dir import LogDir
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
 from metadata_quorum.image.metadata_image import LOST_DIRECTORY, MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
-from odradek.env.ports import DiskError, DiskRefused, Log
+from odradek.env.ports import DiskError, DiskHung, DiskRefused, Log
 from wire.topic_partition import TopicPartition
 
 PREFERRED_MAX = 10_000
@@ -106,6 +106,7 @@ class ReplicaPlacement:
 
         Raises:
             DirectoryAway: it must not be made.
+            DiskHung: its directory does not answer now.
             DiskError: no directory is online.
         """
         found = self._candidates(topic, index, assigned, is_new=is_new)
@@ -125,6 +126,8 @@ class ReplicaPlacement:
             if log_dir.directory_id == assigned:
                 if log_dir.offline_reason is not None:
                     raise DirectoryAway(f"its log directory {log_dir.path} is offline")
+                if log_dir.is_stalled:
+                    raise DiskHung(log_dir.path, log_dir.path, "create", 0, "the device does not answer")
                 return [log_dir]
         if assigned == LOST_DIRECTORY or self._some_are_away():
             raise DirectoryAway("its log directory is offline")

@@ -584,15 +584,18 @@ class PartitionLog(LogOffsets):
         """Remove what is at `offset` and behind it.
 
         Raises:
-            KafkaError: KAFKA_STORAGE_ERROR, no room to lower the recovery point; nothing has changed.
+            KafkaError: KAFKA_STORAGE_ERROR, the device does not answer, or has no room to lower the recovery point;
+                nothing has changed.
             DiskRefused: no room or no descriptor; nothing has changed.
             DiskError: the directory is offline now.
         """
+        self.home.check_answers()
         with self.home.telling_failures():
             self._truncation().truncate_to(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove everything; the log is empty and starts at `offset`. Raises `DiskError` as `truncate_to`."""
+        self.home.check_answers()
         with self.home.telling_failures():
             self._truncation().start_over(offset)
 

@@ -238,6 +238,17 @@ def format_storage(
     return formatted
 
 
+def adopt_directory(directory: Dir, cluster_id: str, node_id: int, directory_id: bytes) -> None:
+    """Format an empty directory for data of a node that there is: its disk takes the place of another.
+
+    Raises `StorageError` unless it is empty, `DiskError`.
+    """
+    foreign = [name for name in directory.list() if name not in _HARMLESS]
+    if foreign:
+        raise StorageError(f"Log directory {directory.path} is not empty: it holds {foreign[0]}")
+    directory.write_atomic(META_PROPERTIES, MetaProperties(cluster_id, node_id, directory_id).encode())
+
+
 def _check_formattable(directory: Dir) -> MetaProperties | None:
     meta = find_meta_properties(directory)
     if meta is None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from odradek.client.shells.blocking import Client
     from wire.disk_troubles import TroubledDirectory
 
-__all__ = ["disk_troubles", "trouble_document", "trouble_text"]
+__all__ = ["disk_troubles", "retiring_directories", "trouble_document", "trouble_text"]
 
 
 def disk_troubles(
@@ -29,6 +29,22 @@ def disk_troubles(
         if troubled:
             found[int(told.resource.name)] = troubled
     return found
+
+
+def retiring_directories(client: Client, brokers: Sequence[int], timeout: float) -> set[tuple[int, str]]:
+    """Broker and path of each directory that `odradek disk retire` is emptying, or has emptied and not released."""
+    from odradek.client.admin import ConfigResource, ResourceType
+    from wire.disk_troubles import RETIRING_LOG_DIRS
+
+    resources = [ConfigResource(ResourceType.BROKER, str(node)) for node in brokers]
+    if not resources:
+        return set()
+    return {
+        (int(told.resource.name), path.strip())
+        for told in client.admin.describe_configs(resources, [RETIRING_LOG_DIRS], timeout=timeout)
+        for entry in told.entries
+        for path in (entry.value or "").split(",")
+    }
 
 
 def trouble_text(broker: int, troubled: TroubledDirectory) -> str:

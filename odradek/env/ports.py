@@ -81,6 +81,10 @@ class ResourcesShort(DiskRefused):
     """The process or the machine is out of descriptors or memory (EMFILE, ENFILE, ENOMEM), or was interrupted."""
 
 
+class DiskHung(DiskRefused):
+    """The device has not answered in time. Nothing has changed: when the device answers, the call is undone."""
+
+
 class FileMissing(DiskError):
     """No such file or directory (ENOENT)."""
 
@@ -182,7 +186,7 @@ class File(Protocol):
         """Append all of `data`; return the position at which it begins.
 
         Raises `DiskFull` or `DiskError`; a prefix may then be in the file (`size` counts it), and the owner
-        truncates.
+        truncates. After `DiskHung` nothing is in the file.
         """
 
     def pread(self, count: int, offset: int) -> bytes:
@@ -281,6 +285,16 @@ class Dir(Protocol):
     def sync(self) -> None:
         """Make creations, renames and removals in this directory durable."""
 
+    def bound_calls(self, wait_seconds: float) -> None:
+        """Let the calling thread wait only so long when it appends to files below this directory, or creates them.
+
+        From then on those calls raise `DiskHung` if the device does not answer, and until it has. So does a truncation
+        meanwhile. Files and directories that were opened before are not bounded.
+        """
+
+    def settle(self) -> None:
+        """Wait until a call that has met `DiskHung` is undone (blocking). Raises `DiskError` if it could not be."""
+
     def free_bytes(self) -> int:
         """Room on the device that this process may use."""
 
@@ -289,6 +303,9 @@ class Dir(Protocol):
 
     def lock(self) -> None:
         """Hold this directory for one process until it ends. Raises `DiskError` when another holds it."""
+
+    def unlock(self) -> None:
+        """Give up the lock. Nothing more is done in this directory."""
 
 
 class Conn(Protocol):
@@ -478,6 +495,12 @@ class Env(Protocol):
 
     def open_dir(self, path: str, *, create: bool = False) -> Dir:
         """A root directory (a log directory). Raises `FileMissing` unless it exists or `create`."""
+
+    def is_blank_disk(self, path: str) -> bool:
+        """True if a file system of its own is mounted at `path`, or above it, and holds nothing but empty folders there.
+
+        False on the root's file system: the disk may only be unmounted. Raises `DiskError`.
+        """
 
     def event(self) -> Event: ...
 

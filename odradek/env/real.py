@@ -24,7 +24,7 @@ import trio
 from odradek.env.companion import RealCompanion
 from odradek.env.long_work import LongWork
 from odradek.env.ports import Env, Event, Scope
-from odradek.env.real_files import RealDir, open_dir
+from odradek.env.real_files import RealDir, is_blank_disk, open_dir
 from odradek.env.real_net import TcpNetwork
 
 T = TypeVar("T")
@@ -195,6 +195,9 @@ class RealEnv:
         directory = open_dir(path, create=create)
         self._dirs.append(directory)
         return directory
+
+    def is_blank_disk(self, path: str) -> bool:
+        return is_blank_disk(path)
 
     def event(self) -> Event:
         return trio.Event()

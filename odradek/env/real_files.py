@@ -9,7 +9,8 @@ So an open after a rename never reads another file that has taken the name.
 References are counted under one lock for the whole process. A worker that syncs must keep the loop from closing the
 descriptor, whose number could then be reused. Everything else is called by one thread at a time.
 
-Reads and appends block. `odradek.env.ports` says which calls may be made on the loop.
+Reads and appends block. `odradek.env.ports` says which calls may be made on the loop. After `RealDir.bound_calls` its
+appends and creations go through a thread (`bounded_calls`), for which the loop waits only so long.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import threading
 from typing import IO
 
 from odradek.env import ports
-from odradek.env.ports import Buffer, DiskError, FileClosed, FileMissing
+from odradek.env.bounded_calls import BoundedCalls, CallHangs, Undo
+from odradek.env.ports import Buffer, DiskError, DiskHung, FileClosed, FileMissing
 from odradek.env.real_uncached_files import RealUncachedFile, open_uncached
 
 _OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
@@ -49,9 +51,17 @@ def disk_error(directory: str, path: str, operation: str, error: OSError) -> Dis
 class RealFile:
     """`odradek.env.ports.File` over a descriptor."""
 
-    __slots__ = ("_fd", "_inode", "_references", "_size", "_sync_failure", "directory", "path")
+    __slots__ = ("_calls", "_fd", "_inode", "_references", "_size", "_sync_failure", "directory", "path")
 
-    def __init__(self, directory: str, path: str, size: int, inode: int, fd: int = -1) -> None:
+    def __init__(
+        self,
+        directory: str,
+        path: str,
+        size: int,
+        inode: int,
+        fd: int = -1,
+        calls: BoundedCalls | None = None,
+    ) -> None:
         self.path = path
         self.directory = directory
         self._size = size
@@ -59,6 +69,7 @@ class RealFile:
         self._fd = fd
         self._references = 1
         self._sync_failure: str | None = None
+        self._calls = calls
 
     @property
     def size(self) -> int:
@@ -95,6 +106,9 @@ class RealFile:
     def append(self, data: Buffer) -> int:
         position = self._size
         fd = self._fd
+        if self._calls is not None and self._calls.is_for_me():
+            self._append_in_time(self._calls, fd if fd >= 0 else self._open(), bytes(data))
+            return position
         try:
             written = os.write(fd if fd >= 0 else self._open(), data)
             self._size = position + written
@@ -103,6 +117,32 @@ class RealFile:
         except OSError as error:
             raise self._error("append", error) from error
         return position
+
+    def _append_in_time(self, calls: BoundedCalls, fd: int, data: bytes) -> None:
+        try:
+            written, error = calls.run(_write_all, self._abandon_append, fd, data)
+        except CallHangs:
+            raise _hung(self.directory, self.path, "append") from None
+        self._size += written
+        if error is not None:
+            raise self._error("append", error) from error
+
+    def _abandon_append(self) -> Undo:
+        """Keep the descriptor for the thread that writes still; returns what cuts off what it will have written."""
+        with _references_lock:
+            self._references += 1
+            fd = self._fd
+
+        def undo(result: tuple[int, OSError | None]) -> None:
+            written, error = result
+            try:
+                if written:
+                    os.ftruncate(fd, self._size)
+            finally:
+                self.unpin()
+            _raise_unless_refused(error)
+
+        return undo
 
     def _append_rest(self, rest: memoryview) -> None:
         """Write the rest after a short write. The next write succeeds, or its error says why it cannot (a full disk,
@@ -171,6 +211,9 @@ class RealFile:
     def truncate(self, size: int) -> None:
         if not 0 <= size <= self._size:
             raise ValueError(f"cannot truncate {self.path} of {self._size} bytes to {size}")
+        if self._calls is not None and self._calls.hangs and self._calls.is_for_me():
+            # What an abandoned append has written is cut off at the size that the file has now.
+            raise _hung(self.directory, self.path, "truncate")
         try:
             os.ftruncate(self.fileno(), size)
         except OSError as error:
@@ -237,6 +280,48 @@ class RealFile:
         self.unpin()
 
 
+def _write_all(fd: int, data: bytes) -> tuple[int, OSError | None]:
+    """The bytes written, and the error that has kept the rest out."""
+    written = 0
+    try:
+        written = os.write(fd, data)
+        while written < len(data):
+            written += os.write(fd, memoryview(data)[written:])
+    except OSError as error:
+        return written, error
+    return written, None
+
+
+def _create(path: str) -> tuple[int, OSError | None]:
+    """A descriptor, or -1 and the error."""
+    try:
+        return os.open(path, _OPEN_FLAGS | os.O_CREAT, _FILE_MODE), None
+    except OSError as error:
+        return -1, error
+
+
+def _abandon_create() -> Undo:
+    return _close_created
+
+
+def _close_created(result: tuple[int, OSError | None]) -> None:
+    """The file stays, empty: who creates it again finds it so."""
+    fd, error = result
+    if fd >= 0:
+        os.close(fd)
+    _raise_unless_refused(error)
+
+
+def _hung(directory: str, path: str, operation: str) -> DiskHung:
+    return DiskHung(directory, path, operation, 0, "the device does not answer")
+
+
+def _raise_unless_refused(error: OSError | None) -> None:
+    """Raise what an abandoned call has met, if that is final."""
+    if error is not None and not isinstance(disk_error("", "", "append", error), ports.DiskRefused):
+        raise error
+
+
 def _let_go(fd: int) -> None:
     """Close a descriptor.
 
@@ -255,12 +340,13 @@ def _let_go(fd: int) -> None:
 class RealDir:
     """`odradek.env.ports.Dir` over a path. Holds no descriptor, but the lock's."""
 
-    __slots__ = ("_lock", "_root", "path")
+    __slots__ = ("_calls", "_lock", "_root", "path")
 
-    def __init__(self, path: str, root: str) -> None:
+    def __init__(self, path: str, root: str, calls: BoundedCalls | None = None) -> None:
         self.path = path
         self._root = root
         self._lock: IO[bytes] | None = None
+        self._calls = calls
 
     def _error(self, path: str, operation: str, error: OSError) -> DiskError:
         return disk_error(self._root, path, operation, error)
@@ -270,7 +356,7 @@ class RealDir:
         fd = -1
         try:
             if create:
-                fd = os.open(path, _OPEN_FLAGS | os.O_CREAT, _FILE_MODE)
+                fd = self._create(path)
                 found = os.fstat(fd)
             else:
                 found = os.stat(path)
@@ -278,7 +364,30 @@ class RealDir:
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         except OSError as error:
             raise self._error(path, "open", error) from error
-        return RealFile(self._root, path, found.st_size, found.st_ino, fd)
+        return RealFile(self._root, path, found.st_size, found.st_ino, fd, self._calls)
+
+    def _create(self, path: str) -> int:
+        """Raises `OSError`, `DiskHung`."""
+        calls = self._calls
+        if calls is None or not calls.is_for_me():
+            return os.open(path, _OPEN_FLAGS | os.O_CREAT, _FILE_MODE)
+        try:
+            fd, error = calls.run(_create, _abandon_create, path)
+        except CallHangs:
+            raise _hung(self._root, path, "open") from None
+        if error is not None:
+            raise error
+        return fd
+
+    def bound_calls(self, wait_seconds: float) -> None:
+        self._calls = BoundedCalls(wait_seconds)
+
+    def settle(self) -> None:
+        if self._calls is not None:
+            try:
+                self._calls.settle()
+            except OSError as error:
+                raise self._error(self.path, "append", error) from error
 
     def subdir(self, name: str, *, create: bool = False) -> RealDir:
         path = os.path.join(self.path, name)
@@ -289,7 +398,7 @@ class RealDir:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         except OSError as error:
             raise self._error(path, "open", error) from error
-        return RealDir(path, self._root)
+        return RealDir(path, self._root, self._calls)
 
     def list(self) -> list[str]:
         try:
@@ -429,7 +538,9 @@ class RealDir:
         self._lock = file
 
     def unlock(self) -> None:
-        """Give the lock back; for a process that outlives its node (tests, embedded nodes)."""
+        """Give the lock back, and end the thread; for a process that outlives its node (tests, embedded nodes)."""
+        if self._calls is not None:
+            self._calls.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -437,6 +548,30 @@ class RealDir:
 
 def _open_directory(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def is_blank_disk(path: str) -> bool:
+    """See `odradek.env.ports.Env.is_blank_disk`."""
+    path = os.path.abspath(path)
+    mount = path
+    while not os.path.ismount(mount):
+        mount = os.path.dirname(mount)
+    if mount == os.path.sep:
+        return False
+    try:
+        for folder, folders, files in os.walk(mount, onerror=_raise):
+            if folder == mount and "lost+found" in folders:
+                folders.remove("lost+found")
+            above = [each for each in folders if not f"{path}/".startswith(f"{os.path.join(folder, each)}/")]
+            if above or [each for each in files if each != _LOCK_NAME]:
+                return False
+    except OSError as error:
+        raise disk_error(path, path, "list", error) from error
+    return True
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def open_dir(path: str, *, create: bool = False) -> RealDir:

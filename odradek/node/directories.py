@@ -12,8 +12,9 @@ from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
 from metadata_quorum.config.typed_settings import settings_of
 from metadata_quorum.replica.meta_properties import NotALogDirectory, read_meta_properties
+from metadata_quorum.replica.storage_format import StorageError, adopt_directory
 from odradek.env.ports import Dir, DiskError, Env, Event, FileMissing, Log, TaskGroup
-from odradek.node.configuration.node_config import RESERVE_BYTES, NodeConfig
+from odradek.node.configuration.node_config import ADOPT_BLANK_DISKS, RESERVE_BYTES, NodeConfig
 
 __all__ = ["Directories", "NodeCannotStart"]
 
@@ -56,23 +57,58 @@ class Directories:
 
     def open(self) -> None:
         """Open and lock all. Raises `NodeCannotStart`, `NotALogDirectory` or `DiskError`."""
-        config, env = self._config, self._env
-        context = self._context()
+        config, context = self._config, self._context()
+        failed: dict[str, DiskError | NotALogDirectory] = {}
         for path in config.log_dirs:
             try:
-                workers = env.new_workers() if len(config.log_dirs) > 1 else env.workers
-                log_dir = LogDir.open(
-                    env.open_dir(path), attrs.evolve(context, workers=workers), config_for=self._config_for
-                )
+                log_dir = self._open(path, context)
             except (DiskError, NotALogDirectory) as error:
-                self._pass_over(path, error)
+                failed[path] = error
                 continue
             self.log_dirs.append(log_dir)
             self.by_path[path] = log_dir
+        for path, failure in failed.items():
+            if not self._adopt_if_blank(path, context):
+                self._pass_over(path, failure)
         if not self.log_dirs:
             raise NodeCannotStart(f"no log directory can be used: {'; '.join(self.unavailable.values())}")
         self._check()
         self._open_metadata_root()
+
+    def _open(self, path: str, context: LogDirContext) -> LogDir:
+        """Raises `NotALogDirectory`, `DiskError`."""
+        config, env = self._config, self._env
+        has_several = len(config.log_dirs) > 1
+        workers = env.new_workers() if has_several else env.workers
+        directory = env.open_dir(path)
+        if has_several and config.disk_write_wait_seconds > 0:
+            directory.bound_calls(config.disk_write_wait_seconds)
+        return LogDir.open(directory, attrs.evolve(context, workers=workers), config_for=self._config_for)
+
+    def _adopt_if_blank(self, path: str, context: LogDirContext) -> bool:
+        """Take a blank disk in the place of another into service, if the operator wants that; or tell of it.
+
+        Its replicas begin anew, and others fill them: the controller knows by the new id that the old disk is gone.
+        """
+        env = self._env
+        try:
+            is_needed = path == self._config.metadata_log_dir
+            if is_needed or not self.log_dirs or not env.is_blank_disk(path):
+                return False
+            if not self._config.get_bool(ADOPT_BLANK_DISKS):
+                self._log.warning("log_dir.blank", directory=path)
+                return False
+            adopt_directory(
+                env.open_dir(path, create=True), self.cluster_id, self._config.node_id, env.new_uuid()
+            )
+            log_dir = self._open(path, context)
+        except (DiskError, NotALogDirectory, StorageError) as error:
+            self._log.error("log_dir.not_adopted", directory=path, reason=str(error))
+            return False
+        self._log.warning("log_dir.adopted", directory=path)
+        self.by_path[path] = log_dir
+        self.log_dirs = [self.by_path[each] for each in self._config.log_dirs if each in self.by_path]
+        return True
 
     def _context(self) -> LogDirContext:
         env = self._env

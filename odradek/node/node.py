@@ -364,7 +364,13 @@ class Node:
         clock = self._env.clock
         broker = self._broker = self._make_broker()
         broker.newest.image = metadata.committed_image
-        DynamicConfig(broker, self._limits, self._directories.by_path, self._tell_controller).apply()
+        DynamicConfig(
+            broker,
+            self._limits,
+            self._directories.by_path,
+            self._config.metadata_log_dir,
+            self._tell_controller,
+        ).apply()
         self._entrances.follow(broker)
         await self._directories.load(self._tasks)
         broker.moves.find_futures()

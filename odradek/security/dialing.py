@@ -193,6 +193,7 @@ class SecuredEnv:
         self.new_workers = env.new_workers
         self.new_companion = env.new_companion
         self.open_dir = env.open_dir
+        self.is_blank_disk = env.is_blank_disk
         self.event = env.event
         self.new_uuid = env.new_uuid
         self.buggify = env.buggify

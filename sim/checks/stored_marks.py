@@ -53,7 +53,7 @@ class StoredMarks:
         for member, node in self._processes.living():
             if node.broker is not None:
                 # A start may cut damaged logs; it lowers the checkpoint before it says that all are loaded.
-                loading = [each.path for each in node.broker.log_dirs if not each._is_loaded]
+                loading = [each.path for each in node.broker.log_dirs if not each.is_loaded]
                 for path in member.config.log_dirs:
                     if path in loading:
                         continue

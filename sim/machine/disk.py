@@ -35,7 +35,7 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from odradek.env.ports import Buffer, DiskError, disk_error
+from odradek.env.ports import Buffer, DiskError, DiskHung, disk_error
 from sim.machine.disk_files import PowerCut, SimDir
 from sim.machine.platter import Folder, Inode, path_parts
 
@@ -110,6 +110,13 @@ class SimDisk:
         """Set: every operation fails with it (a dead disk)."""
         self.dead_paths: dict[str, int] = {}
         """Devices that are dead by themselves: every operation below such a path fails with its error."""
+        self.silent_roots: dict[str, float] = {}
+        """Log directories whose devices answer nothing, and until when: appends and creations that are bounded raise
+        `DiskHung` as long as they are listed."""
+        self.bounded_roots: dict[str, None] = {}
+        """Log directories whose process has called `bound_calls`."""
+        self.is_off_loop = False
+        """True while a worker's function runs: its calls are not bounded."""
         self.has_descriptors = True
         """False: the process that uses the disk is out of file descriptors."""
         self.used_bytes = 0
@@ -166,6 +173,7 @@ class SimDisk:
         self.generation += 1
         self.power_is_off = False
         self._crash_at = 0
+        self.bounded_roots = {}
         random = self.random if keep == "random" else None
         self.used_bytes = 0
         self._settle(self._root, random, lose_power=keep != "all")
@@ -198,6 +206,13 @@ class SimDisk:
         self.used_bytes += len(data) - len(node.data)
         node.data[:] = data
         node.sync()
+
+    def is_blank(self, path: str) -> bool:
+        """True if a device is mounted at `path` that holds nothing."""
+        try:
+            return not self.folder_at(path).entries
+        except KeyError:
+            return False
 
     def replace(self, path: str) -> None:
         """An empty, unformatted disk in the place of what was mounted at `path`, which no process has open."""
@@ -255,6 +270,11 @@ class SimDisk:
             raise DiskError(directory, path, operation, errno.EIO, "the node has crashed")
         if self.power_is_off:
             raise PowerCut
+
+    def check_answers(self, directory: str, path: str, operation: str) -> None:
+        """Raises `DiskHung` for a call of the loop that is bounded, to a device that is silent."""
+        if directory in self.silent_roots and directory in self.bounded_roots and not self.is_off_loop:
+            raise DiskHung(directory, path, operation, 0, "the device does not answer")
 
     def operate(
         self, generation: int, directory: str, path: str, operation: str, position: int = 0, count: int = 0

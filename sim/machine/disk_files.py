@@ -70,6 +70,7 @@ class SimFile:
         position = len(self._inode.data)
         self._disk.check_alive(self._generation, self.directory, self.path, "append")
         self._take_descriptor()
+        self._disk.check_answers(self.directory, self.path, "append")
         try:
             self._operate("append", position, len(data))
         except (DiskError, PowerCut):
@@ -217,6 +218,10 @@ class SimDir:
     def open(self, name: str, *, create: bool = False) -> SimFile:
         if not create or self._find(name) is not None:
             return self._opened(self._file(name, "open"), name, rests=True)
+        self._disk.check_answers(self._root, f"{self.path}/{name}", "open")
+        return self._create(name)
+
+    def _create(self, name: str) -> SimFile:
         self._operate("create", f"{self.path}/{name}")
         folder, last = self._parent(name, "open")
         inode = Inode(modified_ms=self._disk.now_ms())
@@ -335,11 +340,18 @@ class SimDir:
         self._operate("stat", self.path)
         return self._disk.total_bytes
 
+    def bound_calls(self, wait_seconds: float) -> None:
+        """Virtual time stands still while the loop waits, so it is refused at once by a disk that is silent."""
+        self._disk.bounded_roots[self._root] = None
+
+    def settle(self) -> None:
+        """There is nothing to undo. The worker's call ends with the hang."""
+
     def lock(self) -> None:
         path = f"{self.path}/{LOCK_NAME}"
         folder = self._folder("lock")
         if LOCK_NAME not in folder.entries:
-            self.open(LOCK_NAME, create=True).close()
+            self._create(LOCK_NAME).close()
         self._operate("lock", path)
         if folder.locked_by not in (None, self):
             raise self._error(path, "lock", errno.EWOULDBLOCK)

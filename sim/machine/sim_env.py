@@ -98,6 +98,9 @@ class SimEnv:
             raise NodeCrashed
         return self.disk.open_dir(path, create)
 
+    def is_blank_disk(self, path: str) -> bool:
+        return self.disk.is_blank(path)
+
     def event(self) -> Event:
         return SimEvent(self)
 
@@ -153,10 +156,13 @@ class SimWorkers:
             await self._until(acts_at)
         result: T
         failure: Exception | None = None
+        env.disk.is_off_loop = True
         try:
             result = function(*args)
         except Exception as error:  # noqa: BLE001 - it comes to the caller with the function's end
             failure = error
+        finally:
+            env.disk.is_off_loop = False
         if ends_at > acts_at:
             await self._until(ends_at)
         if failure is not None:

@@ -274,6 +274,18 @@ class World:
         env = self.node_env(name)
         env.hangs_until = max(env.hangs_until, self.now + seconds)
 
+    def silence(self, name: str, root: str, seconds: float) -> None:
+        """Let a log directory answer none of the loop's bounded calls (`Dir.bound_calls`) for so long."""
+        disk = self.machine(name).disk
+        until = max(disk.silent_roots.get(root, 0.0), self.now + seconds)
+        disk.silent_roots[root] = until
+
+        def answer() -> None:
+            if disk.silent_roots.get(root) == until:
+                del disk.silent_roots[root]
+
+        self.agenda.at(until, answer)
+
     def set_clocks(self, name: str, *, rate: float, drift: float) -> None:
         """Let a machine's oscillator run at `rate`, and its wall clock run away from that by `drift`."""
         machine = self.machine(name)

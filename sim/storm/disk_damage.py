@@ -16,7 +16,7 @@ FLIPS_MAX = 3
 
 
 async def hanging_disks(storm: Storm, random: Random) -> None:
-    """Let no call to a machine's disks come back for a while; sometimes its loop is caught in one too."""
+    """Let no call to a machine's disks come back for a while; sometimes the loop's writes, or the loop, are caught too."""
     world = storm.world
     while await storm.calm(random, 15.0):
         member = random.choice(storm.cluster.members)
@@ -24,8 +24,13 @@ async def hanging_disks(storm: Storm, random: Random) -> None:
             continue
         seconds = random.choice((2.0, HANG_SECONDS))
         catches_loop = random.random() < 0.3
-        storm.begin(f"hang {member.name} {seconds}{' with its loop' if catches_loop else ''}")
+        is_silent = not catches_loop and random.random() < 0.5
+        what = " with its loop" if catches_loop else " in silence" if is_silent else ""
+        storm.begin(f"hang {member.name} {seconds}{what}")
         world.hang(member.name, seconds)
+        if is_silent:
+            for root in member.config.log_dirs:
+                world.silence(member.name, root, seconds)
         if catches_loop:
             world.pause(member.name)
         await storm.last(random, seconds)

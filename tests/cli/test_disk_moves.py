@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
 
+from bench.odradek_server import launch_odradek, prepare_odradek
 from bench.processes import base_port
-from tests.cli.running import Outcome, odradek
+from tests.cli.running import Outcome, odradek, start
 from tests.cli.test_dev import line, running
+from tests.cluster.test_real_nodes import until
 
+RATE = 1 << 18
+CHUNK_BYTES = 1 << 20
 pytestmark = pytest.mark.xdist_group("cluster")
 
 
 @attrs.frozen
 class Host:
-    """The node's address, and its directories: the first has the metadata log."""
+    """The node's address and process, and its directories: the first has the metadata log."""
 
     bootstrap: str
     paths: list[str]
+    pid: int
 
     def run(self, *words: str, stdin: bytes = b"") -> Outcome:
         return odradek(*words, bootstrap=self.bootstrap, stdin=stdin)
+
+    def state(self, path: str) -> dict[str, Any]:
+        """The entry of `disk list` for a directory."""
+        (broker,) = self.run("disk", "list", "--json").json()["brokers"]
+        found: dict[str, Any] = next(each for each in broker["directories"] if each["path"] == path)
+        return found
 
     def replicas(self) -> dict[str, set[tuple[str, int]]]:
         (broker,) = self.run("disk", "list", "--json").json()["brokers"]
@@ -47,13 +62,13 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": ",".join(paths),
-        "file.delete.delay.ms": "1000",
+        "log.segment.delete.delay.ms": "1000",
     }
     properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     assert odradek("storage", "format", properties).code == 0
     with running("server", properties) as server:
         assert line(server.stdout) == "ready"
-        found = Host(f"127.0.0.1:{port}", paths)
+        found = Host(f"127.0.0.1:{port}", paths, server.pid)
         assert found.run("topic", "create", "words", "--partitions", "9").code == 0
         for partition in range(9):
             assert found.run("produce", "words", "--partition", str(partition), stdin=b"one\ntwo\n").code == 0
@@ -70,14 +85,17 @@ def test_a_disk_is_emptied_and_takes_no_more(host: Host) -> None:
     plan = host.run("disk", "retire", name, "--dry-run", "--json").json()
     assert {(move["topic"], move["partition"]) for move in plan["moves"]} == before[path]
     assert host.replicas() == before
-    assert "may be pulled" in host.run("disk", "retire", name, "--throttle", "100M").out
+    assert "holds it still" in host.run("disk", "retire", name, "--throttle", "100M", "--keep").out
+    assert host.state(path)["cordoned"]
+    assert host.state(path)["retiring"]
+    assert "retiring" in host.run("disk", "list").out
     now = host.replicas()
     assert now[path] == set()
     assert set.union(*now.values()) == set.union(*before.values())
     assert host.run("consume", "words").out.split().count("two") == 9
     assert host.run("topic", "create", "more", "--partitions", "6").code == 0
     assert host.replicas()[path] == set()
-    assert "may be pulled" in host.run("disk", "retire", name).out, "a second time there is nothing to do"
+    assert "holds it still" in host.run("disk", "retire", name, "--keep").out, "there is nothing to do"
     assert "takes replicas again" in host.run("disk", "retire", name, "--cancel").out
     assert "is not being retired" in host.run("disk", "retire", name, "--cancel").refusal()
     assert host.run("disk", "balance", "--dry-run", "--json").json()["brokers"][0]["broker"] == 1
@@ -102,3 +120,63 @@ def test_a_move_names_a_directory(host: Host) -> None:
         "LOG_DIR_NOT_FOUND"
         in host.run("partition", "move", "words:0", "--to", "1:/none", "--execute").refusal()
     )
+
+
+def test_a_retired_disk_is_released(host: Host) -> None:
+    """The broker lets go of the empty directory: nothing is open there, all is served on, and the cordon is gone."""
+    path = host.paths[1]
+    out = host.run("disk", "retire", f"1:{path}").out
+    assert "has let go of it: its disk may be pulled" in out
+    told = host.state(path)
+    assert (told["released"], told["online"], told["cordoned"], told["retiring"]) == (
+        True,
+        False,
+        False,
+        False,
+    )
+    assert "released" in host.run("disk", "list").out
+    opened = [link.readlink() for link in Path(f"/proc/{host.pid}/fd").iterdir() if link.is_symlink()]
+    assert not [each for each in opened if each.is_relative_to(path)]
+    assert "may be pulled" in host.run("disk", "retire", f"1:{path}").out, (
+        "a second time there is nothing to do"
+    )
+    assert host.run("consume", "words").out.split().count("two") == 9
+    assert host.run("topic", "create", "last", "--partitions", "6").code == 0
+    assert not [each for each in Path(path).iterdir() if each.name.startswith("last")]
+
+
+@pytest.mark.skipif("ODRADEK_TEST_DISKS" not in os.environ, reason="runs in make test-disks")
+def test_a_retirement_is_throttled_and_goes_on_after_a_death(tmp_path: Path) -> None:
+    """No more than the throttle is copied. After kill -9 the broker goes on with the copy, and the command with the rest."""
+    paths = [str(tmp_path / name) for name in "abc"]
+    properties = prepare_odradek(tmp_path / "node", settings={"log.dirs": ",".join(paths)})
+    with ExitStack() as stack:
+        server = launch_odradek(properties)
+        stack.callback(server.kill)
+        host = Host(server.bootstrap, paths, server.pid)
+        assert host.run("topic", "create", "big", "--partitions", "3").code == 0
+        ((_, partition),) = host.replicas()[paths[1]]
+        big = b"".join(b"%d" % number + b"x" * 200_000 + b"\n" for number in range(40))
+        assert host.run("produce", "big", "--partition", str(partition), stdin=big).code == 0
+        words = ("disk", "retire", f"1:{paths[1]}", "--bootstrap-server", host.bootstrap)
+        retiring = start((*words, "--throttle", str(RATE)))
+        stack.callback(retiring.kill)
+
+        def copied(at_least: int = 1) -> int | None:
+            (broker,) = host.run("disk", "list", "--json").json()["brokers"]
+            futures = [each for disk in broker["directories"] for each in disk["replicas"] if each["future"]]
+            size = sum(each["size"] for each in futures)
+            return size if size >= at_least else None
+
+        first = until("a copy", copied)
+        began = time.monotonic()
+        more = until("more of the copy", lambda: copied(first + RATE))
+        assert more - first <= (time.monotonic() - began + 2) * RATE + CHUNK_BYTES
+        server.kill()
+        retiring.kill()
+        retiring.wait()
+        stack.callback(launch_odradek(properties).kill)
+        assert until("the copy again", copied) >= first
+        assert "may be pulled" in host.run("disk", "retire", f"1:{paths[1]}", "--throttle", "100M").out
+        assert host.replicas()[paths[1]] == set()
+        assert len(host.run("consume", "big").out.split()) == 40

@@ -6,14 +6,16 @@ ext4 in `make test`; `make test-disks` has xfs too.
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.odradek_server import start_odradek
+from bench.odradek_server import launch_odradek, prepare_odradek, start_odradek
 from bench.processes import ServerProcess
 from odradek import Client, KafkaError, Producer
 from odradek.client.admin.admin_topics import NewTopic
@@ -72,8 +74,12 @@ class Node:
 
     def directory(self, name: str) -> dict[str, Any]:
         """The entry of `odradek disk list` for a disk."""
-        path = str(self.disks[name].path / "data")
-        (broker,) = odradek("disk", "list", "--json", bootstrap=self.at).json()["brokers"]
+        return self.entry(self.at, str(self.disks[name].path / "data"))
+
+    @staticmethod
+    def entry(bootstrap: str, path: str) -> dict[str, Any]:
+        """The entry of `odradek disk list` for a directory of the only broker."""
+        (broker,) = odradek("disk", "list", "--json", bootstrap=bootstrap).json()["brokers"]
         found: dict[str, Any] = next(each for each in broker["directories"] if each["path"] == path)
         return found
 
@@ -153,3 +159,70 @@ def test_a_disk_that_turns_read_only_takes_its_own_partitions_offline(tmp_path: 
             "offline", lambda: (node.refuses("damaged"), not node.directory("damaged")["online"])[1] or None
         )
         assert node.serves("sound")
+
+
+def test_a_node_whose_metadata_disk_dies_says_so_and_ends(tmp_path: Path) -> None:
+    """Exit status 1, and the last line names the directory; there is no traceback. Data disks stay as they are."""
+    with ExitStack() as stack:
+        disks = {
+            name: stack.enter_context(real_disk(tmp_path / name, KINDS[0])) for name in ("metadata", "a")
+        }
+        settings = {
+            "log.dirs": str(disks["a"].path / "data"),
+            "metadata.log.dir": str(disks["metadata"].path / "data"),
+            **SETTINGS,
+        }
+        server = start_odradek(tmp_path / "node", settings=settings)
+        stack.callback(server.kill)
+        disks["metadata"].kill()
+        with suppress(KafkaError, ClientError), Client(server.bootstrap) as client:
+            client.admin.create_topics([NewTopic("t", 1, 1)])
+        assert server.process.wait(PATIENCE_SECONDS) == 1
+        lines = (tmp_path / "node" / "server.log").read_text().splitlines()
+        assert "Traceback" not in "".join(lines)
+        assert str(disks["metadata"].path / "data") in lines[-1], lines[-5:]
+        print(*lines[-4:], sep="\n")
+
+
+@pytest.mark.skipif("ODRADEK_TEST_DISKS" not in os.environ, reason="runs in make test-disks")
+def test_a_disk_is_retired_pulled_replaced_and_adopted(tmp_path: Path) -> None:
+    """The released disk is unmounted under the running node. A blank one in its place is recognised, and refused until
+    it is adopted: on request, or by the policy at a start."""
+    with ExitStack() as stack:
+        metadata = tmp_path / "metadata"
+        disks = {name: stack.enter_context(real_disk(tmp_path / name, KINDS[0])) for name in ("a", "b")}
+        paths = {name: str(disk.path / "data") for name, disk in disks.items()}
+        settings = {"log.dirs": ",".join(paths.values()), "metadata.log.dir": str(metadata), **SETTINGS}
+        properties = prepare_odradek(tmp_path / "node", settings=settings)
+        server = launch_odradek(properties)
+        stack.callback(server.kill)
+        node = Node(server, disks)
+        for name in disks:
+            until(f"a record on {name}", lambda name=name: node.serves(name))
+        assert "may be pulled" in odradek("disk", "retire", f"1:{paths['b']}", bootstrap=node.at).out
+        subprocess.run(["umount", disks["b"].path], check=True)
+        assert node.serves("a")
+        assert node.serves("b"), "the partition that was there"
+        server.stop()
+
+        assert "on no blank disk of its own" in odradek("storage", "adopt", properties).refusal()
+        fresh = stack.enter_context(real_disk(tmp_path / "fresh", KINDS[0]))
+        subprocess.run(["mount", "--bind", fresh.path, disks["b"].path], check=True)
+        server = launch_odradek(properties)
+        stack.callback(server.kill)
+        assert "event=log_dir.blank" in server.log_path.read_text()
+        assert not Node.entry(server.bootstrap, paths["b"])["online"]
+        server.stop()
+        assert f"adopted {paths['b']}" in odradek("storage", "adopt", properties).out
+        assert "nothing to adopt" in odradek("storage", "adopt", properties).out
+        server = launch_odradek(properties)
+        stack.callback(server.kill)
+        assert Node.entry(server.bootstrap, paths["b"])["online"]
+        server.stop()
+
+        shutil.rmtree(paths["b"])
+        properties.write_text(f"{properties.read_text()}odradek.log.dir.adopt.blank=true\n")
+        server = launch_odradek(properties)
+        stack.callback(server.kill)
+        assert "event=log_dir.adopted" in server.log_path.read_text()
+        assert Node.entry(server.bootstrap, paths["b"])["online"]

@@ -6,6 +6,8 @@ import errno
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
+import pytest
+
 from data_plane.broker import Broker
 from data_plane.log.directory.log_dir import LogDir
 from metadata_quorum.config.config_resources import RESOURCE_BROKER
@@ -26,6 +28,7 @@ from wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequestTopicData,
 )
 from wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -112,11 +115,16 @@ class Troubled:
         workers = cast("SimWorkers", self.disk(node_id).context.workers)
         workers.hangs_until = self.world.now + seconds
 
+    def silence(self, node_id: int, seconds: float) -> None:
+        """Let the device of the replica alone answer nothing, the loop's writes included."""
+        self.hang(node_id, seconds)
+        self.world.silence(self.member(node_id).name, self.disk(node_id).path, seconds)
+
     async def write(self, size: int = 0) -> ErrorCode:
         """One batch of a small record, or of one of so many bytes, acks=all, to the leader that the second broker names."""
         leader = self.seen_by(2).leader
         topic_id = self.broker(2).image.topics["t"].topic_id
-        data = PartitionProduceData(0, bytes(batch(value=bytes(size)) if size else batch()))
+        data = PartitionProduceData(0, bytes(batch(value=bytes(size)) if size else self.batch()))
         request = ProduceRequest(None, -1, 2000, [TopicProduceData("t", topic_id, [data])])
         try:
             answer = await self.cluster.observer.request(request, node=leader, timeout_ms=4000)
@@ -189,6 +197,93 @@ def test_a_hung_disk_hands_over_and_comes_back() -> None:
         await case.whole(START_SECONDS)
 
     Troubled().play(script)
+
+
+def test_a_disk_that_is_silent_is_suspected_by_the_first_write() -> None:
+    """Its logs refuse at once, long before the disk counts as hung; then it goes as with every hung disk, and heals."""
+
+    async def script(case: Troubled) -> None:
+        assert await case.write() == ErrorCode.NONE
+        disk, log = case.disk(1), case.broker(1).partition("t", 0).log
+        case.silence(1, HANG_SECONDS)
+        before = log.log_end_offset
+        assert await case.write() == ErrorCode.KAFKA_STORAGE_ERROR
+        assert disk.is_suspected
+        assert disk.is_stalled
+        assert disk.trouble is None
+        assert log.log_end_offset == before
+        await case.until(lambda: case.seen_by(2).leader != 1)
+        assert await case.write() == ErrorCode.NONE
+        await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
+        assert not disk.is_suspected
+        assert not disk.is_stalled
+        assert case.broker(1).partition("t", 0).log is log
+        case.check_nothing_is_lost()
+
+    Troubled().play(script)
+
+
+def test_a_disk_that_is_silent_for_a_moment_keeps_its_leaderships() -> None:
+    """It serves again within the second in which it answers."""
+
+    async def script(case: Troubled) -> None:
+        assert await case.write() == ErrorCode.NONE
+        case.silence(1, 3.0)
+        assert await case.write() == ErrorCode.KAFKA_STORAGE_ERROR
+        await case.until(lambda: not case.disk(1).is_stalled)
+        assert await case.write() == ErrorCode.NONE
+        assert (case.seen_by(2).leader, case.seen_by(2).leader_epoch) == (1, 0)
+
+    Troubled().play(script)
+
+
+@pytest.mark.parametrize("adopts", [True, False])
+def test_a_blank_disk_in_the_place_of_another(adopts: bool) -> None:
+    """The start adopts it if the policy says so: its replica begins anew, and is filled. Else the disk counts as away."""
+
+    async def script(case: Troubled) -> None:
+        for _ in range(20):
+            assert await case.write() == ErrorCode.NONE
+        member, root = case.member(1), case.disk(1).path
+        await member.kill("all")
+        await case.until(lambda: case.seen_by(2).isr == (2, 3))
+        case.world.machine(member.name).disk.replace(root)
+        member.disk_is_bad = not adopts
+        member.launch()
+        if not adopts:
+            await case.until(lambda: member.node is not None and member.node.broker is not None)
+            await case.world.sleep(20.0)
+            assert case.seen_by(2).isr == (2, 3)
+            assert list(case.broker(1).placement.unavailable) == [root]
+            return
+        await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
+        assert not case.broker(1).placement.unavailable
+        log, leading = case.broker(1).partition("t", 0).log, case.broker(2).partition("t", 0).log
+        assert (log.log_start_offset, log.high_watermark) == (0, leading.high_watermark)
+        case.check_nothing_is_lost()
+
+    settings = {"cordoned.log.dirs": "/data", "odradek.log.dir.adopt.blank": str(adopts).lower()}
+    Troubled(settings=settings).play(script)
+
+
+def test_a_topic_that_is_deleted_while_its_disk_is_silent_goes_when_it_answers() -> None:
+    """The loop stays away from the disk: the log's directory is renamed, and removed, once the disk answers."""
+
+    async def script(case: Troubled) -> None:
+        assert await case.write() == ErrorCode.NONE
+        root, disk = case.disk(1).path, case.world.machine("node-1").disk
+        log_dir = case.disk(1)
+        case.silence(1, HANG_SECONDS)
+        assert await case.write() == ErrorCode.KAFKA_STORAGE_ERROR
+        await case.cluster.observer.request(DeleteTopicsRequest([DeleteTopicState("t", bytes(16))], [], 9000))
+        await case.until(lambda: "t" not in case.broker(1).image.topics, writing=False)
+        await case.world.sleep(5.0)
+        assert disk.contents(f"{root}/t-0"), "it is there until the disk answers"
+        await case.until(lambda: not log_dir.is_stalled, writing=False)
+        await case.until(lambda: not disk.contents(f"{root}/t-0"), writing=False)
+
+    # The metadata log's directory is another one: the broker hears of the deletion.
+    Troubled(settings={"cordoned.log.dirs": "/data"}).play(script)
 
 
 def test_the_only_disk_of_a_broker_hangs() -> None:

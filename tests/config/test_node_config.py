@@ -131,6 +131,7 @@ def test_when_a_disk_gives_up_its_leaderships() -> None:
     """Our own keys, in milliseconds; what is no time is refused with the key's name."""
     config = NodeConfig.from_properties(MINIMAL)
     assert (config.disk_hung_seconds, config.disk_full_seconds) == (15.0, 5.0)
+    assert config.disk_write_wait_seconds == 1.0
     told = NodeConfig.from_properties(
         MINIMAL | {"odradek.disk.hung.ms": "2500", "odradek.disk.full.ms": " 100 "}
     )

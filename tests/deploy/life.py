@@ -361,6 +361,52 @@ def lose_a_disk(life: Life) -> None:
         life.wait_until(is_whole, "a whole cluster")
 
 
+def disks_of(life: Life, name: str) -> dict[str, dict[str, Any]]:
+    """What `odradek disk list` says of the disks of a host with one node, by their names."""
+    number = life.hosts[name].number
+    asked = f"{_ODRADEK} disk list --json --broker {number} --bootstrap-server {life.bootstrap}"
+    (broker,) = json.loads(life.hosts.ssh("crane", asked) or "")["brokers"]
+    return {each["path"].split("/")[3]: each for each in broker["directories"]}
+
+
+def change_disks(life: Life) -> None:
+    """A third disk is added, gets its share, is retired and replaced; then it is retired for good. All under load."""
+    play = life.playbooks
+    with life.step("a disk is added") as step:
+        life.hosts.kill("heron")
+        life.hosts.attach_disk(life.hosts["heron"], "c", DISK_BYTES)
+        life.hosts.boot("heron")
+        life.wait_until(is_whole, "a whole cluster")
+        life.told["heron"] = host_entry(life.hosts, "heron", voter=True)
+        play.run("add_disk", odradek_host="heron")
+        found = disks_of(life, "heron")
+        assert sorted(found) == ["a", "b", "c"]
+        assert all(each["online"] for each in found.values())
+        step.note = f"replicas {[len(each['replicas']) for each in found.values()]}"
+    with life.step("a disk is retired"):
+        refused(play.run("retire_disk", fails=True, odradek_host="heron", odradek_disk="a"), "metadata log")
+        in_use = play.run("replace_disk", fails=True, odradek_host="heron", odradek_disk="c")
+        refused(in_use, "is in service: empty it first, by odradek.cluster.retire_disk")
+        play.run("retire_disk", odradek_host="heron", odradek_disk="c")
+        assert disks_of(life, "heron")["c"]["released"]
+        mounts = life.hosts.ssh("heron", "findmnt --noheadings --types xfs --output TARGET") or ""
+        assert sorted(mounts.split()) == ["/srv/odradek/a", "/srv/odradek/b"]
+        assert is_whole(life.status())
+    with life.step("a blank disk takes its place"):
+        device = life.hosts["heron"].disks["c"]
+        life.hosts.ssh("heron", f"wipefs --all --quiet {device}; blkdiscard --zeroout {device}")
+        play.run("replace_disk", odradek_host="heron", odradek_disk="c")
+        assert disks_of(life, "heron")["c"]["online"]
+    with life.step("a disk is retired for good"):
+        play.run("retire_disk", odradek_host="heron", odradek_disk="c")
+        life.told["heron"]["odradek_disks"] = [
+            each for each in life.told["heron"]["odradek_disks"] if each["name"] != "c"
+        ]
+        play.run("reconfigure")
+        assert sorted(disks_of(life, "heron")) == ["a", "b"]
+        assert is_whole(life.status())
+
+
 def upgrade(life: Life) -> None:
     """Another release, host by host."""
     life.playbooks.inventory["vars"]["odradek_release"] = NEW
@@ -535,6 +581,7 @@ WHOLE = (
     reconfigure,
     kill_and_return,
     lose_a_disk,
+    change_disks,
     upgrade,
     broken_release,
     replace,

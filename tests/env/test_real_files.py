@@ -14,7 +14,7 @@ import pytest
 
 from odradek.env.ports import DiskError, DiskFull, FileClosed, FileMissing
 from odradek.env.real import RealEnv, raise_descriptor_limit
-from odradek.env.real_files import RealDir, RealFile
+from odradek.env.real_files import RealDir, RealFile, is_blank_disk
 from tests.env.descriptors import descriptors_below
 
 
@@ -235,3 +235,10 @@ def test_the_room_of_a_removed_file_is_freed_by_a_thread(
         monkeypatch.undo()
         assert (closed_by.pop() != here) is is_elsewhere
     assert not closed_by
+
+
+def test_an_empty_directory_on_the_file_system_of_others_is_no_blank_disk(tmp_path: Path) -> None:
+    """It may be the place of a disk that is only unmounted."""
+    (tmp_path / "other").write_text("x")
+    assert not is_blank_disk(str(tmp_path / "data"))
+    assert not is_blank_disk("/")

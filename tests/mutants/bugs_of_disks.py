@@ -16,6 +16,16 @@ MUTANTS_OF_DISKS: tuple[Mutant, ...] = (
         aimed_only="storms fill whole machines, and give the room back themselves",
     ),
     Mutant(
+        "silent-disk-serves-on",
+        "A disk that was late with a write is trusted: each further write waits for it again.",
+        "data_plane.log.directory.log_dir:LogDir._suspect",
+        "self.set_stalled(True)",
+        "pass",
+        "fall_silent",
+        3,
+        aimed_only="it costs time, and loses nothing",
+    ),
+    Mutant(
         "scrub-repairs-from-a-follower-that-lags",
         "A replica that rots is given up although nobody else has all that was acknowledged.",
         "data_plane.replication.rotten_replicas:RottenReplicas._others_are_in_sync",

@@ -6,8 +6,11 @@ import errno
 from random import Random
 
 from sim.machine.disk_files import SimFile
+from tests.cluster.test_moves_between_disks import Moving
 from tests.cluster.test_troubled_disks import Troubled
+from tests.log.support import batch
 from wire.errors import ErrorCode
+from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 
 _ROT_AT = 75
 
@@ -37,6 +40,47 @@ def fill_up(seed: int) -> None:
         await case.until(lambda: len(case.acknowledged) > before)
 
     Troubled(settings=settings, seed=seed).play(script, (1,))
+
+
+def fall_silent(seed: int) -> None:
+    """The device is silent to all, the loop's writes included: the directory is stalled from the first of them on."""
+
+    async def script(case: Troubled) -> None:
+        await case.until(lambda: len(case.acknowledged) > 0)
+        case.silence(1, 30.0)
+        assert await case.write() == ErrorCode.KAFKA_STORAGE_ERROR
+        assert case.disk(1).is_stalled, "nothing keeps the loop away from a device that is silent"
+        await case.until(lambda: not case.disk(1).is_stalled)
+
+    Troubled(seed=seed).play(script)
+
+
+class MovingPairs(Moving):
+    """The same with two records in each batch, so that a log may begin within one."""
+
+    def batch(self) -> bytearray:
+        return batch(2)
+
+
+def move_and_die(seed: int) -> None:
+    """Records of a replica are deleted, it moves to another disk, and its broker dies: deleted records stay deleted."""
+
+    async def script(case: Troubled) -> None:
+        assert isinstance(case, Moving)
+        await case.write_some()
+        start_offset = case.log.log_end_offset // 2 | 1
+        wanted = [DeleteRecordsTopic("t", [DeleteRecordsPartition(0, start_offset)])]
+        await case.cluster.observer.request(DeleteRecordsRequest(wanted, 5000), node=1)
+        target = case.other.path
+        assert await case.ask(target) == ErrorCode.NONE
+        await case.until(lambda: case.lies_in(target))
+        await case.member(1).kill("all")
+        case.member(1).launch()
+        await case.until(case.is_up, writing=False)
+        await case.until(lambda: case.lies_in(target))
+        assert case.log.log_start_offset == start_offset, "records that were deleted are there again"
+
+    MovingPairs(settings={"min.insync.replicas": "1"}, seed=seed).play(script, (1,))
 
 
 def rot_without_heirs(seed: int) -> None:

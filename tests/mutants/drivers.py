@@ -242,6 +242,24 @@ def moves(seed: int) -> str:
     )
 
 
+def retirements(seed: int) -> str:
+    """Aimed: clusters with two disks a broker, and an operator that empties these."""
+    options = RunOptions.draw(seed, "lite", seconds=10.0)
+    shape = attrs.evolve(options.shape, settings={**SETTINGS, **QUICK_SETTINGS}, log_dirs=2, older=0)
+    storm = attrs.evolve(options.storm, kinds=("deaths",), power=True)
+    return _run_options(
+        seed,
+        attrs.evolve(
+            options,
+            shape=shape,
+            storm=storm,
+            weather=Weather(),
+            workloads=("produce", "trim"),
+            duties=("retirements",),
+        ),
+    )
+
+
 def copy(seed: int) -> str:
     """Aimed: programs that copy in transactions, nodes that die, freeze and are cut off; nothing else happens."""
     return _run_options(seed, _copying(seed, "deaths", "links", "pauses", "links"))
@@ -379,6 +397,8 @@ DRIVERS: Mapping[str, Driver] = {
     "keyed": keyed,
     "copy": copy,
     "moves": moves,
+    "retirements": retirements,
+    "move_and_die": _verdict_of(disk_scenarios.move_and_die),
     "endings": endings,
     "handovers": handovers,
     "lonely": lonely,
@@ -387,5 +407,6 @@ DRIVERS: Mapping[str, Driver] = {
     "quotas": quotas,
     "compacted_log": compacted_log,
     "fill_up": _verdict_of(disk_scenarios.fill_up),
+    "fall_silent": _verdict_of(disk_scenarios.fall_silent),
     "rot_without_heirs": _verdict_of(disk_scenarios.rot_without_heirs),
 }

@@ -82,7 +82,7 @@ def with_broker(script: Callable[[Broker, ConnectionLimits], Awaitable[None]]) -
         await cluster.in_sync(1, 2, 3)
         limits = ConnectionLimits()
         broker = cluster.members[1].broker
-        DynamicConfig(broker, limits, {}, lambda: None).apply()
+        DynamicConfig(broker, limits, {}, "", lambda: None).apply()
         await script(broker, limits)
 
     ReplicatedTopic(min_insync_replicas="3").play(play)

@@ -41,7 +41,9 @@ def _options(*duties: str, nodes: int = 3) -> RunOptions:
 
 def test_sound_nodes_keep_what_they_acknowledge_to_operators() -> None:
     """With all operators at work nothing is lost, and the run counts what nodes answered."""
-    result = run(1, _options("moves", "topics", "settings", "elections", "directories", "ask", nodes=4))
+    result = run(
+        1, _options("moves", "topics", "settings", "elections", "directories", "retirements", "ask", nodes=4)
+    )
     assert result.verdict == "ok", result.message
     assert result.answers.counts["broker PRODUCE 13"]["answers"] > 0
     assert "broker METADATA" in result.answers.served

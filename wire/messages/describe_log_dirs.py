@@ -86,6 +86,7 @@ class DiskHealth(Structure):
     scrub_percent: int = attrs.field(default=-1, metadata=kafka("int32", "2+"))
     scrub_ended_ms: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
     scrub_rotten: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
+    is_released: bool = attrs.field(default=False, metadata=kafka("bool", "2+"))
 
 
 @attrs.define(eq=False, repr=False)

@@ -54,7 +54,7 @@ class DescribeLogDirsHandler:
         for log_dir in self._broker.log_dirs:
             moving_in = self._broker.moves.in_directory(log_dir)
             told = yield from _describe(log_dir, moving_in, wanted, placement.cordoned, now_ms)
-            if include_cleaning and log_dir.offline_reason is None:
+            if include_cleaning and (log_dir.offline_reason is None or log_dir.is_released):
                 told.health = _health(log_dir, self._broker.scrubber.statistics()[log_dir.path])
             results.append(told)
         results += [_offline(path) for path in placement.unavailable]
@@ -125,6 +125,7 @@ def _health(log_dir: LogDir, scrub: Mapping[str, float]) -> DiskHealth:
         scrub_percent=int(scrub["progress"] * 100),
         scrub_ended_ms=int(scrub["ended_ms"]),
         scrub_rotten=int(scrub["rotten"]),
+        is_released=log_dir.is_released,
     )
 
 

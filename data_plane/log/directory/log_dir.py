@@ -55,6 +55,7 @@ from odradek.env.ports import (
     Dir,
     DiskError,
     DiskFull,
+    DiskHung,
     DiskRefused,
     Event,
     ResourcesShort,
@@ -88,6 +89,14 @@ class LogDirContext(UpkeepContext):
     """Called on the loop when the log's start has come to its checkpoint."""
 
 
+@attrs.define
+class _Waiting:
+    """What the end of a stall is for: logs to be served again, and directories to be renamed."""
+
+    logs: list[PartitionLog] = attrs.field(factory=list)
+    renames: list[tuple[str, str]] = attrs.field(factory=list)
+
+
 class LogDir:
     """One log directory and the logs in it. Made by `open`; `load` brings its logs in."""
 
@@ -102,6 +111,8 @@ class LogDir:
         self.logs_being_made = 0
         """Logs that workers make now. They count when new logs are spread over directories."""
         self.offline_reason: str | None = None
+        self.is_released = False
+        """True once the node has let go of the directory, because its disk is to be pulled."""
         self.clean_shutdown_broker_epoch: int | None = None
         """The broker epoch in the clean-shutdown marker: None after a crash, -1 if the marker has no valid one."""
         meta = read_meta_properties(directory)
@@ -115,20 +126,17 @@ class LogDir:
         self._recovery_points: Offsets = {}
         self._log_starts: Offsets = {}
         self._first_dirty: Offsets = {}
-        self._is_loaded = False
+        self.is_loaded = False
+        """True once all logs are open."""
         self._is_closed = False
         self._is_stopping = False
         self.small_files = threading.Lock()
-        """Held while a checkpoint is written: writers in workers and on the loop must not meet at a temporary
-        file.
-        """
+        """Held while a checkpoint is written, by one writer at a time."""
         self._entry_is_dirty = True
         """Logs have been created since the directory was last synced."""
         self.flush_failure: DiskError | None = None
         self.space = DiskSpace(-1, -1)
-        """The room as of the last look. Asking the device itself may block, so code that serves clients reads
-        this.
-        """
+        """The room as of the last look. To ask the device itself may block."""
         self.room = Room(context.reserve_bytes)
         self.latency = SyncLatency()
         self.errors = 0
@@ -145,10 +153,10 @@ class LogDir:
         self.refused_at = 0.0
         """Monotonic seconds of the last write that found no room."""
         self.is_stalled = False
-        """True while the logs refuse appends and reads, until a call to the device comes back
-        (`data_plane.disks.disk_watch`).
-        """
-        self._stalled: list[PartitionLog] = []
+        """True while the logs refuse appends and reads, until the device answers (`data_plane.disks.disk_watch`)."""
+        self.is_suspected = False
+        """True from a write that the device has not answered in time until it has. The logs are stalled meanwhile."""
+        self._waiting = _Waiting()
         self.background = Background(self)
 
     @classmethod
@@ -212,7 +220,7 @@ class LogDir:
             self.disk_failed(error)
             return
         self.judge_room()
-        self._is_loaded = True
+        self.is_loaded = True
         known = (*self._recovery_points, *self._log_starts, *self._first_dirty, *self.high_watermarks)
         self._gone.update(key for key in known if key not in self.logs)
         self._recovery_points = {}
@@ -434,13 +442,20 @@ class LogDir:
         # Kafka's form: a unique part, so that a topic of the same name can be set aside again.
         tail = f"-{log.partition}.{self.context.random.getrandbits(128):032x}{suffix}"
         renamed = log.topic[: _NAME_BYTES_MAX - len(tail)] + tail
+        name = f"{log.topic}-{log.partition}"
+        if self.is_stalled:
+            self._waiting.renames.append((name, renamed))
+            return renamed
+        return renamed if self._rename(name, renamed) else None
+
+    def _rename(self, name: str, renamed: str) -> bool:
         try:
-            self.directory.rename(f"{log.topic}-{log.partition}", renamed)
+            self.directory.rename(name, renamed)
         except DiskError as error:
             self.disk_failed(error)
-            return None
+            return False
         self.background.entry_is_dirty = True
-        return renamed
+        return True
 
     def _due_ms(self, config: LogConfig) -> int:
         return int(self.context.clock.monotonic() * 1000) + config.file_delete_delay_ms
@@ -466,6 +481,22 @@ class LogDir:
             self.refused_at = self.context.clock.monotonic()
             if self.full_since is None:
                 self.full_since = self.refused_at
+        elif isinstance(error, DiskHung):
+            self._suspect(error)
+
+    def _suspect(self, error: DiskHung) -> None:
+        """Keep the loop away from a device that has not answered in time; `Background` waits until it does."""
+        if not self.is_suspected:
+            self.is_suspected = True
+            self.context.log.warning("directory.suspected", directory=self.path, call=error.operation)
+            if not self.is_stalled:
+                self.set_stalled(True)
+
+    def device_answers(self) -> None:
+        """The write that has not been answered in time is undone."""
+        self.is_suspected = False
+        if self.is_stalled and self.trouble is not Trouble.HUNG:
+            self.set_stalled(False)
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
         if TopicPartition(topic, partition) in self.logs:
@@ -578,19 +609,32 @@ class LogDir:
                 log.abandon()
             self.context.on_offline(self, reason)
 
+    def release(self) -> None:
+        """Let go of a directory without logs, so that its disk may be unmounted. To others it is offline."""
+        if self.logs or self.logs_being_made or self.offline_reason is not None:
+            raise AssertionError(f"{self.path} is in use, or offline, and cannot be released")
+        self.is_released = True
+        self.offline_reason = "it has been released: its disk may be pulled"
+        self.context.log.info("log_dir.released", directory=self.path)
+        self.context.on_offline(self, self.offline_reason)
+        self.directory.unlock()
+
     def set_stalled(self, stalled: bool) -> None:
         """Refuse all appends and reads; or end that for the logs that have neither failed nor been closed
         meanwhile.
         """
         self.is_stalled = stalled
         if stalled:
-            self._stalled = [log for log in self.logs.values() if not log.offline]
-            for log in self._stalled:
+            self._waiting = _Waiting([log for log in self.logs.values() if not log.offline])
+            for log in self._waiting.logs:
                 log.home.stall()
             return
-        logs, self._stalled = self._stalled, []
+        waiting, self._waiting = self._waiting, _Waiting()
+        for name, renamed in waiting.renames:
+            if self.offline_reason is None:
+                self._rename(name, renamed)
         if self.offline_reason is None and self.flush_failure is None:
-            for log in logs:
+            for log in waiting.logs:
                 log.home.resume()
 
     def close_clean(self, broker_epoch: int) -> None:
@@ -605,7 +649,7 @@ class LogDir:
         """
         if self.offline_reason is not None:
             return
-        if not self._is_loaded:
+        if not self.is_loaded:
             if self.clean_shutdown_broker_epoch is not None:
                 epoch = encode_clean_shutdown(self.clean_shutdown_broker_epoch)
                 self.directory.write_atomic(CLEAN_SHUTDOWN_FILE, epoch)

@@ -75,6 +75,9 @@ class LookedAfter(Protocol):
     flush_failure: DiskError | None
     """The error of a flush in a worker, with which the directory goes offline."""
     full_since: float | None
+    is_suspected: bool
+    """A write was not answered in time: the device is to be waited for."""
+    is_stalled: bool
     room: Room
 
     @property
@@ -90,6 +93,8 @@ class LookedAfter(Protocol):
     def disk_failed(self, error: DiskError) -> None: ...
 
     def disk_refused(self, error: DiskRefused) -> None: ...
+
+    def device_answers(self) -> None: ...
 
     def measure_space(self) -> None: ...
 
@@ -166,6 +171,9 @@ class Background:
         context = self._log_dir.context
         if self._log_dir.flush_failure is not None:
             raise self._log_dir.flush_failure
+        if self._log_dir.is_suspected:
+            await self._log_dir.workers.run(self._log_dir.directory.settle)
+            self._log_dir.device_answers()
         self._told_postponed = False
         self._observe_clocks(now_ms)
         if self.wants_descriptors:

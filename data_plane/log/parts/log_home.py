@@ -26,6 +26,7 @@ class LogHome:
         "directory",
         "is_closed",
         "is_short",
+        "is_stalled",
         "offline",
         "owner",
         "partition",
@@ -47,6 +48,8 @@ class LogHome:
         self.refuses_appends = False
         """True while `check_append` has a reason to refuse one: an append looks at this alone."""
         self.is_closed = False
+        self.is_stalled = False
+        """True while the device does not answer."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -72,12 +75,19 @@ class LogHome:
             self.refused(error)
             raise error
 
+    def check_answers(self) -> None:
+        """Raise `KafkaError` KAFKA_STORAGE_ERROR while the device does not answer: the loop would wait with it."""
+        if self.is_stalled:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the device does not answer")
+
     def stall(self) -> None:
-        """Refuse appends and reads until `resume`: the device does not answer."""
+        """Refuse appends, reads and truncations until `resume`: the device does not answer."""
+        self.is_stalled = True
         self._set_offline(True)
 
     def resume(self) -> None:
         """End a stall, unless the log was closed meanwhile."""
+        self.is_stalled = False
         self._set_offline(self.is_closed)
 
     def close(self) -> None:

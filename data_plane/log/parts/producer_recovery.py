@@ -19,7 +19,7 @@ from data_plane.log.segments.segment import (
     sync_file,
     write_whole,
 )
-from odradek.env.ports import Dir, DiskRefused, FileMissing
+from odradek.env.ports import Dir, DiskHung, DiskRefused, FileMissing
 from wire.batches.batch_header import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, Buffer
 from wire.batches.transaction_markers import parse_marker
 
@@ -163,6 +163,9 @@ def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: b
         write_whole(directory, name, state.encode())
         if sync:
             sync_file(directory, name)
+    except DiskHung:
+        # To remove the file would wait for the device.
+        raise
     except DiskRefused:
         remove_if_present(directory, name)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from data_plane.log.log_config import LogConfig
 from data_plane.log.parts.lazy_producers import LazyProducers
 from data_plane.log.parts.segment_list import SegmentList
+from odradek.env.ports import DiskError
 
 
 def roll(
@@ -32,8 +33,13 @@ def roll(
         # Other indexes can be made anew from the segment alone. A disk that refuses this one gets no new segment.
         old.write_aborted()
         fresh = segments.create(new_base, now_ms)
-        old.write_index()
-        # In a flush's way before the segment is: what is finished is synced with its snapshot.
-        producers.write_snapshot(segments, log_end_offset, config.index_interval_bytes)
+        try:
+            old.write_index()
+            # In a flush's way before the segment is: what is finished is synced with its snapshot.
+            producers.write_snapshot(segments, log_end_offset, config.index_interval_bytes)
+        except DiskError:
+            # The next try finds the empty file.
+            fresh.file.close()
+            raise
     segments.add(fresh, log_end_offset)
     segments.home.log_rolled()

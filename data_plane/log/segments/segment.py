@@ -20,7 +20,7 @@ from data_plane.log.segments.aborted_index import NONE_ABORTED, AbortedIndex, Ab
 from data_plane.log.segments.recent_places import RecentPlaces
 from data_plane.log.segments.scan import SegmentScan
 from data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
-from odradek.env.ports import Dir, DiskRefused, File, FileClosed, FileMissing
+from odradek.env.ports import Dir, DiskHung, DiskRefused, File, FileClosed, FileMissing
 from wire.batches.batch_errors import CorruptBatch
 from wire.batches.batch_header import HEAD, HEAD_SIZE, HEADER_SIZE, MAGIC, SIZE_PREFIX
 
@@ -305,7 +305,7 @@ class Segment:
         """Append to the index files what they lack. A finished segment's time index gets its last entry too.
 
         The files are not synced here: `flush_index` does that. If the disk refuses for lack of room, the segment goes
-        on without index files.
+        on without index files. Raises `DiskHung`.
         """
         index = self.index
         if index is None:
@@ -319,6 +319,9 @@ class Segment:
         try:
             _append(self.directory, self.name(INDEX_SUFFIX), index.offset_bytes(offsets_written, offsets))
             _append(self.directory, self.name(TIME_INDEX_SUFFIX), index.time_bytes(times_written, times))
+        except DiskHung:
+            # To remove the files would wait for the device.
+            raise
         except DiskRefused:
             self.remove_index_files()
             return

@@ -13,7 +13,7 @@ from odradek.cli.log_dirs import add_broker_option, ask_log_dirs, look_seconds
 from odradek.cli.moves.disks import register_moves
 from odradek.cli.output import RED, bytes_text, paint, print_json, print_table
 from odradek.cli.parsing import Groups, add_command, add_connection_options
-from odradek.cli.troubles import disk_troubles, trouble_text
+from odradek.cli.troubles import disk_troubles, retiring_directories, trouble_text
 
 if TYPE_CHECKING:
     from odradek.client.admin import BrokerLogDirs, LogDirDescription
@@ -52,14 +52,15 @@ def _list(args: argparse.Namespace) -> int:
         brokers, down = asked.brokers, asked.down
         answering = [broker.broker for broker in brokers if broker.error is None]
         troubles = disk_troubles(client, answering, look_seconds(args))
+        retiring = retiring_directories(client, answering, look_seconds(args))
     if args.json:
-        documents = [_document(broker, troubles.get(broker.broker, ())) for broker in brokers]
+        documents = [_document(broker, troubles.get(broker.broker, ()), retiring) for broker in brokers]
         documents += [{"broker": node, "online": False, "error": None, "directories": []} for node in down]
         print_json({"brokers": sorted(documents, key=lambda document: document["broker"])})
     elif args.topics:
         _print_topics(brokers, down)
     else:
-        _print_directories(brokers, down, troubles)
+        _print_directories(brokers, down, troubles, retiring)
     failed = next((broker.error for broker in brokers if broker.error is not None), None)
     if failed is not None:
         raise call_failure(failed)
@@ -123,7 +124,10 @@ def _is_silent(broker: BrokerLogDirs) -> bool:
 
 
 def _print_directories(
-    brokers: list[BrokerLogDirs], down: Collection[int], troubles: Mapping[int, Sequence[TroubledDirectory]]
+    brokers: list[BrokerLogDirs],
+    down: Collection[int],
+    troubles: Mapping[int, Sequence[TroubledDirectory]],
+    retiring: Collection[tuple[int, str]],
 ) -> None:
     rows: list[tuple[Any, ...]] = [(node, "DOWN", *[None] * _EMPTY) for node in down]
     alarms = []
@@ -132,18 +136,7 @@ def _print_directories(
             rows.append((broker.broker, "SILENT" if _is_silent(broker) else "FAILED", *[None] * _EMPTY))
         for each in broker.directories:
             trouble = _trouble_of(each.path, troubles.get(broker.broker, ()))
-            if each.error is not None:
-                state = "OFFLINE"
-            elif trouble is not None:
-                state = trouble.trouble.value.upper()
-            elif each.health is not None and each.health.is_short:
-                state = "FULL"
-            elif each.health is not None and each.health.is_slow:
-                state = "SLOW"
-            elif each.is_cordoned:
-                state = "cordoned"
-            else:
-                state = "online"
+            state = _state(each, trouble, is_retiring=(broker.broker, each.path) in retiring)
             used = _used(each)
             full = None if used is None else f"{used:.0%}"
             # The path stands last: it may be long, and nothing behind it should be pushed out of sight.
@@ -160,6 +153,8 @@ def _print_directories(
                     each.path,
                 )
             )
+            if state == "released":
+                continue
             if each.error is not None:
                 alarms.append(f"broker {broker.broker}: {each.path} is offline")
             elif trouble is not None:
@@ -169,6 +164,24 @@ def _print_directories(
     print_table(_HEAD, _by_broker(rows))
     for line in alarms:
         print(paint(RED, line))
+
+
+def _state(each: LogDirDescription, trouble: TroubledDirectory | None, *, is_retiring: bool) -> str:
+    """The word for a directory: in capitals where somebody should look."""
+    health = each.health
+    if each.error is not None:
+        return "released" if health is not None and health.is_released else "OFFLINE"
+    if trouble is not None:
+        return trouble.trouble.value.upper()
+    if health is not None and health.is_stalled:
+        return "STALLED"
+    if health is not None and health.is_short:
+        return "FULL"
+    if health is not None and health.is_slow:
+        return "SLOW"
+    if is_retiring:
+        return "retiring"
+    return "cordoned" if each.is_cordoned else "online"
 
 
 _HEAD = (
@@ -239,7 +252,9 @@ def _used(directory: LogDirDescription) -> float | None:
     return 1 - directory.usable_bytes / directory.total_bytes
 
 
-def _document(broker: BrokerLogDirs, troubles: Sequence[TroubledDirectory]) -> dict[str, Any]:
+def _document(
+    broker: BrokerLogDirs, troubles: Sequence[TroubledDirectory], retiring: Collection[tuple[int, str]]
+) -> dict[str, Any]:
     from attrs import asdict
 
     named = {each.path: each for each in troubles}
@@ -256,6 +271,8 @@ def _document(broker: BrokerLogDirs, troubles: Sequence[TroubledDirectory]) -> d
                 "total_bytes": each.total_bytes if each.total_bytes >= 0 else None,
                 "usable_bytes": each.usable_bytes if each.usable_bytes >= 0 else None,
                 "cordoned": each.is_cordoned,
+                "retiring": (broker.broker, each.path) in retiring,
+                "released": each.health is not None and each.health.is_released,
                 "health": None if each.health is None else asdict(each.health),
                 "log_bytes": each.size if each.error is None else None,
                 "replicas": [

@@ -64,6 +64,18 @@ def register(groups: Groups) -> None:
         help="begin with this user, as Kafka's tool takes it: also iterations=N, salt=BASE64, saltedpassword=BASE64, and "
         "passwordfile=FILE instead of a password that others could see (repeat for more)",
     )
+    adopt = add_command(
+        commands,
+        "adopt",
+        _adopt,
+        "take blank disks that were put in the places of others into a node's service",
+    )
+    adopt.add_argument("config", metavar="CONFIG", help="the node's properties file")
+    adopt.add_argument(
+        "--same-file-system",
+        action="store_true",
+        help="also an empty directory that has no file system of its own; be sure that its disk is not just unmounted",
+    )
     info = add_command(commands, "info", _info, "show what the directories of a node hold")
     info.add_argument("config", metavar="CONFIG", help="the node's properties file")
     add_command(commands, "random-uuid", _random_uuid, "print an id for a cluster or a directory")
@@ -114,6 +126,50 @@ def _random_uuid(args: argparse.Namespace) -> int:
         print_json({"uuid": text})
     else:
         print(text)
+    return 0
+
+
+def _adopt(args: argparse.Namespace) -> int:
+    """Format what is blank, as of the node whose other directories are there. The metadata log's is never adopted."""
+    from metadata_quorum.replica.storage_format import StorageError, adopt_directory, storage_info
+    from odradek.env.ports import DiskError, FileMissing
+    from odradek.env.real import RealEnv
+
+    config, env = _load(args.config), RealEnv()
+    owner, blank = None, []
+    try:
+        for path in _directories(config):
+            try:
+                info = storage_info(env.open_dir(path))
+            except FileMissing:
+                info = None
+            if info is not None and info.meta is not None:
+                owner = info.meta
+            elif path != config.metadata_log_dir:
+                blank.append(path)
+            else:
+                raise CliError(
+                    f"{path} is to hold the metadata log, and is not formatted: see `storage format`"
+                )
+        if owner is None:
+            raise CliError("no directory of this node is formatted: `odradek storage format` begins a node")
+        for path in blank:
+            if not args.same_file_system and not env.is_blank_disk(path):
+                raise CliError(
+                    f"{path} is on no blank disk of its own: mount the new disk, or say --same-file-system"
+                )
+        for path in blank:
+            directory = env.open_dir(path, create=True)
+            adopt_directory(directory, owner.cluster_id, owner.node_id, env.new_uuid())
+    except (StorageError, DiskError) as error:
+        raise CliError(str(error)) from error
+    if args.json:
+        print_json({"node_id": owner.node_id, "directories": blank})
+        return 0
+    for path in blank:
+        print(f"adopted {path} for node {owner.node_id}: start the node again, and others fill its replicas")
+    if not blank:
+        print("there is nothing to adopt")
     return 0
 
 

@@ -23,6 +23,7 @@ __all__ = ["name_directories", "register_moves"]
 RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
 CORDONED_KEY = "cordoned.log.dirs"
 LOOK_SECONDS = 1.0
+RELEASE_SECONDS = 30.0
 MOVES_AT_ONCE = 500
 """Moves that are asked for before the next look."""
 _ASSUMED_RATE = 100 << 20
@@ -33,6 +34,11 @@ def register_moves(commands: Groups) -> None:
     """Add the commands."""
     retire = add_command(commands, "retire", _retire, "empty a log directory, so that its disk may be pulled")
     retire.add_argument("directory", metavar="BROKER:DIR", type=_broker_directory, help="like 1:/disks/3")
+    retire.add_argument(
+        "--keep",
+        action="store_true",
+        help="leave the empty directory in service and cordoned; without it the broker lets go of the disk",
+    )
     retire.add_argument(
         "--cancel",
         action="store_true",
@@ -69,12 +75,12 @@ def _broker_directory(text: str) -> tuple[int, str]:
 # -- what is there -----------------------------------------------------------------------------------------------------
 
 
-def _directories(client: Client, broker: int) -> tuple[LogDirDescription, ...]:
+def _directories(client: Client, broker: int, *, with_health: bool = False) -> tuple[LogDirDescription, ...]:
     cluster = client.admin.describe_cluster(include_fenced=True)
     known = [each.node_id for each in cluster.brokers]
     if broker not in known:
         raise CliError(f"there is no broker {broker} (brokers: {', '.join(map(str, known))})")
-    (told,) = client.admin.describe_log_dirs([broker])
+    (told,) = client.admin.describe_log_dirs([broker], include_cleaning=with_health)
     if told.error is not None:
         raise call_failure(told.error)
     return told.directories
@@ -82,9 +88,10 @@ def _directories(client: Client, broker: int) -> tuple[LogDirDescription, ...]:
 
 def _configs(client: Client, broker: int) -> dict[str, str]:
     from odradek.client.admin import ConfigResource, ResourceType
-    from wire.disk_troubles import RETIRING_LOG_DIRS
+    from wire.disk_troubles import RELEASED_LOG_DIRS, RETIRING_LOG_DIRS
 
-    keys = [CORDONED_KEY, RETIRING_LOG_DIRS, RATE_KEY, "log.dirs", "log.dir", "metadata.log.dir"]
+    keys = [CORDONED_KEY, RETIRING_LOG_DIRS, RELEASED_LOG_DIRS, RATE_KEY]
+    keys += ["log.dirs", "log.dir", "metadata.log.dir"]
     resource = ConfigResource(ResourceType.BROKER, str(broker))
     (told,) = client.admin.describe_configs([resource], keys)
     if told.error is not None:
@@ -131,8 +138,14 @@ def _retire(args: argparse.Namespace) -> int:
 
     broker, path = args.directory
     with connected(args) as client:
-        directories, configs = _directories(client, broker), _configs(client, broker)
-        _check_directory(directories, broker, path)
+        directories, configs = _directories(client, broker, with_health=True), _configs(client, broker)
+        found = _check_directory(directories, broker, path)
+        if found.health is not None and found.health.is_released:
+            if args.cancel:
+                raise CliError(
+                    f"{path} of broker {broker} is released already: the broker's next start takes it back"
+                )
+            return _tell_emptied(args, [])
         cordoned, marked = _cordoned(configs, directories), _paths(configs.get(RETIRING_LOG_DIRS, ""))
         if args.cancel:
             return _cancel(client, args, cordoned, marked)
@@ -163,23 +176,71 @@ def _retire(args: argparse.Namespace) -> int:
             return plan_disk_retirement(disks, path)
 
         _carry_out(client, args, broker, again, [*cordoned, path], emptied=path)
+        if not args.keep:
+            _release(client, broker, path)
+    return _tell_emptied(args, moves)
+
+
+def _release(client: Client, broker: int, path: str) -> None:
+    """Have the broker let go of an empty directory; then take back the marks of the retirement."""
+    from wire.disk_troubles import RELEASED_LOG_DIRS, RETIRING_LOG_DIRS
+
+    configs = _configs(client, broker)
+    _set_configs(
+        client,
+        broker,
+        {RELEASED_LOG_DIRS: ",".join(dict.fromkeys([*_paths(configs.get(RELEASED_LOG_DIRS, "")), path]))},
+    )
+    deadline = time.monotonic() + RELEASE_SECONDS
+    while all(each.path != path or each.error is None for each in _directories(client, broker)):
+        if time.monotonic() > deadline:
+            raise CliError(
+                f"{path} of broker {broker} is empty, but the broker does not let go of it: its log says why "
+                "(log_dir.not_released); stop the broker before the disk is pulled"
+            )
+        time.sleep(LOOK_SECONDS / 4)
+    configs = _configs(client, broker)
+    marked = _paths(configs.get(RETIRING_LOG_DIRS, ""))
+    changes: dict[str, str | None] = {RELEASED_LOG_DIRS: _without(configs.get(RELEASED_LOG_DIRS, ""), path)}
+    if path in marked:
+        changes[RETIRING_LOG_DIRS] = _without(configs.get(RETIRING_LOG_DIRS, ""), path)
+        changes[CORDONED_KEY] = _without(configs.get(CORDONED_KEY, ""), path)
+    _set_configs(client, broker, changes)
+
+
+def _without(text: str, path: str) -> str | None:
+    """The list of paths without one; None for no list."""
+    return ",".join(each for each in _paths(text) if each != path) or None
+
+
+def _tell_emptied(args: argparse.Namespace, moves: Sequence[DiskMove]) -> int:
+    broker, path = args.directory
     if args.json:
         print_json(
-            {"broker": broker, "directory": path, "empty": True, "moves": [_document(each) for each in moves]}
+            {
+                "broker": broker,
+                "directory": path,
+                "empty": True,
+                "released": not args.keep,
+                "moves": [_document(each) for each in moves],
+            }
         )
+    elif args.keep:
+        print(f"{path} of broker {broker} is empty and takes no replicas; the broker holds it still")
     else:
-        print(f"{path} of broker {broker} is empty and takes no replicas: its disk may be pulled")
-        print("before the broker's next start, take the directory out of log.dirs and of cordoned.log.dirs")
+        print(f"{path} of broker {broker} is empty, and the broker has let go of it: its disk may be pulled")
+        print("before the broker's next start, take the directory out of log.dirs, or put a new disk there")
     return 0
 
 
-def _check_directory(directories: Sequence[LogDirDescription], broker: int, path: str) -> None:
+def _check_directory(directories: Sequence[LogDirDescription], broker: int, path: str) -> LogDirDescription:
     found = next((each for each in directories if each.path == path), None)
     if found is None:
         listed = ", ".join(each.path for each in directories)
         raise CliError(f"broker {broker} has no directory {path} (it has {listed})")
-    if found.error is not None:
+    if found.error is not None and not (found.health is not None and found.health.is_released):
         raise CliError(f"{path} of broker {broker} is offline: its replicas are refilled from other brokers")
+    return found
 
 
 def _cancel(client: Client, args: argparse.Namespace, cordoned: list[str], marked: list[str]) -> int:
@@ -297,13 +358,10 @@ def name_directories(client: Client, wanted: Mapping[tuple[str, int, int], str])
 
 
 def _left(client: Client, broker: int, emptied: str | None) -> int:
-    """The number of replicas that still move, or lie where none should be."""
-    return sum(
-        replica.is_future or each.path == emptied
-        for each in _directories(client, broker)
-        if each.error is None
-        for replica in each.replicas
-    )
+    """The number of replicas that still move, or lie where none should be; and 1 while new ones may still come there."""
+    online = [each for each in _directories(client, broker) if each.error is None]
+    moving = sum(replica.is_future or each.path == emptied for each in online for replica in each.replicas)
+    return moving + sum(each.path == emptied and not each.is_cordoned for each in online)
 
 
 def _print_plan(args: argparse.Namespace, broker: int, moves: Sequence[DiskMove]) -> None:

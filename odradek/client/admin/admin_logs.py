@@ -109,6 +109,8 @@ class DirectoryHealth:
     """The end of the last whole round, by the wall clock."""
     scrub_rotten: int
     """Rotten logs that the scrub has found since the broker's start."""
+    is_released: bool = False
+    """True once the broker has let go of the directory (`odradek disk retire`)."""
 
 
 @attrs.frozen
@@ -377,6 +379,7 @@ def _health(told: Any) -> DirectoryHealth | None:
         told.scrub_percent,
         told.scrub_ended_ms if told.scrub_ended_ms >= 0 else None,
         told.scrub_rotten,
+        told.is_released,
     )
 
 

@@ -20,6 +20,7 @@ from metadata_quorum.config.effective_config import BrokerConfigLayers
 from metadata_quorum.config.typed_settings import setting, settings_of
 from odradek.env.ports import Log
 from odradek.node.connections.connection_limits import ConnectionLimits
+from wire.disk_troubles import RELEASED_LOG_DIRS
 
 
 @attrs.frozen
@@ -75,6 +76,7 @@ class DynamicConfig:
         broker: Broker,
         limits: ConnectionLimits,
         by_path: Mapping[str, LogDir],
+        metadata_path: str,
         heartbeat_now: Callable[[], None],
     ) -> None:
         """`by_path` are the log directories as the configuration names them; `heartbeat_now` sends news to the controller
@@ -82,6 +84,7 @@ class DynamicConfig:
         self._broker = broker
         self._limits = limits
         self._by_path = by_path
+        self._metadata_path = metadata_path
         self._heartbeat_now = heartbeat_now
         broker.config_listeners.append(self.apply)
 
@@ -99,6 +102,22 @@ class DynamicConfig:
         if cordoned != self._broker.placement.cordoned:
             self._broker.placement.cordoned = cordoned
             self._heartbeat_now()
+        self._release()
+
+    def _release(self) -> None:
+        """Let go of the empty directories that an operator wants to pull; the metadata log's stays, and the last one."""
+        broker = self._broker
+        wanted = broker.newest.image.broker_configs(broker.node_id).get(RELEASED_LOG_DIRS, "")
+        for path in filter(None, wanted.split(",")):
+            log_dir = self._by_path.get(path)
+            if log_dir is None or not log_dir.is_served or not log_dir.is_loaded:
+                continue
+            is_last = all(each is log_dir or not each.is_served for each in self._by_path.values())
+            holds = log_dir.logs or log_dir.logs_being_made or broker.moves.in_directory(log_dir)
+            if holds or is_last or path == self._metadata_path:
+                broker.log.warning("log_dir.not_released", directory=path, logs=len(log_dir.logs))
+            else:
+                log_dir.release()
 
     def _ids(self, paths: tuple[str, ...]) -> tuple[bytes, ...]:
         """Ids of the directories at these paths."""

@@ -60,9 +60,13 @@ START_WITHOUT_ACLS = "odradek.start.without.acls"
 """Our own key: `true` says that the operator knows that ACLs in the metadata log are not enforced."""
 DISK_HUNG = "odradek.disk.hung.ms"
 DISK_FULL = "odradek.disk.full.ms"
-"""Our own keys: how long a disk may be silent, or full, until it gives up its leaderships."""
+DISK_WRITE_WAIT = "odradek.disk.write.wait.ms"
+"""Our own keys: how long a disk may be silent, or full, until it gives up its leaderships. The last one is the longest
+wait for one write in a node with several disks (0: without end)."""
 RESERVE_BYTES = "odradek.log.dir.reserve.bytes"
 """Our own key: the room of each disk that records leave alone; -1: a hundredth of it, at most 1 GiB."""
+ADOPT_BLANK_DISKS = "odradek.log.dir.adopt.blank"
+"""Our own key: `true` lets a start take blank disks that were put in the places of others into service."""
 SCRUB_INTERVAL = "odradek.scrub.interval.ms"
 """Our own key: each log is read once in so long, in search of silent rot; 0: never."""
 CLEANER_THREADS_PER_DISK = "odradek.log.cleaner.threads.per.disk"
@@ -80,7 +84,9 @@ OWN_DEFS: dict[str, ConfigDef] = {
         (START_WITHOUT_ACLS, "boolean", "false", ""),
         (DISK_HUNG, "long", "15000", "[1,...,9999999999]"),
         (DISK_FULL, "long", "5000", "[1,...,9999999999]"),
+        (DISK_WRITE_WAIT, "long", "1000", "[0,...,9999999999]"),
         (RESERVE_BYTES, "long", "-1", "[-1,...]"),
+        (ADOPT_BLANK_DISKS, "boolean", "false", ""),
         (SCRUB_INTERVAL, "long", "604800000", "[0,...]"),
         (CLEANER_THREADS_PER_DISK, "int", "1", "[1,...]"),
         (TRANSACTIONAL_IDS, "int", "100000", "[1,...]"),
@@ -169,6 +175,7 @@ class NodeConfig:
     """Host (empty: every interface) and port of the metrics page."""
     disk_hung_seconds: float
     disk_full_seconds: float
+    disk_write_wait_seconds: float
     security: Mapping[str, ListenerSecurity]
     """The security of each listener by its name, that of controllers included."""
     start_without_acls: bool = False
@@ -338,6 +345,7 @@ def _check(explicit: dict[str, str], secrets: Mapping[str, str]) -> NodeConfig:
         bootstrap_servers=bootstrap_servers,
         metrics_address=_metrics_address(str(values[METRICS_LISTENER])),
         disk_hung_seconds=_seconds(values, DISK_HUNG),
+        disk_write_wait_seconds=_seconds(values, DISK_WRITE_WAIT),
         disk_full_seconds=_seconds(values, DISK_FULL),
         security=security,
         start_without_acls=values[START_WITHOUT_ACLS] is True,

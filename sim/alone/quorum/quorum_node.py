@@ -113,6 +113,9 @@ class _Env:
     def open_dir(self, path: str, *, create: bool = False) -> Dir:
         return self._node.disk.open_dir(path, create)
 
+    def is_blank_disk(self, path: str) -> bool:
+        return self._node.disk.is_blank(path)
+
     def event(self) -> StepEvent:
         return StepEvent(self._steps)
 

@@ -13,6 +13,7 @@ from sim.load.operators.duty import Duty, Site
 from sim.load.operators.elections import Elections
 from sim.load.operators.moves import Moves
 from sim.load.operators.quotas import Quotas
+from sim.load.operators.retirements import Retirements
 from sim.load.operators.settings import Settings
 from sim.load.operators.topics import Topics
 from sim.load.workload import Workload
@@ -24,6 +25,7 @@ OPERATORS: Mapping[str, type[Duty]] = {
     "settings": Settings,
     "elections": Elections,
     "directories": Directories,
+    "retirements": Retirements,
     "ask": Asker,
     "access": Access,
     "quotas": Quotas,
@@ -47,7 +49,10 @@ class Crew:
     ) -> None:
         self._world = load.world
         self._plan = [(name, Site(cluster, load, replicas, f"operator-{name}")) for name in duties]
-        self._replicas_stay = not any(kind in MOVING_KINDS for kind in kinds) and "moves" not in duties
+        self._replicas_stay = not any(kind in MOVING_KINDS for kind in kinds) and not {
+            "moves",
+            "retirements",
+        } & {*duties}
         self.operators: dict[str, Duty] = {}
         self._ended: list[Event] = []
 

@@ -1,0 +1,137 @@
+"""Calls to one disk that the loop waits for only so long (SHELL).
+
+Theory of operation
+-------------------
+A call to a device that hangs cannot be interrupted: its thread waits in the kernel until the device answers. So the loop
+of a node with several disks has a thread per disk make its writes. It waits for each of them, but for a bounded time.
+
+    idle -> called -> answered in time --------------------> idle
+                 '-> abandoned (`CallHangs`) -> undone ------'
+
+* The caller of an abandoned call hears `CallHangs`: nothing has changed. The thread makes that true: when the device
+  answers at last, it undoes what the call did. Until then every further call is refused at once.
+* Only the thread that made this object is bounded. Workers may wait, so their calls go straight to the device.
+* What is written is copied, because the caller's buffer has other bytes by the time an abandoned write goes on.
+
+The hand-over costs two switches of threads; `bench/README.md` has the figure.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__ = ["BoundedCalls", "CallHangs"]
+
+T = TypeVar("T")
+Undo = Callable[[Any], None]
+"""Undoes an abandoned call; its argument is what the call has returned."""
+
+
+class CallHangs(Exception):
+    """The device has not answered this call, or an earlier one, in time."""
+
+
+class BoundedCalls:
+    """The thread that calls one disk for the loop. It starts with the first call."""
+
+    __slots__ = (
+        "_caller",
+        "_done",
+        "_failure",
+        "_job",
+        "_lock",
+        "_result",
+        "_settled",
+        "_started",
+        "_undo",
+        "_wait_seconds",
+        "_work",
+        "hangs",
+    )
+
+    def __init__(self, wait_seconds: float) -> None:
+        """To be made by the thread whose calls are bounded."""
+        self._wait_seconds = wait_seconds
+        self._caller = threading.get_ident()
+        self._work = threading.Lock()
+        self._done = threading.Lock()
+        self._work.acquire()
+        self._done.acquire()
+        self._lock = threading.Lock()
+        """Held while one of both threads decides whether the call was answered in time."""
+        self._job: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+        self._result: Any = None
+        self._undo: Undo | None = None
+        self._settled = threading.Event()
+        self._settled.set()
+        self._failure: OSError | None = None
+        self._started = False
+        self.hangs = False
+        """True from an abandoned call on, until it is undone."""
+
+    def is_for_me(self) -> bool:
+        """True on the thread whose calls are bounded."""
+        return threading.get_ident() == self._caller
+
+    def run(self, function: Callable[..., T], abandon: Callable[[], Undo], *args: object) -> T:
+        """Have the thread call `function`, which must not raise.
+
+        If that takes too long, `abandon` is called; it returns what undoes the call. Raises `CallHangs`.
+        """
+        if self.hangs:
+            raise CallHangs
+        if not self._started:
+            threading.Thread(target=self._serve, name="calls a disk", daemon=True).start()
+            self._started = True
+        self._job = function, args
+        self._work.release()
+        if not self._done.acquire(timeout=self._wait_seconds):
+            with self._lock:
+                if not self._done.acquire(blocking=False):
+                    self._undo = abandon()
+                    self._settled.clear()
+                    self.hangs = True
+                    raise CallHangs
+        result: T = self._result
+        self._result = None
+        return result
+
+    def settle(self) -> None:
+        """Wait until an abandoned call is undone (for a worker). Raises the `OSError` of an undoing that failed."""
+        self._settled.wait()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """End the thread, once its call has come back. There are no calls after this one."""
+        if self._started:
+            self._started = False
+            self.hangs = True
+            self._job = None
+            self._work.release()
+
+    def _serve(self) -> None:
+        while True:
+            self._work.acquire()
+            job = self._job
+            if job is None:
+                return
+            function, args = job
+            self._job = None
+            result = function(*args)
+            del job, args
+            with self._lock:
+                undo, self._undo = self._undo, None
+                if undo is None:
+                    self._result = result
+                    self._done.release()
+                    continue
+            try:
+                undo(result)
+            except OSError as error:
+                self._failure = error
+            self.hangs = False
+            self._settled.set()

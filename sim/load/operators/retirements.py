@@ -1,0 +1,119 @@
+"""An operator that empties log directories of brokers, as `odradek disk retire` does, and gives them back. PORTED.
+
+A directory is cordoned. Then the moves that `plan_disk_retirement` names are asked for, again and again, until a look
+finds it empty. A look that says so while the cordon is in force is a promise: no live log is on the disk then. At the end, when all is
+healed, a retirement comes to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from data_plane.log.directory.log_dir import METADATA_TOPIC, parse_partition_name
+from odradek.client.admin import AlterConfig, ConfigOperation, ConfigResource, ResourceType
+from odradek.client.admin.admin_configs import incremental_alter_configs
+from odradek.client.admin.admin_logs import LogDirDescription, alter_replica_log_dirs, describe_log_dirs
+from odradek.client.admin.moves.disk_plans import disks_of, plan_disk_retirement
+from odradek.client.admin.moves.placement import CannotPlan
+from odradek.client.core.operation import Operation
+from odradek.client.core.scatter import CallError
+from sim.history import SafetyViolation
+from sim.load.operators.duty import CALL_SECONDS, LOOK_AGAIN_SECONDS, Duty
+from sim.machine.members import Member
+
+__all__ = ["Retirements"]
+
+CORDONED = "cordoned.log.dirs"
+LOOKS_MAX = 20
+
+
+class Retirements(Duty):
+    """One operator that retires one directory after the other; idle where brokers have one directory."""
+
+    calm_seconds_max = 6.0
+
+    async def step(self) -> None:
+        member = self.random.choice(self.cluster.brokers)
+        paths = member.config.log_dirs
+        path = self.random.choice(paths)
+        if len(paths) == 1 or path == member.config.metadata_log_dir:
+            return
+        try:
+            await self._cordon(member, path)
+            for _ in range(LOOKS_MAX):
+                if self.is_over or await self._look(member, path) is None:
+                    break
+                await self.world.sleep(LOOK_AGAIN_SECONDS)
+        finally:
+            await self._cordon(member, None)
+
+    async def check(self) -> None:
+        """Hold the cluster to it that a retirement ends; then nothing stays cordoned."""
+        for member in self.cluster.brokers:
+            paths = [path for path in member.config.log_dirs if path != member.config.metadata_log_dir]
+            if len(member.config.log_dirs) > 1:
+                path = self.random.choice(paths)
+                await self.client.run(self._setting(member, path))
+                await self.must_hold(lambda member=member, path=path: self._look(member, path))  # type: ignore[misc]
+                await self.client.run(self._setting(member, None))
+                return
+
+    async def _cordon(self, member: Member, path: str | None) -> None:
+        ((_, error),) = await self.client.run(self._setting(member, path))
+        if error is not None:
+            raise error
+
+    def _setting(
+        self, member: Member, path: str | None
+    ) -> Operation[list[tuple[ConfigResource, CallError | None]]]:
+        change = (
+            AlterConfig(CORDONED, operation=ConfigOperation.DELETE)
+            if path is None
+            else AlterConfig(CORDONED, path)
+        )
+        resource = ConfigResource(ResourceType.BROKER, str(member.config.node_id))
+        return incremental_alter_configs(self.client.core, {resource: [change]}, timeout=CALL_SECONDS)
+
+    async def _look(self, member: Member, path: str) -> str | None:
+        """Ask for what is left to move; None if the directory is empty. Raises `SafetyViolation` if that is not so."""
+        broker = member.config.node_id
+        asking = describe_log_dirs(self.client.core, [broker], timeout=CALL_SECONDS)
+        (told,) = await self.client.run(asking)
+        if told.error is not None:
+            raise told.error
+        where = f"{path} of broker {broker}"
+        found = {each.path: each for each in told.directories}
+        if any(each.error is not None for each in found.values()) or len(found) < len(member.config.log_dirs):
+            return f"a directory beside {where} is offline"
+        if not found[path].is_cordoned:
+            return f"{where} is not cordoned yet"
+        try:
+            moves = plan_disk_retirement(disks_of(told.directories, [path]), path)
+        except CannotPlan as error:
+            return f"{where}: {error}"
+        if moves:
+            wanted = {(move.topic, move.partition, broker): move.target for move in moves}
+            asking_for = alter_replica_log_dirs(self.client.core, wanted, timeout=CALL_SECONDS)
+            for refused in (await self.client.run(asking_for)).values():
+                if refused is not None:
+                    raise refused
+        left = self._left(told.directories, path)
+        if left:
+            return f"{where} holds still {left}"
+        self._must_be_empty(member, path)
+        return None
+
+    def _left(self, directories: Sequence[LogDirDescription], path: str) -> list[str]:
+        return [
+            f"{each.topic}-{each.partition}"
+            for directory in directories
+            for each in directory.replicas
+            if each.is_future or directory.path == path
+        ]
+
+    def _must_be_empty(self, member: Member, path: str) -> None:
+        """What the broker says of its directory is so on the disk: a log that it has forgotten would go with the disk."""
+        names = self.world.machine(member.name).disk.open_dir(path).list()
+        live = [name for name in names if (key := parse_partition_name(name)) and key.topic != METADATA_TOPIC]
+        if live and member.is_up():
+            raise SafetyViolation(f"{path} of {member.name} is said to be empty, and holds {live}")
