@@ -1,10 +1,13 @@
 """The cost of a cluster of many partitions: a change, creating them, memory, restarts.
 
-    python -m bench.metadata_scale [--topics 100] [--partitions 100] [--json FILE]
+    python -m bench.metadata_scale [--topics 100] [--partitions 100] [--disks 4] [--json FILE]
 
 One node of ours with `topics` x `partitions` partitions. While they come into being another connection asks for
 ApiVersions all the time: its slowest answer is how long the loop was held. The metadata log writes a snapshot every
 few hundred KiB, so that the restarts begin with one.
+
+With several disks (directories of one disk here) there are quotas, and `MOVING` partitions are on their way to another
+disk, slowed down by a throttle. Then what an idle node costs is measured as well.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,14 +28,17 @@ from bench.footprint import Figure
 from bench.odradek_server import launch_odradek, prepare_odradek
 from bench.processes import ServerProcess
 from bench.report import footprint_table
-from bench.small_requests import connect, exchange, framed
+from bench.small_requests import check_answer, connect, exchange, framed, record_batch
 from metadata_quorum.image.image_builder import ImageBuilder, Interned
 from metadata_quorum.image.image_records import records_of
 from metadata_quorum.image.metadata_image import MetadataImage
+from odradek import Client
+from odradek.client.admin.admin_quotas import QuotaAlteration
 from wire.api_keys import ApiKey
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.metadata_records import PartitionChangeRecord, PartitionRecord, TopicRecord
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 NAME = "odradek"
 TOPICS_PER_REQUEST = 10
@@ -40,6 +46,9 @@ SNAPSHOT_BYTES = 300_000
 SETTLE_SECONDS = 1.0
 CREATE_SECONDS_MAX = 300.0
 CHANGES = 1000
+MOVING = 100
+MOVING_BYTES = 100_000
+IDLE_SECONDS = 20.0
 _API_VERSIONS_VERSION = 3
 _CREATE_TOPICS_VERSION = 5
 
@@ -144,7 +153,7 @@ def create(server: ServerProcess, data: Path, topics: int, partitions: int) -> l
             if codes != {0}:
                 raise RuntimeError(f"topics were not created: error codes {codes}")
         decided = time.monotonic() - started
-        while sum(1 for _ in data.glob("topic-*")) < count:
+        while sum(1 for _ in data.glob("data*/topic-*")) < count:
             if time.monotonic() - started > CREATE_SECONDS_MAX:
                 raise TimeoutError(f"there are not {count} logs after {CREATE_SECONDS_MAX:.0f} s")
             time.sleep(0.05)
@@ -156,15 +165,55 @@ def create(server: ServerProcess, data: Path, topics: int, partitions: int) -> l
     ]
 
 
-def measure(directory: Path, topics: int, partitions: int) -> list[Figure]:
+def begin_moves(server: ServerProcess, disks: Sequence[Path], partitions: int) -> None:
+    """Write to some partitions, give clients quotas, and let the partitions move to another disk, slowly."""
+    moving = [(f"topic-{number // partitions:04}", number % partitions) for number in range(MOVING)]
+    for topic, index in moving:
+        data = PartitionProduceData(index, memoryview(record_batch(MOVING_BYTES, 10)))
+        request = ProduceRequest(None, 1, 30_000, [TopicProduceData(topic, partition_data=[data])])
+        check_answer(exchange(server.bootstrap, framed(ApiKey.PRODUCE, 9, request), ApiKey.PRODUCE, 9))
+    with Client(server.bootstrap) as client:
+        quotas = [
+            QuotaAlteration((("client-id", name),), {"producer_byte_rate": 1e6, "request_percentage": 50.0})
+            for name in (None, *(f"client-{number}" for number in range(100)))
+        ]
+        moves = {
+            (topic, index, 1): str(next(disk for disk in disks if not (disk / f"{topic}-{index}").exists()))
+            for topic, index in moving
+        }
+        errors = [*client.admin.alter_client_quotas(quotas).values()]
+        errors += [*client.admin.alter_replica_log_dirs(moves).values()]
+    if any(error is not None for error in errors):
+        raise RuntimeError(f"not set up: {errors}")
+    while sum(1 for disk in disks for _ in disk.glob("*-future")) < MOVING:
+        time.sleep(0.1)
+
+
+def measure(directory: Path, topics: int, partitions: int, disk_count: int) -> list[Figure]:
     """Everything, on one node."""
     figures = image_costs(topics, partitions)
-    settings = {"metadata.log.max.record.bytes.between.snapshots": str(SNAPSHOT_BYTES)}
+    count = topics * partitions
+    disks = [directory / "data", *(directory / f"data-{number}" for number in range(2, disk_count + 1))]
+    settings = {
+        "metadata.log.max.record.bytes.between.snapshots": str(SNAPSHOT_BYTES),
+        "log.dirs": ",".join(map(str, disks)),
+        "replica.alter.log.dirs.io.max.bytes.per.second": "1",
+    }
     properties = prepare_odradek(directory, settings=settings)
     data = directory / "data"
     server = launch_odradek(properties)
     try:
-        figures += create(server, data, topics, partitions)
+        empty_kib = server.rss_kib()
+        figures += create(server, directory, topics, partitions)
+        if disk_count > 1:
+            begin_moves(server, disks, partitions)
+            time.sleep(SETTLE_SECONDS)
+            used = server.cpu_seconds()
+            time.sleep(IDLE_SECONDS)
+            share = 100 * (server.cpu_seconds() - used) / IDLE_SECONDS
+            figures.append(Figure(NAME, "CPU of the idle node", share, "% of a core", 3.0))
+            each = (server.rss_kib() - empty_kib) / count
+            figures.append(Figure(NAME, "RSS per partition", each, "KiB", 2.0))
         time.sleep(SETTLE_SECONDS)
         figures.append(Figure(NAME, "RSS with them", server.rss_kib() / 1024, "MiB", 150.0))
         snapshots = [
@@ -190,10 +239,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.metadata_scale")
     parser.add_argument("--topics", type=int, default=100)
     parser.add_argument("--partitions", type=int, default=100, help="per topic")
+    parser.add_argument(
+        "--disks", type=int, default=1, help="data directories; with several, quotas and moves"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-scale-") as name:
-        figures = measure(Path(name), options.topics, options.partitions)
+        figures = measure(Path(name), options.topics, options.partitions, options.disks)
     print(footprint_table(figures))
     if options.json is not None:
         options.json.write_text(json.dumps([attrs.asdict(each) for each in figures], indent=1))
