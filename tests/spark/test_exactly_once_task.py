@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from uuid import uuid4
 
+import attrs
 import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
@@ -16,6 +18,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 import pyarrow as pa
 
 from odradek import Admin, Producer
+from odradek.client.shells.blocking import Client
 from spark.delivery.decisions import Decisions
 from spark.delivery.decisions_topic import DECISIONS_TOPIC
 from spark.delivery.markers import marker_key, marker_value, partition_of
@@ -127,6 +130,46 @@ def test_progress_that_contradicts(node: RunningNode, topic: str) -> None:
             attempt(node.bootstrap, topic, query, batch, rows)
     assert len(stored_committed(node.bootstrap, topic, 2 * ROWS)) == 2 * ROWS
     assert TaskProtocol(query, 0, 2).step is Step.FENCE
+
+
+def test_a_topic_made_anew_ends_the_query(node: RunningNode, topic: str) -> None:
+    """The rows of committed batches are gone with the old topic: one sentence, until the new one is adopted."""
+    query, topics = f"q-{uuid4()}", Topics(node.bootstrap)
+    attempt(node.bootstrap, topic, query, 0)
+    topics.delete(topic)
+    topics.create(topic, partitions=2)
+    with pytest.raises(
+        ProgressError, match=f"the topic '{topic}' was deleted and made anew since batch 0 of q-"
+    ):
+        attempt(node.bootstrap, topic, query, 1)
+    assert stored_committed(node.bootstrap, topic, 0) == []
+    plan = attrs.evolve(plan_of(node.bootstrap, topic), adopts=True)
+    write_once(plan, TaskProtocol(query, 0, 1, adopt=True), iter([rows_of(ROWS)]))
+    assert attempt(node.bootstrap, topic, query, 2).rows == ROWS
+    assert len(stored_committed(node.bootstrap, topic, 2 * ROWS)) == 2 * ROWS
+
+
+def test_a_task_that_takes_too_long(node: RunningNode, topic: str) -> None:
+    """Its coordinator has aborted its rows: the sentence names the key, and the mode without a timeout."""
+    plan = plan_of(node.bootstrap, topic)
+    plan = attrs.evolve(plan, properties={**plan.properties, "transaction.timeout.ms": "200"})
+
+    def slow_rows() -> Iterator[pa.RecordBatch]:
+        yield rows_of(ROWS)
+        # More than a batch has room for: the first rows go out, and open the transaction.
+        yield pa.record_batch({"value": pa.array([b"x" * 20_000] * 100, pa.binary())})
+        with Client(node.bootstrap) as client:
+            name = transactional_id(query, 0)
+            while client.admin.describe_transactions([name])[0].state != "CompleteAbort":
+                time.sleep(0.02)
+        yield rows_of(ROWS)
+
+    query = f"q-{uuid4()}"
+    with pytest.raises(
+        RuntimeError, match=r"raise kafka\.transaction\.timeout\.ms .* or take delivery=two-phase"
+    ):
+        write_once(plan, TaskProtocol(query, 0, 0), slow_rows())
+    assert stored_committed(node.bootstrap, topic, 0) == []
 
 
 def test_a_decisions_topic_that_forgets_is_refused(

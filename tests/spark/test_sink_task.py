@@ -198,6 +198,17 @@ def test_rows_that_cannot_be_written(
     assert sorted(record.value for record in stored(topics.bootstrap, topic, 2)) == [b"1", b"2"]
 
 
+def test_a_topic_made_anew_under_a_running_query(topics: Topics, fresh_topic: Callable[[str], str]) -> None:
+    """The plan knows the topic's id from its start: rows for another topic of the name are refused in a sentence."""
+    topic = topics.create(fresh_topic("sink"))
+    plan = SinkPlan({"value": 0}, topic, {"bootstrap.servers": topics.bootstrap}, None, topic_id=b"\1" * 16)
+    rows = pa.record_batch({"value": pa.array([b"1"], pa.binary())})
+    with pytest.raises(
+        RuntimeError, match=f"the topic '{topic}' was deleted and made anew while the query ran"
+    ):
+        BatchWriter(plan).write(iter([rows]))
+
+
 def test_no_rows_are_no_mistake(topics: Topics, fresh_topic: Callable[[str], str]) -> None:
     """Tasks without rows are usual: after a filter, in the last micro-batch."""
     topic = topics.create(fresh_topic("sink"))
