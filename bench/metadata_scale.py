@@ -6,7 +6,7 @@ One node of ours with `topics` x `partitions` partitions. While they come into b
 ApiVersions all the time: its slowest answer is how long the loop was held. The metadata log writes a snapshot every
 few hundred KiB, so that the restarts begin with one.
 
-With several disks (directories of one disk here) there are quotas, and `MOVING` partitions are on their way to another
+With several disks (directories of one disk here) there are quotas. `MOVING` partitions are on their way to another
 disk, slowed down by a throttle. Then what an idle node costs is measured as well.
 """
 
@@ -181,10 +181,12 @@ def begin_moves(server: ServerProcess, disks: Sequence[Path], partitions: int) -
             (topic, index, 1): str(next(disk for disk in disks if not (disk / f"{topic}-{index}").exists()))
             for topic, index in moving
         }
-        errors = [*client.admin.alter_client_quotas(quotas).values()]
-        errors += [*client.admin.alter_replica_log_dirs(moves).values()]
-    if any(error is not None for error in errors):
-        raise RuntimeError(f"not set up: {errors}")
+        refused = [
+            *filter(None, client.admin.alter_client_quotas(quotas).values()),
+            *filter(None, client.admin.alter_replica_log_dirs(moves).values()),
+        ]
+    if refused:
+        raise RuntimeError(f"not set up: {refused}")
     while sum(1 for disk in disks for _ in disk.glob("*-future")) < MOVING:
         time.sleep(0.1)
 

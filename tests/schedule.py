@@ -25,6 +25,8 @@ SPARK = frozenset(
         "source_batch",
         "source_jvm",
         "source_stream",
+        "two_phase_kills",
+        "two_phase_spark",
     )
 )
 """Their tests run on the folder's Spark, or beside Apache Kafka: one start of each for all."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 __all__ = ["conflicts"]
 
@@ -20,70 +20,71 @@ def conflicts(
     """
     number = {key: int(value) for key, value in values.items() if value and value.lstrip("-").isdigit()}
     policy = {each.strip() for each in (values.get("cleanup.policy") or "").split(",")}
-    found: list[tuple[str, str]] = []
+    return [
+        *_against_segments(number, policy),
+        *_against_replicas(number.get("min.insync.replicas", 1), replication_factor),
+        *_against_policy(number, policy, own),
+    ]
 
-    def tell(key: str, text: str) -> None:
-        found.append((key, text))
 
-    def has(*keys: str) -> bool:
-        return all(key in number for key in keys)
-
+def _against_segments(number: Mapping[str, int], policy: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Only whole segments are deleted."""
     segment = number.get("segment.bytes", 0)
-    if has("retention.bytes", "segment.bytes") and 0 <= number["retention.bytes"] < segment:
-        tell(
+    if 0 <= number.get("retention.bytes", -1) < segment:
+        yield (
             "retention.bytes",
             f"whole segments are deleted, never the one that is written: a partition keeps up to segment.bytes "
             f"({segment}) and more, although retention.bytes is {number['retention.bytes']}. Lower segment.bytes",
         )
-    if has("max.message.bytes", "segment.bytes") and number["max.message.bytes"] > segment:
-        tell(
+    if segment and number.get("max.message.bytes", 0) > segment:
+        yield (
             "max.message.bytes",
             f"a batch does not fit into a segment of {segment} bytes (segment.bytes): larger ones are refused with "
             "RECORD_LIST_TOO_LARGE. Raise segment.bytes",
         )
-    in_sync = number.get("min.insync.replicas", 1)
+    if "delete" in policy and 0 <= number.get("retention.ms", -1) < number.get("segment.ms", 0):
+        yield (
+            "retention.ms",
+            f"it is shorter than segment.ms ({number['segment.ms']}): records stay until their segment is finished, or "
+            "all of it is too old. Lower segment.ms",
+        )
+
+
+def _against_replicas(in_sync: int, replication_factor: int) -> Iterator[tuple[str, str]]:
     if in_sync > replication_factor:
-        tell(
+        yield (
             "min.insync.replicas",
             f"the topic has {replication_factor} replicas, and can never have {in_sync} in sync: "
             "as many as there are count. Add replicas (`odradek partition move`), or lower it",
         )
     elif replication_factor == in_sync > 1:
-        tell(
+        yield (
             "min.insync.replicas",
             "it is the replication factor: as soon as one replica is away, acks=all is refused. Lower it by one, or add "
             "a replica",
         )
-    if (
-        "delete" in policy
-        and has("retention.ms", "segment.ms")
-        and 0 <= number["retention.ms"] < number["segment.ms"]
-    ):
-        tell(
-            "retention.ms",
-            f"it is shorter than segment.ms ({number['segment.ms']}): records stay until their segment is finished, or "
-            "all of it is too old. Lower segment.ms",
-        )
+
+
+def _against_policy(
+    number: Mapping[str, int], policy: Collection[str], own: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """What is deleted, and what compaction keeps."""
     if policy == {"compact"}:
         for key in ("retention.ms", "retention.bytes"):
             if key in own and number.get(key, -1) >= 0:
-                tell(
+                yield (
                     key,
                     "cleanup.policy is compact: nothing is deleted by age or size. Add delete to cleanup.policy",
                 )
     if "compact" in policy and number.get("delete.retention.ms") == 0:
-        tell(
+        yield (
             "delete.retention.ms",
             "a tombstone may go with the next pass: a reader that is behind never learns that its key is gone. Raise it",
         )
-    if (
-        {"compact", "delete"} <= policy
-        and has("retention.ms", "min.compaction.lag.ms")
-        and 0 <= number["retention.ms"] <= number["min.compaction.lag.ms"]
-    ):
-        tell(
+    retention_ms = number.get("retention.ms", -1)
+    if {"compact", "delete"} == policy and 0 <= retention_ms <= number.get("min.compaction.lag.ms", -1):
+        yield (
             "min.compaction.lag.ms",
-            f"records are deleted after retention.ms ({number['retention.ms']}), before they may be compacted. "
+            f"records are deleted after retention.ms ({retention_ms}), before they may be compacted. "
             "Raise retention.ms, or leave compact out",
         )
-    return found
