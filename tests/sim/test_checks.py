@@ -233,7 +233,8 @@ class Quiet:
         self.sees("has forgotten producer", look)
         state.entries[producer_id] = entry
         batches = entry.batches
-        entry.batches = array("q", [*batches[:-4], 9, 9, 0, 0])
+        sequence, offset, delta, timestamp_ms = batches[-4:]
+        entry.batches = array("q", [*batches[:-4], sequence, offset + 1, delta, timestamp_ms])
         state.entries[producer_id] = entry
         self.sees("knows of producer", look)
         entry.batches = batches
