@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from odradek.env.ports import ConnectionLost
-from odradek.env.real import RealEnv
-from odradek.security.handshakes import WAITING_MAX, WAITING_PER_HOST_MAX, Handshakes
+from odradek.env.real import RealEnv, RealMeter
+from odradek.security.handshakes import OTHERS_SHARE, WAITING_MAX, WAITING_PER_HOST_MAX, Handshakes
 
 
 class Peer:
@@ -76,10 +76,21 @@ async def test_who_gives_up_keeps_nobody_waiting() -> None:
     assert handshakes.statistics()["waiting"] == 0
 
 
+class Meter(RealMeter):
+    """The CPU of a worker as a test sets it."""
+
+    seconds = 0.0
+
+    def thread_cpu_seconds(self) -> float:
+        return self.seconds
+
+
 @pytest.mark.trio
 async def test_a_busy_loop_keeps_its_share() -> None:
-    """Between two turns a loop with other work has it for several times as long as a turn took."""
-    handshakes = Handshakes(RealEnv())
+    """Between two turns a loop with other work has it for several times the CPU of a turn, however long the turn waited."""
+    env, meter = RealEnv(), Meter()
+    env.meter = meter
+    handshakes = Handshakes(env)
     busy_seconds = 0.0
     is_over = False
 
@@ -94,23 +105,22 @@ async def test_a_busy_loop_keeps_its_share() -> None:
 
     class Step:
         peer_host = "a"
-
-        def __init__(self) -> None:
-            self.taken = 0.0
+        cpu_seconds = 0.0
 
         def handshake(self) -> bool:
-            began = trio_clock()
-            threading.Event().wait(0.005)
-            self.taken += trio_clock() - began
+            meter.seconds += self.cpu_seconds
             return True
 
-    trio_clock = trio.lowlevel.current_clock().current_time
-    step = Step()
+    async def pause_after(cpu_seconds: float) -> float:
+        step = Step()
+        step.cpu_seconds = cpu_seconds
+        await handshakes._turn(step, step)  # type: ignore[arg-type]
+        before = busy_seconds
+        await handshakes._turn(step, step)  # type: ignore[arg-type]
+        return busy_seconds - before
+
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(work)
-            for _ in range(6):
-                await handshakes._turn(step, step)  # type: ignore[arg-type]
+            assert await pause_after(0.05) >= OTHERS_SHARE * 0.05 * 0.9
             is_over = True
-    # Five pauses of seven times a turn; the machine may be slow, which only makes both longer.
-    assert busy_seconds > 3 * step.taken
