@@ -47,6 +47,8 @@ DUPLICATE_SESSIONS = 2.5
 It must be more than two. A new controller gives every broker a new session, even a dead incarnation of this one. And
 a broker whose disks were replaced holds none of that incarnation's directories.
 """
+DEFAULT_SESSION_SECONDS = 9.0
+"""A session lasts as long as the controllers say, who may have the default where this broker has a shorter one."""
 RIVAL_TIMES = 3
 """The times that another incarnation must have taken this one's registration, over at least `DUPLICATE_SESSIONS`."""
 RIVAL_SEEN_SECONDS_MAX = 1.0
@@ -108,6 +110,7 @@ class BrokerLifecycle:
         self._previous_broker_epoch = previous_broker_epoch
         self._interval_seconds = settings.heartbeat_interval_ms / 1000
         self._session_seconds = settings.session_timeout_ms / 1000
+        self._duplicate_seconds = DUPLICATE_SESSIONS * max(self._session_seconds, DEFAULT_SESSION_SECONDS)
         self._settings = settings
         self._log = log
         self._incarnation_id = broker.env.new_uuid()
@@ -320,7 +323,7 @@ class BrokerLifecycle:
                     )
                 if code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                     duplicate_since = clock.monotonic() if duplicate_since is None else duplicate_since
-                    if clock.monotonic() - duplicate_since > DUPLICATE_SESSIONS * self._session_seconds:
+                    if clock.monotonic() - duplicate_since > self._duplicate_seconds:
                         raise RegistrationRefused(
                             f"another broker with node.id {request.broker_id} is running: each needs its own node.id"
                         )
