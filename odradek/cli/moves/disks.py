@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import call_failure, connected
 from odradek.cli.failure import CliError
+from odradek.cli.moves.over_hosts import balance_over_hosts
 from odradek.cli.moves.plans import byte_count
 from odradek.cli.output import bytes_text, counted, print_json, print_table, span_text
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
@@ -50,6 +51,11 @@ def register_moves(commands: Groups) -> None:
     )
     balance.add_argument(
         "--broker", type=natural, action="append", metavar="ID", help="only this broker (repeat for more)"
+    )
+    balance.add_argument(
+        "--over-hosts",
+        action="store_true",
+        help="move replicas from one broker to another, until all use like shares of their disks",
     )
     _add_options(balance)
 
@@ -273,6 +279,12 @@ def _balance(args: argparse.Namespace) -> int:
         brokers = args.broker or [
             each.node_id for each in cluster.brokers if each.node_id not in cluster.fenced
         ]
+        if args.over_hosts:
+            disks = {}
+            for broker in dict.fromkeys(brokers):
+                directories = _directories(client, broker)
+                disks[broker] = disks_of(directories, _cordoned(_configs(client, broker), directories))
+            return balance_over_hosts(args, client, disks)
         for broker in dict.fromkeys(brokers):
             directories = _directories(client, broker)
             closed = _cordoned(_configs(client, broker), directories)
