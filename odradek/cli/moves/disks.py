@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from odradek.client.admin.moves.disk_plans import Disk, DiskMove
     from odradek.client.shells.blocking import Client
 
-__all__ = ["name_directories", "register_moves"]
+__all__ = ["register_moves"]
 
 RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
 CORDONED_KEY = "cordoned.log.dirs"
@@ -355,17 +355,6 @@ def _ask(client: Client, broker: int, moves: Sequence[DiskMove]) -> None:
     for error in client.admin.alter_replica_log_dirs(wanted).values():
         # One that was deleted, or moved to another broker meanwhile, need not move any more.
         if error is not None and not (isinstance(error, KafkaError) and error.code in gone):
-            raise error
-
-
-def name_directories(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> None:
-    """Tell brokers in which directories replicas shall be, those that are yet to come as well. Raises `KafkaError`."""
-    from wire.errors import ErrorCode, KafkaError
-
-    for error in client.admin.alter_replica_log_dirs(wanted).values():
-        if isinstance(error, KafkaError) and error.code == ErrorCode.REPLICA_NOT_AVAILABLE:
-            continue
-        if error is not None:
             raise error
 
 

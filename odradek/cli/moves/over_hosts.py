@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.moves.plans import carry_out
+from odradek.cli.moves.plans import carry_out, name_directories
 from odradek.cli.output import bytes_text, counted, print_json, print_table
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ NOTHING = "nothing to move: the brokers use like shares of their disks"
 
 def balance_over_hosts(args: argparse.Namespace, client: Client, disks: Mapping[int, Sequence[Disk]]) -> int:
     """Show the plan for these brokers, or name the directories and carry the reassignments out, as Kafka's tool does."""
-    from odradek.cli.moves.disks import name_directories
     from odradek.client.admin.moves.host_plans import plan_balance_over_hosts
 
     survey = client.admin.survey_cluster()
