@@ -16,7 +16,6 @@ import pytest
 _SHUTDOWN = 0x8004587D
 """EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN are the same number: `_IOR('X', 125, __u32)`."""
 _NO_LOG_FLUSH = struct.pack("I", 2)
-_THROTTLE = Path("/sys/fs/cgroup/blkio/blkio.throttle.write_iops_device")
 SIZES_MIB = {"ext4": 48, "xfs": 320}
 """mkfs.xfs refuses less than 300 MiB."""
 
@@ -58,13 +57,6 @@ class RealDisk:
 
     def thaw(self) -> None:
         subprocess.run(["fsfreeze", "--unfreeze", self.path], check=True)
-
-    def slow_down(self, writes_per_second: int) -> None:
-        """Let the device take so few writes (0: any number), by the root group of cgroup v1. Skips where there is none."""
-        if not _THROTTLE.exists():
-            pytest.skip("no cgroup v1 that throttles a device")
-        device = os.stat(self.path).st_dev
-        _THROTTLE.write_text(f"{os.major(device)}:{os.minor(device)} {writes_per_second}")
 
     def make_read_only(self) -> None:
         """As the kernel does when it meets damage (ext4 alone): writers get EROFS."""

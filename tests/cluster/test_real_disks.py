@@ -29,7 +29,6 @@ pytestmark = pytest.mark.xdist_group("cluster")
 
 KINDS = os.environ.get("ODRADEK_TEST_DISKS", "ext4").split(",")
 RESERVE_BYTES = 8 << 20
-SLOW_WRITES_PER_SECOND = 2
 SETTINGS = {
     "odradek.log.dir.reserve.bytes": str(RESERVE_BYTES),
     "odradek.disk.full.ms": "300",
@@ -184,40 +183,6 @@ def test_a_node_whose_metadata_disk_dies_says_so_and_ends(tmp_path: Path) -> Non
         assert "Traceback" not in "".join(lines)
         assert str(disks["metadata"].path / "data") in lines[-1], lines[-5:]
         print(*lines[-4:], sep="\n")
-
-
-@pytest.mark.skipif("ODRADEK_TEST_DISKS" not in os.environ, reason="runs in make test-disks")
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_slow_disk_is_reported_while_it_serves(kind: str, tmp_path: Path) -> None:
-    """A hundred times its usual latency: `disk list` says SLOW and how to demote it, until it is as before."""
-    with ExitStack() as stack:
-        disks = {name: stack.enter_context(real_disk(tmp_path / name, kind)) for name in ("sound", "slow")}
-        paths = ",".join(str(disk.path / "data") for disk in disks.values())
-        settings = {"log.dirs": paths, "metadata.log.dir": str(tmp_path / "metadata"), **SETTINGS}
-        settings |= {"odradek.disk.hung.ms": "15000", "odradek.disk.write.wait.ms": "5000"}
-        server = start_odradek(tmp_path / "node", settings=settings)
-        stack.callback(server.kill)
-        node = Node(server, disks)
-
-        def is_slow(wanted: bool) -> bool | None:
-            for _ in range(4):
-                until("a record", lambda: node.serves("slow"))
-            return node.directory("slow")["health"]["is_slow"] is wanted or None
-
-        for name in disks:
-            for _ in range(30):
-                assert node.write(name) is None
-        assert is_slow(False)
-        disks["slow"].slow_down(SLOW_WRITES_PER_SECOND)
-        try:
-            until("the word slow", lambda: is_slow(True))
-            listed = odradek("disk", "list", bootstrap=node.at).out
-            assert "SLOW" in listed
-            assert f"odradek disk demote 1:{disks['slow'].path / 'data'}" in listed
-            assert not node.directory("sound")["health"]["is_slow"]
-        finally:
-            disks["slow"].slow_down(0)
-        until("the end of it", lambda: is_slow(False))
 
 
 @pytest.mark.skipif("ODRADEK_TEST_DISKS" not in os.environ, reason="runs in make test-disks")

@@ -377,6 +377,28 @@ def test_a_full_disk_hands_over_and_comes_back() -> None:
     Troubled(settings={"replica.lag.time.max.ms": "5000"}).play(script)
 
 
+def test_a_disk_that_gets_slow_is_told_and_serves_on() -> None:
+    """Syncs that producers ask for count: slow against its own past, with every write taken, until it is as before."""
+
+    async def script(case: Troubled) -> None:
+        disk, name = case.disk(1), case.member(1).name
+        for _ in range(40):
+            assert await case.write() == ErrorCode.NONE
+        assert disk.latency.count > 20
+        assert not disk.latency.is_slow
+        factor = 0.5 / disk.latency.usual_seconds
+        case.world.slow_down(name, max(20.0, factor))
+        leader = case.seen_by(2).leader
+        await case.until(lambda: disk.latency.is_slow)
+        assert disk.offline_reason is None
+        assert case.seen_by(2).leader == leader
+        case.world.slow_down(name, 1.0)
+        await case.until(lambda: not disk.latency.is_slow)
+        case.check_nothing_is_lost()
+
+    Troubled(settings={"log.flush.interval.messages": "1"}).play(script)
+
+
 def test_a_demoted_disk_hands_over_and_may_lead_again() -> None:
     """Another in sync leads, nobody leaves the ISR; the word holds over a restart, and ends when it is taken back."""
 
