@@ -357,6 +357,12 @@ class Broker:
         if partition.waiting.wait_for_sync(done):
             self.tasks.start_soon(self._sync, partition)
 
+    async def _flush(self, log: PartitionLog) -> None:
+        began_at = self.clock.monotonic()
+        await self.workers_for(log).run(log.flush)
+        if isinstance(log.owner, LogDir):
+            log.owner.note_sync(self.clock.monotonic() - began_at)
+
     async def _sync(self, partition: Partition) -> None:
         await self.clock.sleep_until(
             self.clock.monotonic() + 0.5 if self.env.buggify("log.late_flush") else 0.0
@@ -365,11 +371,11 @@ class Broker:
         failure = None
         log = partition.log
         try:
-            await self.workers_for(log).run(log.flush)
+            await self._flush(log)
             while log is not partition.log:
                 # The replica has moved to another disk meanwhile.
                 log = partition.log
-                await self.workers_for(log).run(log.flush)
+                await self._flush(log)
         except DiskError as error:
             log.home.failed(error)
             failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

@@ -79,6 +79,7 @@ SECONDS = {
     "tests/cli/test_three_nodes.py": 26,
     "tests/cluster/test_moves_between_disks.py": 25,
     "tests/cli/test_disk_moves.py": 10,
+    "tests/cluster/test_moves_on_a_node.py": 14,
     "tests/cli/test_cli_end_to_end.py": 25,
     "tests/cli/test_dev.py": 25,
     "tests/security/test_users_and_tokens.py": 22,

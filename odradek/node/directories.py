@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import attrs
 
@@ -13,10 +13,13 @@ from data_plane.log.partition_log import PartitionLog
 from metadata_quorum.config.typed_settings import settings_of
 from metadata_quorum.replica.meta_properties import NotALogDirectory, read_meta_properties
 from metadata_quorum.replica.storage_format import StorageError, adopt_directory
-from odradek.env.ports import Dir, DiskError, Env, Event, FileMissing, Log, TaskGroup
+from odradek.env.ports import Dir, DiskError, DiskHung, Env, Event, FileMissing, Log, TaskGroup
 from odradek.node.configuration.node_config import ADOPT_BLANK_DISKS, RESERVE_BYTES, NodeConfig
 
 __all__ = ["Directories", "NodeCannotStart"]
+
+ANSWER_LOOK_SECONDS = 0.1
+"""The time between two looks at a disk that hangs while the node stops."""
 
 
 class NodeCannotStart(Exception):
@@ -207,18 +210,37 @@ class Directories:
         for log_dir in self.log_dirs:
             log_dir.stop_loading()
 
-    async def close(self, broker_epoch: int) -> None:
-        """Sync and close all directories. One that fails meanwhile gets no clean-shutdown marker; the others get
-        theirs.
+    async def close(self, broker_epoch: int, wait_until: float) -> list[str]:
+        """Sync and close all directories; return those whose device does not answer by `wait_until`.
 
+        These, and one that fails meanwhile, get no clean-shutdown marker; the others get theirs.
         If the broker was never registered, `broker_epoch` is -1. Then the epoch of the last clean shutdown stays.
         """
         for loaded in self._loading:
             await loaded.wait()
         if broker_epoch < 0:
             broker_epoch = self.clean_shutdown_broker_epoch
-        for log_dir in self.log_dirs:
+        clock, left_behind = self._env.clock, []
+        for log_dir in sorted(self.log_dirs, key=_hangs):
+            while _hangs(log_dir) and clock.monotonic() < wait_until:
+                await clock.sleep_until(clock.monotonic() + ANSWER_LOOK_SECONDS)
             try:
+                if _hangs(log_dir):
+                    left_behind.append(log_dir.path)
+                    raise DiskHung(log_dir.path, log_dir.path, "close", 0, "the device does not answer")
                 await self._env.workers.run(log_dir.close_clean, broker_epoch)
             except DiskError as error:
                 self._log.error("node.directory_not_closed", directory=log_dir.path, error=str(error))
+        return left_behind
+
+    def unlock(self, left_behind: Collection[str]) -> None:
+        """Give back the locks of all but these, for a process that may not end before a device answers."""
+        for log_dir in self.log_dirs:
+            if log_dir.path not in left_behind:
+                log_dir.directory.unlock()
+        if self.metadata_root.path not in left_behind:
+            self.metadata_root.unlock()
+
+
+def _hangs(log_dir: LogDir) -> bool:
+    return log_dir.is_stalled and log_dir.offline_reason is None

@@ -137,7 +137,9 @@ async def _serve(
         started=on_started,
         stop=stop,
         log=log,
-        process=HostProcess(levels, descriptors_max, World(open_tls, fetch_document, open_tokens)),
+        process=HostProcess(
+            levels, descriptors_max, World(open_tls, fetch_document, open_tokens), signals.leave_behind
+        ),
     )
 
 

@@ -75,6 +75,10 @@ class NodeFailed(Exception):
     of reach."""
 
 
+def _wait_for_answers(directories: Sequence[str]) -> None:
+    """Leave it to the caller of the node: its tasks end when the devices answer."""
+
+
 @attrs.frozen
 class HostProcess:
     """The facts that a node needs of the process that it runs in."""
@@ -85,6 +89,8 @@ class HostProcess:
     """The number of files and sockets that the process may have open; -1: any number."""
     world: World = attrs.field(factory=World)
     """TLS, and documents at addresses."""
+    leave_behind: Callable[[Sequence[str]], None] = attrs.field(default=_wait_for_answers)
+    """Called when the node has stopped, but for calls to these directories that hang."""
 
 
 class Node:
@@ -101,6 +107,7 @@ class Node:
         poison: bool = False,
     ) -> None:
         self._config = config
+        self._process = process
         self._listener_settings = listener_settings(config)
         self._lifecycle_settings = lifecycle_settings(config)
         self._env = env
@@ -631,8 +638,12 @@ class Node:
             self._peers.close()
         if self._metadata_log is not None:
             await self._close_metadata_log(self._metadata_log)
-        await self._directories.close(-1 if lifecycle is None else lifecycle.broker_epoch)
+        broker_epoch = -1 if lifecycle is None else lifecycle.broker_epoch
+        left_behind = await self._directories.close(broker_epoch, began_at + OTHERS_SECONDS_MAX)
         await self._auditing.close()
+        if left_behind:
+            self._directories.unlock(left_behind)
+            self._process.leave_behind(left_behind)
         self._log.info("node.stopped", stop_ms=round((clock.monotonic() - began_at) * 1000))
 
     async def _close_metadata_log(self, log: MetadataLog) -> None:

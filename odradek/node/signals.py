@@ -4,6 +4,9 @@ While a node starts, its loop may wait in a call to a disk that hangs. Then Pyth
 signals are blocked in every thread, and one thread waits for them. It passes a signal on to the loop. If the node was
 starting and still runs after `START_STOP_SECONDS_MAX`, the thread ends the process; calls that hang in the kernel are
 abandoned. Nothing is written then, so the next start is one after a crash.
+
+A node that has served closes what it can, and names the directories whose disks hang (`leave_behind`). The process ends
+without them. The kernel may keep it as a zombie until such a disk answers; the locks of the others are given back before.
 """
 
 from __future__ import annotations
@@ -12,10 +15,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
 START_STOP_SECONDS_MAX = 4.0
+LEAVE_SECONDS = 0.5
 LEFT_BEHIND_STATUS = 1
 
 
@@ -50,10 +54,23 @@ class StopSignals:
                     self._tell(name)
                 was_starting = self._is_starting()
             if is_first and was_starting and not self.ended.wait(START_STOP_SECONDS_MAX):
-                print(
-                    f"odradek: node {self._node_id} stops: something did not end within {START_STOP_SECONDS_MAX:g} s, a disk "
-                    "that hangs most likely; it is left behind, and the next start will be one after a crash",
-                    file=sys.stderr,
-                    flush=True,
+                self._exit(
+                    f"something did not end within {START_STOP_SECONDS_MAX:g} s, a disk that hangs most likely; it is left "
+                    "behind, and the next start will be one after a crash"
                 )
-                os._exit(LEFT_BEHIND_STATUS)
+
+    def leave_behind(self, directories: Sequence[str]) -> None:
+        """The node has stopped, but for calls to these directories. End the process unless they come back soon."""
+
+        def end() -> None:
+            if not self.ended.wait(LEAVE_SECONDS):
+                self._exit(
+                    f"calls to {', '.join(directories)} do not come back and are left behind; the others are closed, and the "
+                    "next start recovers the logs of these"
+                )
+
+        threading.Thread(target=end, name="leaves a disk behind", daemon=True).start()
+
+    def _exit(self, reason: str) -> None:
+        print(f"odradek: node {self._node_id} stops: {reason}", file=sys.stderr, flush=True)
+        os._exit(LEFT_BEHIND_STATUS)

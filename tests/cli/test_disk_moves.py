@@ -88,7 +88,9 @@ def test_a_disk_is_emptied_and_takes_no_more(host: Host) -> None:
     assert "holds it still" in host.run("disk", "retire", name, "--throttle", "100M", "--keep").out
     assert host.state(path)["cordoned"]
     assert host.state(path)["retiring"]
-    assert "retiring" in host.run("disk", "list").out
+    listed = host.run("disk", "list").out
+    assert "retiring" in listed
+    assert f"{path} is being retired, it is empty" in listed
     now = host.replicas()
     assert now[path] == set()
     assert set.union(*now.values()) == set.union(*before.values())
@@ -134,7 +136,7 @@ def test_a_retired_disk_is_released(host: Host) -> None:
         False,
         False,
     )
-    assert "released" in host.run("disk", "list").out
+    assert f"{path} is released, its disk may be pulled" in host.run("disk", "list").out
     opened = [link.readlink() for link in Path(f"/proc/{host.pid}/fd").iterdir() if link.is_symlink()]
     assert not [each for each in opened if each.is_relative_to(path)]
     assert "may be pulled" in host.run("disk", "retire", f"1:{path}").out, (

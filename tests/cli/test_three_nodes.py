@@ -17,6 +17,7 @@ import pytest
 
 from bench.processes import base_port
 from odradek import Client, KafkaError
+from odradek.client.admin.admin_topics import NewTopic
 from odradek.client.core.known_cluster import Partition
 from odradek.client.errors import ClientError
 from tests.cli.running import Outcome, odradek, words_of
@@ -121,6 +122,28 @@ def test_a_plan_ends_with_its_timeout(nodes: Nodes) -> None:
     # Without the option a plan takes as long as it takes.
     assert nodes.run("partition", "move", "slow", "--to", after, "--execute").code == 0
     assert nodes.partition("slow").replicas == (int(after),)
+
+
+def test_disks_are_balanced_over_hosts(nodes: Nodes) -> None:
+    """Replicas go from a broker that has all to empty ones, each onto a disk that the plan names; then there is peace."""
+    with Client(nodes.bootstrap) as client:
+        (created,) = client.admin.create_topics([NewTopic("heavy", assignments={n: [1] for n in range(3)})])
+        assert created.error is None
+    for partition in range(3):
+        block = (b"x" * 1000 + b"\n") * 2500
+        assert nodes.run("produce", "heavy", "--partition", str(partition), stdin=block).code == 0
+    plan = nodes.run("disk", "balance", "--over-hosts", "--dry-run", "--json").json()["moves"]
+    assert {move["from"]["broker"] for move in plan} == {1}
+    assert "copy between brokers" in nodes.run("disk", "balance", "--over-hosts", "--dry-run").out
+    assert nodes.run("disk", "balance", "--over-hosts").code == 0
+    with Client(nodes.bootstrap) as client:
+        (described,) = client.admin.describe_topics(["heavy"])
+    moved = {move["partition"]: move["to"]["broker"] for move in plan if move["topic"] == "heavy"}
+    assert sorted(moved.values()) == [2, 3]
+    for partition, each in described.partitions.items():
+        assert each.replicas == (moved.get(partition, 1),)
+    assert len(nodes.run("consume", "heavy").out.split()) == 7_500
+    assert "like shares" in nodes.run("disk", "balance", "--over-hosts").out
 
 
 def _asked(nodes: Nodes, node: int, replica_id: int, timestamp: int) -> tuple[int, int]:

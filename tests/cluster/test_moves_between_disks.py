@@ -16,6 +16,8 @@ from data_plane.log.directory.log_dir import LogDir, parse_partition_name
 from data_plane.log.partition_log import PartitionLog
 from sim.machine.disk import Keep
 from tests.cluster.test_troubled_disks import Troubled
+from tests.log.support import batch
+from wire.batches.batch_header import parse_header
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -24,6 +26,7 @@ from wire.messages.alter_replica_log_dirs import (
 )
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 WRITES = 6
 
@@ -89,6 +92,17 @@ class Moving(Troubled):
     def is_up(self) -> bool:
         node = self.member(1).node
         return self.member(1).is_up() and node is not None and node.broker is not None
+
+
+def batches_of(log: PartitionLog) -> list[bytes]:
+    """All batches of a log, in order."""
+    found: list[bytes] = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = bytes(log.read_bytes(offset, 1, upper_bound=log.log_end_offset, min_one=True))
+        found.append(data)
+        offset = parse_header(data).next_offset
+    return found
 
 
 def play(script: Callable[[Moving], Awaitable[None]], replicas: tuple[int, ...] = (1, 2, 3)) -> None:
@@ -173,6 +187,70 @@ def test_a_deleted_topic_takes_its_copy_along() -> None:
         await case.cluster.observer.request(DeleteTopicsRequest([DeleteTopicState("t")], [], 5000))
         await case.until(lambda: not case.futures_on_disk() and not case.live_on_disk(), writing=False)
         assert not case.broker(1).moves.moves
+
+    play(script)
+
+
+def test_a_full_target_is_waited_for() -> None:
+    """The replica is served from where it lies, the target stays in service, and the move ends when there is room."""
+
+    async def script(case: Moving) -> None:
+        await case.write_some()
+        source, target = case.disk(1), case.other
+        disk = case.world.machine(case.member(1).name).disk
+        disk.fail_next(errno.ENOSPC, operation="append", path_part="-future/0", times=10**9)
+        assert await case.ask(target.path) == ErrorCode.NONE
+        await case.until(lambda: case.move is not None and "space" in case.move.error.lower())
+        assert target.offline_reason is None
+        assert case.lies_in(source.path)
+        assert await case.write() == ErrorCode.NONE
+        disk.forget_faults()
+        await case.until(lambda: case.lies_in(target.path))
+        await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
+        case.check_nothing_is_lost()
+
+    play(script)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_log_is_cut_under_a_new_leader_while_it_moves(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that has taken records of a deposed leader is cut like its log, and ends with the new leader's bytes."""
+
+    async def script(case: Moving) -> None:
+        await case.prefer()
+        await case.write_some()
+        await case.until(lambda: case.seen_by(2).leader == 1)
+        target = case.other
+
+        def never(*_: object) -> bool:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")
+
+        monkeypatch.setattr(replica_moves.ReplicaMoves, "_copy_rest", never)
+        assert await case.ask(target.path) == ErrorCode.NONE
+        first = case.member(1).name
+        others = [member.name for member in case.cluster.members if member.name != first]
+        for other in others:
+            case.world.partition(first, other)
+        truncations = case.log.truncations
+        records = PartitionProduceData(0, bytes(case.batch() if seed else batch(3)))
+        topic_id = case.broker(2).image.topics["t"].topic_id
+        for _ in range(3):
+            request = ProduceRequest(None, 1, 2000, [TopicProduceData("t", topic_id, [records])])
+            await case.cluster.observer.request(request, node=1)
+        lost = case.log.log_end_offset
+        await case.until(lambda: case.move is not None and case.move.lag == 0, writing=False)
+        assert case.log.high_watermark < lost
+        await case.until(lambda: case.seen_by(2).leader in (2, 3))
+        for other in others:
+            case.world.heal(first, other)
+        await case.until(lambda: case.log.truncations > truncations)
+        monkeypatch.undo()
+        await case.until(lambda: case.lies_in(target.path))
+        await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
+        leader = case.broker(case.seen_by(2).leader).partition("t", 0).log
+        await case.until(lambda: case.log.log_end_offset == leader.log_end_offset, writing=False)
+        assert batches_of(case.log) == batches_of(leader)
+        case.check_nothing_is_lost()
 
     play(script)
 

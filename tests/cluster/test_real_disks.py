@@ -17,6 +17,7 @@ import pytest
 
 from bench.odradek_server import launch_odradek, prepare_odradek, start_odradek
 from bench.processes import ServerProcess
+from data_plane.log.directory.checkpoints import CLEAN_SHUTDOWN_FILE
 from odradek import Client, KafkaError, Producer
 from odradek.client.admin.admin_topics import NewTopic
 from odradek.client.errors import ClientError
@@ -182,6 +183,44 @@ def test_a_node_whose_metadata_disk_dies_says_so_and_ends(tmp_path: Path) -> Non
         assert "Traceback" not in "".join(lines)
         assert str(disks["metadata"].path / "data") in lines[-1], lines[-5:]
         print(*lines[-4:], sep="\n")
+
+
+@pytest.mark.skipif("ODRADEK_TEST_DISKS" not in os.environ, reason="runs in make test-disks")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_node_stops_although_a_disk_hangs(kind: str, tmp_path: Path) -> None:
+    """SIGTERM: what can be closed is closed and unlocked, a line names the hung disk, and a node without it may start
+    before that answers."""
+    with ExitStack() as stack:
+        disks = {name: stack.enter_context(real_disk(tmp_path / name, kind)) for name in ("sound", "hung")}
+        paths = {name: disk.path / "data" for name, disk in disks.items()}
+        metadata = str(tmp_path / "metadata")
+        settings = {
+            "log.dirs": ",".join(map(str, paths.values())),
+            "metadata.log.dir": metadata,
+            **SETTINGS,
+        }
+        properties = prepare_odradek(tmp_path / "node", settings=settings)
+        server = launch_odradek(properties)
+        stack.callback(server.kill)
+        node = Node(server, disks)
+        for name in disks:
+            until(f"a record on {name}", lambda name=name: node.serves(name))
+        disks["hung"].freeze()
+        try:
+            until("a refusal", lambda: node.refuses("hung"))
+            server.process.terminate()
+            until("the end", lambda: "do not come back" in server.log_path.read_text() or None)
+            assert (paths["sound"] / CLEAN_SHUTDOWN_FILE).exists()
+            assert not (paths["hung"] / CLEAN_SHUTDOWN_FILE).exists()
+            alone = tmp_path / "node" / "alone.properties"
+            alone.write_text(properties.read_text().replace(f",{paths['hung']}", ""))
+            other = launch_odradek(alone)
+            stack.callback(other.kill)
+            assert node.serves("sound")
+            other.stop()
+        finally:
+            disks["hung"].thaw()
+        assert server.process.wait(PATIENCE_SECONDS) == 1
 
 
 @pytest.mark.skipif("ODRADEK_TEST_DISKS" not in os.environ, reason="runs in make test-disks")

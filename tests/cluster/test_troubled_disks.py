@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from data_plane.broker import Broker
+from data_plane.log.directory.checkpoints import CLEAN_SHUTDOWN_FILE
 from data_plane.log.directory.log_dir import LogDir
 from metadata_quorum.config.config_resources import RESOURCE_BROKER
 from metadata_quorum.image.metadata_image import PartitionImage
@@ -223,6 +224,30 @@ def test_a_disk_that_is_silent_is_suspected_by_the_first_write() -> None:
     Troubled().play(script)
 
 
+def test_a_node_stops_beside_a_disk_that_is_silent() -> None:
+    """The other directory gets its clean-shutdown marker and is unlocked; the silent one is recovered, nothing is lost."""
+
+    async def script(case: Troubled) -> None:
+        assert await case.write() == ErrorCode.NONE
+        member, silent = case.member(1), case.disk(1).path
+        other = next(path for path in member.config.log_dirs if path != silent)
+        case.silence(1, 10 * HANG_SECONDS)
+        await case.until(lambda: case.disk(1).is_stalled)
+        began, disk = case.world.now, case.world.machine(member.name).disk
+        member.ask_to_stop()
+        await case.until(lambda: disk.open_dir(other).exists(CLEAN_SHUTDOWN_FILE))
+        await case.until(lambda: disk.open_dir(other)._folder("lock").locked_by is None)
+        assert not disk.open_dir(silent).exists(CLEAN_SHUTDOWN_FILE)
+        assert case.world.now < began + HANG_SECONDS
+        await member.kill("all")
+        await case.world.sleep(10 * HANG_SECONDS)
+        member.launch()
+        await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
+        case.check_nothing_is_lost()
+
+    Troubled().play(script)
+
+
 def test_a_disk_that_is_silent_for_a_moment_keeps_its_leaderships() -> None:
     """It serves again within the second in which it answers."""
 
@@ -350,6 +375,28 @@ def test_a_full_disk_hands_over_and_comes_back() -> None:
         case.check_nothing_is_lost()
 
     Troubled(settings={"replica.lag.time.max.ms": "5000"}).play(script)
+
+
+def test_a_disk_that_gets_slow_is_told_and_serves_on() -> None:
+    """Syncs that producers ask for count: slow against its own past, with every write taken, until it is as before."""
+
+    async def script(case: Troubled) -> None:
+        disk, name = case.disk(1), case.member(1).name
+        for _ in range(40):
+            assert await case.write() == ErrorCode.NONE
+        assert disk.latency.count > 20
+        assert not disk.latency.is_slow
+        factor = 0.5 / disk.latency.usual_seconds
+        case.world.slow_down(name, max(20.0, factor))
+        leader = case.seen_by(2).leader
+        await case.until(lambda: disk.latency.is_slow)
+        assert disk.offline_reason is None
+        assert case.seen_by(2).leader == leader
+        case.world.slow_down(name, 1.0)
+        await case.until(lambda: not disk.latency.is_slow)
+        case.check_nothing_is_lost()
+
+    Troubled(settings={"log.flush.interval.messages": "1"}).play(script)
 
 
 def test_a_demoted_disk_hands_over_and_may_lead_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -69,6 +70,38 @@ def test_an_undoing_that_fails_is_told_once() -> None:
         calls.settle()
     calls.settle()
     calls.close()
+
+
+def test_the_interpreter_changes_hands_quickly_only_while_the_loop_waits() -> None:
+    """Each of three hand-overs would wait a switch interval beside a busy worker; workers pay for short ones."""
+    calls = BoundedCalls(60)
+    usual = sys.getswitchinterval()
+    assert calls.run(sys.getswitchinterval, no_undo) < usual / 10
+    assert sys.getswitchinterval() == usual
+    calls.close()
+
+
+def test_a_call_that_hangs_keeps_nobody_from_closing() -> None:
+    """After `close` every call is refused; the thread ends when the device has answered and the call is undone."""
+    calls = BoundedCalls(SOON_SECONDS)
+    answer, began, undone = threading.Event(), threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def slow() -> None:
+        threads.append(threading.current_thread())
+        began.set()
+        answer.wait()
+
+    with pytest.raises(CallHangs):
+        calls.run(slow, lambda: lambda _: undone.set())
+    began.wait()
+    calls.close()
+    calls.close()
+    answer.set()
+    threads[0].join()
+    assert undone.is_set()
+    with pytest.raises(CallHangs):
+        calls.run(slow, no_undo)
 
 
 class SlowDevice:

@@ -11,7 +11,7 @@ from odradek.cli.connecting import call_failure, changing, connected
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.log_dirs import add_broker_option, ask_log_dirs, look_seconds
 from odradek.cli.moves.disks import register_moves
-from odradek.cli.output import RED, bytes_text, paint, print_json, print_table
+from odradek.cli.output import RED, bytes_text, counted, paint, print_json, print_table
 from odradek.cli.parsing import Groups, add_command, add_connection_options
 from odradek.cli.troubles import disk_troubles, retiring_directories, trouble_text
 
@@ -130,7 +130,7 @@ def _print_directories(
     retiring: Collection[tuple[int, str]],
 ) -> None:
     rows: list[tuple[Any, ...]] = [(node, "DOWN", *[None] * _EMPTY) for node in down]
-    alarms = []
+    alarms, notes = [], []
     for broker in brokers:
         if broker.error is not None:
             rows.append((broker.broker, "SILENT" if _is_silent(broker) else "FAILED", *[None] * _EMPTY))
@@ -154,7 +154,10 @@ def _print_directories(
                 )
             )
             if state == "released":
+                notes.append(f"broker {broker.broker}: {each.path} is released, its disk may be pulled")
                 continue
+            if (broker.broker, each.path) in retiring:
+                notes.append(f"broker {broker.broker}: {each.path} is being retired, {_left_text(each)}")
             if each.error is not None:
                 alarms.append(f"broker {broker.broker}: {each.path} is offline")
             elif trouble is not None:
@@ -162,8 +165,20 @@ def _print_directories(
             alarms += _health_alarms(broker.broker, each.path, each.health)
             alarms += uncleanable_texts(broker.broker, each)
     print_table(_HEAD, _by_broker(rows))
+    for line in notes:
+        print(line)
     for line in alarms:
         print(paint(RED, line))
+
+
+def _left_text(directory: LogDirDescription) -> str:
+    """What a retirement has still to move."""
+    if directory.error is not None:
+        return "and it is offline"
+    if not directory.replicas:
+        return "it is empty; repeat `odradek disk retire` if it has ended before the disk is released"
+    replicas = counted(len(directory.replicas), "replica")
+    return f"{replicas} with {bytes_text(directory.size)} are left"
 
 
 def _state(each: LogDirDescription, trouble: TroubledDirectory | None, *, is_retiring: bool) -> str:

@@ -15,9 +15,8 @@ from odradek.cli.connecting import (
 )
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.leaderless import Leaderless, find_leaderless, print_leaderless
-from odradek.cli.moves.disks import name_directories
 from odradek.cli.moves.elect import elect_preferred, elect_uncleanly
-from odradek.cli.moves.plans import add_plan_options, carry_out, topic_partitions
+from odradek.cli.moves.plans import add_plan_options, carry_out, name_directories, topic_partitions
 from odradek.cli.output import (
     YELLOW,
     bytes_text,

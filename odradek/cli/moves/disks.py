@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import call_failure, connected
 from odradek.cli.failure import CliError
+from odradek.cli.moves.over_hosts import balance_over_hosts
 from odradek.cli.moves.plans import byte_count
 from odradek.cli.output import bytes_text, counted, print_json, print_table, span_text
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from odradek.client.admin.moves.disk_plans import Disk, DiskMove
     from odradek.client.shells.blocking import Client
 
-__all__ = ["name_directories", "register_moves"]
+__all__ = ["register_moves"]
 
 RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
 CORDONED_KEY = "cordoned.log.dirs"
@@ -50,6 +51,11 @@ def register_moves(commands: Groups) -> None:
     )
     balance.add_argument(
         "--broker", type=natural, action="append", metavar="ID", help="only this broker (repeat for more)"
+    )
+    balance.add_argument(
+        "--over-hosts",
+        action="store_true",
+        help="move replicas from one broker to another, until all use like shares of their disks",
     )
     _add_options(balance)
 
@@ -273,6 +279,12 @@ def _balance(args: argparse.Namespace) -> int:
         brokers = args.broker or [
             each.node_id for each in cluster.brokers if each.node_id not in cluster.fenced
         ]
+        if args.over_hosts:
+            disks = {}
+            for broker in dict.fromkeys(brokers):
+                directories = _directories(client, broker)
+                disks[broker] = disks_of(directories, _cordoned(_configs(client, broker), directories))
+            return balance_over_hosts(args, client, disks)
         for broker in dict.fromkeys(brokers):
             directories = _directories(client, broker)
             closed = _cordoned(_configs(client, broker), directories)
@@ -343,17 +355,6 @@ def _ask(client: Client, broker: int, moves: Sequence[DiskMove]) -> None:
     for error in client.admin.alter_replica_log_dirs(wanted).values():
         # One that was deleted, or moved to another broker meanwhile, need not move any more.
         if error is not None and not (isinstance(error, KafkaError) and error.code in gone):
-            raise error
-
-
-def name_directories(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> None:
-    """Tell brokers in which directories replicas shall be, those that are yet to come as well. Raises `KafkaError`."""
-    from wire.errors import ErrorCode, KafkaError
-
-    for error in client.admin.alter_replica_log_dirs(wanted).values():
-        if isinstance(error, KafkaError) and error.code == ErrorCode.REPLICA_NOT_AVAILABLE:
-            continue
-        if error is not None:
             raise error
 
 

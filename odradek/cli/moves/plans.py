@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from odradek.client.admin.moves.placement import Move
     from odradek.client.shells.blocking import Client
 
-__all__ = ["add_plan_options", "byte_count", "carry_out", "topic_partitions"]
+__all__ = ["add_plan_options", "byte_count", "carry_out", "name_directories", "topic_partitions"]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _ASSUMED_RATE = 100 << 20
@@ -317,3 +317,14 @@ def _document(
         "bytes": sum(move.bytes for move in moves),
         "partitions": documents,
     }
+
+
+def name_directories(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> None:
+    """Tell brokers in which directories replicas shall be, those that are yet to come as well. Raises `KafkaError`."""
+    from wire.errors import ErrorCode, KafkaError
+
+    for error in client.admin.alter_replica_log_dirs(wanted).values():
+        if isinstance(error, KafkaError) and error.code == ErrorCode.REPLICA_NOT_AVAILABLE:
+            continue
+        if error is not None:
+            raise error

@@ -15,7 +15,15 @@ from odradek.client.admin.moves.placement import CannotPlan
 if TYPE_CHECKING:
     from odradek.client.admin.admin_logs import LogDirDescription
 
-__all__ = ["Disk", "DiskMove", "DiskReplica", "disks_of", "plan_disk_balance", "plan_disk_retirement"]
+__all__ = [
+    "Disk",
+    "DiskMove",
+    "DiskReplica",
+    "Loads",
+    "disks_of",
+    "plan_disk_balance",
+    "plan_disk_retirement",
+]
 
 ROOM_SHARE = 0.05
 """The share of a disk that a plan leaves free."""
@@ -88,7 +96,7 @@ def disks_of(directories: Iterable[LogDirDescription], closed: Collection[str] =
     return disks
 
 
-class _Loads:
+class Loads:
     """The disks as they would be after the moves so far."""
 
     def __init__(self, disks: Sequence[Disk]) -> None:
@@ -131,7 +139,7 @@ def plan_disk_retirement(disks: Sequence[Disk], path: str) -> list[DiskMove]:
 
     Raises `CannotPlan` if a replica has no place.
     """
-    loads = _Loads(disks)
+    loads = Loads(disks)
     takers = [disk.path for disk in disks if disk.takes and disk.path != path]
     moves = []
     for replica in sorted(
@@ -154,7 +162,7 @@ def plan_disk_balance(disks: Sequence[Disk], tolerance: float = 0.05) -> list[Di
 
     Each move narrows the gap between the fullest and an emptier disk, and each replica moves once at most.
     """
-    loads = _Loads(disks)
+    loads = Loads(disks)
     moves: list[DiskMove] = []
     held = {disk.path: list(disk.replicas) for disk in disks}
     while True:
@@ -167,7 +175,7 @@ def plan_disk_balance(disks: Sequence[Disk], tolerance: float = 0.05) -> list[Di
 
 
 def _balancing_step(
-    loads: _Loads, disks: Sequence[Disk], held: dict[str, list[DiskReplica]], tolerance: float
+    loads: Loads, disks: Sequence[Disk], held: dict[str, list[DiskReplica]], tolerance: float
 ) -> tuple[DiskReplica, str, str] | None:
     mean = sum(loads.load(disk.path) for disk in disks) / max(len(disks), 1)
     rising = sorted((disk.path for disk in disks), key=lambda path: (loads.load(path), path))
@@ -185,7 +193,7 @@ def _balancing_step(
 
 
 def _narrowing(
-    loads: _Loads, replicas: Iterable[DiskReplica], source: str, target: str, gap: float
+    loads: Loads, replicas: Iterable[DiskReplica], source: str, target: str, gap: float
 ) -> DiskReplica | None:
     """The replica whose move leaves the least gap; None if none makes it smaller."""
 
