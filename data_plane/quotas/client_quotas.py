@@ -64,7 +64,7 @@ class QuotaSettings:
 class Account(TokenBucket):
     """One quota of those who share it. Units are bytes, or seconds of processor time."""
 
-    __slots__ = ("found_at", "holding", "is_overflow", "key", "throttled_seconds")
+    __slots__ = ("found_at", "has_ended", "holding", "is_overflow", "key", "throttled_seconds")
 
     def __init__(self, key: str, holding: Holding, burst_seconds: float, now: float) -> None:
         rate = _rate(key, holding.value)
@@ -72,6 +72,8 @@ class Account(TokenBucket):
         self.key = key
         self.holding = holding
         self.is_overflow = False
+        self.has_ended = False
+        """True once the quota is gone. Connections that ask for nothing else may still hold the account."""
         self.throttled_seconds = 0.0
         """The waits that clients were told, in all."""
         self.found_at = now
@@ -115,7 +117,7 @@ class ClientShare:
 
     @classmethod
     def exempt(cls, principal: str, client_id: str | None, generation: int) -> ClientShare:
-        """The share of a node."""
+        """The share of a node, or of a request that only nodes send; then no generation is so old."""
         share = cls(principal, client_id, generation, (None, None, None), 0.0)
         share.is_exempt = True
         return share
@@ -129,7 +131,7 @@ class ClientShare:
     @property
     def fetch_bytes_max(self) -> int | None:
         """The most bytes of one fetch; None where no quota holds."""
-        if self.fetch is None:
+        if self.fetch is None or self.fetch.has_ended:
             return None
         return max(1, int(self.fetch.rate * self.window_seconds))
 
@@ -182,7 +184,7 @@ class ClientQuotas:
                 rate = _rate(account.key, holding.value)
                 account.set_rate(rate, rate * self.settings.burst_seconds, now)
         for at in stale:
-            del self._accounts[at]
+            self._accounts.pop(at).has_ended = True
         for listener in self.listeners:
             listener()
 
@@ -194,6 +196,11 @@ class ClientQuotas:
         return ClientShare(
             principal, client_id, self.generation, (produce, fetch, request), self.settings.window_seconds
         )
+
+    def note_exempt(self, size: int) -> None:
+        """Count a request of a node, which has so many bytes."""
+        self.exempt_requests += 1
+        self.exempt_bytes += size
 
     @property
     def applied(self) -> Mapping[tuple[Entity, str], float]:
