@@ -52,7 +52,7 @@ def test_a_client_pays_for_answers_and_time() -> None:
 
 
 def test_a_fetch_of_a_broker_costs_nobody_anything() -> None:
-    """KIP-124: what followers fetch is not charged to the clients who share the broker's user, and is not cut."""
+    """KIP-124: what followers fetch is whole, and the clients who share the broker's user do not pay for it."""
     made, quotas = charging()
     context = Context("PLAINTEXT", "10.0.0.1")
     for _ in range(100):

@@ -228,7 +228,7 @@ def test_a_quota_that_is_removed_ends_the_wait() -> None:
 
 
 def test_a_fetch_takes_a_batch_however_low_the_quota_is() -> None:
-    """As in Kafka the first batch comes whole, so that no consumer is stuck; without the quota a fetch takes all again."""
+    """As in Kafka the first batch comes whole, so a consumer goes on; once the quota is gone, a fetch takes all again."""
 
     async def script(world: World, connect: Any) -> None:
         admin, client = await connect(), await connect()
