@@ -15,7 +15,6 @@ from odradek.cli.__main__ import main
 from tests.cli.running import Outcome, words_of
 from tests.docs.markdown import blocks
 
-pytestmark = pytest.mark.xdist_group("cli")
 Run = Callable[..., Outcome]
 STRANGE = 'a "strange\\" client'
 METRICS = "http://127.0.0.1:{}/metrics"
