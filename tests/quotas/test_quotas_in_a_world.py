@@ -285,3 +285,16 @@ def test_an_address_that_connects_too_often_is_turned_away() -> None:
         await request(await connect(), MetadataRequest([], False), 9)
 
     play(script)
+
+
+def test_a_listener_lets_so_many_in_a_second() -> None:
+    """KIP-612: connections beyond the rate of a listener are served later, and none is turned away."""
+
+    async def script(world: World, connect: Any) -> None:
+        clock = world.node_env("client").clock
+        began = clock.monotonic()
+        for _ in range(7):
+            await request(await connect(), MetadataRequest([], False), 9)
+        assert 2.0 <= clock.monotonic() - began < 4.0
+
+    play(script, listener_name_plaintext_max_connection_creation_rate="2")
