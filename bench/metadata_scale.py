@@ -33,6 +33,7 @@ from metadata_quorum.image.image_builder import ImageBuilder, Interned
 from metadata_quorum.image.image_records import records_of
 from metadata_quorum.image.metadata_image import MetadataImage
 from odradek import Client
+from odradek.client.admin import AlterConfig, ConfigResource, ResourceType
 from odradek.client.admin.admin_quotas import QuotaAlteration
 from wire.api_keys import ApiKey
 from wire.messages.api_versions import ApiVersionsRequest
@@ -48,6 +49,7 @@ CREATE_SECONDS_MAX = 300.0
 CHANGES = 1000
 MOVING = 100
 MOVING_BYTES = 100_000
+RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
 IDLE_SECONDS = 20.0
 _API_VERSIONS_VERSION = 3
 _CREATE_TOPICS_VERSION = 5
@@ -181,7 +183,10 @@ def begin_moves(server: ServerProcess, disks: Sequence[Path], partitions: int) -
             (topic, index, 1): str(next(disk for disk in disks if not (disk / f"{topic}-{index}").exists()))
             for topic, index in moving
         }
+        # As in Kafka, this key is a dynamic one alone.
+        throttle = {ConfigResource(ResourceType.BROKER, "1"): [AlterConfig(RATE_KEY, "1")]}
         refused = [
+            *(error for _, error in client.admin.incremental_alter_configs(throttle) if error is not None),
             *filter(None, client.admin.alter_client_quotas(quotas).values()),
             *filter(None, client.admin.alter_replica_log_dirs(moves).values()),
         ]
@@ -199,7 +204,6 @@ def measure(directory: Path, topics: int, partitions: int, disk_count: int) -> l
     settings = {
         "metadata.log.max.record.bytes.between.snapshots": str(SNAPSHOT_BYTES),
         "log.dirs": ",".join(map(str, disks)),
-        "replica.alter.log.dirs.io.max.bytes.per.second": "1",
     }
     properties = prepare_odradek(directory, settings=settings)
     data = directory / "data"

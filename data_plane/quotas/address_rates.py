@@ -6,6 +6,7 @@ until the quota has made room. (Kafka keeps such a connection open for a while b
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 
 from metadata_quorum.quotas.quota_levels import CONNECTION_CREATION_RATE, IP, Entity
@@ -37,7 +38,7 @@ class AddressRates:
                 if address is None:
                     self._default = value
                 else:
-                    self._rates[address] = value
+                    self._rates[_as_peers_say_it(address)] = value
         if self._default is None and not self._rates:
             self._buckets.clear()
 
@@ -59,3 +60,13 @@ class AddressRates:
             return False
         bucket.charge(1.0, now)
         return True
+
+
+def _as_peers_say_it(address: str) -> str:
+    """The address as a socket's peer has it: `2001:DB8:0::1` is `2001:db8::1`, `::ffff:10.0.0.1` is `10.0.0.1`."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address  # the name of a host, which only Kafka's controllers take
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return str(mapped or parsed)

@@ -16,7 +16,8 @@ for it again when the client id changes, or when `generation` has grown. An `Acc
 A client in debt is muted: its connection is not read until the wait is over, whatever the client does.
 
 Client ids are endless. There are `ACCOUNTS_MAX` accounts at most; those who come later share one account of each kind,
-and of each value. An account that nobody has used for `IDLE_SECONDS_MAX` goes.
+and of each value. An account that nobody has used for `IDLE_SECONDS_MAX` goes. Where room is short, one that has its whole
+burst goes at once: a new one would be the same. So a client that names itself anew all the time takes room from nobody.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ ACCOUNTS_MAX = 10_000
 IDLE_SECONDS_MAX = 3600.0
 """Kafka's: a sensor that is idle for an hour goes."""
 SWEEP_SECONDS = 60.0
+SWEEP_SECONDS_MIN = 1.0
+"""The time between two looks for room."""
 CHARGED_KEYS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
 _OTHERS = ("", "<others>")
 
@@ -64,7 +67,7 @@ class QuotaSettings:
 class Account(TokenBucket):
     """One quota of those who share it. Units are bytes, or seconds of processor time."""
 
-    __slots__ = ("found_at", "holding", "is_overflow", "key", "throttled_seconds")
+    __slots__ = ("found_at", "has_ended", "holding", "is_overflow", "key", "throttled_seconds")
 
     def __init__(self, key: str, holding: Holding, burst_seconds: float, now: float) -> None:
         rate = _rate(key, holding.value)
@@ -72,6 +75,8 @@ class Account(TokenBucket):
         self.key = key
         self.holding = holding
         self.is_overflow = False
+        self.has_ended = False
+        """True once the quota is gone. Connections that ask for nothing else may still hold the account."""
         self.throttled_seconds = 0.0
         """The waits that clients were told, in all."""
         self.found_at = now
@@ -115,7 +120,7 @@ class ClientShare:
 
     @classmethod
     def exempt(cls, principal: str, client_id: str | None, generation: int) -> ClientShare:
-        """The share of a node."""
+        """The share of a node, or of a request that only nodes send; then no generation is so old."""
         share = cls(principal, client_id, generation, (None, None, None), 0.0)
         share.is_exempt = True
         return share
@@ -129,7 +134,7 @@ class ClientShare:
     @property
     def fetch_bytes_max(self) -> int | None:
         """The most bytes of one fetch; None where no quota holds."""
-        if self.fetch is None:
+        if self.fetch is None or self.fetch.has_ended:
             return None
         return max(1, int(self.fetch.rate * self.window_seconds))
 
@@ -160,6 +165,7 @@ class ClientQuotas:
         self._quotas: Mapping[tuple[Entity, str], float] = {}
         self._accounts: dict[tuple[str, tuple[str, str]], Account] = {}
         self._sweep_at = 0.0
+        self._make_room_at = 0.0
 
     def apply(self, quotas: Mapping[tuple[Entity, str], float], now: float) -> None:
         """Take over the quotas of a newer image. Accounts go on with their new values."""
@@ -182,7 +188,7 @@ class ClientQuotas:
                 rate = _rate(account.key, holding.value)
                 account.set_rate(rate, rate * self.settings.burst_seconds, now)
         for at in stale:
-            del self._accounts[at]
+            self._accounts.pop(at).has_ended = True
         for listener in self.listeners:
             listener()
 
@@ -194,6 +200,11 @@ class ClientQuotas:
         return ClientShare(
             principal, client_id, self.generation, (produce, fetch, request), self.settings.window_seconds
         )
+
+    def note_exempt(self, size: int) -> None:
+        """Count a request of a node, which has so many bytes."""
+        self.exempt_requests += 1
+        self.exempt_bytes += size
 
     @property
     def applied(self) -> Mapping[tuple[Entity, str], float]:
@@ -211,6 +222,8 @@ class ClientQuotas:
         at = (key, holding.sharers)
         account = self._accounts.get(at)
         if account is None and len(self._accounts) >= self._accounts_max:
+            self._make_room(now)
+        if account is None and len(self._accounts) >= self._accounts_max:
             at = (key, (_OTHERS[0], f"{_OTHERS[1]} of {holding.value:g}"))
             account = self._accounts.get(at)
         if account is None:
@@ -224,11 +237,27 @@ class ClientQuotas:
         if now < self._sweep_at:
             return
         self._sweep_at = now + SWEEP_SECONDS
-        idle = [at for at, account in self._accounts.items() if account.is_idle(now)]
-        for at in idle:
+        self._drop([at for at, account in self._accounts.items() if account.is_idle(now)])
+
+    def _make_room(self, now: float) -> None:
+        """Forget accounts that are as good as new, once a second at most."""
+        if now < self._make_room_at:
+            return
+        self._make_room_at = now + SWEEP_SECONDS_MIN
+        # What is found now belongs to the share that is being made.
+        self._drop(
+            [
+                at
+                for at, account in self._accounts.items()
+                if account.found_at < now and account.has(account.burst, now)
+            ]
+        )
+
+    def _drop(self, accounts: list[tuple[str, tuple[str, str]]]) -> None:
+        for at in accounts:
             del self._accounts[at]
-        if idle:
-            # Connections that are idle as long may still hold such an account.
+        if accounts:
+            # Connections may still hold such an account.
             self.generation += 1
 
     def accounts(self) -> Iterator[tuple[tuple[str, str], Account]]:

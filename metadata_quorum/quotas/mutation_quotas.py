@@ -39,7 +39,10 @@ from wire.structure import Message
 __all__ = ["MutationQuotas"]
 
 BUCKETS_MAX = 10_000
-"""More clients than these share one bucket for each value of a quota."""
+"""More clients than these share one bucket for each value of a quota. Where room is short, full buckets go: new ones
+would be the same."""
+SWEEP_SECONDS_MIN = 1.0
+"""The time between two looks for room."""
 _STRICT_SINCE: Mapping[type[Message], int] = {
     CreateTopicsRequest: 6,
     DeleteTopicsRequest: 5,
@@ -55,6 +58,7 @@ class MutationQuotas:
         self._burst_seconds = float(controller.quota_windows * controller.quota_window_seconds)
         self._controller = controller
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
+        self._make_room_at = 0.0
         self._refused = 0
 
     def admit(
@@ -91,6 +95,8 @@ class MutationQuotas:
         sharers = holding.sharers
         bucket = self._buckets.get(sharers)
         if bucket is None and len(self._buckets) >= BUCKETS_MAX:
+            self._make_room(now)
+        if bucket is None and len(self._buckets) >= BUCKETS_MAX:
             sharers = ("", f"<others> of {holding.value:g}")
             bucket = self._buckets.get(sharers)
         if bucket is None:
@@ -98,6 +104,12 @@ class MutationQuotas:
         elif bucket.rate != holding.value:
             bucket.set_rate(holding.value, burst, now)
         return bucket
+
+    def _make_room(self, now: float) -> None:
+        if now >= self._make_room_at:
+            self._make_room_at = now + SWEEP_SECONDS_MIN
+            for sharers in [each for each, bucket in self._buckets.items() if bucket.has(bucket.burst, now)]:
+                del self._buckets[sharers]
 
     def _costs(self, image: MetadataImage, request: Any) -> Sequence[int]:
         """The partitions that each named topic creates or deletes; 0 where it cannot be done."""

@@ -65,7 +65,8 @@ class TcpConn:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._socket = connected
         self._fd = connected.fileno()
-        self.peer_host = sys.intern(peer_host)
+        # As in Java, a peer of IPv4 at a listener of IPv6 has its own address: rules and quotas of hosts name that one.
+        self.peer_host = sys.intern(peer_host.removeprefix("::ffff:"))
 
     async def readable(self) -> None:
         try:

@@ -42,6 +42,9 @@ class ListenersCharging:
         for services, charging in self._listeners:
             charging.measures_cpu = self._broker.quotas.charges_requests
             services.charging = charging if is_charging else None
+            # A quota that was meant otherwise may have told them to wait for hours.
+            for connection in services.muted:
+                connection.wake()
 
     def _is_node(self, context: Context) -> bool:
         authorizer = self._authorizer

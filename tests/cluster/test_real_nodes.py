@@ -11,16 +11,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from bench.processes import base_port, free_ports
 from odradek import Client, KafkaError, Producer
+from odradek.client.admin.admin_quotas import QuotaAlteration, QuotaEntity
 from odradek.client.admin.admin_topics import NewTopic
 from odradek.client.errors import ClientError
 from tests.cli.running import odradek
 from tests.cli.test_dev import line, running
+from tests.node.raw_client import ApiKey, RawClient, frame
+from wire.errors import ErrorCode
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.metadata import MetadataRequest
 
 pytestmark = pytest.mark.xdist_group("cluster")
 
@@ -124,6 +129,36 @@ def server(
         yield process
 
 
+def exceed_a_quota(bootstrap: str) -> None:
+    """Create more than a quota of changes allows, by a broker that is no controller; as a new client, then as an old one.
+
+    The controller decides. Its wait comes back in the envelope, and the broker mutes the connection.
+    """
+    limited: QuotaEntity = (("client-id", "limited"),)
+    with Client(bootstrap) as client:
+
+        def limit(rate: float | None) -> None:
+            asked = [QuotaAlteration(limited, {"controller_mutation_rate": rate})]
+            assert client.admin.alter_client_quotas(asked) == {limited: None}
+
+        def create(version: int, name: str, partitions: int) -> tuple[RawClient, Any]:
+            raw = stack.enter_context(RawClient(bootstrap))
+            asked = CreateTopicsRequest([CreatableTopic(name, partitions, 1)], 10_000, False)
+            raw.send(frame(asked, version, client_id=b"limited"))
+            return raw, raw.receive(asked.API_KEY, version)
+
+        with ExitStack() as stack:
+            limit(0.1)
+            for version, code in ((7, ErrorCode.THROTTLING_QUOTA_EXCEEDED), (5, ErrorCode.NONE)):
+                create(version, f"burst-{version}", 4)
+                raw, answer = create(version, f"beyond-{version}", 2)
+                assert answer.topics[0].error_code == code
+                assert answer.throttle_time_ms > 20_000
+            raw.send(frame(MetadataRequest([]), 9, client_id=b"limited"))
+            limit(None)
+            assert raw.receive(ApiKey.METADATA, 9).brokers, "muted for longer than this test is patient"
+
+
 def test_nodes_of_one_role_each(tmp_path: Path) -> None:
     """A controller and two brokers with `controller.quorum.voters`: each serves what its role is."""
     controller, first, second = free_ports(3)
@@ -160,3 +195,4 @@ def test_nodes_of_one_role_each(tmp_path: Path) -> None:
         produce(f"127.0.0.1:{first}", "shared", range(50))
         assert values(f"127.0.0.1:{second}", "shared") == list(range(50))
         assert leader_of_quorum(f"127.0.0.1:{first}") == 9
+        exceed_a_quota(f"127.0.0.1:{first}")

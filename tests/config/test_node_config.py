@@ -260,6 +260,10 @@ BAD: list[tuple[dict[str, str | None], str]] = [
         {"authorizer_class_name": "x.Y"},
         "Invalid value x.Y for configuration authorizer.class.name: this node has no Java",
     ),
+    (
+        {"client_quota_callback_class": "x.Y"},
+        "x.Y for configuration client.quota.callback.class: not supported",
+    ),
     ({"remote_log_storage_system_enable": "true"}, "not supported by this version: must be false"),
 ]
 

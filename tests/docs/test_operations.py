@@ -60,7 +60,9 @@ def test_every_command_in_a_sentence_can_be_given(page: str, capsys: pytest.Capt
     commands = [code for code in _code(page) if code.startswith("odradek ")]
     assert commands
     for command in commands:
-        words = [word.replace("ID", "1") for word in shlex.split(command)[1:]]
+        words = [
+            word.replace("ID", "1").replace("BROKER:DIR", "1:/data") for word in shlex.split(command)[1:]
+        ]
         options = {word for word in words if word.startswith("--")}
         depth = 1 if words[0] in ("dev", "server", "produce", "consume") else 2
         with pytest.raises(SystemExit) as ended:

@@ -253,6 +253,20 @@ async def test_connections_are_prompt_and_carry_the_peer() -> None:
         assert conn.peer_host == "127.0.0.1"
 
 
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+async def test_a_peer_of_ipv4_has_its_own_address_at_a_listener_of_ipv6() -> None:
+    """As in Java: else rules about hosts and quotas of addresses would not be about it."""
+    network = RealEnv().network
+    listener = network.listen("::", 0)
+    for host in ("127.0.0.1", "::1"):
+        there = await network.connect(host, listener.port)
+        here = await listener.accept()
+        assert here.peer_host == host
+        there.close()
+        here.close()
+    listener.close()
+
+
 async def test_a_refused_connection_is_lost() -> None:
     """'Raises `ConnectionLost`.' So does a name that cannot be one."""
     env = RealEnv()

@@ -35,6 +35,18 @@ def test_the_default_is_for_each_address_without_a_quota_of_its_own() -> None:
     assert all(rates.admits("10.0.0.1", 0.0) for _ in range(10))
 
 
+def test_an_address_may_be_written_in_several_ways() -> None:
+    """KIP-612: the quota is the address's, however an operator writes it."""
+    for written, peer in (
+        ("2001:DB8:0:0::1", "2001:db8::1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("no address", "no address"),
+    ):
+        rates = AddressRates(burst_seconds=1.0)
+        rates.apply({(of(written), RATE): 1.0})
+        assert [rates.admits(peer, 0.0), rates.admits(peer, 0.0)] == [True, False]
+
+
 def test_endless_addresses_cost_no_memory() -> None:
     """There are at most so many buckets."""
     rates = AddressRates(burst_seconds=1.0)

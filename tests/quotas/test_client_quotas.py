@@ -84,6 +84,22 @@ def test_endless_client_ids_share_what_is_left() -> None:
     assert shares[500].produce is shares[999].produce
 
 
+def test_a_client_that_names_itself_anew_takes_room_from_nobody() -> None:
+    """An account that has its whole burst is as good as new: it goes when there is no room. One in debt stays."""
+    made = quotas({(OF_EACH_CLIENT, PRODUCE): 1000.0}, accounts_max=10)
+    debtor = made.share_of("User:ann", "debtor", 0.0).produce
+    assert debtor is not None
+    debtor.charge(50_000, 0.0)
+    for number in range(1000):
+        share = made.share_of("User:eve", f"c{number}", number / 1000)
+        assert share.produce is not None
+        share.produce.charge(100, number / 1000)
+    late = made.share_of("User:bob", "late", 2.0).produce
+    assert late is not None
+    assert not late.is_overflow
+    assert made.share_of("User:ann", "debtor", 2.0).produce is debtor
+
+
 def test_an_account_that_nobody_uses_goes() -> None:
     """Kafka: a sensor is removed after an hour without use."""
     made = quotas({(OF_EACH_CLIENT, PRODUCE): 1000.0})

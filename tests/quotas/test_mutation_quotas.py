@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.envelope import Sender
 from metadata_quorum.image.image_builder import ImageBuilder
@@ -96,6 +98,27 @@ def test_partitions_that_are_deleted_or_added_are_charged() -> None:
         assert isinstance(second, Admitted)
         told = getattr(second.merge(empty), results)
         assert [each.error_code for each in told] == [EXCEEDED]
+
+
+def test_endless_clients_take_no_memory_and_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client ids are free text: more buckets than so many are shared, until full ones make room."""
+    monkeypatch.setattr("metadata_quorum.quotas.mutation_quotas.BUCKETS_MAX", 10)
+    builder = ImageBuilder(MetadataImage())
+    each = [EntityData("client-id", None)]
+    builder.replay(0, ClientQuotaRecord(each, "controller_mutation_rate", 1.0, False), 1)
+    made, here = quotas(), builder.build()[0]
+
+    def lets_in(name: str, now: float) -> bool:
+        sender = Sender("User:eve", name, "127.0.0.1")
+        admitted = made.admit(here, sender, create("a"), 6, now)
+        return isinstance(admitted, Admitted) and len(admitted.request.topics) == 1
+
+    assert lets_in("debtor", 0.0)
+    outcomes = [lets_in(f"c{number}", 0.0) for number in range(100)]
+    assert outcomes == [True] * 10 + [False] * 90
+    assert made.statistics()["buckets"] == 11
+    assert lets_in("late", 10.0)
+    assert made.statistics()["buckets"] == 1
 
 
 def test_who_has_no_quota_is_let_in() -> None:

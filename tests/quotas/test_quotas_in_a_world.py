@@ -207,18 +207,44 @@ def test_a_client_pays_for_the_decompression_of_its_batches() -> None:
 
 
 def test_a_quota_that_is_removed_ends_the_wait() -> None:
-    """Quotas act as soon as a broker has replayed them."""
+    """Quotas act as soon as a broker has replayed them: a client that was told to wait for hours goes on at once."""
+
+    async def script(world: World, connect: Any) -> None:
+        admin, client = await connect(), await connect()
+        clock = world.node_env("client").clock
+        await create_topic(admin)
+        await set_quota(admin, "producer_byte_rate", 1.0, "client-id", "limited")
+        produce = produce_request(good_batch(timestamp_ms=0))
+        limited = bytes(frame(produce, 9, client_id=b"limited"))
+        await client.send(limited)
+        assert (await answer_to(client, produce, 9)).throttle_time_ms > 60_000
+        await client.send(limited)
+        began = clock.monotonic()
+        await set_quota(admin, "producer_byte_rate", None, "client-id", "limited")
+        assert (await answer_to(client, produce, 9)).throttle_time_ms == 0
+        assert clock.monotonic() - began < 10
+
+    play(script)
+
+
+def test_a_fetch_takes_a_batch_however_low_the_quota_is() -> None:
+    """As in Kafka the first batch comes whole, so a consumer goes on; once the quota is gone, a fetch takes all again."""
 
     async def script(world: World, connect: Any) -> None:
         admin, client = await connect(), await connect()
         await create_topic(admin)
-        await set_quota(admin, "producer_byte_rate", 1000.0)
-        for _ in range(200):
-            answer = await request(client, produce_request(good_batch(timestamp_ms=0)), 9)
-        assert answer.throttle_time_ms > 0
-        await set_quota(admin, "producer_byte_rate", None)
-        answers = [await request(client, produce_request(good_batch(timestamp_ms=0)), 9) for _ in range(3)]
-        assert answers[-1].throttle_time_ms == 0
+        batch = good_batch(timestamp_ms=0)
+        for _ in range(20):
+            await request(admin, produce_request(batch), 9)
+
+        async def fetched() -> int:
+            answer = await request(client, fetch_request(0), 11)
+            return sum(len(each.records) for topic in answer.responses for each in topic.partitions)
+
+        await set_quota(admin, "consumer_byte_rate", 10.0)
+        assert await fetched() == len(batch)
+        await set_quota(admin, "consumer_byte_rate", None)
+        assert await fetched() == 20 * len(batch)
 
     play(script)
 
@@ -259,3 +285,16 @@ def test_an_address_that_connects_too_often_is_turned_away() -> None:
         await request(await connect(), MetadataRequest([], False), 9)
 
     play(script)
+
+
+def test_a_listener_lets_so_many_in_a_second() -> None:
+    """KIP-612: connections beyond the rate of a listener are served later, and none is turned away."""
+
+    async def script(world: World, connect: Any) -> None:
+        clock = world.node_env("client").clock
+        began = clock.monotonic()
+        for _ in range(7):
+            await request(await connect(), MetadataRequest([], False), 9)
+        assert 2.0 <= clock.monotonic() - began < 4.0
+
+    play(script, listener_name_plaintext_max_connection_creation_rate="2")

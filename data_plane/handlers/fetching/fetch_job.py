@@ -128,8 +128,9 @@ class FetchJob:
         self.by_id = api_version >= TOPIC_IDS_SINCE
         self.committed = request.isolation_level == READ_COMMITTED
         self.max_bytes = min(request.max_bytes, broker.settings.fetch_max_bytes)
-        if context.quota is not None and context.quota.fetch is not None:
-            self.max_bytes = min(self.max_bytes, context.quota.fetch_bytes_max)
+        allowed = None if context.quota is None else context.quota.fetch_bytes_max
+        if allowed is not None:
+            self.max_bytes = min(self.max_bytes, allowed)
         if broker.env.provokes and broker.env.buggify("fetch.short_read"):
             self.max_bytes = min(self.max_bytes, 1)
         self.min_bytes = min(request.min_bytes, self.max_bytes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,12 @@ _OPTIONS = {key: option for option, (key, _) in _KEYS.items()}
 _OF_ADDRESSES = "connection-rate"
 _UNITS = {"producer_byte_rate": "B/s", "consumer_byte_rate": "B/s", "request_percentage": "%"}
 DEFAULT = "<default>"
+LOOK_SECONDS = 1.0
+"""The time for which the use of a quota is watched."""
+_TEXT = r'"((?:[^"\\]|\\.)*)"'
+_LINE = re.compile(
+    rf"odradek_quota_(used|throttled_seconds)_total\{{key={_TEXT},user={_TEXT},client_id={_TEXT}\}} (\S+)"
+)
 
 
 def register(groups: Groups) -> None:
@@ -225,7 +233,7 @@ def _explain(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"user": args.user, "client_id": args.client_id, "quotas": documents})
         return 0
-    heads = ["QUOTA", "VALUE", "LEVEL", "OF", "SHARED BY"] + ["USED SINCE THE START"] * bool(args.metrics)
+    heads = ["QUOTA", "VALUE", "LEVEL", "OF", "SHARED BY"] + ["USED NOW", "TOLD TO WAIT"] * bool(args.metrics)
     rows = [
         (
             _OPTIONS[each["quota"]],
@@ -233,7 +241,7 @@ def _explain(args: argparse.Namespace) -> int:
             "-" if each["level"] is None else f"{each['level']} of 8",
             each["of"],
             each["shared_by"],
-            *([_use_text(each.get("used"))] if args.metrics else ()),
+            *(_use_texts(each["quota"], each.get("used")) if args.metrics else ()),
         )
         for each in documents
     ]
@@ -241,21 +249,40 @@ def _explain(args: argparse.Namespace) -> int:
     return 0
 
 
-def _use_text(used: Mapping[str, float] | None) -> str:
-    if not used:
-        return "nothing"
-    return f"{used['used']:,.0f}, told to wait {used['throttled']:,.1f} s"
+def _use_texts(key: str, used: Mapping[str, float] | None) -> tuple[str, str]:
+    """The use per second, in the quota's unit, and the waits."""
+    if used is None:
+        return "-", "-"
+    return _text(key, float(f"{used['per_second']:.3g}")), f"{used['throttled_seconds']:,.1f} s in all"
 
 
 def _use(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
+    """(key, user, client id) -> what is used in the second that this takes, and the waits since the brokers' start.
+
+    Accounts that no page shows are left out. Raises `CliError`.
+    """
+    if not addresses:
+        return {}
+    began, before = time.monotonic(), _read(addresses)
+    time.sleep(LOOK_SECONDS)
+    after, seconds = _read(addresses), time.monotonic() - began
+    return {
+        account: {
+            # A percentage is one of a core.
+            "per_second": (100 if account[0] == _KEYS["request-percentage"][0] else 1)
+            * max(0.0, now["used"] - before.get(account, now)["used"])
+            / seconds,
+            "throttled_seconds": now["throttled_seconds"],
+        }
+        for account, now in after.items()
+    }
+
+
+def _read(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
     """(key, user, client id) -> what the metrics pages tell, in all. Raises `CliError`."""
-    import re
     from urllib.error import URLError
     from urllib.request import urlopen
 
-    line = re.compile(
-        r'odradek_quota_(used|throttled_seconds)_total\{key="([^"]*)",user="([^"]*)",client_id="([^"]*)"\} (\S+)'
-    )
     found: dict[tuple[str, str, str], dict[str, float]] = {}
     for address in addresses:
         if not address.startswith(("http://", "https://")):
@@ -263,9 +290,15 @@ def _use(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
         try:
             with urlopen(address, timeout=10) as page:  # http and https alone, see above
                 text = page.read(64 << 20).decode()
-        except (URLError, OSError) as error:
+        except (URLError, OSError, ValueError) as error:
             raise CliError(f"--metrics {address}: {getattr(error, 'reason', error)}") from error
-        for what, key, user, client_id, value in line.findall(text):
-            use = found.setdefault((key, user, client_id), {"used": 0.0, "throttled": 0.0})
-            use["used" if what == "used" else "throttled"] += float(value)
+        for what, key, user, client_id, value in _LINE.findall(text):
+            account = (key, _unescaped(user), _unescaped(client_id))
+            use = found.setdefault(account, {"used": 0.0, "throttled_seconds": 0.0})
+            use[what] += float(value)
     return found
+
+
+def _unescaped(text: str) -> str:
+    """The value of a label of Prometheus' format."""
+    return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], text)

@@ -425,15 +425,22 @@ class AnswerQueue:
         """Wait until the client may go on."""
         services = self.services
         self.woken = services.new_event()
+        services.muted[self] = None
         try:
             with services.clock.timeout_at(self.muted_until):
                 await self.woken.wait()
         finally:
+            del services.muted[self]
             self.woken = None
             self.muted_until = 0.0
             self.context.throttle_ms = 0
         if self.closing:
             raise ConnectionLost("closed while it was muted")
+
+    def wake(self) -> None:
+        """End a mute early. The client's next request is charged like any other."""
+        if self.woken is not None:
+            self.woken.set()
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -441,8 +448,7 @@ class AnswerQueue:
         """End the connection from outside its task."""
         self.closing = True
         self.conn.close()
-        if self.woken is not None:
-            self.woken.set()
+        self.wake()
         self.signal_room()
 
     def _release_answers(self) -> None:

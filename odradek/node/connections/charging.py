@@ -25,6 +25,8 @@ CHANGING = frozenset((int(ApiKey.CREATE_TOPICS), int(ApiKey.DELETE_TOPICS), int(
 CHARGED_ANSWERS = CHANGING | {_FETCH}
 """The APIs whose answers are looked at when they are encoded."""
 _MS_PER_SECOND = 1000
+_OF_A_NODE = ClientShare.exempt("", None, -1)
+"""The share of one request that only nodes send. The next request on its connection is judged by itself."""
 
 
 class Charging:
@@ -51,6 +53,11 @@ class Charging:
         `context.throttle_ms` keeps as well."""
         context.throttle_ms = 0
         quotas = self._quotas
+        if api_key in _OF_NODES or (api_key == _FETCH and self._is_follower(request)):
+            # Neither the answer nor the processor time is charged to anybody: others may share a node's accounts.
+            context.quota = _OF_A_NODE
+            quotas.note_exempt(size)
+            return 0
         share: ClientShare | None = context.quota
         if (
             share is None
@@ -59,9 +66,8 @@ class Charging:
             or share.principal != context.principal
         ):
             share = context.quota = self._share_of(context, now)
-        if share.is_exempt or api_key in _OF_NODES or (api_key == _FETCH and self._is_follower(request)):
-            quotas.exempt_requests += 1
-            quotas.exempt_bytes += size
+        if share.is_exempt:
+            quotas.note_exempt(size)
             return 0
         seconds = 0.0
         if share.request is not None:

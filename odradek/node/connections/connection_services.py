@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from odradek.env.ports import Env, Log, TaskGroup
 from odradek.node.connections.answers import HeldAnswers
@@ -11,6 +11,13 @@ from odradek.node.connections.buffers import ReceiveBuffers
 from odradek.node.connections.charging import Charging
 from odradek.node.connections.complaints import Complaints
 from odradek.serving.api_table import ApiEntry, ApiTable
+
+
+class Muted(Protocol):
+    """A connection whose client has to wait."""
+
+    def wake(self) -> None:
+        """End the wait."""
 
 
 class ConnectionServices:
@@ -30,6 +37,7 @@ class ConnectionServices:
         "log",
         "long_work",
         "meter",
+        "muted",
         "new_event",
         "poison",
         "spills",
@@ -56,6 +64,8 @@ class ConnectionServices:
         self.buffers = buffers
         self.charging: Charging | None = None
         """The quotas of the clients; None while there are none, because every request tests it."""
+        self.muted: dict[Muted, None] = {}
+        """The connections that wait because of a quota, in the order of their waits."""
         self.meter = env.meter
         self.clock = env.clock
         self.long_work = env.long_work
