@@ -41,7 +41,6 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@command -v java >/dev/null || echo "no Java: tests that need it are skipped" >&2
 	@echo "installing the development tools into $(VENV)"
 	@$(PIP) install -c constraints.txt -e '.[dev]'
-	@$(BIN)/python -m spark.pyspark_archive >/dev/null || true
 	@touch $@
 
 run: install ## a local node on 127.0.0.1:9092, data in ./data (PORT=, DATA=, ARGS='--nodes 3')

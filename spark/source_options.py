@@ -226,8 +226,7 @@ class _Parser:
             # CREATE TABLE hands options over twice, and loses them before anybody can select from the table.
             raise OptionError(_CREATE_TABLE)
         for name in self.given:
-            # CREATE TABLE hands over each option twice, once with `option.` before its name.
-            if name in _NAMES or name.startswith(("kafka.", "option.")):
+            if name in _NAMES or name.startswith("kafka."):
                 continue
             near = difflib.get_close_matches(name, [*_NAMES, "kafka.bootstrap.servers"], 1, 0.85)
             if near:

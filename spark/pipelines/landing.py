@@ -5,9 +5,10 @@ The heart of the two table jobs.
 Theory of operation
 ===================
 
-    TABLE/ _plan.json            what the next step reads: written before it begins, so that it reads the same after a
-    crash _staging/             the step at work; names that begin with _ are no data to Spark load=00000003/        a
-    step that has landed: files of data, and _offsets.json
+    TABLE/
+        _plan.json       what the next step reads: written before it begins, so that it reads the same after a crash
+        _staging/        the step at work; names that begin with _ are no data to Spark
+        load=00000003/   a step that has landed: files of data, and _offsets.json
 
 A step is written under `_staging`, its offsets file last; everything is synced; then one rename gives the directory
 its name in the table. So a reader sees a whole step or nothing of it. Where the next step begins is read from the

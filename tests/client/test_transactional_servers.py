@@ -163,6 +163,19 @@ def test_an_open_transaction_is_aborted_by_close(cluster: Cluster) -> None:
     assert cluster.committed(topic) == [b"done"]
 
 
+def test_a_fenced_producer_closes_in_silence(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """The heir has aborted its transaction already, so nothing is left whose time would run out."""
+    topic = cluster.topic()
+    zombie = cluster.producer()
+    zombie.begin_transaction()
+    zombie.send(topic, b"zombie").result()
+    with cluster.producer().transaction():
+        pass
+    zombie.close()
+    assert caplog.messages == []
+    assert cluster.committed(topic) == []
+
+
 def test_the_next_producer_of_an_id_aborts_and_fences_the_last(cluster: Cluster) -> None:
     """KIP-98: what the zombie wrote is aborted, what it writes is refused, and its block raises that it is fenced."""
     topic = cluster.topic()

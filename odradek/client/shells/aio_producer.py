@@ -14,7 +14,7 @@ from odradek.client.consumer.consumer_types import ConsumerGroupMetadata, Offset
 from odradek.client.core.client_keys import ProducerSettings, merged_properties
 from odradek.client.core.partition_keys import ByPartition
 from odradek.client.core.requests import topics_with_metadata
-from odradek.client.errors import ClientClosed, ClientError, IllegalTransactionCall
+from odradek.client.errors import ClientClosed, ClientError, IllegalTransactionCall, ProducerFencedError
 from odradek.client.producer.accumulator import Accumulator, Batch
 from odradek.client.producer.producer_upkeep import Identity
 from odradek.client.producer.record_metadata import RecordMetadata, as_bytes
@@ -248,6 +248,8 @@ class AsyncProducer:
             await self.client.run(
                 transactions.end(commit=False, timeout=seconds if timeout is None else min(timeout, seconds))
             )
+        except ProducerFencedError:
+            _LOGGER.debug("whoever has fenced this producer has aborted its transaction")
         except (ClientError, IllegalTransactionCall) as error:
             _LOGGER.warning("the open transaction was not aborted, its time will run out: %s", error)
 

@@ -24,6 +24,7 @@ from odradek.client.errors import (
     ClientClosed,
     ClientError,
     IllegalTransactionCall,
+    ProducerFencedError,
     RequestTimedOut,
 )
 from odradek.client.producer.accumulator import Accumulator, Batch
@@ -444,6 +445,8 @@ class Producer:
             self._io.run(
                 transactions.end(commit=False, timeout=seconds if timeout is None else min(timeout, seconds))
             )
+        except ProducerFencedError:
+            _LOGGER.debug("whoever has fenced this producer has aborted its transaction")
         except (ClientError, IllegalTransactionCall) as error:
             _LOGGER.warning("the open transaction was not aborted, its time will run out: %s", error)
 
