@@ -136,9 +136,11 @@ def end_transactions(
     deadline = core.now + timeout
     for begin in range(0, len(wanted), _AT_A_TIME):
         pending = list(wanted[begin : begin + _AT_A_TIME])
+        # One whose answer was lost may have ended, and another attempt may have its slot.
+        certain = set(pending) if all_open else set[Prepared]()
         attempt = 0
         while pending:
-            pending, failure = yield from _end_once(core, query, pending, commit, all_open, deadline)
+            pending, failure = yield from _end_once(core, query, pending, commit, certain, deadline)
             if not pending:
                 break
             wake_at = core.now + core.backoff(attempt)
@@ -150,9 +152,17 @@ def end_transactions(
 
 
 def _end_once(
-    core: ClientCore, query: str, wanted: list[Prepared], commit: bool, all_open: bool, deadline: float
+    core: ClientCore,
+    query: str,
+    wanted: list[Prepared],
+    commit: bool,
+    certain: set[Prepared],
+    deadline: float,
 ) -> Operation[tuple[list[Prepared], Exception]]:
-    """One attempt at each; those to try again, and the error of one of them."""
+    """One attempt at each; those to try again, and the error of one of them.
+
+    Those that leave `certain` were sent: from then on an earlier attempt may have ended them.
+    """
     from wire.messages.end_txn import EndTxnRequest
 
     names = {slot_id(query, each.task, each.slot): each for each in wanted}
@@ -190,9 +200,11 @@ def _end_once(
         else:
             raise error
     for each, code in refused:
-        if (yield from _is_still_open(core, query, each, code, commit, all_open, deadline)):
+        was_open = each in certain
+        if (yield from _is_still_open(core, query, each, code, commit, was_open, deadline)):
             failure = broker_error(code, None, f"transactional id {slot_id(query, each.task, each.slot)}")
             again.append(each)
+    certain.difference_update(each for _, each in calls)
     return again, failure
 
 
@@ -202,7 +214,7 @@ def _is_still_open(
     wanted: Prepared,
     code: ErrorCode,
     commit: bool,
-    all_open: bool,
+    was_open: bool,
     deadline: float,
 ) -> Operation[bool]:
     """True if the transaction is there, and was not ended because another producer has resumed it.
@@ -219,7 +231,7 @@ def _is_still_open(
             yield from _resume_and_end(core, name, wanted, commit, deadline)
         return True
     # No later transaction of the slot is committed before this decision is complete.
-    is_later = is_same_producer and found.producer_epoch > wanted.producer_epoch
+    is_later = not is_same_producer or found.producer_epoch > wanted.producer_epoch
     is_committed = is_later and found.state in ("PrepareCommit", "CompleteCommit")
     is_aborted = (
         is_same_producer
@@ -227,7 +239,7 @@ def _is_still_open(
         and found.state in ("PrepareAbort", "CompleteAbort")
     )
     # An operator's fencing leaves what a later attempt would leave: nothing is open.
-    if commit and (is_aborted or (all_open and not is_committed)):
+    if commit and (is_aborted or (was_open and not is_committed)):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE,
             f"transactional id {name}: its transaction was decided to be committed, and was aborted by another program:"
