@@ -100,12 +100,24 @@ def _is_unknown(each: TransactionDescription) -> bool:
 
 def open_slots(core: ClientCore, query: str, timeout: float) -> Operation[tuple[Prepared, ...]]:
     """The slots of a query with an open transaction, or with a producer that may begin one. Raises as `free_slots`."""
-    listed = yield from list_transactions(
-        core,
-        states=[_OPEN, _BEGUN],
-        transactional_id_pattern=f"{re.escape(PREFIX + query)}-[0-9]+-[0-9]+",
-        timeout=timeout,
-    )
+    deadline = core.now + timeout
+    attempt = 0
+    while True:
+        try:
+            listed = yield from list_transactions(
+                core,
+                states=[_OPEN, _BEGUN],
+                transactional_id_pattern=f"{re.escape(PREFIX + query)}-[0-9]+-[0-9]+",
+                timeout=deadline - core.now,
+            )
+            break
+        except KafkaError as error:
+            # A node that has gone meanwhile: others have its transactions, and have to be asked again.
+            wake_at = core.now + core.backoff(attempt)
+            if error.code is not ErrorCode.BROKER_NOT_AVAILABLE or wake_at >= deadline:
+                raise
+        attempt += 1
+        yield Wait(until=wake_at)
     names = [each.transactional_id for each in listed]
     described = (yield from describe_transactions(core, names, timeout=timeout)) if names else []
     found = []

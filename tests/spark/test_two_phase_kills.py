@@ -36,7 +36,7 @@ from tests.node_process import RunningNode
 from tests.spark.dying_attempt import rows_of
 from tests.spark.test_sink_task import stored_committed
 from tests.spark.topics import Topics
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, KafkaError
 
 ROWS = 50
 TASKS = 2
@@ -293,6 +293,25 @@ def test_a_lost_answer_is_no_lost_winner(query: Query, monkeypatch: pytest.Monke
     monkeypatch.setattr(pool, "error_code", lost_at_first)
     query.end(query.driver(0, reports))
     others[0].close(1.0)
+    query.check(1)
+
+
+def test_a_node_that_goes_while_transactions_are_listed(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are asked again: the batch ends, and with it what an attempt has left."""
+    known, failures = pool.list_transactions, list[str]()
+
+    def without_a_node(core: Any, **how: Any) -> Any:
+        if not failures:
+            failures.append("there is no broker 2")
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, failures[0])
+        return (yield from known(core, **how))
+
+    query.attempt(0, slot=1)
+    monkeypatch.setattr(pool, "list_transactions", without_a_node)
+    query.run(0)
+    assert failures
     query.check(1)
 
 
