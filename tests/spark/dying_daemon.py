@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -50,6 +51,9 @@ STEPS = {
 """The steps of an attempt and of the driver, by delivery."""
 _FIRST_STEPS = ("FENCE", "LOOK")
 """The steps with which attempts begin."""
+_WORKER = "pyspark.worker"
+_COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
+"""Spark's programs that run tasks, and that commit a micro-batch."""
 _SLOW_SECONDS_MAX = 90.0
 _LAUNCHER = """#!/bin/sh
 if [ "$2" = pyspark.daemon ]; then
@@ -138,24 +142,40 @@ def _mortal(name: str, function: Callable[..., Any], place_of: Callable[..., _Pl
 
 
 def main() -> None:
-    """Be Spark's daemon."""
+    """Be Spark's daemon, of the processes that `sys.argv[1]` names; those that plan are left as they are."""
     from pyspark.daemon import manager
 
+    if sys.argv[1:] in ([_WORKER], [_COMMITTING]):
+        _make_mortal(is_driver=sys.argv[1] == _COMMITTING)
+    manager()
+
+
+def _make_mortal(*, is_driver: bool) -> None:
     # Spark imports the sink by this name (`pyspark_odradek`), not by `spark`.
-    sink = import_module("pyspark_odradek.sink")
     two_phase = import_module("pyspark_odradek.delivery.two_phase")
     once = import_module("pyspark_odradek.delivery.task_protocol").TaskProtocol
     for delivery, attempt in (("exactly-once", once), ("two-phase", two_phase.AttemptProtocol)):
         for step in STEPS[delivery]:
-            owner: Any = attempt
-            place_of: Callable[..., _Place] = lambda protocol, *_: _Place(protocol.batch, protocol)  # noqa: E731
+            if step.startswith(DRIVER) != is_driver:
+                continue
+            owner: Any = two_phase.DriverProtocol if is_driver else attempt
+            place_of: Callable[..., _Place] = _place_in_commit if is_driver else _place_in_task
             if step == _CHECK:
-                owner, place_of = sink, lambda _plan, _query, batch, _tasks: _Place(batch)
-            elif step.startswith(DRIVER):
-                owner, place_of = two_phase.DriverProtocol, lambda protocol, *_: _Place(protocol.batch)
+                owner, place_of = import_module("pyspark_odradek.sink"), _place_in_check
             name = step.removeprefix(DRIVER)
             setattr(owner, name, _mortal(step, getattr(owner, name), place_of))
-    manager()
+
+
+def _place_in_task(protocol: Any, *_: Any) -> _Place:
+    return _Place(protocol.batch, protocol)
+
+
+def _place_in_commit(protocol: Any, *_: Any) -> _Place:
+    return _Place(protocol.batch)
+
+
+def _place_in_check(_plan: Any, _query: str, batch: int, _tasks: int) -> _Place:
+    return _Place(batch)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
 from bench.kafka_server import SHORT_LIVED
-from tests.spark.dying_daemon import KILLS
+from tests.spark.dying_daemon import DRIVER, KILLS
 from tests.spark.streaming import started
 
 TWO_PHASE = "two-phase"
@@ -82,8 +84,20 @@ def main(
         # Which task has which row is another thing in each run.
         rows = rows.repartition(3, expr("rand()"))
     writer = rows.writeStream.format("odradek").options(**server, topic=target, delivery=delivery)
-    query = started(writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start)
-    query.awaitTermination()
+    writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    while True:
+        left = _commits_to_kill()
+        try:
+            started(writer.start).awaitTermination()
+            return
+        except StreamingQueryException:
+            # A commit was killed, and that ends the query: it begins again from its checkpoint.
+            if _commits_to_kill() == left:
+                raise
+
+
+def _commits_to_kill() -> int:
+    return len(list(Path(os.environ[KILLS]).glob(f"*-{DRIVER}*")))
 
 
 if __name__ == "__main__":
