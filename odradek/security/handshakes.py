@@ -6,8 +6,8 @@ byte makes nobody work. A session is made only when the first bytes have come.
 
 So many handshakes may wait for their turn, and one address has half of these places at most. Others are refused.
 Between two turns, other work has the loop for `OTHERS_SHARE` times the CPU of a turn, as long as there is any. So a flood
-of handshakes takes an eighth of a busy node, and all of an idle one. It is the CPU that counts, since on a busy node a
-turn mostly waits for the interpreter: by the clock it would be ten times as long.
+of handshakes takes an eighth of a busy node, and all of an idle one. The CPU counts: on a busy node a turn mostly waits for
+the interpreter, and by the clock it would be ten times as long.
 """
 
 from __future__ import annotations

@@ -31,6 +31,9 @@ from .two_phase import Decision, last_of
 __all__ = ["Decisions"]
 
 _PARTITIONS = 8
+_REPLICAS = 3
+"""Replicas of the topic where there are as many brokers: the default of brokers is one, and that would lose progress with
+its disk. Kafka's own topics of this kind have three."""
 _SETTINGS = {
     "cleanup.policy": "compact",
     "segment.bytes": str(4 << 20),
@@ -85,7 +88,8 @@ class Decisions:
         """See that the topic is there and keeps its markers. Raises `ValueError`, `KafkaError`, `ClientError`."""
         cluster = self.client.metadata([self.topic])
         if self.topic not in cluster.topics:
-            wanted = NewTopic(self.topic, partitions=_PARTITIONS, configs=_SETTINGS)
+            replicas = _REPLICAS if len(cluster.brokers) >= _REPLICAS else -1
+            wanted = NewTopic(self.topic, _PARTITIONS, replicas, configs=_SETTINGS)
             [created] = self.client.admin.create_topics([wanted])
             error = created.error
             exists = isinstance(error, KafkaError) and error.code is ErrorCode.TOPIC_ALREADY_EXISTS

@@ -100,12 +100,24 @@ def _is_unknown(each: TransactionDescription) -> bool:
 
 def open_slots(core: ClientCore, query: str, timeout: float) -> Operation[tuple[Prepared, ...]]:
     """The slots of a query with an open transaction, or with a producer that may begin one. Raises as `free_slots`."""
-    listed = yield from list_transactions(
-        core,
-        states=[_OPEN, _BEGUN],
-        transactional_id_pattern=f"{re.escape(PREFIX + query)}-[0-9]+-[0-9]+",
-        timeout=timeout,
-    )
+    deadline = core.now + timeout
+    attempt = 0
+    while True:
+        try:
+            listed = yield from list_transactions(
+                core,
+                states=[_OPEN, _BEGUN],
+                transactional_id_pattern=f"{re.escape(PREFIX + query)}-[0-9]+-[0-9]+",
+                timeout=deadline - core.now,
+            )
+            break
+        except KafkaError as error:
+            # A node that has gone meanwhile: others have its transactions, and have to be asked again.
+            wake_at = core.now + core.backoff(attempt)
+            if error.code is not ErrorCode.BROKER_NOT_AVAILABLE or wake_at >= deadline:
+                raise
+        attempt += 1
+        yield Wait(until=wake_at)
     names = [each.transactional_id for each in listed]
     described = (yield from describe_transactions(core, names, timeout=timeout)) if names else []
     found = []
@@ -136,9 +148,11 @@ def end_transactions(
     deadline = core.now + timeout
     for begin in range(0, len(wanted), _AT_A_TIME):
         pending = list(wanted[begin : begin + _AT_A_TIME])
+        # One whose answer was lost may have ended, and another attempt may have its slot.
+        certain = set(pending) if all_open else set[Prepared]()
         attempt = 0
         while pending:
-            pending, failure = yield from _end_once(core, query, pending, commit, all_open, deadline)
+            pending, failure = yield from _end_once(core, query, pending, commit, certain, deadline)
             if not pending:
                 break
             wake_at = core.now + core.backoff(attempt)
@@ -150,9 +164,17 @@ def end_transactions(
 
 
 def _end_once(
-    core: ClientCore, query: str, wanted: list[Prepared], commit: bool, all_open: bool, deadline: float
+    core: ClientCore,
+    query: str,
+    wanted: list[Prepared],
+    commit: bool,
+    certain: set[Prepared],
+    deadline: float,
 ) -> Operation[tuple[list[Prepared], Exception]]:
-    """One attempt at each; those to try again, and the error of one of them."""
+    """One attempt at each; those to try again, and the error of one of them.
+
+    Those that leave `certain` were sent: from then on an earlier attempt may have ended them.
+    """
     from wire.messages.end_txn import EndTxnRequest
 
     names = {slot_id(query, each.task, each.slot): each for each in wanted}
@@ -190,9 +212,11 @@ def _end_once(
         else:
             raise error
     for each, code in refused:
-        if (yield from _is_still_open(core, query, each, code, commit, all_open, deadline)):
+        was_open = each in certain
+        if (yield from _is_still_open(core, query, each, code, commit, was_open, deadline)):
             failure = broker_error(code, None, f"transactional id {slot_id(query, each.task, each.slot)}")
             again.append(each)
+    certain.difference_update(each for _, each in calls)
     return again, failure
 
 
@@ -202,7 +226,7 @@ def _is_still_open(
     wanted: Prepared,
     code: ErrorCode,
     commit: bool,
-    all_open: bool,
+    was_open: bool,
     deadline: float,
 ) -> Operation[bool]:
     """True if the transaction is there, and was not ended because another producer has resumed it.
@@ -219,7 +243,7 @@ def _is_still_open(
             yield from _resume_and_end(core, name, wanted, commit, deadline)
         return True
     # No later transaction of the slot is committed before this decision is complete.
-    is_later = is_same_producer and found.producer_epoch > wanted.producer_epoch
+    is_later = not is_same_producer or found.producer_epoch > wanted.producer_epoch
     is_committed = is_later and found.state in ("PrepareCommit", "CompleteCommit")
     is_aborted = (
         is_same_producer
@@ -227,7 +251,7 @@ def _is_still_open(
         and found.state in ("PrepareAbort", "CompleteAbort")
     )
     # An operator's fencing leaves what a later attempt would leave: nothing is open.
-    if commit and (is_aborted or (all_open and not is_committed)):
+    if commit and (is_aborted or (was_open and not is_committed)):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE,
             f"transactional id {name}: its transaction was decided to be committed, and was aborted by another program:"

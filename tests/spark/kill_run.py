@@ -16,11 +16,21 @@ import attrs
 from jepsen_tests.real_cluster import Cluster
 from tests.docs.markdown import ROOT
 
-__all__ = ["DriverKills", "ExecutorKills", "Nemesis", "NodeKills", "executors_of", "run_to_the_end"]
+__all__ = [
+    "DriverKills",
+    "ExecutorKills",
+    "Nemesis",
+    "NodeKills",
+    "StepKills",
+    "executors_of",
+    "run_to_the_end",
+]
 
 _SECONDS_MAX = 3600.0
 _BACKEND = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _AWAY_SECONDS_MAX = 3.0
+_LOOK_SECONDS = 0.05
+"""A batch takes longer; to look at its folders more often would cost a tenth of a core."""
 
 
 class Nemesis(Protocol):
@@ -30,6 +40,9 @@ class Nemesis(Protocol):
 
     def look(self, process: subprocess.Popen[bytes], under_way: set[str]) -> None:
         """Kill, or leave it; `under_way` are the batches that are in the offset log and not in the commit log."""
+
+    def explains(self, status: int) -> bool:
+        """True if a process may end with this status because of these kills."""
 
 
 @attrs.define
@@ -46,6 +59,35 @@ class DriverKills:
             self._seen |= fresh
             os.killpg(process.pid, signal.SIGKILL)
             self.kills += 1
+
+    def explains(self, status: int) -> bool:
+        """True for the signal."""
+        return status == -signal.SIGKILL
+
+
+@attrs.define
+class StepKills:
+    """Kills of the driver's Python process in a commit, done by that process itself; the query then begins again.
+
+    `folder` has a file for each kill that is left, and `pattern` finds them.
+    """
+
+    folder: Path
+    pattern: str
+    kills: int = 0
+    _wanted: int = attrs.field(init=False)
+
+    @_wanted.default
+    def _count(self) -> int:
+        return len(list(self.folder.glob(self.pattern)))
+
+    def look(self, process: subprocess.Popen[bytes], under_way: set[str]) -> None:
+        """The processes look for themselves."""
+
+    def explains(self, status: int) -> bool:
+        """Never: the driver goes on. It is a time to count."""
+        self.kills = self._wanted - self._count()
+        return False
 
 
 @attrs.define
@@ -73,6 +115,10 @@ class ExecutorKills:
         if found:
             os.kill(self.rng.choice(found), signal.SIGKILL)
             self.kills += 1
+
+    def explains(self, status: int) -> bool:
+        """Never: Spark starts another executor."""
+        return False
 
 
 @attrs.define
@@ -103,17 +149,26 @@ class NodeKills:
             self.kills += 1
             self._away = number, time.monotonic() + self.rng.random() * _AWAY_SECONDS_MAX
 
+    def explains(self, status: int) -> bool:
+        """Never: clients wait until the node is there again."""
+        return False
+
 
 def run_to_the_end(
     command: Sequence[str], environment: Mapping[str, str], checkpoint: Path, nemeses: Sequence[Nemesis]
 ) -> int:
-    """Run the command until it ends well; the number of its starts. Raises `AssertionError` where it fails or hangs."""
+    """Run the command until it ends well; the number of its starts. Raises `AssertionError` where it fails or hangs.
+
+    Its errors are kept beside the checkpoint, and told where no kill explains them.
+    """
     deadline = time.monotonic() + _SECONDS_MAX
+    errors = checkpoint.with_name(f"{checkpoint.name}.errors")
     starts = 0
     while True:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **environment}, start_new_session=True
-        )
+        with errors.open("wb") as file:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env={**os.environ, **environment}, stderr=file, start_new_session=True
+            )
         starts += 1
         try:
             while process.poll() is None:
@@ -121,14 +176,17 @@ def run_to_the_end(
                 under_way = _names(checkpoint / "offsets") - _names(checkpoint / "commits")
                 for nemesis in nemeses:
                     nemesis.look(process, under_way)
-                time.sleep(0.01)
+                time.sleep(_LOOK_SECONDS)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        # Each of them counts what has happened.
+        explained = [nemesis.explains(process.returncode) for nemesis in nemeses]
         if process.returncode == 0:
             return starts
-        assert process.returncode == -signal.SIGKILL, f"the query ended with {process.returncode}"
+        told = errors.read_text(errors="replace")
+        assert any(explained), f"the query ended with {process.returncode}:\n{told}"
 
 
 def executors_of(driver: int) -> list[int]:

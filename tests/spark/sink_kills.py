@@ -4,13 +4,17 @@
 
 | run | Spark | target | killed |
 | --- | --- | --- | --- |
-| workers | local | one node | 190 workers at named steps, 10 drivers while a batch is in the offset log alone |
+| workers | local | one node | 190 workers at named steps, 10 drivers while a batch is in the offset log alone, 4 in a commit |
 | executors | two executors, speculation | one node | 12 executors' Java processes; 20 slow tasks get twins; 20 workers |
 | nodes | local | three nodes | 12 nodes, 30 workers, 2 drivers |
 | kafka | local | Apache Kafka | 60 workers, 4 drivers |
 | feed | local, `derived-feed` | one node | 40 workers, 4 drivers |
+| two-phase | local | one node | 80 workers, 10 drivers, 36 times the driver's Python process at named steps of a commit |
+| two-phase-executors | two executors, eager speculation | one node | as executors, and 18 times the driver's Python process |
+| two-phase-nodes | local | three nodes | as nodes, and 18 times the driver's Python process |
 
-In the end the rows that a committed reader sees are compared, by number and content, with those that there should be.
+The runs `two-phase` are of `delivery=two-phase`, with a plan that shuffles its rows by chance; the others are exactly once. In
+the end the rows that a committed reader sees are compared, by number and content, with those that there should be.
 Each is there once, and no transaction stays open. One line of JSON tells each run.
 """
 
@@ -25,7 +29,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import cycle, islice
 from pathlib import Path
 from uuid import uuid4
@@ -37,20 +41,31 @@ from bench.odradek_server import odradek_server
 from jepsen_tests.real_cluster import Cluster
 from odradek import Admin, Producer
 from odradek.client.admin import NewTopic
+from odradek.client.shells.blocking import Client
 from spark.worker_process import worker_python
 from tests.cluster.exactly_once import three_nodes
 from tests.docs.markdown import ROOT
 from tests.kafka_jars import NO_RETENTION, TRANSACTIONS
-from tests.spark.dying_daemon import ATTEMPTS, KILLS, TWINS
-from tests.spark.kill_run import DriverKills, ExecutorKills, Nemesis, NodeKills, run_to_the_end
-from tests.spark.test_exactly_once_task import ALL_POINTS
+from tests.spark.dying_daemon import ATTEMPTS, DRIVER, KILLS, STEPS, TWINS, mortal_python
+from tests.spark.kill_run import DriverKills, ExecutorKills, Nemesis, NodeKills, StepKills, run_to_the_end
+from tests.spark.killed_sink_query import TWO_PHASE
 from tests.spark.test_sink_task import stored_committed
 
 __all__ = ["Outcome", "Run", "run_copy"]
 
 _ROWS_PER_BATCH = 300
 _PARTITIONS = 3
-_SLOW_POINTS = ("before-fenced", "after-marker_read", "before-written", "before-committed", "after-committed")
+_EXACTLY_ONCE = "exactly-once"
+_SLOW_POINTS = {
+    _EXACTLY_ONCE: (
+        *("before-fenced", "after-marker_read", "before-written"),
+        *("before-committed", "after-committed"),
+    ),
+    TWO_PHASE: ("before-looked", "after-claimed", "before-written", "before-prepared", "after-prepared"),
+}
+_STEPS_OF_REPETITIONS = ("compare", "counted")
+"""Nothing is repeated where nothing was killed: a kill at these might wait for ever."""
+_PREPARES = {"transaction.two.phase.commit.enable": "true"}
 _FLIGHTS_PER_BATCH = 1_000
 
 
@@ -60,15 +75,25 @@ class Outcome:
 
     run: str
     worker_kills: int
+    """Kills of Python workers at named steps; `other_kills` has the others by kind."""
     slow_tasks: int
     twins: int
-    """Slow tasks that had a twin, which fenced them."""
+    """Slow tasks that had a twin."""
     other_kills: dict[str, int]
+    kills_left: int
+    """Named steps that no process has come to."""
     repeated_attempts: int
     rows: int
     lost: int
     doubled: int
+    open_transactions: int
+    """Those of the query that are open in the end."""
     seconds: float
+
+    @property
+    def is_good(self) -> bool:
+        """True if each row is there once, nothing is open, and each kill at a step has happened."""
+        return not (self.lost or self.doubled or self.open_transactions or self.kills_left)
 
 
 @attrs.frozen
@@ -82,25 +107,55 @@ class Run:
     driver_kills: int = 0
     executor_kills: int = 0
     node_kills: int = 0
+    step_kills: int = 0
+    """Kills of the driver's Python process in a commit."""
     cluster: str = ""
+    delivery: str = _EXACTLY_ONCE
+
+    def points(self, *, driver: bool) -> list[str]:
+        """The points at which workers may be killed, or the driver's Python process, in their order."""
+        names = [
+            step
+            for step in STEPS[self.delivery]
+            if step.startswith(DRIVER) == driver and step not in _STEPS_OF_REPETITIONS
+        ]
+        return [f"{when}-{name}" for name in names for when in ("before", "after")]
 
 
+_EXECUTORS = "local-cluster[2,1,1024]"
 RUNS = {
     each.name: each
     for each in (
-        Run("workers", 40, 190, driver_kills=10),
-        Run("executors", 40, 20, slow_tasks=20, executor_kills=12, cluster="local-cluster[2,1,1024]"),
+        Run("workers", 40, 190, driver_kills=10, step_kills=4),
+        Run("executors", 40, 20, slow_tasks=20, executor_kills=12, cluster=_EXECUTORS),
         Run("nodes", 30, 30, driver_kills=2, node_kills=12),
         Run("kafka", 20, 60, driver_kills=4),
         Run("feed", 20, 40, driver_kills=4),
+        Run("two-phase", 40, 80, driver_kills=10, step_kills=36, delivery=TWO_PHASE),
+        Run(
+            *("two-phase-executors", 40, 20),
+            slow_tasks=20,
+            executor_kills=12,
+            step_kills=18,
+            cluster=_EXECUTORS,
+            delivery=TWO_PHASE,
+        ),
+        Run(
+            *("two-phase-nodes", 30, 30),
+            driver_kills=2,
+            node_kills=12,
+            step_kills=18,
+            delivery=TWO_PHASE,
+        ),
     )
 }
 
 
 def scaled(run: Run, scale: float) -> Run:
     """A smaller run; of each kind of kill that it has, one is left at least."""
-    names = ("batches", "worker_kills", "slow_tasks", "driver_kills", "executor_kills", "node_kills")
-    counts = {name: getattr(run, name) for name in names}
+    counts = {
+        field.name: getattr(run, field.name) for field in attrs.fields(Run) if field.type in (int, "int")
+    }
     return attrs.evolve(
         run, **{name: max(1, round(count * scale)) if count else 0 for name, count in counts.items()}
     )
@@ -122,33 +177,42 @@ class _Place:
 
     def prepare(self, run: Run) -> None:
         self.kills.mkdir()
-        # Nothing is repeated where nothing was killed, so `compare` comes after `committed`.
-        # They are spread over all batches but the last, at whose end none may be left.
-        for number, point in enumerate(islice(cycle(ALL_POINTS), run.worker_kills)):
-            batch = number * (run.batches - 1) // run.worker_kills
-            (self.kills / f"{batch:04}-{number:04}-{point}").touch()
-        for number, point in enumerate(islice(cycle(_SLOW_POINTS), run.slow_tasks)):
-            batch = number * (run.batches - 1) // run.slow_tasks
-            (self.kills / f"{batch:04}-{number:04}-slow-{point}").touch()
+        slow = [f"slow-{point}" for point in _SLOW_POINTS[run.delivery]]
+        for points, count in (
+            (run.points(driver=False), run.worker_kills),
+            (run.points(driver=True), run.step_kills),
+            (slow, run.slow_tasks),
+        ):
+            for number, point in enumerate(islice(cycle(points), count)):
+                # They are spread over all batches but the last, at whose end none may be left.
+                batch = number * (run.batches - 1) // count
+                (self.kills / f"{batch:04}-{number:04}-{point}").touch()
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, *, is_quiet: bool = False) -> dict[str, str]:
+        """The environment of a driver; nothing is killed in a quiet one."""
+        python = worker_python()
         return {
             "PYTHONPATH": str(ROOT),
-            "PYSPARK_PYTHON": worker_python(),
+            "PYSPARK_PYTHON": python if is_quiet else mortal_python(python, self.folder),
             "SPARK_CONF_DIR": str(ROOT / "spark" / "conf"),
             KILLS: str(self.kills),
         }
 
+    def nemeses(self, run: Run) -> list[Nemesis]:
+        """The kills of the driver."""
+        return [DriverKills(run.driver_kills), StepKills(self.kills, f"*-{DRIVER}*")]
+
     def outcome(
         self,
         run: Run,
+        bootstrap: str,
         nemeses: Sequence[Nemesis],
         wanted: Counter[bytes],
         found: Counter[bytes],
         began: float,
     ) -> Outcome:
-        slow = len(list(self.kills.glob("*-slow-*")))
-        left = len(list(self.kills.iterdir())) - slow
+        slow, steps = (len(list(self.kills.glob(pattern))) for pattern in ("*-slow-*", f"*-{DRIVER}*"))
+        left = len(list(self.kills.iterdir())) - slow - steps
         attempts = (self.folder / ATTEMPTS).read_text().splitlines()
         tasks = {tuple(line.split()[:2]) for line in attempts}
         return Outcome(
@@ -157,12 +221,20 @@ class _Place:
             run.slow_tasks - slow,
             len(twins.read_text().splitlines()) if (twins := self.folder / TWINS).exists() else 0,
             {type(each).__name__: each.kills for each in nemeses if each.kills},
+            slow + steps + left,
             len(attempts) - len(tasks),
             found.total(),
             (wanted - found).total(),
             (found - wanted).total(),
+            self._open_transactions(bootstrap),
             round(time.monotonic() - began, 1),
         )
+
+    def _open_transactions(self, bootstrap: str) -> int:
+        query = json.loads((self.checkpoint / "metadata").read_text())["id"]
+        with Client(bootstrap) as client:
+            listed = client.admin.list_transactions(states=["Ongoing"])
+        return sum(query in each.transactional_id for each in listed)
 
 
 def run_copy(run: Run, bootstrap: str, cluster: Cluster | None = None) -> Outcome:
@@ -181,17 +253,18 @@ def run_copy(run: Run, bootstrap: str, cluster: Cluster | None = None) -> Outcom
             producer.send(origin, value, partition=number % _PARTITIONS)
         producer.flush()
     rng = random.Random(run.name)
-    nemeses: list[Nemesis] = [DriverKills(run.driver_kills), ExecutorKills(run.executor_kills, rng)]
-    if cluster is not None:
-        nemeses.append(NodeKills(run.node_kills, cluster, rng))
     with tempfile.TemporaryDirectory(prefix="sink-kills-") as folder:
         place = _Place(Path(folder))
         place.prepare(run)
-        words = [bootstrap, origin, target, str(place.checkpoint), str(_ROWS_PER_BATCH), run.cluster]
+        nemeses = [*place.nemeses(run), ExecutorKills(run.executor_kills, rng)]
+        if cluster is not None:
+            nemeses.append(NodeKills(run.node_kills, cluster, rng))
+        words = [bootstrap, origin, target, str(place.checkpoint), str(_ROWS_PER_BATCH)]
+        words += [run.delivery, run.cluster]
         command = [sys.executable, "-m", "tests.spark.killed_sink_query", *words]
         run_to_the_end(command, place.environment(), place.checkpoint, nemeses)
         found = Counter(bytes(each.value) for each in stored_committed(bootstrap, target, 0))
-        return place.outcome(run, nemeses, Counter(rows), found, began)
+        return place.outcome(run, bootstrap, nemeses, Counter(rows), found, began)
 
 
 def run_feed(run: Run, bootstrap: str) -> Outcome:
@@ -205,16 +278,10 @@ def run_feed(run: Run, bootstrap: str) -> Outcome:
         place.prepare(run)
         load = [*job, "flights", *where, "--topic", flights, "--partitions", "3"]
         load += ["--limit", str(run.batches * _FLIGHTS_PER_BATCH)]
-        run_to_the_end(load, place.environment() | {KILLS: ""}, place.checkpoint, [])
+        run_to_the_end(load, place.environment(is_quiet=True), place.checkpoint, [])
         conf = Path(folder, "conf")
         conf.mkdir()
-        settings = {
-            "spark.python.daemon.module": "tests.spark.dying_daemon",
-            "spark.sql.shuffle.partitions": "3",
-        }
-        (conf / "spark-defaults.conf").write_text(
-            "".join(f"{key} {value}\n" for key, value in settings.items())
-        )
+        (conf / "spark-defaults.conf").write_text("spark.sql.shuffle.partitions 3\n")
         (conf / "log4j2.properties").write_text("rootLogger.level = off\n")
 
         def feed(target: str, checkpoint: Path) -> list[str]:
@@ -223,34 +290,37 @@ def run_feed(run: Run, bootstrap: str) -> Outcome:
             return [*job, "derived-feed", *where, *ends, *bounds, "--delivery", "exactly-once"]
 
         quiet, killed = f"quiet-{name}", f"killed-{name}"
-        run_to_the_end(feed(quiet, Path(folder, "quiet")), place.environment(), Path(folder, "quiet"), [])
-        nemeses = [DriverKills(run.driver_kills)]
+        quiet_checkpoint = Path(folder, "quiet")
+        run_to_the_end(feed(quiet, quiet_checkpoint), place.environment(is_quiet=True), quiet_checkpoint, [])
+        nemeses = place.nemeses(run)
         environment = place.environment() | {"SPARK_CONF_DIR": str(conf)}
         run_to_the_end(feed(killed, place.checkpoint), environment, place.checkpoint, nemeses)
         wanted, found = (
             Counter(b"%s %s" % (each.key, each.value) for each in stored_committed(bootstrap, topic, 1))
             for topic in (quiet, killed)
         )
-        return place.outcome(run, nemeses, wanted, found, began)
+        return place.outcome(run, bootstrap, nemeses, wanted, found, began)
 
 
 @contextmanager
-def _server(name: str) -> Iterator[tuple[str, Cluster | None]]:
+def _server(run: Run) -> Iterator[tuple[str, Cluster | None]]:
     """The target of a run: its address, and its nodes where they are to be killed."""
-    settings = {**NO_RETENTION, **TRANSACTIONS}
-    if name == "nodes":
+    more = _PREPARES if run.delivery == TWO_PHASE else {}
+    if run.node_kills:
         with (
             tempfile.TemporaryDirectory(prefix="sink-kills-nodes-") as folder,
-            three_nodes(Path(folder)) as nodes,
+            three_nodes(Path(folder), **more) as nodes,
         ):
             yield nodes.bootstrap, nodes
         return
-    with kafka_server(settings=settings) if name == "kafka" else odradek_server(settings=settings) as server:
+    settings = {**NO_RETENTION, **TRANSACTIONS, **more}
+    started = kafka_server if run.name == "kafka" else odradek_server
+    with started(settings=settings) as server:
         yield server.bootstrap, None
 
 
 def main() -> None:
-    """Do the runs and print what came of them; status 1 if rows are lost or doubled."""
+    """Do the runs and print what came of them; status 1 if one is not good."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -261,20 +331,17 @@ def main() -> None:
     )
     given = parser.parse_args()
     names = given.only.split(",")
-    if not set(names) <= set(RUNS) or (given.bootstrap and "nodes" in names):
-        parser.error(f"--only takes {', '.join(RUNS)}; and nodes only without --bootstrap")
+    if not set(names) <= set(RUNS) or (given.bootstrap and any(RUNS[name].node_kills for name in names)):
+        parser.error(f"--only takes {', '.join(RUNS)}; and those of nodes only without --bootstrap")
     os.environ.pop("SPARK_HOME", None)
     is_good = True
     for run in (scaled(RUNS[name], given.scale) for name in names):
-        if given.bootstrap:
-            outcome = run_feed(run, given.bootstrap) if run.name == "feed" else run_copy(run, given.bootstrap)
-        else:
-            with _server(run.name) as (bootstrap, cluster):
-                outcome = (
-                    run_feed(run, bootstrap) if run.name == "feed" else run_copy(run, bootstrap, cluster)
-                )
+        with (
+            nullcontext((given.bootstrap, None)) if given.bootstrap else _server(run) as (bootstrap, cluster)
+        ):
+            outcome = run_feed(run, bootstrap) if run.name == "feed" else run_copy(run, bootstrap, cluster)
         print(json.dumps(attrs.asdict(outcome)), flush=True)
-        is_good &= not (outcome.lost or outcome.doubled)
+        is_good &= outcome.is_good
     sys.exit(0 if is_good else 1)
 
 

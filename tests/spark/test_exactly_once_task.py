@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from uuid import uuid4
 
 import attrs
@@ -30,6 +31,7 @@ from tests.node_process import RunningNode
 from tests.spark.dying_attempt import plan_of, rows_of
 from tests.spark.test_sink_task import stored_committed
 from tests.spark.topics import Topics
+from wire.errors import KafkaError
 
 ROWS = 400
 POINTS = ("before-fenced", "after-marker_read", "before-written", "after-written", "before-committed")
@@ -184,3 +186,18 @@ def test_a_decisions_topic_that_forgets_is_refused(
         decisions.make()
     with Admin(bootstrap_servers=node.bootstrap) as admin:
         assert admin.delete_topics([name])[0][1] is None
+
+
+def test_progress_has_three_replicas_where_it_can(
+    node: RunningNode, fresh_topic: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three replicas are asked of three brokers, which one node refuses; alone, it has the brokers' default."""
+    name = fresh_topic("decisions")
+    with Decisions({"bootstrap.servers": node.bootstrap}, name) as decisions:
+        three = SimpleNamespace(topics={}, brokers={1: None, 2: None, 3: None})
+        with monkeypatch.context() as seen:
+            seen.setattr(decisions.client, "metadata", lambda _: three)
+            with pytest.raises(KafkaError, match="INVALID_REPLICATION_FACTOR"):
+                decisions.make()
+        decisions.make()
+        assert name in decisions.client.metadata([name]).topics

@@ -18,5 +18,5 @@ def test_killed_workers_write_exactly_once(node: RunningNode) -> None:
     except KafkaUnavailable as reason:
         pytest.skip(f"Spark is unavailable: {reason}")
     outcome = run_copy(Run("short", batches=3, worker_kills=7), node.bootstrap)
-    assert (outcome.worker_kills, outcome.lost, outcome.doubled) == (7, 0, 0)
+    assert (outcome.worker_kills, outcome.lost, outcome.doubled, outcome.open_transactions) == (7, 0, 0, 0)
     assert outcome.rows == 900

@@ -21,7 +21,7 @@ from bench.odradek_server import start_odradek
 from bench.processes import ServerProcess
 from odradek import Producer
 from odradek.client.shells.blocking import Client
-from spark.delivery import two_phase_driver, undecided
+from spark.delivery import pool, two_phase_driver, undecided
 from spark.delivery.decisions import Decisions
 from spark.delivery.pool import slot_id
 from spark.delivery.task_protocol import ProgressError, RowSummary
@@ -36,6 +36,7 @@ from tests.node_process import RunningNode
 from tests.spark.dying_attempt import rows_of
 from tests.spark.test_sink_task import stored_committed
 from tests.spark.topics import Topics
+from wire.errors import ErrorCode, KafkaError
 
 ROWS = 50
 TASKS = 2
@@ -273,6 +274,45 @@ def test_a_winner_that_others_touch(query: Query, server: ServerProcess) -> None
         RuntimeError, match=r"was aborted by another program: rows of task 1 of q-.* are lost"
     ):
         query.end(query.driver(1, reports))
+
+
+def test_a_lost_answer_is_no_lost_winner(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A winner is committed, its answer is lost, and another attempt has its slot: the batch goes on."""
+    keys = {**query.plan.properties, **TWO_PHASE, "transactional.id": slot_id(query.name, 0, 0)}
+    known, others = pool.error_code, list[Producer]()
+
+    def lost_at_first(number: int) -> ErrorCode:
+        if others:
+            return known(number)
+        assert number == ErrorCode.NONE
+        others.append(Producer(keys))
+        assert others[0].resume() is None
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    reports = [query.attempt(0, task) for task in range(TASKS)]
+    monkeypatch.setattr(pool, "error_code", lost_at_first)
+    query.end(query.driver(0, reports))
+    others[0].close(1.0)
+    query.check(1)
+
+
+def test_a_node_that_goes_while_transactions_are_listed(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are asked again: the batch ends, and with it what an attempt has left."""
+    known, failures = pool.list_transactions, list[str]()
+
+    def without_a_node(core: Any, **how: Any) -> Any:
+        if not failures:
+            failures.append("there is no broker 2")
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, failures[0])
+        return (yield from known(core, **how))
+
+    query.attempt(0, slot=1)
+    monkeypatch.setattr(pool, "list_transactions", without_a_node)
+    query.run(0)
+    assert failures
+    query.check(1)
 
 
 def test_a_topic_made_anew(query: Query, server: ServerProcess) -> None:
