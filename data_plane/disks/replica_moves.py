@@ -120,12 +120,23 @@ class MoveThrottle:
     """The rate of all moves of one broker, in bytes a second (`replica.alter.log.dirs.io.max.bytes.per.second`)."""
 
     def __init__(self, now: float) -> None:
-        self._free_at = now
+        self._owed_bytes = 0.0
+        """Bytes that were copied ahead of the rate; below 0: that may be."""
+        self._at = now
 
-    def delay(self, count: int, rate: int, now: float) -> float:
-        """Seconds to wait after `count` bytes at this rate."""
-        self._free_at = max(self._free_at, now - THROTTLE_SECONDS) + count / max(rate, 1)
-        return max(0.0, self._free_at - now)
+    def spend(self, count: int) -> None:
+        """Note copied bytes."""
+        self._owed_bytes += count
+
+    def delay(self, rate: int | None, now: float) -> float:
+        """Seconds to wait until no byte is owed, at the rate as it is now."""
+        elapsed, self._at = now - self._at, now
+        if rate is None:
+            self._owed_bytes = 0.0
+            return 0.0
+        rate = max(rate, 1)
+        self._owed_bytes = max(self._owed_bytes - elapsed * rate, -THROTTLE_SECONDS * rate)
+        return max(0.0, self._owed_bytes / rate)
 
 
 class ReplicaMoves:
@@ -288,6 +299,11 @@ class ReplicaMoves:
         """Copy and swap; returns early where a disk has to be waited for."""
         clock = self._broker.clock
         while self._is_wanted(move):
+            owed_seconds = self._owed_seconds()
+            if owed_seconds:
+                # In parts, since the rate may be changed meanwhile.
+                await clock.sleep_until(clock.monotonic() + min(owed_seconds, THROTTLE_SECONDS))
+                continue
             try:
                 pause = await self._step(move)
             except DiskRefused as error:
@@ -380,8 +396,8 @@ class ReplicaMoves:
             future.truncate_fully_and_start_at(current.log_start_offset)
 
     async def _copy(self, move: Move, current: PartitionLog, future: PartitionLog) -> float:
-        """Copy one chunk; the seconds by which the throttle delays the next."""
-        broker, offset, truncations = self._broker, future.log_end_offset, current.truncations
+        """Copy one chunk; the seconds until the next look."""
+        offset, truncations = future.log_end_offset, current.truncations
         offset = max(offset, current.log_start_offset)
         owner = current.owner
         workers = owner.workers if isinstance(owner, LogDir) else move.target.workers
@@ -399,10 +415,13 @@ class ReplicaMoves:
         if not data:
             return LOOK_SECONDS
         self._append(future, data)
-        rate = broker_value(RATE_KEY, broker.config_layers)
-        if not isinstance(rate, int):
-            return 0
-        return self._throttle.delay(len(data), rate, broker.clock.monotonic())
+        self._throttle.spend(len(data))
+        return 0
+
+    def _owed_seconds(self) -> float:
+        """The seconds by which the throttle delays the next chunk."""
+        rate = broker_value(RATE_KEY, self._broker.config_layers)
+        return self._throttle.delay(rate if isinstance(rate, int) else None, self._broker.clock.monotonic())
 
     def _append(self, future: PartitionLog, data: bytes) -> None:
         future.append(memoryview(bytearray(data)), Origin.REPLICA, -1, self._broker.clock.wall_ms())

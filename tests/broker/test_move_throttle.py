@@ -1,0 +1,32 @@
+"""The throttle of moves between directories: a rate that may change at any time."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_plane.disks.replica_moves import THROTTLE_SECONDS, MoveThrottle
+
+
+def test_a_rate_that_is_raised_ends_a_long_wait() -> None:
+    """What was copied at a byte a second would wait for days; it waits no longer than the new rate says."""
+    throttle = MoveThrottle(0.0)
+    throttle.spend(1_000_000)
+    assert throttle.delay(1, 0.0) == 1_000_000
+    assert throttle.delay(1, 10.0) == 999_990
+    assert throttle.delay(1_000_000, 10.0) < 1.0
+    assert throttle.delay(1_000_000, 11.0) == 0.0
+    throttle.spend(1_000_000)
+    assert throttle.delay(None, 11.0) == 0.0, "without a rate nothing is owed"
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 1000)), max_size=50), st.integers(1, 500))
+def test_the_rate_holds(chunks: list[tuple[int, int]], rate: int) -> None:
+    """Whoever waits as he is told copies no more than the rate, one second's worth and the last chunk."""
+    throttle, now, copied = MoveThrottle(0.0), 0.0, 0
+    for idle, count in chunks:
+        now += idle / 10
+        now += throttle.delay(rate, now)
+        assert copied <= rate * (now + THROTTLE_SECONDS) + 1
+        throttle.spend(count)
+        copied += count
