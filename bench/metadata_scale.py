@@ -50,6 +50,8 @@ CHANGES = 1000
 MOVING = 100
 MOVING_BYTES = 100_000
 RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
+SYNCED_SECONDS = 70.0
+"""By then workers have synced the new logs' directories and checkpoints: a minute of 5 % of a core."""
 IDLE_SECONDS = 20.0
 _API_VERSIONS_VERSION = 3
 _CREATE_TOPICS_VERSION = 5
@@ -213,7 +215,7 @@ def measure(directory: Path, topics: int, partitions: int, disk_count: int) -> l
         figures += create(server, directory, topics, partitions)
         if disk_count > 1:
             begin_moves(server, disks, partitions)
-            time.sleep(SETTLE_SECONDS)
+            time.sleep(SYNCED_SECONDS)
             used = server.cpu_seconds()
             time.sleep(IDLE_SECONDS)
             share = 100 * (server.cpu_seconds() - used) / IDLE_SECONDS
