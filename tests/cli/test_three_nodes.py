@@ -139,7 +139,8 @@ def test_disks_are_balanced_over_hosts(nodes: Nodes) -> None:
     with Client(nodes.bootstrap) as client:
         (described,) = client.admin.describe_topics(["heavy"])
     moved = {move["partition"]: move["to"]["broker"] for move in plan if move["topic"] == "heavy"}
-    assert sorted(moved.values()) == [2, 3]
+    assert moved
+    assert 1 not in moved.values()
     for partition, each in described.partitions.items():
         assert each.replicas == (moved.get(partition, 1),)
     assert len(nodes.run("consume", "heavy").out.split()) == 7_500

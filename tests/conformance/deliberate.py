@@ -375,12 +375,12 @@ NOT_SEEN = {
         Remark(
             "`request_percentage`",
             "counts processor time: 100 is one core. Kafka counts the time of its threads, of which it has many. Here about "
-            "200 is all that a broker has.",
+            "200 is all that a broker has: a larger value, which may mean something in Kafka, holds nobody back.",
         ),
         Remark(
             "A client that has used up its quota",
             "waits until the excess is repaid, so its rate is the quota. Kafka compares a rate over the last windows with the "
-            "quota, and lets some more through.",
+            "quota, and lets some more through. A change of a quota ends the waits; in Kafka they last as they were told.",
         ),
     ),
     "Security": (
