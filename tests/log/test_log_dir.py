@@ -25,7 +25,7 @@ from data_plane.log.log_config import LogConfig
 from data_plane.log.parts.leader_epochs import MalformedCheckpoint
 from data_plane.log.segments.segment import file_name
 from metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties, NotALogDirectory
-from odradek.env.ports import DiskError
+from odradek.env.ports import DiskError, DiskHung
 from odradek.env.real_files import open_dir
 from tests.log.support import (
     DIRECTORY_ID,
@@ -304,6 +304,19 @@ def test_a_log_of_another_topic_with_the_same_name_becomes_a_stray() -> None:
     fresh = node.log_dir.create_log("t", 0, bytes(reversed(TOPIC_ID)), node.config)
     assert (fresh.log_end_offset, fresh.topic_id) == (0, bytes(reversed(TOPIC_ID)))
     assert any(name.endswith("-stray") for name in node.disk.open_dir(ROOT).list())
+
+
+def test_a_topic_made_anew_while_the_disk_hangs_gets_nothing_of_the_old_one() -> None:
+    """The old log keeps its name until the device answers; a new one of that name waits until then (seed 431033)."""
+    node = Node()
+    fill(node.log(), 3)
+    node.log_dir.set_stalled(True)
+    node.log_dir.delete_log("t", 0)
+    node.log_dir.set_stalled(True)
+    with pytest.raises(DiskHung):
+        node.log_dir.create_log("t", 0, bytes(reversed(TOPIC_ID)), node.config)
+    node.log_dir.set_stalled(False)
+    assert node.log_dir.create_log("t", 0, bytes(reversed(TOPIC_ID)), node.config).log_end_offset == 0
 
 
 def test_a_new_log_is_durable_with_its_first_flush() -> None:

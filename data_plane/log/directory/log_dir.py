@@ -341,12 +341,15 @@ class LogDir:
 
     def make_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> PartitionLog:
         """The files of an empty log (blocking; may run in a worker); `adopt` puts it into service. Raises `DiskError`."""
+        name = f"{topic}-{partition}"
+        if any(waiting == name for waiting, _ in self._waiting.renames):
+            # The log of a topic that is gone has this name until the device answers: its records are not ours.
+            raise DiskHung(self.path, name, "create", 0, "the device does not answer")
         context = self.context
         options = LoadOptions(
             is_clean=True, now_ms=context.clock.wall_ms(), random=context.random, log=context.log
         )
         self.forget_gone(TopicPartition(topic, partition))
-        name = f"{topic}-{partition}"
         begins = not self.directory.is_dir(name)
         try:
             directory = self.directory.subdir(name, create=True)
@@ -625,7 +628,8 @@ class LogDir:
         """
         self.is_stalled = stalled
         if stalled:
-            self._waiting = _Waiting([log for log in self.logs.values() if not log.offline])
+            online = [log for log in self.logs.values() if not log.offline]
+            self._waiting = _Waiting(online, self._waiting.renames)
             for log in self._waiting.logs:
                 log.home.stall()
             return
