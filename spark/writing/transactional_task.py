@@ -21,7 +21,7 @@ from .sink_task import CountedRows, SinkTask, TaskReport
 if TYPE_CHECKING:
     from .sink_plan import SinkPlan
 
-__all__ = ["decisions_of", "transactional_id", "write_once"]
+__all__ = ["decisions_of", "fencing", "transactional_id", "write_once"]
 
 _CLOSE_SECONDS_MAX = 1.0
 _OTHER_MODES = "delivery=at-least-once needs no transactions"
@@ -53,17 +53,25 @@ def write_once(plan: SinkPlan, protocol: TaskProtocol, iterator: Iterator[pa.Rec
 
     try:
         return _steps(plan, protocol, producer, iterator)
-    except ProducerFencedError as error:
-        raise RuntimeError(overtaken(error)) from error
-    except (KafkaError, ClientError) as error:
+    except (KafkaError, ClientError, RuntimeError) as error:
+        fenced = fencing(error)
+        if fenced is not None:
+            raise RuntimeError(overtaken(fenced)) from error
+        if isinstance(error, RuntimeError):
+            raise
         raise RuntimeError(_sentence(protocol, error)) from error
-    except RuntimeError as error:
-        cause = error.__cause__
-        if isinstance(cause, KafkaError) and cause.code is ErrorCode.INVALID_PRODUCER_EPOCH:
-            raise RuntimeError(overtaken(cause)) from error
-        raise
     finally:
         producer.close(_CLOSE_SECONDS_MAX)
+
+
+def fencing(error: Exception) -> Exception | None:
+    """What says that the producer's epoch has passed: the error, or what stopped its transaction. None for others."""
+    for each in (error, error.__cause__):
+        if isinstance(each, ProducerFencedError):
+            return each
+        if isinstance(each, KafkaError) and each.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+            return each
+    return None
 
 
 def _steps(

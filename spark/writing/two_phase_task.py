@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from odradek.client.errors import ClientError, ProducerFencedError, UnsupportedByBroker
+from odradek.client.errors import ClientError, UnsupportedByBroker
 from odradek.client.shells.producer import Producer
 from wire.errors import ErrorCode, KafkaError
 
@@ -17,7 +17,7 @@ from ..delivery.pool import PREFIX, free_slots, slot_id
 from ..delivery.task_protocol import check_topics
 from ..delivery.two_phase import AttemptProtocol, Decision, Prepared
 from .sink_task import CountedRows, SinkTask, TaskReport
-from .transactional_task import decisions_of
+from .transactional_task import decisions_of, fencing
 
 if TYPE_CHECKING:
     from .sink_plan import SinkPlan
@@ -79,15 +79,13 @@ def prepare_rows(
     where = f"task {protocol.task} of {protocol.query}"
     try:
         return _steps(plan, protocol, first_slot, iterator)
-    except ProducerFencedError as error:
-        raise RuntimeError(f"{where} goes on without this attempt: {error}") from error
-    except (KafkaError, ClientError) as error:
+    except (KafkaError, ClientError, RuntimeError) as error:
+        fenced = fencing(error)
+        if fenced is not None:
+            raise RuntimeError(f"{where} goes on without this attempt: {fenced}") from error
+        if isinstance(error, RuntimeError):
+            raise
         raise RuntimeError(f"{where} has not prepared its rows: {str(error).rstrip('.')}.") from error
-    except RuntimeError as error:
-        cause = error.__cause__
-        if isinstance(cause, KafkaError) and cause.code is ErrorCode.INVALID_PRODUCER_EPOCH:
-            raise RuntimeError(f"{where} goes on without this attempt: {cause}") from error
-        raise
 
 
 def _steps(

@@ -190,10 +190,12 @@ class _Place:
 
     def environment(self, *, is_quiet: bool = False) -> dict[str, str]:
         """The environment of a driver; nothing is killed in a quiet one."""
-        python = worker_python()
+        python = worker_python() if is_quiet else mortal_python(worker_python(), self.folder)
         return {
             "PYTHONPATH": str(ROOT),
-            "PYSPARK_PYTHON": python if is_quiet else mortal_python(python, self.folder),
+            "PYSPARK_PYTHON": python,
+            # Spark prefers this one in local mode, and whoever runs the tests may have set it.
+            "PYSPARK_DRIVER_PYTHON": python,
             "SPARK_CONF_DIR": str(ROOT / "spark" / "conf"),
             KILLS: str(self.kills),
         }
@@ -213,7 +215,7 @@ class _Place:
     ) -> Outcome:
         slow, steps = (len(list(self.kills.glob(pattern))) for pattern in ("*-slow-*", f"*-{DRIVER}*"))
         left = len(list(self.kills.iterdir())) - slow - steps
-        attempts = (self.folder / ATTEMPTS).read_text().splitlines()
+        attempts = file.read_text().splitlines() if (file := self.folder / ATTEMPTS).exists() else []
         tasks = {tuple(line.split()[:2]) for line in attempts}
         return Outcome(
             run.name,
@@ -249,9 +251,12 @@ def run_copy(run: Run, bootstrap: str, cluster: Cluster | None = None) -> Outcom
             assert created.error is None, created.error
     rows = [b"%d" % number for number in range(run.batches * _ROWS_PER_BATCH)]
     with Producer(bootstrap_servers=bootstrap) as producer:
-        for number, value in enumerate(rows):
-            producer.send(origin, value, partition=number % _PARTITIONS)
+        sent = [
+            producer.send(origin, value, partition=number % _PARTITIONS) for number, value in enumerate(rows)
+        ]
         producer.flush()
+        for each in sent:
+            each.result()
     rng = random.Random(run.name)
     with tempfile.TemporaryDirectory(prefix="sink-kills-") as folder:
         place = _Place(Path(folder))

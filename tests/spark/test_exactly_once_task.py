@@ -151,7 +151,8 @@ def test_a_topic_made_anew_ends_the_query(node: RunningNode, topic: str) -> None
     assert len(stored_committed(node.bootstrap, topic, 2 * ROWS)) == 2 * ROWS
 
 
-def test_a_task_that_takes_too_long(node: RunningNode, topic: str) -> None:
+@pytest.mark.parametrize("goes_on", [False, True], ids=["learns at its end", "learns while it writes"])
+def test_a_task_that_takes_too_long(node: RunningNode, topic: str, goes_on: bool) -> None:
     """Its coordinator has aborted its rows: the sentence names the key, and the mode without a timeout."""
     plan = plan_of(node.bootstrap, topic)
     plan = attrs.evolve(plan, properties={**plan.properties, "transaction.timeout.ms": "200"})
@@ -159,11 +160,14 @@ def test_a_task_that_takes_too_long(node: RunningNode, topic: str) -> None:
     def slow_rows() -> Iterator[pa.RecordBatch]:
         yield rows_of(ROWS)
         # More than a batch has room for: the first rows go out, and open the transaction.
-        yield pa.record_batch({"value": pa.array([b"x" * 20_000] * 100, pa.binary())})
+        large = pa.record_batch({"value": pa.array([b"x" * 20_000] * 100, pa.binary())})
+        yield large
         with Client(node.bootstrap) as client:
             name = transactional_id(query, 0)
             while client.admin.describe_transactions([name])[0].state != "CompleteAbort":
                 time.sleep(0.02)
+        while goes_on:
+            yield large
         yield rows_of(ROWS)
 
     query = f"q-{uuid4()}"
