@@ -7,7 +7,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -96,6 +96,8 @@ class ExecutorKills:
 
     most: int
     rng: random.Random
+    executors: Callable[[], list[int]]
+    """The Java processes that are executors now."""
     delay_seconds_max: float = 2.0
     kills: int = 0
     _seen: set[str] = attrs.field(factory=set)
@@ -111,7 +113,7 @@ class ExecutorKills:
         if self._due is None or time.monotonic() < self._due:
             return
         self._due = None
-        found = executors_of(process.pid)
+        found = self.executors()
         if found:
             os.kill(self.rng.choice(found), signal.SIGKILL)
             self.kills += 1

@@ -2,7 +2,7 @@
 
 python -m tests.spark.killed_sink_query BOOTSTRAP FROM TO CHECKPOINT ROWS_PER_BATCH DELIVERY [CLUSTER]
 
-With CLUSTER (`local-cluster[2,1,1024]`) it runs on executors apart, and Spark gives slow tasks a twin. With
+With CLUSTER (`spark://HOST:PORT`) it runs on executors apart, and Spark gives slow tasks a twin. With
 DELIVERY two-phase the plan shuffles its rows by chance, and twins are given eagerly.
 """
 
@@ -61,7 +61,6 @@ def main(
             **_SPECULATION,
             **(_EAGERLY if delivery == TWO_PHASE else {}),
             "spark.task.maxFailures": "60",
-            "spark.deploy.maxExecutorRetries": "-1",
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": " ".join(SHORT_LIVED[1:]),
             f"spark.executorEnv.{KILLS}": os.environ[KILLS],

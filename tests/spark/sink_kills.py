@@ -5,7 +5,7 @@
 | run | Spark | target | killed |
 | --- | --- | --- | --- |
 | workers | local | one node | 190 workers at named steps, 10 drivers while a batch is in the offset log alone, 4 in a commit |
-| executors | two executors, speculation | one node | 12 executors' Java processes; 20 slow tasks get twins; 20 workers |
+| executors | two executors, each on a host of its own, speculation | one node | 12 executors' Java processes; 20 slow tasks get twins; 20 workers |
 | nodes | local | three nodes | 12 nodes, 30 workers, 2 drivers |
 | kafka | local | Apache Kafka | 60 workers, 4 drivers |
 | feed | local, `derived-feed` | one node | 40 workers, 4 drivers |
@@ -49,6 +49,7 @@ from tests.kafka_jars import NO_RETENTION, TRANSACTIONS
 from tests.spark.dying_daemon import ATTEMPTS, DRIVER, KILLS, STEPS, TWINS, mortal_python
 from tests.spark.kill_run import DriverKills, ExecutorKills, Nemesis, NodeKills, StepKills, run_to_the_end
 from tests.spark.killed_sink_query import TWO_PHASE
+from tests.spark.spark_hosts import spark_hosts
 from tests.spark.test_sink_task import stored_committed
 
 __all__ = ["Outcome", "Run", "run_copy"]
@@ -92,13 +93,14 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        """True if each row is there once, nothing is open, and each kill at a step has happened."""
-        return not (self.lost or self.doubled or self.open_transactions or self.kills_left)
+        """True if each row is there once, nothing is open, each kill at a step has happened, and a slow task had a twin."""
+        without_twins = self.slow_tasks and not self.twins
+        return not (self.lost or self.doubled or self.open_transactions or self.kills_left or without_twins)
 
 
 @attrs.frozen
 class Run:
-    """The number of batches of a run, and of the kills in it. `cluster`: where it runs on executors apart."""
+    """The number of batches of a run, and of the kills in it. `has_hosts`: it runs on executors apart (`spark_hosts`)."""
 
     name: str
     batches: int
@@ -109,7 +111,7 @@ class Run:
     node_kills: int = 0
     step_kills: int = 0
     """Kills of the driver's Python process in a commit."""
-    cluster: str = ""
+    has_hosts: bool = False
     delivery: str = _EXACTLY_ONCE
 
     def points(self, *, driver: bool) -> list[str]:
@@ -122,12 +124,11 @@ class Run:
         return [f"{when}-{name}" for name in names for when in ("before", "after")]
 
 
-_EXECUTORS = "local-cluster[2,1,1024]"
 RUNS = {
     each.name: each
     for each in (
         Run("workers", 40, 190, driver_kills=10, step_kills=4),
-        Run("executors", 40, 20, slow_tasks=20, executor_kills=12, cluster=_EXECUTORS),
+        Run("executors", 40, 20, slow_tasks=20, executor_kills=12, has_hosts=True),
         Run("nodes", 30, 30, driver_kills=2, node_kills=12),
         Run("kafka", 20, 60, driver_kills=4),
         Run("feed", 20, 40, driver_kills=4),
@@ -137,7 +138,7 @@ RUNS = {
             slow_tasks=20,
             executor_kills=12,
             step_kills=18,
-            cluster=_EXECUTORS,
+            has_hosts=True,
             delivery=TWO_PHASE,
         ),
         Run(
@@ -261,13 +262,16 @@ def run_copy(run: Run, bootstrap: str, cluster: Cluster | None = None) -> Outcom
     with tempfile.TemporaryDirectory(prefix="sink-kills-") as folder:
         place = _Place(Path(folder))
         place.prepare(run)
-        nemeses = [*place.nemeses(run), ExecutorKills(run.executor_kills, rng)]
+        nemeses = place.nemeses(run)
         if cluster is not None:
             nemeses.append(NodeKills(run.node_kills, cluster, rng))
-        words = [bootstrap, origin, target, str(place.checkpoint), str(_ROWS_PER_BATCH)]
-        words += [run.delivery, run.cluster]
-        command = [sys.executable, "-m", "tests.spark.killed_sink_query", *words]
-        run_to_the_end(command, place.environment(), place.checkpoint, nemeses)
+        words = [bootstrap, origin, target, str(place.checkpoint), str(_ROWS_PER_BATCH), run.delivery]
+        with spark_hosts(place.folder) if run.has_hosts else nullcontext() as hosts:
+            if hosts is not None:
+                words.append(hosts.master)
+                nemeses.append(ExecutorKills(run.executor_kills, rng, hosts.executors))
+            command = [sys.executable, "-m", "tests.spark.killed_sink_query", *words]
+            run_to_the_end(command, place.environment(), place.checkpoint, nemeses)
         found = Counter(bytes(each.value) for each in stored_committed(bootstrap, target, 0))
         return place.outcome(run, bootstrap, nemeses, Counter(rows), found, began)
 
