@@ -8,8 +8,10 @@ healed, a retirement comes to its end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from data_plane.log.directory.log_dir import METADATA_TOPIC, parse_partition_name
+from metadata_quorum.features import THIS_RELEASE
 from odradek.client.admin import AlterConfig, ConfigOperation, ConfigResource, ResourceType
 from odradek.client.admin.admin_configs import incremental_alter_configs
 from odradek.client.admin.admin_logs import LogDirDescription, alter_replica_log_dirs, describe_log_dirs
@@ -36,7 +38,7 @@ class Retirements(Duty):
         member = self.random.choice(self.cluster.brokers)
         paths = member.config.log_dirs
         path = self.random.choice(paths)
-        if len(paths) == 1 or path == member.config.metadata_log_dir:
+        if not self._can_retire(member) or path == member.config.metadata_log_dir:
             return
         try:
             await self._cordon(member, path)
@@ -51,12 +53,16 @@ class Retirements(Duty):
         """Hold the cluster to it that a retirement ends; then nothing stays cordoned."""
         for member in self.cluster.brokers:
             paths = [path for path in member.config.log_dirs if path != member.config.metadata_log_dir]
-            if len(member.config.log_dirs) > 1:
+            if self._can_retire(member):
                 path = self.random.choice(paths)
-                await self.client.run(self._setting(member, path))
-                await self.must_hold(lambda member=member, path=path: self._look(member, path))  # type: ignore[misc]
-                await self.client.run(self._setting(member, None))
+                await self.must_hold(partial(self._cordon, member, path))
+                await self.must_hold(partial(self._look, member, path))
+                await self.must_hold(partial(self._cordon, member, None))
                 return
+
+    def _can_retire(self, member: Member) -> bool:
+        """Whether it has another directory, and a release that tells which ones are cordoned (DescribeLogDirs 5)."""
+        return len(member.config.log_dirs) > 1 and member.speaks is THIS_RELEASE
 
     async def _cordon(self, member: Member, path: str | None) -> None:
         ((_, error),) = await self.client.run(self._setting(member, path))
