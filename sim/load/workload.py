@@ -225,6 +225,8 @@ class Workload:
                 if not is_retriable(error):
                     raise
                 self.world.trace.record(self.world.now, name, "poll", error)
+                # Once its patience is over the fetcher raises at once, and time must go by all the same.
+                await self.world.sleep(ROT_SECONDS)
                 continue
             for fetched in polled:
                 key = TopicPartition(fetched.topic, fetched.partition)
