@@ -6,6 +6,8 @@ same time. The seconds are measured (`--durations=0`) and only need to be right 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,6 +155,11 @@ def scope_of(nodeid: str) -> str:
 def seconds_of(scope: str) -> int:
     """The seconds that the scope takes; 0 where it is short."""
     return SECONDS.get(scope, 0)
+
+
+def share_of(files: Sequence[Path], number: int, count: int) -> Sequence[Path]:
+    """The files of worker `number` of `count`: neighbours, which import the same modules."""
+    return files[len(files) * number // count : len(files) * (number + 1) // count]
 
 
 def seeds(count: int, quick: int = 2) -> list[Any]:
