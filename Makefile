@@ -52,7 +52,7 @@ test: install-dev ## the whole test suite (JOBS=, ARGS=)
 	@# Many tests wait for a server: one worker more than there are cores keeps the cores busy.
 	@exec $(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist loadfile $(ARGS)
 
-TRANSACTIONS := tests/cluster/test_exactly_once.py tests/cluster/test_deaths_in_a_transaction.py tests/other_clients/test_transactional_producers.py tests/other_clients/test_live_transaction_version.py
+TRANSACTIONS := tests/cluster/test_exactly_once.py tests/cluster/test_deaths_in_a_transaction.py tests/other_clients/test_transactional_producers.py tests/other_clients/test_live_transaction_version.py tests/client/test_transactional_servers.py::test_a_transaction_outlives_kill_9_of_the_broker
 test-transactions: install-dev ## five clients' transactions while nodes die, each and everywhere: 20,000 records exactly once (ARGS='-k java')
 	@exec $(BIN)/python -m pytest -v -s --matrix $(TRANSACTIONS) $(ARGS)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.processes import ServerProcess, combined_node_properties, free_ports, spawn, wait_until_serving
+from odradek.cli.commands.storage import format_storage_of
 
 ODRADEK = Path(sys.executable).with_name("odradek")
 """The command beside the interpreter that runs us, so that both are of one environment."""
@@ -24,7 +24,8 @@ def prepare_odradek(
     properties = {**combined_node_properties(directory, port or spare[0], spare[1]), **(settings or {})}
     path = directory / "server.properties"
     path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-    subprocess.run([ODRADEK, "storage", "format", path], check=True, stdout=subprocess.DEVNULL)
+    # In this process: tests prepare hundreds of nodes, and each start of the command costs a quarter of a second of CPU.
+    format_storage_of(str(path), cluster_id=None, ignore_formatted=False)
     return path
 
 
@@ -69,7 +70,7 @@ def start_odradek(
 ) -> ServerProcess:
     """Format `directory` and start a node there.
 
-    Raises `ServerFailed` when it does not come up, `CalledProcessError` when the format is refused.
+    Raises `ServerFailed` when it does not come up, `CliError` when the format is refused.
     """
     return launch_odradek(
         prepare_odradek(directory, port=port, settings=settings), cpus=cpus, environment=environment

@@ -7,6 +7,9 @@ import os
 import signal
 import sys
 from collections.abc import Generator
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.kafka_jars import apache_kafka, kafka_jars
 from tests.node_process import fresh_topic, node
-from tests.schedule import scope_of, seconds_of
+from tests.schedule import scope_of, seconds_of, share_of
 
 __all__ = ["apache_kafka", "fresh_topic", "kafka_jars", "node"]
 
@@ -30,6 +33,7 @@ settings.register_profile(
 settings.register_profile("quick", settings.get_profile("odradek"), max_examples=20)
 settings.load_profile("odradek")
 
+ROOT = Path(__file__).resolve().parent.parent
 SERVERS = {"apache_kafka", "node", "spark"}
 """Fixtures that start a process of their own."""
 
@@ -40,15 +44,33 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Collected tests stay to the end: the collector of garbage need not look at them during each test."""
     gc.disable()
     try:
+        if session.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+            compile_a_share(getattr(session.config, "workerinput", None))
         return (yield)
     finally:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+def compile_a_share(worker: dict[str, Any] | None) -> None:
+    """Import a worker's share of the test files, which compiles them where that has not been done before.
+
+    All workers collect all files, each in the same order. In a new clone each of them would compile each file.
+    """
+    if worker is None:
+        return
+    number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    files = sorted(Path(__file__).parent.rglob("test_*.py"))
+    for path in share_of(files, number, count):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        # The collection tells what is wrong with it, or why it is skipped.
+        with suppress(Exception, pytest.skip.Exception):
+            import_module(name)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -6,6 +6,8 @@ same time. The seconds are measured (`--durations=0`) and only need to be right 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,27 +69,27 @@ SECONDS = {
     "tests/node/test_request_budget.py": 95,
     "tests/jepsen/test_cluster.py": 69,
     "tests/other_clients/test_groups.py": 50,
-    "tests/node/test_long_answers.py": 46,
+    "tests/node/test_long_answers.py": 15,
     "tests/node/test_stop_while_starting.py": 43,
     "tests/other_clients/test_apache_tools.py": 41,
-    "tests/sim/test_campaign.py": 60,
-    "tests/sim/test_seeds.py": 45,
+    "tests/sim/test_campaign.py": 45,
+    "tests/sim/test_seeds.py": 35,
     "tests/log/cleaning/test_kafka_agrees.py": 45,
-    "tests/sim/test_availability.py": 25,
-    "tests/sim/test_clients.py": 25,
+    "tests/sim/test_availability.py": 20,
+    "tests/sim/test_clients.py": 12,
     "tests/docs/test_cluster.py": 26,
-    "tests/cli/test_three_nodes.py": 26,
+    "tests/cli/test_three_nodes.py": 20,
     "tests/cluster/test_moves_between_disks.py": 25,
-    "tests/cli/test_disk_moves.py": 10,
+    "tests/cli/test_disk_moves.py": 7,
     "tests/cluster/test_moves_on_a_node.py": 14,
-    "tests/cli/test_cli_end_to_end.py": 25,
+    "tests/cli/test_cli_end_to_end.py": 6,
     "tests/cli/test_dev.py": 25,
-    "tests/security/test_users_and_tokens.py": 22,
+    "tests/security/test_users_and_tokens.py": 14,
     "tests/node/test_bad_files.py": 20,
     "tests/security/test_secrets.py": 14,
     "tests/security/test_audit_of_node.py": 13,
     "tests/node/test_away_at_the_start.py": 17,
-    "tests/cluster/test_exactly_once.py": 125,
+    "tests/cluster/test_exactly_once.py": 50,
     "tests/cluster/test_deaths_in_a_transaction.py": 73,
     "tests/other_clients/test_transactional_producers.py": 24,
     "tests/security/test_nodes_know_each_other.py": 30,
@@ -103,7 +105,7 @@ SECONDS = {
     "tests/log/compacted/test_swap_crashes.py": 14,
     "tests/wire/test_codec.py": 14,
     "tests/groups/test_group_restart.py": 14,
-    "tests/sim/test_cluster_in_sim.py": 13,
+    "tests/sim/test_cluster_in_sim.py": 10,
     "tests/sim/test_operators.py": 13,
     "tests/security/test_plaintext_to_secured.py": 25,
     "tests/sim/test_access_checks.py": 14,
@@ -153,6 +155,11 @@ def scope_of(nodeid: str) -> str:
 def seconds_of(scope: str) -> int:
     """The seconds that the scope takes; 0 where it is short."""
     return SECONDS.get(scope, 0)
+
+
+def share_of(files: Sequence[Path], number: int, count: int) -> Sequence[Path]:
+    """The files of worker `number` of `count`: neighbours, which import the same modules."""
+    return files[len(files) * number // count : len(files) * (number + 1) // count]
 
 
 def seeds(count: int, quick: int = 2) -> list[Any]:

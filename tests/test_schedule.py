@@ -41,6 +41,15 @@ def test_tests_that_ask_for_spark_share_it() -> None:
     assert asking == schedule.SPARK
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 20])
+def test_each_file_is_in_one_share(count: int) -> None:
+    """However many workers there are, each file is compiled by one of them."""
+    files = [Path(f"test_{number}.py") for number in range(10)]
+    shares = [schedule.share_of(files, number, count) for number in range(count)]
+    assert [path for share in shares for path in share] == files
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
 def test_quick_runs_the_first_seeds() -> None:
     """The others are left to `make test`."""
     first, second, third = seeds(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -9,8 +10,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import attrs
+
+from odradek.cli.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 60.0
@@ -67,6 +71,27 @@ def odradek(
         check=False,
     )
     return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def odradek_here(*words: str | Path, bootstrap: str | None = None, stdin: bytes = b"") -> Outcome:
+    """Run a command in this process, which saves the start of Python: a fifth of a second of CPU."""
+    streams = {
+        name: io.TextIOWrapper(io.BytesIO(given))
+        for name, given in (("stdin", stdin), ("stdout", b""), ("stderr", b""))
+    }
+    with (
+        patch.dict(os.environ, environment(bootstrap), clear=True),
+        patch.multiple(sys, **streams),
+    ):
+        code = main([*map(str, words)])
+    return Outcome(code, *(_written(streams[name]) for name in ("stdout", "stderr")))
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    raw = stream.buffer
+    assert isinstance(raw, io.BytesIO)
+    return raw.getvalue().decode()
 
 
 def words_of(table: str) -> list[list[str]]:

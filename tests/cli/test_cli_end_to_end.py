@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Outcome, command, environment, odradek, words_of
+from tests.cli.running import Outcome, command, environment, odradek, odradek_here, words_of
 from tests.node_process import RunningNode
 
 pytestmark = pytest.mark.xdist_group("cli")
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.xdist_group("cli")
 
 @pytest.fixture
 def run(node: RunningNode) -> Callable[..., Outcome]:
-    """Run a command against the node."""
-    return lambda *words, stdin=b"": odradek(*words, bootstrap=node.bootstrap, stdin=stdin)
+    """Run a command against the node, in this process; what a process adds, the tests of followers and writers have."""
+    return lambda *words, stdin=b"": odradek_here(*words, bootstrap=node.bootstrap, stdin=stdin)
 
 
 @pytest.fixture

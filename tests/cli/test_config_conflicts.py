@@ -9,7 +9,7 @@ import pytest
 from odradek import Client
 from odradek.cli.config_conflicts import conflicts
 from odradek.client.admin import NewTopic
-from tests.cli.running import odradek
+from tests.cli.running import odradek_here
 from tests.node_process import RunningNode
 
 DEFAULTS = {
@@ -63,8 +63,10 @@ def test_the_command_explains_a_fight(node: RunningNode, fresh_topic: Callable[[
         (made,) = client.admin.create_topics([NewTopic(topic, 1, 1, {"retention.bytes": "1000"})])
         assert made.error is None
     asked = ("config", "get", "topic", topic)
-    text = " ".join(odradek(*asked, "retention.bytes", "--explain", bootstrap=node.bootstrap).out.split())
+    text = " ".join(
+        odradek_here(*asked, "retention.bytes", "--explain", bootstrap=node.bootstrap).out.split()
+    )
     assert "BUT whole segments are deleted" in text
-    assert "BUT" not in odradek(*asked, "cleanup.policy", "--explain", bootstrap=node.bootstrap).out
-    document = odradek(*asked, "--explain", "--json", bootstrap=node.bootstrap).json()
+    assert "BUT" not in odradek_here(*asked, "cleanup.policy", "--explain", bootstrap=node.bootstrap).out
+    document = odradek_here(*asked, "--explain", "--json", bootstrap=node.bootstrap).json()
     assert [each["key"] for each in document["conflicts"]] == ["retention.bytes"]

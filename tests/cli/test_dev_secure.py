@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.processes import base_port
-from tests.cli.running import Outcome, odradek
+from tests.cli.running import Outcome, odradek_here
 from tests.cli.test_dev import line, running
 
 pytestmark = pytest.mark.xdist_group("cli")
@@ -22,7 +22,7 @@ def test_from_no_right_to_some(tmp_path: Path) -> None:
     dev = ("dev", "--secure", "--port", str(port), "--data", data)
 
     def by(user: str, *words: str, stdin: bytes = b"") -> Outcome:
-        return odradek(*words, "--command-config", data / f"{user}.properties", stdin=stdin)
+        return odradek_here(*words, "--command-config", data / f"{user}.properties", stdin=stdin)
 
     with running(*dev) as node:
         assert line(node.stdout).startswith("node=1")
@@ -72,7 +72,7 @@ def _check_hints(data: Path, port: int) -> None:
         ),
     )
     for words, hint in cases:
-        assert hint in odradek(*words, "--timeout", "3").refusal()
+        assert hint in odradek_here(*words, "--timeout", "3").refusal()
 
 
 def _keys_without(data: Path, user: str, name: str, *prefixes: str) -> Path:

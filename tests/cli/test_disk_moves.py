@@ -14,7 +14,7 @@ import pytest
 
 from bench.odradek_server import launch_odradek, prepare_odradek
 from bench.processes import base_port
-from tests.cli.running import Outcome, odradek, start
+from tests.cli.running import Outcome, odradek_here, start
 from tests.cli.test_dev import line, running
 from tests.cluster.test_real_nodes import until
 
@@ -32,7 +32,7 @@ class Host:
     pid: int
 
     def run(self, *words: str, stdin: bytes = b"") -> Outcome:
-        return odradek(*words, bootstrap=self.bootstrap, stdin=stdin)
+        return odradek_here(*words, bootstrap=self.bootstrap, stdin=stdin)
 
     def state(self, path: str) -> dict[str, Any]:
         """The entry of `disk list` for a directory."""
@@ -65,7 +65,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         "log.segment.delete.delay.ms": "1000",
     }
     properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    assert odradek("storage", "format", properties).code == 0
+    assert odradek_here("storage", "format", properties).code == 0
     with running("server", properties) as server:
         assert line(server.stdout) == "ready"
         found = Host(f"127.0.0.1:{port}", paths, server.pid)

@@ -20,7 +20,7 @@ from odradek import Client, KafkaError
 from odradek.client.admin.admin_topics import NewTopic
 from odradek.client.core.known_cluster import Partition
 from odradek.client.errors import ClientError
-from tests.cli.running import Outcome, odradek, words_of
+from tests.cli.running import Outcome, odradek_here, words_of
 from tests.cli.test_dev import line, running
 from tests.docs.markdown import blocks
 from tests.node.raw_client import RawClient
@@ -48,7 +48,7 @@ class Nodes:
         return ",".join(self.addresses.values())
 
     def run(self, *words: str, stdin: bytes = b"") -> Outcome:
-        return odradek(*words, bootstrap=self.bootstrap, stdin=stdin)
+        return odradek_here(*words, bootstrap=self.bootstrap, stdin=stdin)
 
     def kill(self, node: int) -> None:
         os.kill(self.pids[node], signal.SIGKILL)

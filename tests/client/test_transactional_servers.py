@@ -387,9 +387,11 @@ def test_the_async_producer_does_the_same(cluster: Cluster) -> None:
 
 @pytest.mark.java
 def test_a_transaction_outlives_kill_9_of_the_broker(
-    kafka_jars: Path, tmp_path: Path, fresh_topic: Callable[[str], str]
+    kafka_jars: Path, tmp_path: Path, fresh_topic: Callable[[str], str], whole_matrix: bool
 ) -> None:
     """Apache Kafka of one's own, killed in the middle of transactions: each is there in whole, or aborted in whole."""
+    if not whole_matrix:
+        pytest.skip("three starts of Apache Kafka: make test-transactions")
     settings = {
         **NO_RETENTION,
         "broker.session.timeout.ms": "1000",

@@ -13,7 +13,7 @@ import pytest
 
 from bench.odradek_server import start_odradek
 from odradek import KafkaError, Producer
-from tests.cli.running import odradek
+from tests.cli.running import odradek_here
 from tests.cluster.test_real_nodes import PATIENCE_SECONDS, create, until
 
 pytestmark = pytest.mark.xdist_group("cluster")
@@ -77,19 +77,23 @@ def test_a_disk_that_fills_up_is_told_and_forgotten(small_disk: Path, tmp_path: 
         assert until("a refusal", lambda: write(at, 200)) is not None
 
         def told() -> list[str] | None:
-            (directory,) = odradek("disk", "list", "--json", bootstrap=at).json()["brokers"][0]["directories"]
+            (directory,) = odradek_here("disk", "list", "--json", bootstrap=at).json()["brokers"][0][
+                "directories"
+            ]
             return [directory["trouble"], directory["path"]] if directory["trouble"] else None
 
         assert until("the word of the broker", told) == ["full", str(small_disk / "data")]
-        (row,) = [line for line in odradek("disk", "list", bootstrap=at).out.splitlines() if "FULL" in line]
+        (row,) = [
+            line for line in odradek_here("disk", "list", bootstrap=at).out.splitlines() if "FULL" in line
+        ]
         assert str(small_disk / "data") in row
         said = f"broker 1: {small_disk / 'data'} is full since "
-        assert said in odradek("cluster", "status", bootstrap=at).out
-        (entry,) = odradek("cluster", "status", "--json", bootstrap=at).json()["troubled_directories"]
+        assert said in odradek_here("cluster", "status", bootstrap=at).out
+        (entry,) = odradek_here("cluster", "status", "--json", bootstrap=at).json()["troubled_directories"]
         assert (entry["broker"], entry["trouble"]) == (1, "full")
         ballast.unlink()
         assert until("another record", lambda: True if write(at) is None else None)
         until("the end of it", lambda: True if told() is None else None)
-        assert odradek("cluster", "status", "--json", bootstrap=at).json()["troubled_directories"] == []
+        assert odradek_here("cluster", "status", "--json", bootstrap=at).json()["troubled_directories"] == []
     finally:
         server.stop()

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from bench.odradek_server import launch_odradek, prepare_odradek
-from tests.cli.running import odradek
+from tests.cli.running import odradek_here
 from tests.cluster.test_real_nodes import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.xdist_group("cluster")
@@ -43,7 +43,7 @@ def test_transactions_and_compaction_move_along(tmp_path: Path) -> None:
         stack.callback(server.kill)
 
         def run(*words: str) -> str:
-            done = odradek(*words, bootstrap=server.bootstrap)
+            done = odradek_here(*words, bootstrap=server.bootstrap)
             assert done.code == 0, done.err
             return done.out
 

@@ -37,7 +37,8 @@ from wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 
-COUNT = 20_000
+COUNT = 6_000
+"""More elements than are decoded at once, and six slices of work."""
 NAMES = [f"n{number}" for number in range(COUNT)]
 TURNS = 10
 """Others have many more while so long an answer is made; without slices two or three, while its frame arrives."""

@@ -18,6 +18,7 @@ import pytest
 from bench.odradek_server import ODRADEK
 from bench.processes import ServerProcess, free_ports, spawn
 from data_plane.log.directory.checkpoints import CLEAN_SHUTDOWN_FILE
+from odradek.cli.commands.storage import format_storage_of
 from tests.node.test_bad_batches import good_batch
 from wire.api_keys import ApiKey
 
@@ -33,11 +34,7 @@ def format_node(directory: Path, settings: Mapping[str, str]) -> Path:
     path = directory / "server.properties"
     settings = {"log.dirs": str(directory / "data"), **settings}
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    subprocess.run(
-        [ODRADEK, "storage", "format", path, "--cluster-id", CLUSTER_ID],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    format_storage_of(str(path), cluster_id=CLUSTER_ID, ignore_formatted=False)
     return path
 
 

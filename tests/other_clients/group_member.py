@@ -5,6 +5,8 @@
 Prints one JSON value a line: `["assigned", [partitions]]` whenever the assignment has changed, `["record", partition,
 offset, value]`, and `["done", command, result]` for each command line on standard input:
 `commit`, `committed P`, `seek P OFFSET`, `pause P`, `resume P`, `close`.
+
+Only the library that is asked for is imported: members start often.
 """
 
 from __future__ import annotations
@@ -16,12 +18,6 @@ import queue
 import sys
 import threading
 from typing import Any, Protocol
-
-import aiokafka
-import aiokafka.structs
-import confluent_kafka
-import kafka
-import kafka.structs
 
 POLL_SECONDS = 0.1
 
@@ -51,7 +47,10 @@ class ConfluentMember:
     """librdkafka."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, options: dict[str, Any]) -> None:
+        import confluent_kafka
+
         self._topic = topic
+        self._places = confluent_kafka.TopicPartition
         config: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "group.id": group,
@@ -68,8 +67,8 @@ class ConfluentMember:
         self._consumer = confluent_kafka.Consumer(config)
         self._consumer.subscribe([topic])
 
-    def _place(self, partition: int, offset: int = -1001) -> confluent_kafka.TopicPartition:
-        return confluent_kafka.TopicPartition(self._topic, partition, offset)
+    def _place(self, partition: int, offset: int = -1001) -> Any:
+        return self._places(self._topic, partition, offset)
 
     def poll(self) -> list[tuple[int, int, str]]:
         messages = self._consumer.consume(100, POLL_SECONDS)
@@ -106,7 +105,10 @@ class KafkaPythonMember:
     """kafka-python."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, options: dict[str, Any]) -> None:
+        import kafka
+
         self._topic = topic
+        self._places = kafka.TopicPartition
         config: dict[str, Any] = {
             "bootstrap_servers": bootstrap,
             "group_id": group,
@@ -119,8 +121,8 @@ class KafkaPythonMember:
             config["group_instance_id"] = options["instance"]
         self._consumer = kafka.KafkaConsumer(topic, **config)
 
-    def _place(self, partition: int) -> kafka.structs.TopicPartition:
-        return kafka.structs.TopicPartition(self._topic, partition)
+    def _place(self, partition: int) -> Any:
+        return self._places(self._topic, partition)
 
     def poll(self) -> list[tuple[int, int, str]]:
         batches = self._consumer.poll(timeout_ms=int(POLL_SECONDS * 1000))
@@ -154,7 +156,10 @@ class AioKafkaMember:
     """aiokafka, on a loop that runs inside each call."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, options: dict[str, Any]) -> None:
+        import aiokafka
+
         self._topic = topic
+        self._places = aiokafka.TopicPartition
         self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
 
@@ -174,8 +179,8 @@ class AioKafkaMember:
 
         self._consumer = self._loop.run_until_complete(start())
 
-    def _place(self, partition: int) -> aiokafka.structs.TopicPartition:
-        return aiokafka.structs.TopicPartition(self._topic, partition)
+    def _place(self, partition: int) -> Any:
+        return self._places(self._topic, partition)
 
     def poll(self) -> list[tuple[int, int, str]]:
         got = self._consumer.getmany(timeout_ms=int(POLL_SECONDS * 1000))

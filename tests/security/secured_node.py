@@ -6,7 +6,6 @@ a token of `issuer`.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +13,9 @@ import attrs
 import pytest
 import trustme
 
-from bench.odradek_server import ODRADEK, launch_odradek
+from bench.odradek_server import launch_odradek
 from bench.processes import ServerProcess, combined_node_properties, free_ports
+from odradek.cli.commands.storage import format_storage_of
 from tests.security.issuer import Issuer
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -110,8 +110,7 @@ def start(directory: Path, settings: dict[str, str], users: list[str]) -> Server
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "server.properties"
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    options = [word for user in users for word in ("--add-scram", user)]
-    subprocess.run([ODRADEK, "storage", "format", path, *options], check=True, stdout=subprocess.DEVNULL)
+    format_storage_of(str(path), cluster_id=None, ignore_formatted=False, users=users)
     return launch_odradek(path)
 
 

@@ -17,7 +17,7 @@ import trustme
 
 from bench.odradek_server import launch_odradek
 from bench.processes import combined_node_properties, free_ports
-from tests.cli.running import odradek
+from tests.cli.running import odradek_here
 from tests.node.raw_client import RawClient, frame
 from tests.security.secured_node import PLAIN_MODULE
 from wire.api import ApiKey
@@ -75,7 +75,7 @@ class Place:
 
     def acl(self, *words: str) -> str:
         """An `odradek acl` command of the administrator."""
-        done = odradek("acl", *words, "--command-config", str(self.directory / "admin.properties"))
+        done = odradek_here("acl", *words, "--command-config", str(self.directory / "admin.properties"))
         assert done.code == 0, done.err
         return done.out
 
@@ -126,12 +126,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     }
     _write(directory / "admin.properties", keys)
     path = _write(directory / "server.properties", _properties(directory, clients, controller, plaintext))
-    assert odradek("storage", "format", path).code == 0
+    assert odradek_here("storage", "format", path).code == 0
     server = launch_odradek(path)
     try:
         by_admin = ("--command-config", directory / "admin.properties")
-        assert odradek("topic", "create", TOPIC, *by_admin).code == 0
-        assert odradek("produce", TOPIC, *by_admin, stdin=b"a record of the ledger\n").code == 0
+        assert odradek_here("topic", "create", TOPIC, *by_admin).code == 0
+        assert odradek_here("produce", TOPIC, *by_admin, stdin=b"a record of the ledger\n").code == 0
         made.acl("add", "--user", MALLORY, "--operation", "read", "--topic", TOPIC)
         made.acl("add", "--user", BROKER, "--operation", "cluster-action", "--cluster")
         yield made

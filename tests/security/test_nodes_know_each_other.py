@@ -20,6 +20,7 @@ import trustme
 
 from bench.odradek_server import ODRADEK
 from bench.processes import ServerProcess, free_ports, spawn, wait_until_serving
+from odradek.cli.commands.storage import format_storage_of
 from tests.security.issuer import Issuer
 from tests.security.secured_node import PLAIN_MODULE
 
@@ -96,8 +97,7 @@ def _launch(directory: Path, node: int, way: Way, ports: list[int]) -> ServerPro
     path = directory / f"node-{node}.properties"
     settings = _properties(directory, node, way, ports)
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    words = ["storage", "format", path, "--cluster-id", "H5nlA7uKR0-zDRxvMJS5iw"]
-    subprocess.run([ODRADEK, *words], check=True, stdout=subprocess.DEVNULL)
+    format_storage_of(str(path), cluster_id="H5nlA7uKR0-zDRxvMJS5iw", ignore_formatted=False)
     return spawn(
         f"node {node}",
         [ODRADEK, "server", path],

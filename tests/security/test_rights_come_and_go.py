@@ -9,7 +9,7 @@ import pytest
 
 from bench.kafka_server import run_tool
 from bench.odradek_server import start_odradek
-from tests.cli.running import odradek
+from tests.cli.running import odradek_here
 from tests.conformance.acls.asking import SETTINGS, _Client
 from tests.conformance.batches import batch
 from tests.conformance.servers import SETTINGS as BASE
@@ -83,40 +83,42 @@ def test_a_parked_fetch_loses_its_right(bootstrap: str) -> None:
 def test_the_command_line_gives_shows_explains_and_takes(bootstrap: str) -> None:
     """`odradek acl add --user U --operation write --topic T` is a right, and `check` says why."""
     rule = ("--user", "alice", "--operation", "write", "--topic", "t")
-    assert odradek("acl", "add", *rule, "--dry-run", "--json", bootstrap=bootstrap).code == 0
+    assert odradek_here("acl", "add", *rule, "--dry-run", "--json", bootstrap=bootstrap).code == 0
     check = ("acl", "check", *rule, "--json")
-    before = odradek(*check, bootstrap=bootstrap)
+    before = odradek_here(*check, bootstrap=bootstrap)
     assert (before.code, json.loads(before.out)["checks"][0]["reason"]) == (1, "no rule")
-    assert odradek("acl", "add", *rule, bootstrap=bootstrap).code == 0
-    after = odradek(*check, bootstrap=bootstrap)
+    assert odradek_here("acl", "add", *rule, bootstrap=bootstrap).code == 0
+    after = odradek_here(*check, bootstrap=bootstrap)
     assert after.code == 0
     assert json.loads(after.out)["checks"][0]["rule"]["principal"] == "User:alice"
     denial = ("--user", "*", "--operation", "all", "--topic", "t", "--deny")
-    assert odradek("acl", "add", *denial, bootstrap=bootstrap).code == 0
-    denied = odradek(*check, bootstrap=bootstrap)
+    assert odradek_here("acl", "add", *denial, bootstrap=bootstrap).code == 0
+    denied = odradek_here(*check, bootstrap=bootstrap)
     assert (denied.code, json.loads(denied.out)["checks"][0]["rule"]["permission"]) == (1, "deny")
-    listed = json.loads(odradek("acl", "list", "--topic", "t", "--json", bootstrap=bootstrap).out)
+    listed = json.loads(odradek_here("acl", "list", "--topic", "t", "--json", bootstrap=bootstrap).out)
     assert len(listed["acls"]) == 2
-    removed = odradek("acl", "remove", "--topic", "t", "--json", bootstrap=bootstrap)
+    removed = odradek_here("acl", "remove", "--topic", "t", "--json", bootstrap=bootstrap)
     assert len(json.loads(removed.out)["acls"]) == 2
-    assert odradek("acl", "remove", bootstrap=bootstrap).code == 2
+    assert odradek_here("acl", "remove", bootstrap=bootstrap).code == 2
 
 
 def test_one_rule_of_several_alike_is_removed(bootstrap: str) -> None:
     """`acl remove --exact` takes the rule that `add` makes of the same options, and leaves its likes."""
     rule = ("--user", "erin", "--operation", "read", "--topic", "alike")
     for more in ((), ("--prefixed",), ("--deny",)):
-        assert odradek("acl", "add", *rule, *more, bootstrap=bootstrap).code == 0
-    removed = odradek("acl", "remove", "--exact", *rule, "--json", bootstrap=bootstrap).json()["acls"]
+        assert odradek_here("acl", "add", *rule, *more, bootstrap=bootstrap).code == 0
+    removed = odradek_here("acl", "remove", "--exact", *rule, "--json", bootstrap=bootstrap).json()["acls"]
     assert [(each["pattern_type"], each["permission"]) for each in removed] == [("literal", "allow")]
-    assert odradek("acl", "remove", "--deny", *rule, bootstrap=bootstrap).code == 2
-    left = odradek("acl", "remove", *rule, "--json", bootstrap=bootstrap).json()["acls"]
+    assert odradek_here("acl", "remove", "--deny", *rule, bootstrap=bootstrap).code == 2
+    left = odradek_here("acl", "remove", *rule, "--json", bootstrap=bootstrap).json()["acls"]
     assert len(left) == 2
 
 
 def test_an_operation_that_a_resource_has_not_is_refused(bootstrap: str) -> None:
     """A typing error ends with usage, before it becomes a rule without effect."""
-    wrong = odradek("acl", "add", "--user", "a", "--operation", "create", "--group", "g", bootstrap=bootstrap)
+    wrong = odradek_here(
+        "acl", "add", "--user", "a", "--operation", "create", "--group", "g", bootstrap=bootstrap
+    )
     assert wrong.code == 2
     assert "a group has no operation create" in wrong.err
 
@@ -127,7 +129,7 @@ def test_kafkas_own_tool_works(bootstrap: str, kafka_jars: object) -> None:
     tool = ("org.apache.kafka.tools.AclCommand", "--bootstrap-server", bootstrap)
     rule = ("--allow-principal", "User:carol", "--producer", "--topic", "pre")
     run_tool(*tool, "--add", *rule, "--resource-pattern-type", "prefixed")
-    listed = odradek("acl", "list", "--user", "carol", "--json", bootstrap=bootstrap)
+    listed = odradek_here("acl", "list", "--user", "carol", "--json", bootstrap=bootstrap)
     assert {each["operation"] for each in json.loads(listed.out)["acls"]} == {
         "write",
         "describe",
@@ -137,6 +139,6 @@ def test_kafkas_own_tool_works(bootstrap: str, kafka_jars: object) -> None:
         *tool, "--list", "--topic", "present", "--resource-pattern-type", "match"
     )
     run_tool(*tool, "--remove", *rule, "--resource-pattern-type", "prefixed", "--force")
-    assert not json.loads(odradek("acl", "list", "--user", "carol", "--json", bootstrap=bootstrap).out)[
+    assert not json.loads(odradek_here("acl", "list", "--user", "carol", "--json", bootstrap=bootstrap).out)[
         "acls"
     ]

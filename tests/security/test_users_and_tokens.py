@@ -22,7 +22,7 @@ from odradek.client.shells.admin_client import Admin
 from odradek.client.shells.consumer import Consumer
 from odradek.client.shells.producer import Producer
 from odradek.trio import open_admin
-from tests.cli.running import Outcome, command, environment, odradek
+from tests.cli.running import Outcome, command, environment, odradek_here
 from tests.node.raw_client import RawClient
 from tests.security.secured_node import PLAIN_MODULE, SecuredNode
 from wire.errors import ErrorCode, KafkaError
@@ -59,7 +59,7 @@ def admin(secured: SecuredNode) -> Iterator[Admin]:
 
 
 def run(carol: Path, *words: str, stdin: bytes = b"") -> Outcome:
-    return odradek(*words, "--command-config", carol, stdin=stdin)
+    return odradek_here(*words, "--command-config", carol, stdin=stdin)
 
 
 def as_eve(secured: SecuredNode) -> Admin:
@@ -227,18 +227,18 @@ def test_tokens_by_command(secured: SecuredNode, carol: Path, tmp_path: Path) ->
     token_id = made.json()["token_id"]
     assert "hmac" not in made.json()
     assert stat.S_IMODE(keys.stat().st_mode) == 0o600
-    assert odradek("topic", "list", "--command-config", keys).code == 0
+    assert odradek_here("topic", "list", "--command-config", keys).code == 0
     assert run(carol, "token", "create", "--to", str(keys)).code == 2
     assert token_id in {each["token_id"] for each in run(carol, "token", "list", "--json").json()["tokens"]}
     assert "nothing was changed" in run(carol, "token", "renew", token_id, "--dry-run").out
     before = made.json()["expires_at_ms"]
     assert run(carol, "token", "renew", token_id, "--for", "10m", "--json").json()["expires_at_ms"] < before
-    assert "not allowed" in odradek("token", "list", "--command-config", keys).refusal()
+    assert "not allowed" in odradek_here("token", "list", "--command-config", keys).refusal()
     assert run(carol, "token", "expire", token_id).code == 0
     others = run(carol, "token", "create", "--owner", "zoe", "--json").json()["token_id"]
     assert "only the token's owner User:zoe" in run(carol, "token", "expire", others).refusal()
     assert "you can see no token" in run(carol, "token", "renew", token_id).refusal()
-    refused = odradek("topic", "list", "--command-config", keys)
+    refused = odradek_here("topic", "list", "--command-config", keys)
     assert "refuses the login" in refused.refusal()
     printed = run(carol, "token", "create", "--json").json()
     assert len(printed["hmac"]) == 88

@@ -16,10 +16,11 @@ from sim.campaign.workers import Worker
 from sim.options import RunOptions
 from tests.sim.stated import PAGES, given, stated
 
-DEFAULT_SEEDS = range(4)
+DEFAULT_SEEDS = (0, 1, 3)
+"""The first one upgrades nodes. Seeds differ in cost by a factor of ten."""
 DEFAULT_SECONDS = 8.0
-LITE_SEEDS = range(100, 102)
-AGAIN = (0, 1, 100)
+LITE_SEEDS = (101,)
+AGAIN = (0, 1)
 """The seeds that the second process runs, too."""
 
 
