@@ -2,9 +2,10 @@
 
 Theory of operation
 -------------------
-A `RealFile` is a path, a size that it tracks itself, and a descriptor. The descriptor is opened at first need,
-because a node holds tens of thousands of segments and reads few of them. The inode is remembered from the first look.
-So an open after a rename never reads another file that has taken the name.
+A `RealFile` is a name in a directory, a size that it tracks itself, and a descriptor. The descriptor is opened at first
+need, because a node holds tens of thousands of segments and reads few of them. Its path is put together at need for the
+same reason. The inode is remembered from the first look. So an open after a rename never reads another file that has
+taken the name.
 
 References are counted under one lock for the whole process. A worker that syncs must keep the loop from closing the
 descriptor, whose number could then be reused. Everything else is called by one thread at a time.
@@ -51,25 +52,33 @@ def disk_error(directory: str, path: str, operation: str, error: OSError) -> Dis
 class RealFile:
     """`odradek.env.ports.File` over a descriptor."""
 
-    __slots__ = ("_calls", "_fd", "_inode", "_references", "_size", "_sync_failure", "directory", "path")
+    __slots__ = ("_calls", "_fd", "_folder", "_inode", "_name", "_references", "_size", "_sync_failure")
 
     def __init__(
         self,
-        directory: str,
-        path: str,
+        folder: RealDir,
+        name: str,
         size: int,
         inode: int,
         fd: int = -1,
         calls: BoundedCalls | None = None,
     ) -> None:
-        self.path = path
-        self.directory = directory
+        self._folder = folder
+        self._name = name
         self._size = size
         self._inode = inode
         self._fd = fd
         self._references = 1
         self._sync_failure: str | None = None
         self._calls = calls
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self._folder.path, self._name)
+
+    @property
+    def directory(self) -> str:
+        return self._folder.root
 
     @property
     def size(self) -> int:
@@ -340,16 +349,17 @@ def _let_go(fd: int) -> None:
 class RealDir:
     """`odradek.env.ports.Dir` over a path. Holds no descriptor, but the lock's."""
 
-    __slots__ = ("_calls", "_lock", "_root", "path")
+    __slots__ = ("_calls", "_lock", "path", "root")
 
     def __init__(self, path: str, root: str, calls: BoundedCalls | None = None) -> None:
         self.path = path
-        self._root = root
+        self.root = root
+        """The path of the log directory, which errors name."""
         self._lock: IO[bytes] | None = None
         self._calls = calls
 
     def _error(self, path: str, operation: str, error: OSError) -> DiskError:
-        return disk_error(self._root, path, operation, error)
+        return disk_error(self.root, path, operation, error)
 
     def open(self, name: str, *, create: bool = False) -> RealFile:
         path = os.path.join(self.path, name)
@@ -364,7 +374,7 @@ class RealDir:
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         except OSError as error:
             raise self._error(path, "open", error) from error
-        return RealFile(self._root, path, found.st_size, found.st_ino, fd, self._calls)
+        return RealFile(self, name, found.st_size, found.st_ino, fd, self._calls)
 
     def _create(self, path: str) -> int:
         """Raises `OSError`, `DiskHung`."""
@@ -374,7 +384,7 @@ class RealDir:
         try:
             fd, error = calls.run(_create, _abandon_create, path)
         except CallHangs:
-            raise _hung(self._root, path, "open") from None
+            raise _hung(self.root, path, "open") from None
         if error is not None:
             raise error
         return fd
@@ -398,7 +408,7 @@ class RealDir:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         except OSError as error:
             raise self._error(path, "open", error) from error
-        return RealDir(path, self._root, self._calls)
+        return RealDir(path, self.root, self._calls)
 
     def list(self) -> list[str]:
         try:
@@ -432,7 +442,7 @@ class RealDir:
                 size = os.fstat(file.fileno()).st_size
                 if size > size_max:
                     raise DiskError(
-                        self._root, path, "read", errno.EFBIG, f"{size} bytes, more than {size_max}"
+                        self.root, path, "read", errno.EFBIG, f"{size} bytes, more than {size_max}"
                     )
                 return file.readall()
         except OSError as error:
@@ -530,9 +540,7 @@ class RealDir:
                 file.close()
                 raise
         except BlockingIOError as error:
-            raise DiskError(
-                self._root, path, "lock", errno.EWOULDBLOCK, "another process holds it"
-            ) from error
+            raise DiskError(self.root, path, "lock", errno.EWOULDBLOCK, "another process holds it") from error
         except OSError as error:
             raise self._error(path, "lock", error) from error
         self._lock = file

@@ -231,10 +231,7 @@ class LogDir:
         """True if damage was cut off that a checkpoint says to be durable, or clean."""
         log = self.logs[key]
         first_dirty = self._first_dirty.get(key, NEVER_CLEANED)
-        return (
-            log.recovery_point < self._recovery_points.get(key, 0)
-            or log.cleaning.first_dirty_offset < first_dirty
-        )
+        return log.recovery_point < self._recovery_points.get(key, 0) or log.first_dirty_offset < first_dirty
 
     def _lower_checkpoints(self) -> None:
         """Make them say what the logs have, before anything is appended (blocking).
@@ -437,7 +434,7 @@ class LogDir:
 
     def _set_aside(self, log: PartitionLog, suffix: str) -> str | None:
         self._gone.add(TopicPartition(log.topic, log.partition))
-        if log.cleaning.first_dirty_offset != NEVER_CLEANED:
+        if log.first_dirty_offset != NEVER_CLEANED:
             self.background.cleaner_offsets_moved = True
         log.abandon()
         if self.offline_reason is not None:
@@ -571,9 +568,9 @@ class LogDir:
     def first_dirty_offsets(self) -> bytes:
         """The offsets below which logs are clean, of those that have ever been cleaned."""
         first_dirty = {
-            key: log.cleaning.first_dirty_offset
+            key: log.first_dirty_offset
             for key, log in dict(self.logs).items()
-            if log.cleaning.first_dirty_offset != NEVER_CLEANED
+            if log.first_dirty_offset != NEVER_CLEANED
         }
         return encode_offsets({**self._first_dirty, **first_dirty})
 
