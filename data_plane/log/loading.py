@@ -56,6 +56,7 @@ from data_plane.log.segments.segment import (
     write_whole,
 )
 from odradek.env.ports import Dir, FileMissing
+from wire.topic_partition import TopicPartition
 from wire.uuid_text import uuid_from_text, uuid_to_text
 
 __all__ = ["LoadOptions", "LoadingStopped", "open_partition_log", "read_topic_id", "write_topic_id"]
@@ -78,7 +79,7 @@ def open_partition_log(
         DiskError
         LoadingStopped: `options.is_stopping` said so; the log recovers anew at the next start.
     """
-    home = LogHome(directory, topic, partition, owner)
+    home = LogHome(directory, TopicPartition(topic, partition), owner)
     names = put_in_order(
         directory,
         directory.list(),

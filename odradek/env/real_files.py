@@ -346,20 +346,42 @@ def _let_go(fd: int) -> None:
         os.close(fd)
 
 
-class RealDir:
-    """`odradek.env.ports.Dir` over a path. Holds no descriptor, but the lock's."""
+class _Disk:
+    """What all directories of one log directory share."""
 
-    __slots__ = ("_calls", "_lock", "path", "root")
+    __slots__ = ("calls", "lock", "path")
 
-    def __init__(self, path: str, root: str, calls: BoundedCalls | None = None) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        self.root = root
         """The path of the log directory, which errors name."""
-        self._lock: IO[bytes] | None = None
-        self._calls = calls
+        self.calls: BoundedCalls | None = None
+        self.lock: IO[bytes] | None = None
+
+
+class RealDir:
+    """`odradek.env.ports.Dir` over a path. Holds no descriptor, but the lock's.
+
+    Its path is put together at need: a node has a directory for each of its thousands of partitions.
+    """
+
+    __slots__ = ("_disk", "_name")
+
+    def __init__(self, disk: _Disk, name: str = "") -> None:
+        """`name` is the path below the log directory; it is empty for that itself."""
+        self._disk = disk
+        self._name = name
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self._disk.path, self._name) if self._name else self._disk.path
+
+    @property
+    def root(self) -> str:
+        """The path of the log directory."""
+        return self._disk.path
 
     def _error(self, path: str, operation: str, error: OSError) -> DiskError:
-        return disk_error(self.root, path, operation, error)
+        return disk_error(self._disk.path, path, operation, error)
 
     def open(self, name: str, *, create: bool = False) -> RealFile:
         path = os.path.join(self.path, name)
@@ -374,11 +396,11 @@ class RealDir:
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         except OSError as error:
             raise self._error(path, "open", error) from error
-        return RealFile(self, name, found.st_size, found.st_ino, fd, self._calls)
+        return RealFile(self, name, found.st_size, found.st_ino, fd, self._disk.calls)
 
     def _create(self, path: str) -> int:
         """Raises `OSError`, `DiskHung`."""
-        calls = self._calls
+        calls = self._disk.calls
         if calls is None or not calls.is_for_me():
             return os.open(path, _OPEN_FLAGS | os.O_CREAT, _FILE_MODE)
         try:
@@ -390,12 +412,12 @@ class RealDir:
         return fd
 
     def bound_calls(self, wait_seconds: float) -> None:
-        self._calls = BoundedCalls(wait_seconds)
+        self._disk.calls = BoundedCalls(wait_seconds)
 
     def settle(self) -> None:
-        if self._calls is not None:
+        if self._disk.calls is not None:
             try:
-                self._calls.settle()
+                self._disk.calls.settle()
             except OSError as error:
                 raise self._error(self.path, "append", error) from error
 
@@ -408,7 +430,7 @@ class RealDir:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         except OSError as error:
             raise self._error(path, "open", error) from error
-        return RealDir(path, self.root, self._calls)
+        return RealDir(self._disk, os.path.join(self._name, name))
 
     def list(self) -> list[str]:
         try:
@@ -528,7 +550,7 @@ class RealDir:
         conflicts with them. It stays when the process closes the file elsewhere, where theirs would go (F_OFD_SETLK in
         fcntl(2)).
         """
-        if self._lock is not None:
+        if self._disk.lock is not None:
             return
         path = os.path.join(self.path, _LOCK_NAME)
         try:
@@ -543,15 +565,15 @@ class RealDir:
             raise DiskError(self.root, path, "lock", errno.EWOULDBLOCK, "another process holds it") from error
         except OSError as error:
             raise self._error(path, "lock", error) from error
-        self._lock = file
+        self._disk.lock = file
 
     def unlock(self) -> None:
         """Give the lock back, and end the thread; for a process that outlives its node (tests, embedded nodes)."""
-        if self._calls is not None:
-            self._calls.close()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        if self._disk.calls is not None:
+            self._disk.calls.close()
+        if self._disk.lock is not None:
+            self._disk.lock.close()
+            self._disk.lock = None
 
 
 def _open_directory(path: str) -> int:
@@ -592,4 +614,4 @@ def open_dir(path: str, *, create: bool = False) -> RealDir:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     except OSError as error:
         raise disk_error(path, path, "open", error) from error
-    return RealDir(path, path)
+    return RealDir(_Disk(path))
