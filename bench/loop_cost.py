@@ -8,8 +8,8 @@ to a receive. The handler always gives the same answer. Compare two versions of 
 least of many short runs, so a busy machine disturbs it little.
 
 The same is measured with quotas that the client never reaches: one of bytes, then one of processor time as well. The
-difference to the figure without quotas is what they cost a request; the goal is a microsecond. Their code
-costs something even if none is set: the comparison is a connection whose code was cut (`without_quotas`, goal 0.3 us).
+difference to the figure without quotas is what they cost a request; the goal is a microsecond. Their code costs
+something even if none is set: the comparison is a connection whose code was cut (`without_quotas`, goal 0.3 us).
 All of them run by turns, so that other work disturbs them alike.
 """
 
@@ -179,7 +179,7 @@ def asks_for_quotas(node: ast.AST) -> bool:
 
 
 def without_quotas() -> type[Connection]:
-    """The connection without the code of quotas: a request's path never asks for them.
+    """The connection with the steps that ask for quotas cut from a request's path.
 
     Raises `RuntimeError` when that path has other steps than this module knows.
     """
