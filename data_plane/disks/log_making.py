@@ -142,11 +142,12 @@ class LogMaker:
 
         def make() -> list[PartitionLog | DiskError]:
             made: list[PartitionLog | DiskError] = []
+            now_ms = log_dir.context.clock.wall_ms()
             for each in wanted:
                 try:
                     made.append(
                         log_dir.make_log(
-                            each.topic, each.replica.partition, each.replica.topic_id, each.config
+                            each.topic, each.replica.partition, each.replica.topic_id, each.config, now_ms
                         )
                     )
                 except DiskError as error:

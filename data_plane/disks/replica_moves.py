@@ -266,7 +266,7 @@ class ReplicaMoves:
         log = move.partition.log
         self.moves[TopicPartition(log.topic, log.partition)] = move
         log.cleaning.is_held = True
-        log.cleaning.abort("the replica moves to another disk")
+        log.abort_cleaning("the replica moves to another disk")
         path = move.target.path
         queue = self._queues.get(path)
         if queue is None:

@@ -26,10 +26,12 @@ Foreign files and directories are left alone. What a cleaner was interrupted at,
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from data_plane.log.log_config import LogConfig
 from data_plane.log.log_types import METADATA_FILE_NAME, NO_TOPIC_ID, LogOwner
 from data_plane.log.partition_log import PartitionLog
-from data_plane.log.parts.cleaning_state import CleaningState
+from data_plane.log.parts.cleaning_state import NEVER_CLEANED, CleaningState
 from data_plane.log.parts.durability import Durability
 from data_plane.log.parts.lazy_producers import LazyProducers
 from data_plane.log.parts.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
@@ -54,6 +56,7 @@ from data_plane.log.segments.segment import (
     write_whole,
 )
 from odradek.env.ports import Dir, FileMissing
+from wire.topic_partition import TopicPartition
 from wire.uuid_text import uuid_from_text, uuid_to_text
 
 __all__ = ["LoadOptions", "LoadingStopped", "open_partition_log", "read_topic_id", "write_topic_id"]
@@ -76,7 +79,7 @@ def open_partition_log(
         DiskError
         LoadingStopped: `options.is_stopping` said so; the log recovers anew at the next start.
     """
-    home = LogHome(directory, topic, partition, owner)
+    home = LogHome(directory, TopicPartition(topic, partition), owner)
     names = put_in_order(
         directory,
         directory.list(),
@@ -103,8 +106,9 @@ def open_partition_log(
         jitter_ms = options.random.randrange(min(config.segment_jitter_ms, config.roll_ms))
     segments.active.begin(options.now_ms, jitter_ms)
     durability = Durability(home, recovery_point)
-    topic_id = read_topic_id(directory, names)
-    cleaning = CleaningState(home, options.first_dirty_offset)
+    topic_id = _shared_id(read_topic_id(directory, names))
+    first_dirty_offset = options.first_dirty_offset
+    cleaning = None if first_dirty_offset == NEVER_CLEANED else CleaningState(home, first_dirty_offset)
     log = PartitionLog(topic_id, segments, epochs, producers, durability, cleaning, end_offset, config)
     _settle_offsets(log, options)
     if producers.state is None:
@@ -195,7 +199,8 @@ def _settle_offsets(log: PartitionLog, options: LoadOptions) -> None:
         log.truncate_fully_and_start_at(log_start_offset)
         return
     log.settle(log_start_offset, options.high_watermark)
-    log.cleaning.settle(log_start_offset, log.log_end_offset)
+    if log.first_dirty_offset != NEVER_CLEANED:
+        log.cleaning.settle(log_start_offset, log.log_end_offset)
     log.epochs.truncate_from_end(log.log_end_offset + 1)
     log.epochs.truncate_from_start(log_start_offset)
     log.check()
@@ -229,6 +234,12 @@ def read_topic_id(directory: Dir, names: list[str]) -> bytes:
         return uuid_from_text(fields["topic_id"].strip()) if fields["version"].strip() == "0" else NO_TOPIC_ID
     except (ValueError, KeyError, FileMissing):
         return NO_TOPIC_ID
+
+
+@lru_cache(maxsize=1024)
+def _shared_id(topic_id: bytes) -> bytes:
+    """The id as the logs of that topic have it that were opened before."""
+    return topic_id
 
 
 def write_topic_id(directory: Dir, topic_id: bytes) -> None:

@@ -36,7 +36,7 @@ from data_plane.log import retention
 from data_plane.log.batch_work import AT_ONCE, BatchWork
 from data_plane.log.log_config import LONG_MAX, LogConfig
 from data_plane.log.log_types import AppendResult, FileRange, LogOwner, LogRead, Origin
-from data_plane.log.parts.cleaning_state import CleaningState
+from data_plane.log.parts.cleaning_state import NEVER_CLEANED, CleaningState
 from data_plane.log.parts.durability import Durability
 from data_plane.log.parts.lazy_producers import LazyProducers
 from data_plane.log.parts.leader_epochs import LeaderEpochs
@@ -80,7 +80,7 @@ class PartitionLog(LogOffsets):
     """The log of one partition. Made by `loading.open_partition_log`."""
 
     __slots__ = (
-        "cleaning",
+        "_cleaning",
         "config",
         "durability",
         "epochs",
@@ -97,7 +97,7 @@ class PartitionLog(LogOffsets):
         epochs: LeaderEpochs,
         producers: LazyProducers,
         durability: Durability,
-        cleaning: CleaningState,
+        cleaning: CleaningState | None,
         log_end_offset: int,
         config: LogConfig,
     ) -> None:
@@ -109,7 +109,7 @@ class PartitionLog(LogOffsets):
         self.epochs = epochs
         self.producers = producers
         self.durability = durability
-        self.cleaning = cleaning
+        self._cleaning = cleaning
 
     def __str__(self) -> str:
         return str(self.home)
@@ -123,6 +123,28 @@ class PartitionLog(LogOffsets):
     @property
     def partition(self) -> int:
         return self.home.partition
+
+    @property
+    def cleaning(self) -> CleaningState:
+        """What the log knows of its cleaning, made at first use: most logs are not compacted."""
+        if self._cleaning is None:
+            self._cleaning = CleaningState(self.home, NEVER_CLEANED)
+        return self._cleaning
+
+    @property
+    def first_dirty_offset(self) -> int:
+        """The offset below which the log has been cleaned; NEVER_CLEANED: nobody has cleaned it."""
+        return NEVER_CLEANED if self._cleaning is None else self._cleaning.first_dirty_offset
+
+    @property
+    def is_uncleanable(self) -> bool:
+        """True if passes fail at this log for a reason that stays."""
+        return self._cleaning is not None and self._cleaning.uncleanable_reason is not None
+
+    def abort_cleaning(self, reason: str) -> None:
+        """End the pass that is under way, if any."""
+        if self._cleaning is not None:
+            self._cleaning.abort(reason)
 
     @property
     def directory(self) -> Dir:
@@ -141,7 +163,7 @@ class PartitionLog(LogOffsets):
         return self.home.is_closed
 
     @property
-    def segments(self) -> list[Segment]:
+    def segments(self) -> tuple[Segment, ...]:
         return self.segment_list.segments
 
     @property
@@ -578,7 +600,9 @@ class PartitionLog(LogOffsets):
 
     def _truncation(self) -> Truncation:
         segments, durability = self.segment_list, self.durability
-        return Truncation(self, segments, self.epochs, self.producers, durability, self.cleaning, self.config)
+        return Truncation(
+            self, segments, self.epochs, self.producers, durability, self._cleaning, self.config
+        )
 
     def truncate_to(self, offset: int) -> None:
         """Remove what is at `offset` and behind it.
@@ -602,7 +626,7 @@ class PartitionLog(LogOffsets):
     def set_log_start_offset(self, offset: int) -> None:
         """Give up all records below `offset` (DeleteRecords). Raises `KafkaError` OFFSET_OUT_OF_RANGE."""
         if self.log_start_offset < offset <= self.high_watermark:
-            self.cleaning.abort("records were deleted")
+            self.abort_cleaning("records were deleted")
         retention.set_log_start_offset(self, self.segment_list, self.epochs, offset)
 
     def prepare_retention(self, now_ms: int) -> bool:
@@ -636,7 +660,7 @@ class PartitionLog(LogOffsets):
         """Take over the topic's configuration. A pass of the cleaner ends where its policy does."""
         self.config = config
         if not config.is_compacted:
-            self.cleaning.abort("the topic is no longer compacted")
+            self.abort_cleaning("the topic is no longer compacted")
 
     # --- its end
 
@@ -665,7 +689,7 @@ class PartitionLog(LogOffsets):
         """Give up the files and write nothing. From now on appends and reads are refused."""
         was_closed = self.home.is_closed
         self.home.close()
-        self.cleaning.abort("the log was closed")
+        self.abort_cleaning("the log was closed")
         if not was_closed:
             for segment in self.segments:
                 segment.remove()

@@ -38,7 +38,7 @@ class Truncation:
     epochs: LeaderEpochs
     producers: LazyProducers
     durability: Durability
-    cleaning: CleaningState
+    cleaning: CleaningState | None
     config: LogConfig
 
     def truncate_to(self, offset: int) -> None:
@@ -86,7 +86,8 @@ class Truncation:
         names = directory.list()
         if not position:
             segments.make_empty(last.base_offset)
-        self.cleaning.cut(offset)
+        if self.cleaning is not None:
+            self.cleaning.cut(offset)
         self.durability.lower_to(offset)
         with half_done():
             self.offsets.cut(offset)
@@ -133,7 +134,8 @@ class Truncation:
         doomed = segments.segments[::-1]
         names = directory.list()
         segments.make_empty(base_offset)
-        self.cleaning.cut(base_offset)
+        if self.cleaning is not None:
+            self.cleaning.cut(base_offset)
         self.durability.lower_to(base_offset)
         with half_done():
             self.epochs.clear()

@@ -15,6 +15,7 @@ the controller has taken: see `Partition.isr_decided`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import attrs
@@ -33,6 +34,12 @@ class CommittedIsr:
     @property
     def is_pending(self) -> bool:
         return False
+
+
+@lru_cache(maxsize=1024)
+def committed_isr(isr: tuple[int, ...]) -> CommittedIsr:
+    """The set as the controller has written it, shared by partitions: thousands are in sync on the same brokers."""
+    return CommittedIsr(isr)
 
 
 @attrs.frozen(eq=False)

@@ -37,6 +37,7 @@ from data_plane.replication.isr_state import (
     PendingIsr,
     PendingShrinkIsr,
     assert_isr,
+    committed_isr,
 )
 from data_plane.replication.remote_replica import UNKNOWN_BROKER_EPOCH, RemoteReplica
 from data_plane.replication.waiting_requests import WaitingRequests
@@ -128,6 +129,9 @@ class _Nobody:
 
 NOBODY = _Nobody()
 
+_NOBODY_WAITS = WaitingRequests()
+"""Empty for ever: the queues of all partitions for which no request has waited yet."""
+
 
 class Partition:
     """One replica of a partition on this broker. `image` is the controller's last word about it."""
@@ -136,6 +140,7 @@ class Partition:
         "_cluster",
         "_end_told",
         "_hears_fetch",
+        "_waiting",
         "advances_alone",
         "epoch_start_offset",
         "followers",
@@ -147,7 +152,6 @@ class Partition:
         "leader_epoch",
         "log",
         "partition_epoch",
-        "waiting",
     )
 
     def __init__(self, log: PartitionLog, cluster: Cluster = NOBODY) -> None:
@@ -162,7 +166,7 @@ class Partition:
         """True if enough replicas are in sync for an acks=all write. Stored, because the hot path reads it."""
         self.advances_alone = False
         """True if this is the leader and the only replica, so that an append moves the high watermark by itself."""
-        self.isr_state: IsrState = CommittedIsr(())
+        self.isr_state: IsrState = committed_isr(())
         self.followers: dict[int, RemoteReplica] | None = None
         """The other replicas while this one leads. None on a follower, and with replication factor 1."""
         self.knows_high_watermark = False
@@ -172,7 +176,7 @@ class Partition:
         self.epoch_start_offset = 0
         """The log end offset at which this broker began to lead."""
         self._end_told = -1
-        self.waiting = WaitingRequests()
+        self._waiting = _NOBODY_WAITS
         self._hears_fetch: Callable[[RemoteReplica | None], None] | None = None
 
     # -- the controller's word ------------------------------------------------------------------------------------
@@ -193,7 +197,7 @@ class Partition:
         begins = image.leader_epoch > self.leader_epoch or not self.is_leader
         self._stir_followers(wakes=True)
         if begins or image.partition_epoch > self.partition_epoch or image.isr != self.isr_state.isr:
-            self.isr_state = CommittedIsr(image.isr)
+            self.isr_state = committed_isr(image.isr)
         self.image = image
         self.is_leader = image.leader == node_id
         self.leader_epoch = image.leader_epoch
@@ -260,7 +264,7 @@ class Partition:
 
     def start_stored(self) -> None:
         """Take note that the log's start is in its checkpoint: who waits for a deletion looks again."""
-        for watcher in list(self.waiting.watchers or ()):
+        for watcher in list(self._waiting.watchers or ()):
             watcher()
 
     def set_config(self, config: LogConfig) -> None:
@@ -313,7 +317,7 @@ class Partition:
             if self.has_min_isr:
                 log = self.log
                 log.advance_high_watermark(log.log_end_offset)
-                waiting = self.waiting
+                waiting = self._waiting
                 if waiting.watchers:
                     self._tell_high_watermark()
                 elif waiting.fetches is not None:
@@ -349,7 +353,7 @@ class Partition:
             if self.followers is not None:
                 for replica in self.followers.values():
                     replica.log_grew()
-            self.waiting.call_reached_fetches(self.log)
+            self._waiting.call_reached_fetches(self.log)
         if self._raise_high_watermark():
             self._tell_high_watermark()
 
@@ -485,7 +489,7 @@ class Partition:
         replica.note_fetch(offset, log_start_offset, log.log_end_offset, now_ms)
         if replica.broker_id not in self.isr_state.maximal_isr:
             self._may_expand(replica)
-        if (moved and self._raise_high_watermark()) or (has_deleted and self.waiting.watchers is not None):
+        if (moved and self._raise_high_watermark()) or (has_deleted and self._waiting.watchers is not None):
             self._tell_high_watermark()
         return True
 
@@ -548,7 +552,7 @@ class Partition:
             return
         assert self.image is not None, "a leader knows its image"
         assert_isr(isr, self.image.replicas, self.image.leader)
-        self.isr_state = CommittedIsr(isr)
+        self.isr_state = committed_isr(isr)
         self.partition_epoch = partition_epoch
         self._weigh_isr()
         if self._raise_high_watermark():
@@ -586,6 +590,13 @@ class Partition:
 
     # -- who waits ------------------------------------------------------------------------------------------------
 
+    @property
+    def waiting(self) -> WaitingRequests:
+        """The queues of those who wait, made at first use."""
+        if self._waiting is _NOBODY_WAITS:
+            self._waiting = WaitingRequests()
+        return self._waiting
+
     def _stir_followers(self, *, wakes: bool) -> None:
         """Have the followers' sessions look at this partition."""
         if self.followers is not None:
@@ -596,18 +607,18 @@ class Partition:
     def _tell_high_watermark(self) -> None:
         self._acknowledge()
         self._stir_followers(wakes=False)
-        self.waiting.call_watchers()
-        self.waiting.call_reached_fetches(self.log)
+        self._waiting.call_watchers()
+        self._waiting.call_reached_fetches(self.log)
 
     def _acknowledge(self) -> None:
-        if self.waiting.for_acks:
+        if self._waiting.for_acks:
             enough = len(self.isr_state.maximal_isr) >= self.effective_min_isr
             code = ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-            self.waiting.acknowledge(self.log.high_watermark, code)
+            self._waiting.acknowledge(self.log.high_watermark, code)
 
     def wake_watchers(self) -> None:
         """Wake all watchers and fetches, in the order in which they came, because something has changed."""
-        waiting = self.waiting
+        waiting = self._waiting
         if self.is_leader:
             self._acknowledge()
         else:
@@ -654,5 +665,5 @@ class Partition:
             and self.image is not None
             and isr < len(self.image.replicas),
             "is_under_min_isr": self.is_leader and not self.has_min_isr,
-            "waiting_for_acks": len(self.waiting.for_acks or ()),
+            "waiting_for_acks": len(self._waiting.for_acks or ()),
         }

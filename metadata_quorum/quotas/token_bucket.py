@@ -13,39 +13,42 @@ __all__ = ["TokenBucket"]
 class TokenBucket:
     """Units per second, with a burst of so many units. Times are seconds of the monotonic clock."""
 
-    __slots__ = ("_tokens", "burst", "charged_at", "rate", "used")
+    __slots__ = ("burst", "charged_at", "rate", "tokens", "used")
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
         self.rate = rate
         self.burst = burst
         self.used = 0.0
         """Units that were taken since the bucket was made."""
-        self._tokens = burst
+        self.tokens = burst
+        """Units that were left after the last charge; below 0: a debt, of which a part may be repaid by now."""
         self.charged_at = now
 
     def charge(self, amount: float, now: float) -> float:
         """Take `amount`; the seconds that the client has to wait after this."""
-        tokens = self._tokens + (now - self.charged_at) * self.rate
-        if tokens > self.burst:
-            tokens = self.burst
-        self.charged_at = now
-        self._tokens = tokens = tokens - amount
+        tokens = self.tokens
+        if now != self.charged_at:
+            tokens += (now - self.charged_at) * self.rate
+            self.charged_at = now
+            if tokens > self.burst:
+                tokens = self.burst
+        self.tokens = tokens = tokens - amount
         self.used += amount
         return -tokens / self.rate if tokens < 0.0 else 0.0
 
     def wait_seconds(self, now: float) -> float:
         """The seconds until the debt is repaid; 0 if there is none."""
-        tokens = self._tokens + (now - self.charged_at) * self.rate
+        tokens = self.tokens + (now - self.charged_at) * self.rate
         return -tokens / self.rate if tokens < 0.0 else 0.0
 
     def has(self, amount: float, now: float) -> bool:
         """True if so much can be taken without a debt."""
-        return min(self._tokens + (now - self.charged_at) * self.rate, self.burst) >= amount
+        return min(self.tokens + (now - self.charged_at) * self.rate, self.burst) >= amount
 
     def set_rate(self, rate: float, burst: float, now: float) -> None:
         """Go on with another quota. A debt stays, up to one burst: a lower quota would make it last for hours."""
-        tokens = min(self._tokens + (now - self.charged_at) * self.rate, self.burst)
+        tokens = min(self.tokens + (now - self.charged_at) * self.rate, self.burst)
         self.charged_at = now
         self.rate = rate
         self.burst = burst
-        self._tokens = max(-burst, min(tokens, burst))
+        self.tokens = max(-burst, min(tokens, burst))

@@ -438,8 +438,8 @@ class Meter(Protocol):
     def turn_cpu_seconds(self, seconds: float) -> float:
         """Processor time of a turn on the loop that ends now and took so many seconds.
 
-        Asked for at the end of each turn, so that the thread's clock is read once a turn. The figure is the time since
-        the last such reading, or `seconds`, whichever is less.
+        Asked for at the end of each turn. The figure is at most `seconds`. A short turn was hardly interrupted, so the
+        figure may be `seconds` itself, and several turns then share one reading of the thread's clock.
         """
 
 

@@ -2,9 +2,10 @@
 
 Theory of operation
 -------------------
-A `RealFile` is a path, a size that it tracks itself, and a descriptor. The descriptor is opened at first need,
-because a node holds tens of thousands of segments and reads few of them. The inode is remembered from the first look.
-So an open after a rename never reads another file that has taken the name.
+A `RealFile` is a name in a directory, a size that it tracks itself, and a descriptor. The descriptor is opened at first
+need, because a node holds tens of thousands of segments and reads few of them. Its path is put together at need for the
+same reason. The inode is remembered from the first look. So an open after a rename never reads another file that has
+taken the name.
 
 References are counted under one lock for the whole process. A worker that syncs must keep the loop from closing the
 descriptor, whose number could then be reused. Everything else is called by one thread at a time.
@@ -51,25 +52,33 @@ def disk_error(directory: str, path: str, operation: str, error: OSError) -> Dis
 class RealFile:
     """`odradek.env.ports.File` over a descriptor."""
 
-    __slots__ = ("_calls", "_fd", "_inode", "_references", "_size", "_sync_failure", "directory", "path")
+    __slots__ = ("_calls", "_fd", "_folder", "_inode", "_name", "_references", "_size", "_sync_failure")
 
     def __init__(
         self,
-        directory: str,
-        path: str,
+        folder: RealDir,
+        name: str,
         size: int,
         inode: int,
         fd: int = -1,
         calls: BoundedCalls | None = None,
     ) -> None:
-        self.path = path
-        self.directory = directory
+        self._folder = folder
+        self._name = name
         self._size = size
         self._inode = inode
         self._fd = fd
         self._references = 1
         self._sync_failure: str | None = None
         self._calls = calls
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self._folder.path, self._name)
+
+    @property
+    def directory(self) -> str:
+        return self._folder.root
 
     @property
     def size(self) -> int:
@@ -337,19 +346,42 @@ def _let_go(fd: int) -> None:
         os.close(fd)
 
 
-class RealDir:
-    """`odradek.env.ports.Dir` over a path. Holds no descriptor, but the lock's."""
+class _Disk:
+    """What all directories of one log directory share."""
 
-    __slots__ = ("_calls", "_lock", "_root", "path")
+    __slots__ = ("calls", "lock", "path")
 
-    def __init__(self, path: str, root: str, calls: BoundedCalls | None = None) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        self._root = root
-        self._lock: IO[bytes] | None = None
-        self._calls = calls
+        """The path of the log directory, which errors name."""
+        self.calls: BoundedCalls | None = None
+        self.lock: IO[bytes] | None = None
+
+
+class RealDir:
+    """`odradek.env.ports.Dir` over a path. Holds no descriptor, but the lock's.
+
+    Its path is put together at need: a node has a directory for each of its thousands of partitions.
+    """
+
+    __slots__ = ("_disk", "_name")
+
+    def __init__(self, disk: _Disk, name: str = "") -> None:
+        """`name` is the path below the log directory; it is empty for that itself."""
+        self._disk = disk
+        self._name = name
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self._disk.path, self._name) if self._name else self._disk.path
+
+    @property
+    def root(self) -> str:
+        """The path of the log directory."""
+        return self._disk.path
 
     def _error(self, path: str, operation: str, error: OSError) -> DiskError:
-        return disk_error(self._root, path, operation, error)
+        return disk_error(self._disk.path, path, operation, error)
 
     def open(self, name: str, *, create: bool = False) -> RealFile:
         path = os.path.join(self.path, name)
@@ -364,28 +396,28 @@ class RealDir:
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         except OSError as error:
             raise self._error(path, "open", error) from error
-        return RealFile(self._root, path, found.st_size, found.st_ino, fd, self._calls)
+        return RealFile(self, name, found.st_size, found.st_ino, fd, self._disk.calls)
 
     def _create(self, path: str) -> int:
         """Raises `OSError`, `DiskHung`."""
-        calls = self._calls
+        calls = self._disk.calls
         if calls is None or not calls.is_for_me():
             return os.open(path, _OPEN_FLAGS | os.O_CREAT, _FILE_MODE)
         try:
             fd, error = calls.run(_create, _abandon_create, path)
         except CallHangs:
-            raise _hung(self._root, path, "open") from None
+            raise _hung(self.root, path, "open") from None
         if error is not None:
             raise error
         return fd
 
     def bound_calls(self, wait_seconds: float) -> None:
-        self._calls = BoundedCalls(wait_seconds)
+        self._disk.calls = BoundedCalls(wait_seconds)
 
     def settle(self) -> None:
-        if self._calls is not None:
+        if self._disk.calls is not None:
             try:
-                self._calls.settle()
+                self._disk.calls.settle()
             except OSError as error:
                 raise self._error(self.path, "append", error) from error
 
@@ -398,7 +430,7 @@ class RealDir:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         except OSError as error:
             raise self._error(path, "open", error) from error
-        return RealDir(path, self._root, self._calls)
+        return RealDir(self._disk, os.path.join(self._name, name))
 
     def list(self) -> list[str]:
         try:
@@ -432,7 +464,7 @@ class RealDir:
                 size = os.fstat(file.fileno()).st_size
                 if size > size_max:
                     raise DiskError(
-                        self._root, path, "read", errno.EFBIG, f"{size} bytes, more than {size_max}"
+                        self.root, path, "read", errno.EFBIG, f"{size} bytes, more than {size_max}"
                     )
                 return file.readall()
         except OSError as error:
@@ -518,7 +550,7 @@ class RealDir:
         conflicts with them. It stays when the process closes the file elsewhere, where theirs would go (F_OFD_SETLK in
         fcntl(2)).
         """
-        if self._lock is not None:
+        if self._disk.lock is not None:
             return
         path = os.path.join(self.path, _LOCK_NAME)
         try:
@@ -530,20 +562,18 @@ class RealDir:
                 file.close()
                 raise
         except BlockingIOError as error:
-            raise DiskError(
-                self._root, path, "lock", errno.EWOULDBLOCK, "another process holds it"
-            ) from error
+            raise DiskError(self.root, path, "lock", errno.EWOULDBLOCK, "another process holds it") from error
         except OSError as error:
             raise self._error(path, "lock", error) from error
-        self._lock = file
+        self._disk.lock = file
 
     def unlock(self) -> None:
         """Give the lock back, and end the thread; for a process that outlives its node (tests, embedded nodes)."""
-        if self._calls is not None:
-            self._calls.close()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        if self._disk.calls is not None:
+            self._disk.calls.close()
+        if self._disk.lock is not None:
+            self._disk.lock.close()
+            self._disk.lock = None
 
 
 def _open_directory(path: str) -> int:
@@ -584,4 +614,4 @@ def open_dir(path: str, *, create: bool = False) -> RealDir:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     except OSError as error:
         raise disk_error(path, path, "open", error) from error
-    return RealDir(path, path)
+    return RealDir(_Disk(path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.env.real import RealEnv, is_valid_uuid
+from odradek.env.real import RealEnv, RealMeter, is_valid_uuid
 
 pytestmark = pytest.mark.trio
 
@@ -158,6 +159,17 @@ async def test_a_turn_pays_for_itself_alone() -> None:
     assert meter.turn_cpu_seconds(1e-6) == 1e-6
     began = meter.thread_cpu_seconds()
     assert meter.turn_cpu_seconds(3600.0) <= meter.thread_cpu_seconds() - began + 1e-3
+
+
+async def test_short_turns_share_a_reading_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns that take little together are charged by the wall clock; what comes behind them is not charged twice."""
+    readings = iter((1.0, 2.0, 2.5))
+    monkeypatch.setattr(time, "thread_time", lambda: next(readings))
+    meter = RealMeter()
+    assert meter.turn_cpu_seconds(1e-4) == 1e-4
+    assert [meter.turn_cpu_seconds(1e-4) for _ in range(2)] == [1e-4, 1e-4]
+    assert meter.turn_cpu_seconds(3.0) == pytest.approx(1.0 - 2e-4)
+    assert meter.turn_cpu_seconds(0.1) == 0.1
 
 
 async def test_a_worker_waits_for_a_thread_that_the_system_cannot_give(

@@ -24,6 +24,12 @@ def root(tmp_path: Path) -> RealDir:
     return RealEnv().open_dir(str(tmp_path))
 
 
+def test_an_open_file_keeps_no_path(root: RealDir) -> None:
+    """A path is put together from the folder's and the name, which thousands of first segments share."""
+    file = root.subdir("t-0", create=True).open("a.log", create=True)
+    assert (file.path, file.directory) == (f"{root.path}/t-0/a.log", root.path)
+
+
 def test_opening_many_files_costs_no_descriptors(root: RealDir, tmp_path: Path) -> None:
     """A node holds tens of thousands of segments; only those that are read or written need a descriptor."""
     for index in range(50):
@@ -88,7 +94,7 @@ def test_no_space_is_told_from_other_failures(root: RealDir) -> None:
     """ENOSPC is `DiskFull`: the log truncates and stays online, whereas other errors take the directory offline."""
     if not os.path.exists("/dev/full"):
         pytest.skip("this machine has no /dev/full")
-    full = RealFile(root.path, "/dev/full", 0, os.stat("/dev/full").st_ino)
+    full = RealFile(root, "/dev/full", 0, os.stat("/dev/full").st_ino)
     with pytest.raises(DiskFull) as caught:
         full.append(b"x")
     assert caught.value.directory == root.path

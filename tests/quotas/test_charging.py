@@ -39,7 +39,9 @@ def ask(made: Charging, context: Context, api_key: int, request: Any = OF_CONSUM
     """A request with its answer and the processor time of its turn; the wait."""
     wait = made.charge(context, api_key, SIZE, request, 0.0)
     made.charge_answer(context, api_key, FetchResponse(0, 0, 0, [], []), ANSWER_BYTES, 0.0)
-    made.charge_cpu(context, SECONDS, 0.0)
+    pay = made.payer(context)
+    if pay is not None:
+        pay(SECONDS, 0.0)
     return wait
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from data_plane.quotas.client_quotas import IDLE_SECONDS_MAX, ClientQuotas, QuotaSettings
-from metadata_quorum.quotas.quota_levels import Entity
+from metadata_quorum.quotas.quota_levels import REQUEST_PERCENTAGE, USER, Entity
 
 PRODUCE, FETCH, REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
 OF_ANN: Entity = (("user", "ann"),)
@@ -127,3 +129,19 @@ def test_an_account_stays_as_long_as_its_client_has_to_wait() -> None:
     assert made.share_of("User:ann", None, 1.5 * IDLE_SECONDS_MAX).produce is account
     made.share_of("User:bob", None, 4 * IDLE_SECONDS_MAX)
     assert made.share_of("User:ann", None, 4 * IDLE_SECONDS_MAX).produce is not account
+
+
+def test_short_turns_are_charged_together() -> None:
+    """Turns of some microseconds are gathered, up to what the quota gives in a millisecond; none is lost."""
+    of_each = ((USER, None),)
+    quotas = ClientQuotas(QuotaSettings(11, 1))
+    quotas.apply({(of_each, REQUEST_PERCENTAGE): 50.0}, 0.0)
+    account = quotas.share_of("User:ann", None, 0.0).request
+    assert account is not None
+    for _ in range(4):
+        account.charge_turn(1e-4, 0.0)
+    assert account.used == 0.0
+    account.charge_turn(2e-4, 0.0)
+    assert account.used == pytest.approx(6e-4)
+    account.charge_turn(1.0, 0.0)
+    assert account.used == pytest.approx(1.0006)

@@ -361,9 +361,7 @@ class LogCleaner:
 
     def statistics(self) -> dict[str, Any]:
         """Figures for the metrics."""
-        aside = [
-            log for each in self._log_dirs for log in each.logs.values() if log.cleaning.uncleanable_reason
-        ]
+        aside = [log for each in self._log_dirs for log in each.logs.values() if log.is_uncleanable]
         return {
             "threads": len(self._threads),
             "dead_threads": max(0, self.settings.threads - len(self._threads)) if self.settings.enable else 0,

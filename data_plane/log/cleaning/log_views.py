@@ -23,7 +23,7 @@ def view_of(log: PartitionLog) -> LogView:
         config=log.config,
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,
-        first_dirty_offset=log.cleaning.first_dirty_offset,
+        first_dirty_offset=log.first_dirty_offset,
         committed_end=committed,
         segments=[
             SegmentView(

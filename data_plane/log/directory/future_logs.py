@@ -121,13 +121,13 @@ class Swap:
             log_start_offset=current.log_start_offset
             if current.log_start_offset > self.future.segment_list.base_offset
             else None,
-            first_dirty_offset=current.cleaning.first_dirty_offset,
+            first_dirty_offset=current.first_dirty_offset,
             recovery_point=self.future.log_end_offset,
         )
         with target.small_files:
             target.background.forget_written()
             target.directory.write_atomic(LOG_START_FILE, target.log_starts())
-            if current.cleaning.first_dirty_offset != NEVER_CLEANED:
+            if current.first_dirty_offset != NEVER_CLEANED:
                 target.directory.write_atomic(CLEANER_FILE, target.first_dirty_offsets())
             target.directory.write_atomic(RECOVERY_POINT_FILE, target.recovery_points())
 
@@ -157,7 +157,7 @@ class Swap:
             is_clean=True,
             recovery_point=self.future.log_end_offset,
             log_start_offset=current.log_start_offset,
-            first_dirty_offset=current.cleaning.first_dirty_offset,
+            first_dirty_offset=current.first_dirty_offset,
             high_watermark=current.high_watermark,
             now_ms=context.clock.wall_ms(),
             random=context.random,

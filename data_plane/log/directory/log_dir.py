@@ -211,7 +211,7 @@ class LogDir:
             buffer = bytearray(0 if self.clean_shutdown_broker_epoch is not None else RECOVERY_CHUNK_BYTES)
             for at in range(0, len(partitions), _LOGS_PER_LOAD):
                 for log in await self._load_patiently(partitions[at : at + _LOGS_PER_LOAD], buffer):
-                    self.logs[TopicPartition(log.topic, log.partition)] = log
+                    self.logs[log.home.key] = log
             if any(map(self._ends_below_checkpoints, self.logs)):
                 await run(self._lower_checkpoints)
         except LoadingStopped:
@@ -231,10 +231,7 @@ class LogDir:
         """True if damage was cut off that a checkpoint says to be durable, or clean."""
         log = self.logs[key]
         first_dirty = self._first_dirty.get(key, NEVER_CLEANED)
-        return (
-            log.recovery_point < self._recovery_points.get(key, 0)
-            or log.cleaning.first_dirty_offset < first_dirty
-        )
+        return log.recovery_point < self._recovery_points.get(key, 0) or log.first_dirty_offset < first_dirty
 
     def _lower_checkpoints(self) -> None:
         """Make them say what the logs have, before anything is appended (blocking).
@@ -339,16 +336,20 @@ class LogDir:
         self.adopt(log)
         return log
 
-    def make_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> PartitionLog:
-        """The files of an empty log (blocking; may run in a worker); `adopt` puts it into service. Raises `DiskError`."""
+    def make_log(
+        self, topic: str, partition: int, topic_id: bytes, config: LogConfig, now_ms: int | None = None
+    ) -> PartitionLog:
+        """The files of an empty log (blocking; may run in a worker); `adopt` puts it into service. Raises `DiskError`.
+
+        Logs that are made together share `now_ms`: each keeps it.
+        """
         name = f"{topic}-{partition}"
         if any(waiting == name for waiting, _ in self._waiting.renames):
             # The log of a topic that is gone has this name until the device answers: its records are not ours.
             raise DiskHung(self.path, name, "create", 0, "the device does not answer")
         context = self.context
-        options = LoadOptions(
-            is_clean=True, now_ms=context.clock.wall_ms(), random=context.random, log=context.log
-        )
+        now_ms = context.clock.wall_ms() if now_ms is None else now_ms
+        options = LoadOptions(is_clean=True, now_ms=now_ms, random=context.random, log=context.log)
         self.forget_gone(TopicPartition(topic, partition))
         begins = not self.directory.is_dir(name)
         try:
@@ -370,7 +371,7 @@ class LogDir:
         """Take a log that `make_log` has made into service."""
         self._entry_is_dirty = True
         log.home.set_short(self.room.is_short)
-        self.logs[TopicPartition(log.topic, log.partition)] = log
+        self.logs[log.home.key] = log
 
     def expect(
         self,
@@ -437,7 +438,7 @@ class LogDir:
 
     def _set_aside(self, log: PartitionLog, suffix: str) -> str | None:
         self._gone.add(TopicPartition(log.topic, log.partition))
-        if log.cleaning.first_dirty_offset != NEVER_CLEANED:
+        if log.first_dirty_offset != NEVER_CLEANED:
             self.background.cleaner_offsets_moved = True
         log.abandon()
         if self.offline_reason is not None:
@@ -571,9 +572,9 @@ class LogDir:
     def first_dirty_offsets(self) -> bytes:
         """The offsets below which logs are clean, of those that have ever been cleaned."""
         first_dirty = {
-            key: log.cleaning.first_dirty_offset
+            key: log.first_dirty_offset
             for key, log in dict(self.logs).items()
-            if log.cleaning.first_dirty_offset != NEVER_CLEANED
+            if log.first_dirty_offset != NEVER_CLEANED
         }
         return encode_offsets({**self._first_dirty, **first_dirty})
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from hashlib import blake2b
 from typing import Any, Protocol
 
 import attrs
@@ -123,6 +124,7 @@ class Background:
         self._rolled: dict[TopicPartition, None] = {}
         self._round: deque[TopicPartition] = deque()
         self._written: dict[str, bytes] = {}
+        """Digests of the checkpoints that were written last: their texts grow with the logs."""
         self._due: dict[str, int] = {}
         self._age_clock = AgreedClock(log_dir.context.retention_check_interval_ms)
         self.entry_is_dirty = False
@@ -354,7 +356,8 @@ class Background:
             if not self._log_dir.is_served:
                 return False
             data = offsets()
-            if self._written.get(name) == data:
+            digest = blake2b(data).digest()
+            if self._written.get(name) == digest:
                 return True
             self._written.pop(name, None)
             if durable:
@@ -362,7 +365,7 @@ class Background:
             else:
                 write_whole(directory, f"{name}.tmp", data)
                 directory.rename(f"{name}.tmp", name)
-            self._written[name] = data
+            self._written[name] = digest
             return True
 
     async def _write_recovery_points(self) -> None:

@@ -14,6 +14,9 @@ from data_plane.log.parts.log_home import LogHome
 from data_plane.log.parts.segment_list import SegmentList
 from data_plane.log.segments.segment import SNAPSHOT_SUFFIX, file_name
 
+_NOTHING = (0, 0)
+"""What is durable of a log without records, shared by all such logs."""
+
 
 class Durability:
     """The record of how much of a log is on the device: recovery point, last flush, truncations."""
@@ -24,7 +27,7 @@ class Durability:
         self._home = home
         self.truncations = 0
         self._truncated_to = recovery_point
-        self._durable = (0, recovery_point)
+        self._durable = (0, recovery_point) if recovery_point else _NOTHING
         """(number of truncations, offset) of the last flush, so that a truncation outdates it."""
         self.last_flush_ms = 0
 

@@ -1,12 +1,14 @@
 """The leader epochs of a log, each with its start offset (KIP-101, KIP-279): the `leader-epoch-checkpoint` file.
 
 Each entry (epoch, start offset) says where the first record of that epoch is, or would be. Entries are an immutable
-tuple that is replaced as a whole: epochs change rarely, and readers in other threads always see one state.
+tuple that is replaced as a whole: epochs change rarely, and readers in other threads always see one state. Logs with one
+epoch share it with all that have the same: most logs of a node with many partitions do.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import lru_cache
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -29,7 +31,7 @@ class LeaderEpochs:
     __slots__ = ("entries", "is_dirty", "latest")
 
     def __init__(self, entries: Entries = ()) -> None:
-        self.entries = entries
+        self.entries = _shared(entries)
         self.latest = entries[-1][0] if entries else UNDEFINED_EPOCH
         self.is_dirty = False
         """The file on disk says something else."""
@@ -41,7 +43,7 @@ class LeaderEpochs:
                     raise AssertionError(
                         f"epoch {later_epoch} from {later_start} behind {epoch} from {start}"
                     )
-            self.entries = entries
+            self.entries = _shared(entries)
             self.latest = entries[-1][0] if entries else UNDEFINED_EPOCH
             self.is_dirty = True
 
@@ -129,6 +131,16 @@ class LeaderEpochs:
                 raise MalformedCheckpoint(f"epoch {epoch} from offset {start} follows {entries[-1]}")
             entries.append((epoch, start))
         return cls(tuple(entries))
+
+
+def _shared(entries: Entries) -> Entries:
+    return _one_of_all(entries) if len(entries) == 1 else entries
+
+
+@lru_cache(maxsize=1024)
+def _one_of_all(entries: Entries) -> Entries:
+    """The first of the equal entries that were given."""
+    return entries
 
 
 def _epoch(entry: tuple[int, int]) -> int:

@@ -17,6 +17,7 @@ from data_plane.log.log_types import LogOwner
 from data_plane.log.segments.segment import remove_if_present
 from odradek.env.ports import Dir, DiskError, DiskFull, DiskRefused, FileClosed, FileMissing, ResourcesShort
 from wire.errors import ErrorCode, KafkaError
+from wire.topic_partition import TopicPartition
 
 
 class LogHome:
@@ -27,17 +28,15 @@ class LogHome:
         "is_closed",
         "is_short",
         "is_stalled",
+        "key",
         "offline",
         "owner",
-        "partition",
         "refuses_appends",
-        "topic",
     )
 
-    def __init__(self, directory: Dir, topic: str, partition: int, owner: LogOwner | None) -> None:
+    def __init__(self, directory: Dir, key: TopicPartition, owner: LogOwner | None) -> None:
         self.directory = directory
-        self.topic = topic
-        self.partition = partition
+        self.key = key
         self.owner = owner
         self.offline = False
         """True while appends and reads are refused: after a failure, while the device hangs, or after the log's
@@ -52,7 +51,15 @@ class LogHome:
         """True while the device does not answer."""
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
+        return str(self.key)
+
+    @property
+    def topic(self) -> str:
+        return self.key.topic
+
+    @property
+    def partition(self) -> int:
+        return self.key.partition
 
     # --- whether it works
 

@@ -9,7 +9,7 @@ late finds them gone, and one that has pinned them reads on.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
@@ -41,15 +41,15 @@ class SegmentList:
 
     __slots__ = ("active", "entry_is_dirty", "home", "segments")
 
-    def __init__(self, home: LogHome, segments: list[Segment], *, entry_is_dirty: bool) -> None:
+    def __init__(self, home: LogHome, segments: Sequence[Segment], *, entry_is_dirty: bool) -> None:
         self.home = home
         self.entry_is_dirty = entry_is_dirty
         """Files have been created, renamed or removed since the directory was last synced."""
-        self.segments = segments
+        self.segments = tuple(segments)
         self.active = segments[-1]
         self.check_order()
 
-    def _take(self, segments: list[Segment]) -> None:
+    def _take(self, segments: tuple[Segment, ...]) -> None:
         self.segments = segments
         self.active = segments[-1]
 
@@ -163,16 +163,16 @@ class SegmentList:
                 f"{self.home}: segment {fresh.base_offset} cannot follow {old.base_offset}, which ends at {log_end_offset}"
             )
         old.finish()
-        self._take([*self.segments, fresh])
+        self._take((*self.segments, fresh))
 
-    def keep_first(self, count: int) -> list[Segment]:
+    def keep_first(self, count: int) -> tuple[Segment, ...]:
         """Drop all but the first `count` segments; those dropped, the newest first: `discard` them."""
         doomed = self.segments[: count - 1 : -1]
         self._take(self.segments[:count])
         self.check_order()
         return doomed
 
-    def drop_first(self, count: int) -> list[Segment]:
+    def drop_first(self, count: int) -> tuple[Segment, ...]:
         """Drop the oldest `count` segments, which are returned: `discard` them. The active one stays."""
         if not count < len(self.segments):
             raise AssertionError(f"{self.home}: {count} of {len(self.segments)} segments cannot go")
@@ -180,7 +180,7 @@ class SegmentList:
         self._take(self.segments[count:])
         return doomed
 
-    def discard(self, doomed: list[Segment]) -> None:
+    def discard(self, doomed: tuple[Segment, ...]) -> None:
         """Take the files of dropped segments out of the log, in the order given. Raises `DiskError`."""
         renamed: list[str] = []
         for segment in doomed:
@@ -213,7 +213,7 @@ class SegmentList:
         """
         at = self.index_of(sources[0].base_offset)
         after = at + len(sources)
-        if at < 0 or tuple(self.segments[at:after]) != sources:
+        if at < 0 or self.segments[at:after] != sources:
             return None
         if not cleaned.is_finished or cleaned.base_offset != sources[0].base_offset or sources[-1].is_active:
             raise AssertionError(
@@ -234,7 +234,7 @@ class SegmentList:
         fresh.needs_sync = sources[-1].needs_sync
         with half_done():
             # Readers in workers find either list whole: the fresh segment reads by the descriptor it was written with.
-            self._take([*self.segments[:at], fresh, *self.segments[after:]])
+            self._take((*self.segments[:at], fresh, *self.segments[after:]))
             self.check_order()
             renamed: list[str] = []
             for segment in sources:
@@ -277,11 +277,11 @@ class SegmentList:
                 f"{self.home}: segment {fresh.base_offset} of {fresh.size} bytes is no empty one for "
                 f"{self.active.base_offset}"
             )
-        self._take([*self.segments[:-1], fresh])
+        self._take((*self.segments[:-1], fresh))
 
     def replace_all(self, fresh: Segment) -> None:
         """Take one segment for all others."""
-        self._take([fresh])
+        self._take((fresh,))
 
     # --- the directory's entries
 

@@ -15,6 +15,8 @@ watermark), and recent batches' ends (`recent_places`).
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from data_plane.log.log_config import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from data_plane.log.segments.aborted_index import NONE_ABORTED, AbortedIndex, AbortedTransaction
 from data_plane.log.segments.recent_places import RecentPlaces
@@ -39,10 +41,16 @@ _HOP_BYTES = 4096
 _USED, _IDLE, _DROPPED = 2, 1, 0
 NO_TIMESTAMP = -1
 UNKNOWN = -2
+_BEGINNING = (0, 0)
+"""The first place of a log, shared: most segments of a node with many partitions are empty and begin here."""
 
 
+@lru_cache(maxsize=256)
 def file_name(offset: int, suffix: str) -> str:
-    """Twenty digits and a suffix, as Kafka names a segment's files."""
+    """Twenty digits and a suffix, as Kafka names a segment's files.
+
+    Open files keep their names, and thousands of first segments have the same one.
+    """
     return f"{offset:020d}{suffix}"
 
 
@@ -93,7 +101,7 @@ class Segment:
         self.max_timestamp_offset = base_offset
         self.created_ms = 0
         self.jitter_ms = 0
-        self.read_place = self.bound_place = (base_offset, 0)
+        self.read_place = self.bound_place = (base_offset, 0) if base_offset else _BEGINNING
         """(offset, position of the first batch that ends there or later): where the last read ended, and
         where it was bounded last. Replaced as a whole, for other threads."""
         self.recent: RecentPlaces | None = None

@@ -53,7 +53,8 @@ class Charging:
         `context.throttle_ms` keeps as well."""
         context.throttle_ms = 0
         quotas = self._quotas
-        if api_key in _OF_NODES or (api_key == _FETCH and self._is_follower(request)):
+        is_produce = api_key == _PRODUCE
+        if not is_produce and (api_key in _OF_NODES or (api_key == _FETCH and self._is_follower(request))):
             # Neither the answer nor the processor time is charged to anybody: others may share a node's accounts.
             context.quota = _OF_A_NODE
             quotas.note_exempt(size)
@@ -62,25 +63,31 @@ class Charging:
         if (
             share is None
             or share.generation != quotas.generation
-            or share.client_id != context.client_id
-            or share.principal != context.principal
+            or share.client_id is not context.client_id
+            or share.principal is not context.principal
         ):
             share = context.quota = self._share_of(context, now)
         if share.is_exempt:
             quotas.note_exempt(size)
             return 0
         seconds = 0.0
-        if share.request is not None:
+        # Most clients are out of debt, which costs no call to see.
+        account = share.request
+        if account is not None and account.tokens < 0.0:
             seconds = share.request_wait(now)
-        if api_key == _PRODUCE:
-            if share.produce is not None and (debt := share.produce.charge(size, now)) > seconds:
+        if is_produce:
+            account = share.produce
+            if account is not None and (debt := account.charge(size, now)) > seconds:
                 seconds = debt
-        elif api_key == _FETCH and share.fetch is not None:
-            seconds = max(seconds, share.fetch.wait_seconds(now))
+        elif api_key == _FETCH:
+            account = share.fetch
+            if account is not None and account.tokens < 0.0:
+                seconds = max(seconds, account.wait_seconds(now))
         if seconds > 0.0:
             context.throttle_ms = int(seconds * _MS_PER_SECOND) + 1
-            share.note_wait(api_key == _PRODUCE, api_key == _FETCH, seconds)
-        return context.throttle_ms
+            share.note_wait(is_produce, api_key == _FETCH, seconds)
+            return context.throttle_ms
+        return 0
 
     def _share_of(self, context: Context, now: float) -> ClientShare:
         if self._is_of_nodes or self._is_node(context):
@@ -105,12 +112,6 @@ class Charging:
         """Takes the seconds of long work that the present request begins, and the time; None where nobody pays."""
         share: ClientShare | None = context.quota
         return None if share is None or share.request is None else share.request.charge
-
-    def charge_cpu(self, context: Context, seconds: float, now: float) -> None:
-        """Charge processor time to the client that asked."""
-        share: ClientShare | None = context.quota
-        if share is not None and share.request is not None:
-            share.request.charge(seconds, now)
 
 
 def throttled(response: Any, throttle_ms: int) -> Any:

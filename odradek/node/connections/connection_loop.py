@@ -28,10 +28,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from data_plane.quotas.client_quotas import ClientShare
 from odradek.env.ports import Conn, ConnectionLost, DiskError, Event
 from odradek.node.connections.answer_queue import AnswerQueue
 from odradek.node.connections.buffers import PooledBuffer
-from odradek.node.connections.charging import Charging
 from odradek.node.connections.complaints import size_refusal
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.long_requests import decode_beside
@@ -105,7 +105,7 @@ class Connection(AnswerQueue):
                 services.long_work.turns += 1
                 seconds = self._end_turn() if self.send_queue.chunks else 0.0
                 if services.charging is not None and services.charging.measures_cpu:
-                    self._charge_turn(services.charging, seconds)
+                    self._charge_turn(seconds)
                 services.after_turn()
                 if services.buggify is not None and services.buggify("connection.close_after_answer"):
                     return
@@ -338,15 +338,17 @@ class Connection(AnswerQueue):
             self._mute(asker.throttle_ms)
             self.suspended[0].throttle_ms = asker.throttle_ms
 
-    def _charge_turn(self, charging: Charging, seconds: float) -> None:
+    def _charge_turn(self, seconds: float) -> None:
         """Charge the processor time of this turn, which took so many seconds; 0.0: nobody has looked.
 
-        One reading serves all requests of the turn.
+        One figure serves all requests of the turn.
         """
         services = self.services
         took = services.meter.turn_cpu_seconds(seconds or services.clock.monotonic() - self.last_active)
-        charging.charge_cpu(self.context, took, self.last_active)
         services.long_work.asker = None
+        share: ClientShare | None = self.context.quota
+        if share is not None and share.request is not None:
+            share.request.charge_turn(took, self.last_active)
 
     def _take_client_id(self, raw: memoryview, length: int) -> None:
         if len(raw) != length:
