@@ -7,6 +7,7 @@ nothing. A module may do what `tests.colours` finds only if it is listed as SHEL
 from __future__ import annotations
 
 import ast
+import logging
 import tomllib
 from pathlib import Path
 
@@ -192,5 +193,10 @@ def test_what_is_allowed_is_not_found(source: str) -> None:
 
 def test_imports_run_one_way(capsys: pytest.CaptureFixture[str]) -> None:
     """wire <- metadata_quorum <- data_plane <- odradek.node <- sim: the contracts in pyproject.toml."""
-    status = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
+    try:
+        status = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
+    finally:
+        # It disables all loggers of its process, and later tests look for their warnings.
+        for logger in map(logging.getLogger, list(logging.root.manager.loggerDict)):
+            logger.disabled = False
     assert status == 0, capsys.readouterr().out

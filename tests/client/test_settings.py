@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -133,13 +132,9 @@ def test_keys_without_effect_and_neutral_values_are_accepted() -> None:
     )
 
 
-def test_keys_without_effect_are_named_by_one_warning(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_without_effect_are_named_by_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     """One warning names the keys that have no effect. It leaves out keys with an effect, and values that change
     nothing."""
-    # import-linter disables loggers, and may have run in this process.
-    monkeypatch.setattr(logging.getLogger("odradek.client"), "disabled", False)
     ProducerSettings.from_properties(
         {**SERVERS, "send.buffer.bytes": 1, "metric.reporters": "x", "acks": 1, "transactional.id": None}
     )
