@@ -24,7 +24,7 @@ from metadata_quorum.controller.topics import partitions_asked
 from metadata_quorum.envelope import Sender
 from metadata_quorum.image.metadata_image import MetadataImage, TopicImage
 from metadata_quorum.quotas.quota_levels import CONTROLLER_MUTATION_RATE, Holding, holding_quota
-from metadata_quorum.quotas.token_bucket import TokenBucket
+from metadata_quorum.quotas.token_bucket import TokenBucket, wait_ms
 from metadata_quorum.topic_names import invalid_topic_name_reason
 from odradek.security.doors.door import Admitted
 from wire.errors import ErrorCode
@@ -201,4 +201,4 @@ def _joined(response: Any, field: str, told: list[Any], seconds: float) -> Any:
 def _with_wait(response: Any, seconds: float) -> Any:
     if seconds <= 0:
         return response
-    return attrs.evolve(response, throttle_time_ms=int(seconds * 1000) + 1)
+    return attrs.evolve(response, throttle_time_ms=wait_ms(seconds))

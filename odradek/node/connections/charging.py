@@ -12,6 +12,7 @@ from copy import copy
 from typing import Any
 
 from data_plane.quotas.client_quotas import ClientQuotas, ClientShare
+from metadata_quorum.quotas.token_bucket import wait_ms
 from odradek.serving.contract import Context
 from wire.api_keys import ApiKey
 
@@ -84,8 +85,8 @@ class Charging:
             if account is not None and account.tokens < 0.0:
                 seconds = max(seconds, account.wait_seconds(now))
         if seconds > 0.0:
-            context.throttle_ms = int(seconds * _MS_PER_SECOND) + 1
-            share.note_wait(is_produce, api_key == _FETCH, seconds)
+            context.throttle_ms = wait_ms(seconds)
+            share.note_wait(is_produce, api_key == _FETCH, context.throttle_ms / _MS_PER_SECOND)
             return context.throttle_ms
         return 0
 
