@@ -96,7 +96,8 @@ def test_offset_checkpoints_are_kafkas_text() -> None:
     assert encode_offsets(offsets) == b"0\n2\na 0 5\nb.c-d 12 0\n"
     assert decode_offsets(encode_offsets(offsets)) == offsets
     assert decode_offsets(b"") == {}
-    for data in (b"0\n1\n", b"0\n1\na 0\n", b"0\n1\na x 0\n", b"7\n0\n", b"0\nx\n"):
+    damaged = (b"0\n1\n", b"0\n1\na 0\n", b"0\n1\na x 0\n", b"7\n0\n", b"0\nx\n", b"0\n1\na 0 -1\n")
+    for data in (*damaged, b"0\n1\na 0 9223372036854775808\n", b"0\n1\na 0 5 5\n"):
         with pytest.raises(MalformedCheckpoint):
             decode_offsets(data)
 
@@ -106,7 +107,12 @@ def test_the_clean_shutdown_marker_counts_once() -> None:
     assert encode_clean_shutdown(322) == b'{"version":0,"brokerEpoch":322}'
     disk = new_disk()
     directory = disk.open_dir(ROOT, create=True)
-    for data, epoch in ((encode_clean_shutdown(322), 322), (b"", -1), (b"[]", -1), (b'{"version":9}', -1)):
+    endless = b'{"version":0,"brokerEpoch":Infinity}'
+    huge = b'{"version":0,"brokerEpoch":9223372036854775808}'
+    made: tuple[tuple[bytes, int], ...] = ((encode_clean_shutdown(322), 322), (b"", -1), (b"[]", -1))
+    low = b'{"version":0,"brokerEpoch":-9223372036854775809}'
+    damaged = (b'{"version":9}', endless, huge, low, b"[" * 200_000)
+    for data, epoch in (*made, *((each, -1) for each in damaged)):
         directory.write_atomic(CLEAN_SHUTDOWN_FILE, data)
         assert take_clean_shutdown(directory) == epoch
         disk.crash("synced")
