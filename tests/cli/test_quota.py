@@ -57,7 +57,7 @@ def test_the_page_can_be_walked(run: Run, limited: tuple[ServerProcess, str]) ->
     commands = [line for block in blocks("docs/quotas.md", "sh") for line in block.code.splitlines()]
     assert {shlex.split(each)[2] for each in commands} == {"list", "set", "remove", "explain"}
     for command in commands:
-        words = [word.replace("http://127.0.0.1:9404/metrics", limited[1]) for word in shlex.split(command)]
+        words = [word.replace("http://127.0.0.1:9592/metrics", limited[1]) for word in shlex.split(command)]
         done = run(*words[1:])
         assert (done.code, done.err) == (0, ""), command
         if words[2] == "explain":

@@ -158,6 +158,7 @@ def _print_directories(
                 continue
             if (broker.broker, each.path) in retiring:
                 notes.append(f"broker {broker.broker}: {each.path} is being retired, {_left_text(each)}")
+            notes += _arriving_texts(broker.broker, each)
             if each.error is not None:
                 alarms.append(f"broker {broker.broker}: {each.path} is offline")
             elif trouble is not None:
@@ -179,6 +180,17 @@ def _left_text(directory: LogDirDescription) -> str:
         return "it is empty; repeat `odradek disk retire` if it has ended before the disk is released"
     replicas = counted(len(directory.replicas), "replica")
     return f"{replicas} with {bytes_text(directory.size)} are left"
+
+
+def _arriving_texts(broker: int, directory: LogDirDescription) -> list[str]:
+    """A line about replicas that another directory of the broker gives to this one (KIP-113)."""
+    arriving = [each for each in directory.replicas if each.is_future]
+    if not arriving:
+        return []
+    behind = counted(sum(max(0, each.offset_lag) for each in arriving), "record")
+    return [
+        f"broker {broker}: {counted(len(arriving), 'replica')} on the way to {directory.path}, {behind} to copy"
+    ]
 
 
 def _state(each: LogDirDescription, trouble: TroubledDirectory | None, *, is_retiring: bool) -> str:
