@@ -114,6 +114,8 @@ def test_a_refusal_is_one_line(run: Run, words: tuple[str, ...], told: str) -> N
     [
         (("set", "--produce-rate", "5"), "give --user, --client-id (or both) or --ip"),
         (("set", "--user", "ann"), "give a quota: --produce-rate, "),
+        (("set", "--user", "ann", "--produce-rate", "10X"), "'10X' is no number of bytes"),
+        (("set", "--user", "ann", "--mutation-rate", "fast"), "'fast' is no number"),
         (("set", "--user", "ann", "--ip", "10.0.0.1", "--connection-rate", "5"), "--ip stands alone"),
         (("explain", "--metrics", "localhost:9404"), "expected http://HOST:PORT/metrics"),
     ],

@@ -308,6 +308,19 @@ def test_old_news_is_marked(run: Run, admin: Mock) -> None:
     assert (document["current"], document["controller"], document["quorum"]) == (False, None, None)
 
 
+def test_the_status_names_brokers_with_a_disk_away(run: Run, admin: Mock) -> None:
+    """A broker that is online and does not serve its replicas has lost a disk. One that is down is listed as such."""
+    away = {index: Partition(index, 1, 0, (1, 2), (1,), (1, 2)) for index in (0, 1)}
+    admin.describe_topics.return_value = [evolve(WORDS, partitions=away)]
+    admin.describe_quorum.side_effect = SILENCE
+    said = run("cluster", "status").out
+    assert "broker 1: 2 replicas on a disk that is away, `odradek disk list` names it" in said
+    assert "broker 2: 2 replicas" not in said
+    assert run("cluster", "status", "--json").json()["replicas_on_disks_away"] == [
+        {"broker": 1, "partitions": ["words-0", "words-1"]}
+    ]
+
+
 def test_disks_of_brokers_that_are_down(run: Run, admin: Mock) -> None:
     """Listed as what they are, without asking them; the reason of one that fails stands in the JSON too."""
     here = LogDirDescription("/data", 100, 50, ())
@@ -348,9 +361,9 @@ def test_the_health_of_disks(run: Run, admin: Mock) -> None:
     said = run("disk", "list").out
     assert [row[1] for row in words_of(said)[1:4]] == ["cordoned", "SLOW", "FULL"]
     assert "90.0 ms" in said
-    assert "broker 1: /b is full in 2 hours at this rate" in said
+    assert "broker 1: /b is full in 2h at the rate of the last hour" in said
     assert "`odradek disk demote 1:/b` lets others lead" in said
-    assert "/b had 2 rotten logs" in said
+    assert "the scrub has found 2 rotten logs in /b" in said
     assert "/c is full in" not in said, "its state says so"
     directories = json.loads(run("disk", "list", "--json").out)["brokers"][0]["directories"]
     assert [each["cordoned"] for each in directories] == [True, False, False]
