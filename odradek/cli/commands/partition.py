@@ -289,9 +289,7 @@ def _move(args: argparse.Namespace) -> int:
             name_directories(client, directories)
             nothing = f"{counted(len(directories), 'replica')} on the way to other directories: `odradek disk list` shows them"
         elif directories:
-            nothing = (
-                f"would move {counted(len(directories), 'replica')} to other directories of their brokers: add --execute to do it"
-            )
+            nothing = f"would move {counted(len(directories), 'replica')} to other directories of their brokers: add --execute to do it"
         return carry_out(args, client, moves, survey, nothing)
 
 
