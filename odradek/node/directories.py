@@ -132,9 +132,7 @@ class Directories:
         """Leave out a directory that cannot be opened. Only its own partitions are lost, unless the node needs it."""
         reason = str(error)
         if isinstance(error, FileMissing):
-            reason = (
-                f"log directory {path} is missing or was never formatted (`odradek storage format` does that)"
-            )
+            reason = f"log directory {path} is missing or was never formatted ({self._way_out(path)})"
         if isinstance(error, DiskError) and error.operation == "lock":
             raise error
         if path == self._config.metadata_log_dir or len(self._config.log_dirs) == 1:
@@ -143,6 +141,12 @@ class Directories:
             raise error
         self.unavailable[path] = reason
         self._log.error("directory.offline", directory=path, reason=reason)
+
+    def _way_out(self, path: str) -> str:
+        """The advice for a directory that is not there. A node that has others has been formatted once."""
+        if path == self._config.metadata_log_dir or not self.log_dirs:
+            return "`odradek storage format` does that"
+        return "mount its disk; `odradek storage adopt` takes a blank one in its place into service"
 
     def _check(self) -> None:
         config = self._config

@@ -718,11 +718,18 @@ class LogDir:
                 bytes_per_hour=round(room.fill_bytes_per_second * 3600),
             )
 
+    @property
+    def hours_left(self) -> float | None:
+        """Hours until only the reserve is left; None if the disk is out of service or does not fill."""
+        return None if self.offline_reason is not None else self.room.hours_left
+
     def statistics(self) -> dict[str, Any]:
         """Figures for the console and the metrics."""
+        hours = self.hours_left
         return {
             "path": self.path,
             "offline_reason": self.offline_reason,
+            "is_released": self.is_released,
             "is_stalled": self.is_stalled,
             "trouble": None if self.trouble is None else self.trouble.value,
             "logs": len(self.logs),
@@ -736,7 +743,7 @@ class LogDir:
             "usual_sync_seconds": self.latency.usual_seconds,
             "errors": self.errors,
             "fill_bytes_per_second": self.room.fill_bytes_per_second,
-            "hours_left": -1.0 if self.room.hours_left is None else self.room.hours_left,
+            "hours_left": -1.0 if hours is None else hours,
             **self.background.statistics(),
         }
 
