@@ -37,6 +37,7 @@ class Directories:
         *,
         on_offline: Callable[[LogDir, str], None],
         on_start_stored: Callable[[PartitionLog], None],
+        on_answer: Callable[[], None],
         config_for: Callable[[str], LogConfig],
     ) -> None:
         """`config_for` gives the configuration of a topic's logs, from `load` on."""
@@ -45,6 +46,7 @@ class Directories:
         self._log = log
         self._on_offline = on_offline
         self._on_start_stored = on_start_stored
+        self._on_answer = on_answer
         self._config_for = config_for
         self.log_dirs: list[LogDir] = []
         self.by_path: dict[str, LogDir] = {}
@@ -124,6 +126,7 @@ class Directories:
             log=self._log,
             on_offline=self._on_offline,
             on_start_stored=self._on_start_stored,
+            on_answer=self._on_answer,
             buggify=env.buggify,
             reserve_bytes=self._config.get_int(RESERVE_BYTES),
         )

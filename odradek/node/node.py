@@ -123,6 +123,7 @@ class Node:
             log,
             on_offline=self._directory_offline,
             on_start_stored=self._start_stored,
+            on_answer=self._device_answers,
             config_for=self._log_config,
         )
         self._servers: list[Server] = []
@@ -598,6 +599,10 @@ class Node:
     def _start_stored(self, log: PartitionLog) -> None:
         if self._broker is not None:
             self._broker.start_stored(log)
+
+    def _device_answers(self) -> None:
+        if self._broker is not None:
+            self._broker.device_answers()
 
     def _tell_controller(self) -> None:
         if self._lifecycle is not None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
-from odradek.env.ports import Buffer, Dir, DiskError, File, FileClosed
+from odradek.env.ports import Buffer, Dir, DiskError, DiskHung, DiskRefused, File, FileClosed, FileMissing
 from sim.machine.platter import Folder, Inode, path_parts
 
 if TYPE_CHECKING:
     from sim.machine.disk import SimDisk
+
+T = TypeVar("T")
 
 LOCK_NAME = ".lock"
 
@@ -58,9 +61,11 @@ class SimFile:
 
     def _take_descriptor(self) -> None:
         self._check_open()
-        if self._rests and not self._disk.has_descriptors:
-            raise self._disk.error(self.directory, self.path, "open", errno.EMFILE)
-        self._rests = False
+        if self._rests:
+            self._disk.check_answers(self.directory, self.path, "open")
+            if not self._disk.has_descriptors:
+                raise self._disk.error(self.directory, self.path, "open", errno.EMFILE)
+            self._rests = False
 
     def _operate(self, operation: str, position: int = 0, count: int = 0) -> None:
         self._take_descriptor()
@@ -108,6 +113,7 @@ class SimFile:
     def truncate(self, size: int) -> None:
         if not 0 <= size <= len(self._inode.data):
             raise ValueError(f"cannot truncate {self.path} of {len(self._inode.data)} bytes to {size}")
+        self._disk.check_bounded(self.directory, self.path, "truncate")
         self._operate("truncate", size)
         self._disk.used_bytes -= len(self._inode.data) - size
         self._inode.truncate(size)
@@ -117,6 +123,7 @@ class SimFile:
         size = len(self._inode.data)
         if self._sync_failed:
             raise DiskError(self.directory, self.path, "sync", errno.EIO, "an earlier sync failed")
+        self._disk.check_bounded(self.directory, self.path, "sync")
         self._take_descriptor()
         try:
             self._operate("sync", size)
@@ -205,13 +212,23 @@ class SimDir:
 
     def _file(self, name: str, operation: str) -> Inode:
         path = f"{self.path}/{name}"
-        self._operate(operation, path)
+        self._look(operation, path)
         node = self._find(name)
         if node is None:
             raise self._error(path, operation, errno.ENOENT)
         if isinstance(node, Folder):
             raise self._error(path, operation, errno.EISDIR)
         return node
+
+    def _look(self, operation: str, path: str) -> None:
+        """Account for a look into the directory, which is bounded on the loop."""
+        self._disk.check_answers(self._root, path, operation)
+        self._operate(operation, path)
+
+    def _change(self, operation: str, path: str) -> None:
+        """Account for a change, which the loop makes only where it does not wait (`in_time`)."""
+        self._disk.check_bounded(self._root, path, operation)
+        self._operate(operation, path)
 
     # --- the port
 
@@ -233,7 +250,8 @@ class SimDir:
 
     def subdir(self, name: str, *, create: bool = False) -> SimDir:
         path = f"{self.path}/{name}"
-        self._operate("open", path)
+        account = self._change if create else self._look
+        account("open", path)
         folder = self._folder("open")
         for part in path_parts(name):
             node = folder.entries.get(part)
@@ -248,7 +266,7 @@ class SimDir:
         return SimDir(self._disk, path, self._root)
 
     def list(self) -> list[str]:
-        self._operate("list", self.path)
+        self._look("list", self.path)
         return sorted(self._folder("list").entries)
 
     def exists(self, name: str) -> bool:
@@ -261,7 +279,7 @@ class SimDir:
         return len(self._file(name, "stat").data)
 
     def modified_ms(self, name: str) -> int:
-        self._operate("stat", f"{self.path}/{name}")
+        self._look("stat", f"{self.path}/{name}")
         node = self._find(name)
         if node is None:
             raise self._error(f"{self.path}/{name}", "stat", errno.ENOENT)
@@ -274,6 +292,7 @@ class SimDir:
         return bytes(data)
 
     def write_atomic(self, name: str, data: bytes) -> None:
+        self._disk.check_bounded(self._root, f"{self.path}/{name}", "write")
         temporary = f"{name}.tmp"
         if self._find(temporary) is not None:
             self.remove(temporary)
@@ -292,7 +311,7 @@ class SimDir:
         if _directory(old) != _directory(new):
             raise ValueError(f"cannot rename {old} to {new}, in another directory")
         path = f"{self.path}/{old}"
-        self._operate("rename", path)
+        self._change("rename", path)
         folder, old_name = self._parent(old, "rename")
         new_name = path_parts(new)[-1]
         node, target = folder.entries.get(old_name), folder.entries.get(new_name)
@@ -311,6 +330,7 @@ class SimDir:
         folder.change(new_name, node, old_name)
 
     def remove(self, name: str) -> None:
+        self._disk.check_bounded(self._root, f"{self.path}/{name}", "remove")
         inode = self._file(name, "remove")
         folder, last = self._parent(name, "remove")
         folder.change(last, None)
@@ -318,7 +338,7 @@ class SimDir:
 
     def remove_tree(self, name: str) -> None:
         path = f"{self.path}/{name}"
-        self._operate("remove", path)
+        self._change("remove", path)
         node = self._find(name)
         if node is None:
             raise self._error(path, "remove", errno.ENOENT)
@@ -329,7 +349,7 @@ class SimDir:
         folder.change(last, None)
 
     def sync(self) -> None:
-        self._operate("sync", self.path)
+        self._change("sync", self.path)
         self._folder("sync").sync()
 
     def free_bytes(self) -> int:
@@ -342,10 +362,39 @@ class SimDir:
 
     def bound_calls(self, wait_seconds: float) -> None:
         """Virtual time stands still while the loop waits, so it is refused at once by a disk that is silent."""
+        self._disk.unsettled.pop(self._root, None)
         self._disk.bounded_roots[self._root] = None
 
+    def in_time(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
+        """A silent device does the work at once and does not say so, or when it is asked to settle, as the seed draws."""
+        disk = self._disk
+        if not disk.keeps_waiting(self._root):
+            return work()
+        failure = DiskHung(self._root, self.path, "change", 0, "the device does not answer")
+        if self._root not in disk.unsettled:
+            failure.goes_on = undo is None
+            is_done = disk.random.random() < 0.5
+            early = disk.off_loop(lambda: _outcome(work)) if is_done else None
+
+            def end() -> None:
+                result, error = early or _outcome(work)
+                if error is None and undo is not None:
+                    undo(result)  # type: ignore[arg-type]  # there is one, as there is no error
+                if error is not None and not isinstance(error, DiskRefused | FileMissing):
+                    raise error
+
+            disk.unsettled[self._root] = end
+        raise failure
+
     def settle(self) -> None:
-        """There is nothing to undo. The worker's call ends with the hang."""
+        """End what the loop did not wait for. The worker's call ends with the hang."""
+        end = self._disk.unsettled.get(self._root)
+        if end is None:
+            return
+        try:
+            self._disk.off_loop(end)
+        finally:
+            self._disk.unsettled.pop(self._root, None)
 
     def lock(self) -> None:
         path = f"{self.path}/{LOCK_NAME}"
@@ -365,6 +414,14 @@ class SimDir:
 
 def _directory(path: str) -> str:
     return path.rpartition("/")[0]
+
+
+def _outcome(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """The result of work that another thread does, or what it has raised."""
+    try:
+        return work(), None
+    except Exception as error:  # noqa: BLE001 - it comes to the caller of `settle`
+        return None, error
 
 
 if TYPE_CHECKING:
