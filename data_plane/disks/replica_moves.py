@@ -222,12 +222,12 @@ class ReplicaMoves:
         image = None if topic is None or topic.topic_id != topic_id else topic.partitions.get(key.partition)
         return image is not None and self._broker.node_id in image.replicas
 
-    def find_futures(self) -> None:
-        """Look what future replicas lie in the directories (blocking, at the start)."""
+    async def find_futures(self) -> None:
+        """Look what future replicas lie in the directories, at the start."""
         for log_dir in self._broker.log_dirs:
             if log_dir.offline_reason is None:
                 try:
-                    found = futures_of(log_dir)
+                    found = await log_dir.workers.run_long(futures_of, log_dir)
                 except DiskError as error:
                     log_dir.disk_failed(error)
                     continue

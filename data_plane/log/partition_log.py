@@ -57,7 +57,6 @@ from wire.batches.batch_header import (
     SIZE_PREFIX,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
-    BatchHeader,
     assign_offsets,
     check_crc,
     parse_header,

@@ -96,9 +96,7 @@ class Truncation:
             lambda cut: self._take_cut(at + 1, cut, offset),
         )
 
-    def _cut_files(
-        self, last: Segment, doomed: tuple[Segment, ...], position: int, offset: int
-    ) -> _CutFiles:
+    def _cut_files(self, last: Segment, doomed: tuple[Segment, ...], position: int, offset: int) -> _CutFiles:
         """Make `last` the last segment and cut it at `position`, where `offset` would be (blocking)."""
         segments = self.segments
         directory = segments.home.directory
@@ -199,9 +197,7 @@ class Truncation:
             remove_snapshots_above(directory, _BEFORE_ALL, names)
             return _CutFiles(renamed, segments.put_in_place(base_offset, doomed[0].created_ms))
 
-    def _change(
-        self, offset: int, cut: Callable[[], _CutFiles], take: Callable[[_CutFiles], None]
-    ) -> None:
+    def _change(self, offset: int, cut: Callable[[], _CutFiles], take: Callable[[_CutFiles], None]) -> None:
         """Cut the files at `offset`, then take that over."""
         if self.cleaning is not None:
             self.cleaning.cut(offset)

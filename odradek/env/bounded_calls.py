@@ -68,11 +68,13 @@ class BoundedCalls:
         "_undo",
         "_wait_seconds",
         "_work",
+        "bounds_looks",
         "hangs",
     )
 
-    def __init__(self, wait_seconds: float) -> None:
-        """To be made by the thread whose calls are bounded."""
+    def __init__(self, wait_seconds: float, *, bounds_looks: bool = True) -> None:
+        """To be made by the thread whose calls are bounded; `bounds_looks`: also those that change nothing."""
+        self.bounds_looks = bounds_looks
         self._wait_seconds = wait_seconds
         self._caller = threading.get_ident()
         self._work = threading.Lock()
@@ -95,6 +97,10 @@ class BoundedCalls:
     def is_for_me(self) -> bool:
         """True on the thread whose calls are bounded."""
         return threading.get_ident() == self._caller
+
+    def looks_for_me(self) -> bool:
+        """True on that thread if its calls that change nothing are bounded, too."""
+        return self.bounds_looks and threading.get_ident() == self._caller
 
     def run(self, function: Callable[..., T], abandon: Callable[[], Undo], *args: object) -> T:
         """Have the thread call `function`, which must not raise.

@@ -290,12 +290,13 @@ class Dir(Protocol):
     def sync(self) -> None:
         """Make creations, renames and removals in this directory durable."""
 
-    def bound_calls(self, wait_seconds: float) -> None:
+    def bound_calls(self, wait_seconds: float, *, looks: bool = True) -> None:
         """Let the calling thread wait only so long for files and directories below this one.
 
-        From then on its appends and reads, creations and openings, and its looks into directories raise `DiskHung` if the
-        device does not answer, and until it has. So does a truncation meanwhile. Whatever else it does here belongs into
-        `in_time`. Files and directories that were opened before are not bounded.
+        From then on its appends and creations raise `DiskHung` if the device does not answer, and until it has. So does a
+        truncation meanwhile. So do its `looks`: reads, openings, and looks into directories. Whatever else it does here
+        belongs into `in_time`. Files that were opened before are not bounded, nor what is opened from another
+        `Env.open_dir` of the same path.
         """
 
     def in_time(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:

@@ -102,7 +102,7 @@ class RealDir:
         """Call what changes nothing on the disk; the loop waits for it only so long. Raises `DiskError`."""
         calls = self._disk.calls
         try:
-            if calls is None or not calls.is_for_me():
+            if calls is None or not calls.looks_for_me():
                 return look(*args)
             result, error = calls.run(outcome_of, _abandon_look, lambda: look(*args))
             if error is not None:
@@ -113,8 +113,8 @@ class RealDir:
         except OSError as error:
             raise self._error(path, operation, error) from error
 
-    def bound_calls(self, wait_seconds: float) -> None:
-        self._disk.calls = BoundedCalls(wait_seconds)
+    def bound_calls(self, wait_seconds: float, *, looks: bool = True) -> None:
+        self._disk.calls = BoundedCalls(wait_seconds, bounds_looks=looks)
 
     def in_time(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
         calls = self._disk.calls

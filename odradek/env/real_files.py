@@ -114,17 +114,17 @@ class RealFile:
 
     def _open_in_time(self) -> int:
         calls = self._calls
-        if calls is None or not calls.is_for_me():
+        if calls is None or not calls.looks_for_me():
             return self._open_anew()
 
         def abandon() -> Undo:
             return _close_late
 
         try:
-            fd, error = calls.run(outcome_of, abandon, self._open_anew)
+            outcome: Outcome[int] = calls.run(outcome_of, abandon, self._open_anew)
         except CallHangs:
             raise disk_hung(self.directory, self.path, "open") from None
-        return _result(fd, error)
+        return _result(*outcome)
 
     def _open_anew(self) -> int:
         try:
@@ -192,7 +192,7 @@ class RealFile:
             rest = rest[written:]
 
     def pread(self, count: int, offset: int) -> bytes:
-        if self._calls is not None and self._calls.is_for_me():
+        if self._calls is not None and self._calls.looks_for_me():
             buffer = bytearray(count)
             return bytes(memoryview(buffer)[: self._read_in_time(self._calls, buffer, offset)])
         return self._pread(count, offset)
@@ -233,16 +233,16 @@ class RealFile:
             raise_unless_passing(outcome[1])
 
         try:
-            result, error = calls.run(outcome_of, abandon, work)
+            outcome: Outcome[T] = calls.run(outcome_of, abandon, work)
         except CallHangs as hang:
             if not hang.has_begun:
                 self.unpin()
             raise disk_hung(self.directory, self.path, operation) from None
         self.unpin()
-        return _result(result, error)
+        return _result(*outcome)
 
     def pread_into(self, buffer: bytearray | memoryview, offset: int) -> int:
-        if self._calls is not None and self._calls.is_for_me():
+        if self._calls is not None and self._calls.looks_for_me():
             return self._read_in_time(self._calls, buffer, offset)
         fd = self._fd
         try:

@@ -25,6 +25,7 @@ class SimFile:
     """`odradek.env.ports.File` on a `SimDisk`. A file that rests takes a descriptor at its first use."""
 
     __slots__ = (
+        "_bounds_looks",
         "_disk",
         "_generation",
         "_inode",
@@ -35,12 +36,22 @@ class SimFile:
         "path",
     )
 
-    def __init__(self, disk: SimDisk, inode: Inode, directory: str, path: str, *, rests: bool) -> None:
+    def __init__(
+        self,
+        disk: SimDisk,
+        inode: Inode,
+        directory: str,
+        path: str,
+        *,
+        rests: bool,
+        bounds_looks: bool = True,
+    ) -> None:
         self._disk = disk
         self._inode = inode
         self._generation = disk.generation
         self._references = 1
         self._rests = rests
+        self._bounds_looks = bounds_looks
         self._sync_failed = False
         self.directory = directory
         self.path = path
@@ -62,7 +73,8 @@ class SimFile:
     def _take_descriptor(self) -> None:
         self._check_open()
         if self._rests:
-            self._disk.check_answers(self.directory, self.path, "open")
+            if self._bounds_looks:
+                self._disk.check_answers(self.directory, self.path, "open")
             if not self._disk.has_descriptors:
                 raise self._disk.error(self.directory, self.path, "open", errno.EMFILE)
             self._rests = False
@@ -173,12 +185,13 @@ class SimUncachedFile:
 class SimDir:
     """`odradek.env.ports.Dir` on a `SimDisk`. A path, as on the real machine: another directory may come to lie there."""
 
-    __slots__ = ("_disk", "_generation", "_root", "path")
+    __slots__ = ("_bounds_looks", "_disk", "_generation", "_root", "path")
 
-    def __init__(self, disk: SimDisk, path: str, root: str) -> None:
+    def __init__(self, disk: SimDisk, path: str, root: str, *, bounds_looks: bool = True) -> None:
         self._disk = disk
         self._generation = disk.generation
         self._root = root
+        self._bounds_looks = bounds_looks
         self.path = path
 
     # --- lookups
@@ -222,7 +235,8 @@ class SimDir:
 
     def _look(self, operation: str, path: str) -> None:
         """Account for a look into the directory, which is bounded on the loop."""
-        self._disk.check_answers(self._root, path, operation)
+        if self._bounds_looks:
+            self._disk.check_answers(self._root, path, operation)
         self._operate(operation, path)
 
     def _change(self, operation: str, path: str) -> None:
@@ -246,7 +260,9 @@ class SimDir:
         return self._opened(inode, name, rests=False)
 
     def _opened(self, inode: Inode, name: str, *, rests: bool) -> SimFile:
-        return SimFile(self._disk, inode, self._root, f"{self.path}/{name}", rests=rests)
+        path = f"{self.path}/{name}"
+        bounds_looks = self._bounds_looks
+        return SimFile(self._disk, inode, self._root, path, rests=rests, bounds_looks=bounds_looks)
 
     def subdir(self, name: str, *, create: bool = False) -> SimDir:
         path = f"{self.path}/{name}"
@@ -263,7 +279,7 @@ class SimDir:
             if isinstance(node, Inode):
                 raise self._error(path, "open", errno.ENOTDIR)
             folder = node
-        return SimDir(self._disk, path, self._root)
+        return SimDir(self._disk, path, self._root, bounds_looks=self._bounds_looks)
 
     def list(self) -> list[str]:
         self._look("list", self.path)
@@ -360,9 +376,11 @@ class SimDir:
         self._operate("stat", self.path)
         return self._disk.total_bytes
 
-    def bound_calls(self, wait_seconds: float) -> None:
+    def bound_calls(self, wait_seconds: float, *, looks: bool = True) -> None:
         """Virtual time stands still while the loop waits, so it is refused at once by a disk that is silent."""
-        self._disk.unsettled.pop(self._root, None)
+        self._bounds_looks = looks
+        if looks:
+            self._disk.unsettled.pop(self._root, None)
         self._disk.bounded_roots[self._root] = None
 
     def in_time(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:

@@ -254,7 +254,9 @@ def test_work_that_hangs_is_undone_or_goes_on(device: SlowDevice, is_undone: boo
     assert undone == ([5] if is_undone else [])
 
 
-@pytest.mark.parametrize(("error", "is_final"), [(errno.EIO, True), (errno.ENOSPC, False), (errno.ENOENT, False)])
+@pytest.mark.parametrize(
+    ("error", "is_final"), [(errno.EIO, True), (errno.ENOSPC, False), (errno.ENOENT, False)]
+)
 def test_the_error_of_work_that_was_to_be_undone_is_told_by_settle(
     device: SlowDevice, error: int, is_final: bool
 ) -> None:

@@ -28,7 +28,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import attrs
 
-from data_plane.log.directory.checkpoints import CLEAN_SHUTDOWN_FILE, encode_clean_shutdown, take_clean_shutdown
+from data_plane.log.directory.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    encode_clean_shutdown,
+    take_clean_shutdown,
+)
 from data_plane.log.directory.late_changes import LateChanges
 from data_plane.log.directory.log_dir_background import Background, UpkeepContext
 from data_plane.log.directory.log_loader import (

@@ -22,7 +22,15 @@ _NOTHING = (0, 0)
 class Durability:
     """The record of how much of a log is on the device: recovery point, last flush, truncations."""
 
-    __slots__ = ("_durable", "_home", "_is_cutting", "_truncated_to", "is_unsaved", "last_flush_ms", "truncations")
+    __slots__ = (
+        "_durable",
+        "_home",
+        "_is_cutting",
+        "_truncated_to",
+        "is_unsaved",
+        "last_flush_ms",
+        "truncations",
+    )
 
     def __init__(self, home: LogHome, recovery_point: int) -> None:
         self._home = home

@@ -33,7 +33,6 @@ from odradek.env.ports import (
 from wire.errors import ErrorCode, KafkaError
 from wire.topic_partition import TopicPartition
 
-
 T = TypeVar("T")
 
 
