@@ -202,8 +202,9 @@ def test_a_swap_meets_the_hang(seed: int, step: str, ending: str, monkeypatch: p
             await case.until(lambda: not silent.is_stalled, writing=False)
             await case.until(lambda: not case.live_on_disk() and not case.futures_on_disk(), writing=False)
             return
-        else:
-            await case.until(lambda: not silent.is_stalled)
+        disk = case.world.machine("node-1").disk
+        await case.until(lambda: not disk.silent_roots)
+        await case.until(lambda: not any(each.is_stalled for each in case.broker(1).log_dirs))
         await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
         await case.until(lambda: len(case.live_on_disk()) == 1 and case.lies_in(case.live_on_disk()[0]))
         if step == "before":
