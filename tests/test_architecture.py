@@ -82,6 +82,10 @@ SHELL = {
 }
 ALLOWED = {
     (
+        "data_plane/log/directory/log_loader.py",
+        "import threading",
+    ): "a lock: the workers of several disks take turns",
+    (
         "data_plane/log/directory/offset_checkpoints.py",
         "import threading",
     ): "a lock: workers write small files beside the loop",

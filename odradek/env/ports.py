@@ -259,6 +259,9 @@ class Dir(Protocol):
     def subdir(self, name: str, *, create: bool = False) -> Dir:
         """A directory below this one. Raises `FileMissing` unless it exists or `create`."""
 
+    def list_directories(self) -> list[str]:
+        """Names of directories alone, sorted."""
+
     def list(self) -> list[str]:
         """Names of files and directories, sorted."""
 

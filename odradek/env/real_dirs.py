@@ -158,6 +158,9 @@ class RealDir:
             raise self._error(path, "open", error) from error
         return RealDir(self._disk, os.path.join(self._name, name))
 
+    def list_directories(self) -> list[str]:
+        return sorted(self._ask(self.path, "list", _directories_of, self.path))
+
     def list(self) -> list[str]:
         return sorted(self._ask(self.path, "list", os.listdir, self.path))
 
@@ -182,11 +185,18 @@ class RealDir:
         return self._ask(path, "read", self._read_all, path, size_max)
 
     def _read_all(self, path: str, size_max: int) -> bytes:
-        with open(path, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
+        # A start reads tens of thousands of small files, and a file object asks the system twice as often.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
             if size > size_max:
                 raise DiskError(self.root, path, "read", errno.EFBIG, f"{size} bytes, more than {size_max}")
-            return file.readall()
+            data = os.read(fd, size + 1)
+            while len(data) < size and (more := os.read(fd, size - len(data))):
+                data += more
+            return data
+        finally:
+            os.close(fd)
 
     def write_atomic(self, name: str, data: bytes) -> None:
         path = os.path.join(self.path, name)
@@ -320,6 +330,11 @@ def _abandon_look() -> Undo:
 
 def _forget_look(outcome: Outcome[object]) -> None:
     raise_unless_passing(outcome[1])
+
+
+def _directories_of(path: str) -> list[str]:
+    with os.scandir(path) as entries:
+        return [entry.name for entry in entries if entry.is_dir()]
 
 
 def _open_directory(path: str) -> int:

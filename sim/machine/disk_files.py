@@ -281,6 +281,11 @@ class SimDir:
             folder = node
         return SimDir(self._disk, path, self._root, bounds_looks=self._bounds_looks)
 
+    def list_directories(self) -> list[str]:
+        self._look("list", self.path)
+        entries = self._folder("list").entries
+        return sorted(name for name, node in entries.items() if isinstance(node, Folder))
+
     def list(self) -> list[str]:
         self._look("list", self.path)
         return sorted(self._folder("list").entries)

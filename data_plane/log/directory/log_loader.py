@@ -7,7 +7,9 @@ ones. What is not a partition's directory by name is left alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import attrs
 
@@ -30,6 +32,11 @@ STRAY_SUFFIX = "-stray"
 METADATA_TOPIC = "__cluster_metadata"
 _LOGS_PER_LOAD = 32
 _LOAD_RETRY_SECONDS = 1.0
+_turn = threading.Lock()
+"""Held by the worker of the process that opens logs. Where files are in memory, workers that open them side by side wait
+for one another after each system call, because only one at a time runs Python."""
+_TURN_WAIT_SECONDS_MAX = 0.03
+"""A worker that waits longer goes on beside the other, who waits for a device or recovers a long log."""
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})")
 
 
@@ -39,6 +46,17 @@ def parse_partition_name(name: str) -> TopicPartition | None:
         return None
     match = _PARTITION_NAME.fullmatch(name)
     return TopicPartition(match[1], int(match[2])) if match is not None else None
+
+
+@contextmanager
+def _one_after_the_other() -> Iterator[None]:
+    """Take the turn of those who open logs, unless another has it for long."""
+    is_ours = _turn.acquire(timeout=_TURN_WAIT_SECONDS_MAX)
+    try:
+        yield
+    finally:
+        if is_ours:
+            _turn.release()
 
 
 @attrs.define(eq=False)
@@ -62,9 +80,9 @@ class LogLoader:
         """
         run = self.workers.run_long
         partitions = []
-        for name in await run(self.directory.list):
+        for name in await run(self.directory.list_directories):
             key = parse_partition_name(name)
-            if key is not None and key.topic != METADATA_TOPIC and self.directory.is_dir(name):
+            if key is not None and key.topic != METADATA_TOPIC:
                 partitions.append((name, key))
             elif name.endswith(DELETE_SUFFIX):
                 deleted(name)
@@ -97,10 +115,11 @@ class LogLoader:
     ) -> list[PartitionLog]:
         logs: list[PartitionLog] = []
         try:
-            for name, key in partitions:
-                if self.is_stopping:
-                    raise LoadingStopped
-                logs.append(self._load_one(name, key, buffer))
+            with _one_after_the_other():
+                for name, key in partitions:
+                    if self.is_stopping:
+                        raise LoadingStopped
+                    logs.append(self._load_one(name, key, buffer))
         except ResourcesShort:
             for log in logs:
                 log.abandon()
