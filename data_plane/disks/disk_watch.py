@@ -1,8 +1,9 @@
 """Watches for disks that hang or are full, tells the operator, and decides when their leaderships should go
 elsewhere. PORTED.
 
-* **Suspected.** A write that the loop makes is not answered for `odradek.disk.write.wait.ms`. Then the logs of the
+* **Suspected.** A call that the loop makes is not answered for `odradek.disk.write.wait.ms`. Then the logs of the
   directory refuse appends and reads at once, until the device answers (`LogDir.is_suspected`, `odradek.env.bounded_calls`).
+  All of the loop's calls are such: it does not wait longer for a disk of several.
 * **Hung.** When a device leaves a call unanswered for `WARN_SECONDS`, a line in the log tells the operator. After
   `hung_seconds` its directory is in trouble. In a node with several directories, its logs then refuse appends and
   reads (KAFKA_STORAGE_ERROR, which clients retry). So the loop stays away from the device and does not wait there
@@ -15,8 +16,8 @@ elsewhere. PORTED.
 
 `DirectoryTroubles` tells the controller of each trouble.
 
-Deliberately absent: bounds for what the loop does rarely. It cuts logs and renames their directories itself. If such a
-call is the first to meet a device that hangs, it holds up the node.
+Deliberately absent: bounds for the only directory of a node. Its metadata log lies there too, so the node could do
+nothing without it.
 """
 
 from __future__ import annotations
