@@ -79,10 +79,12 @@ class LookedAfter(Protocol):
     flush_failure: DiskError | None
     """The error of a flush in a worker, with which the directory goes offline."""
     full_since: float | None
-    is_suspected: bool
-    """A call was not answered in time: the device is to be waited for."""
     is_stalled: bool
     room: Room
+
+    @property
+    def is_suspected(self) -> bool:
+        """True if a call was not answered in time: the device is to be waited for."""
 
     @property
     def context(self) -> UpkeepContext: ...
