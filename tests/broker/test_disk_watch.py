@@ -114,6 +114,21 @@ def test_a_call_of_the_loop_counts_from_its_beginning() -> None:
     assert case.can_append("b")
 
 
+def test_the_upkeep_of_what_was_deleted_counts() -> None:
+    """To make renames durable is no long work: a disk that hangs in it hangs (seed 19 of a storm of hangs)."""
+    case = Case("bc")
+    case.come_back()
+    case.hanging.background.entry_is_dirty = True
+    upkeep = case.hanging.background._remove_doomed(0)
+    upkeep.send(None)
+    case.look(HUNG_SECONDS)
+    assert case.hanging.trouble is Trouble.HUNG
+    with pytest.raises(StopIteration):
+        upkeep.send(None)
+    case.look(1)
+    assert case.hanging.trouble is None
+
+
 def test_a_disk_that_comes_back_broken_stays_away() -> None:
     """A log that failed, or a directory that was closed meanwhile, does not serve again."""
     case = Case()
