@@ -152,13 +152,16 @@ class LogDir:
         self.unanswered: tuple[float, str] | None = None
         """The call that the device has not answered in time: since when, in monotonic seconds, and its name."""
         self.background = Background(self)
-        self._loader = LogLoader(
-            directory,
-            context,
+        self._loader = self._new_loader()
+
+    def _new_loader(self) -> LogLoader:
+        return LogLoader(
+            self.directory,
+            self.context,
             self.workers,
             self.checkpoints,
             self,
-            config_for,
+            self.config_for,
             is_clean=self.clean_shutdown_broker_epoch is not None,
         )
 
