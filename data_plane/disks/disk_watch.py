@@ -16,8 +16,8 @@ elsewhere. PORTED.
 
 `DirectoryTroubles` tells the controller of each trouble.
 
-Deliberately absent: bounds for the only directory of a node. Its metadata log lies there too, so the node could do
-nothing without it.
+Deliberately absent: bounds for the only directory of a node. Its metadata log lies there too: it would have
+to wait anyway.
 """
 
 from __future__ import annotations
@@ -93,9 +93,14 @@ class DiskWatch:
         self._changed(log_dir)
 
     def _look_for_hang(self, log_dir: LogDir) -> tuple[float, str]:
-        """Seconds that the oldest call has waited, and its name."""
-        oldest = log_dir.workers.oldest() if log_dir.offline_reason is None else None
-        seconds, call = oldest or (0.0, "")
+        """Seconds that the oldest call has waited, and its name; the loop has made it, or a worker."""
+        seconds, call = 0.0, ""
+        if log_dir.offline_reason is None:
+            seconds, call = log_dir.workers.oldest() or (0.0, "")
+            if log_dir.unanswered is not None:
+                # The upkeep, which waits for it, may be held up by long work that nobody watches.
+                since, name = log_dir.unanswered
+                seconds, call = max((seconds, call), (self._clock.monotonic() - since, name))
         if seconds < min(WARN_SECONDS, self._hung_seconds):
             longest = self._told.pop(log_dir.path, 0.0)
             if longest:

@@ -298,8 +298,8 @@ class Dir(Protocol):
 
         From then on its appends and creations raise `DiskHung` if the device does not answer, and until it has. So does a
         truncation meanwhile. So do its `looks`: reads, openings, and looks into directories. Whatever else it does here
-        belongs into `in_time`. Files that were opened before are not bounded, nor what is opened from another
-        `Env.open_dir` of the same path.
+        belongs into `in_time`. This holds for files that are opened from now on, from this directory or below it. Another
+        `Env.open_dir` of the same path is apart.
         """
 
     def in_time(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
@@ -308,9 +308,9 @@ class Dir(Protocol):
         Where the caller's calls are not bounded, it is simply done. Otherwise another thread may do it, and the caller
         waits meanwhile. So the work shares nothing with the caller that either changes once it was abandoned.
 
-        Raises what `work` raises, and `DiskHung`: an earlier call hangs, and nothing was begun; or the device has not
-        answered in time. Then the work is done when the device answers. `undo` is called with its result, in the other
-        thread; without an `undo` the work `goes_on`, and nobody hears of its result.
+        Raises what `work` raises, and `DiskHung`. While an earlier call hangs, nothing is begun. Otherwise the work is done
+        when the device answers. Then `undo` is called with its result, in the other thread. If there is no `undo`, the
+        work `goes_on`, and its result is dropped.
         """
 
     def settle(self) -> None:

@@ -120,7 +120,7 @@ class SimDisk:
         self.bounded_roots: dict[str, None] = {}
         """Log directories whose process has called `bound_calls`."""
         self.is_off_loop = False
-        """True while a function runs that is not the loop's: its calls are not bounded."""
+        """True while another thread's function runs: its calls are not bounded."""
         self.has_descriptors = True
         """False: the process that uses the disk is out of file descriptors."""
         self.used_bytes = 0

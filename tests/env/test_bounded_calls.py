@@ -260,7 +260,7 @@ def test_work_that_hangs_is_undone_or_goes_on(device: SlowDevice, is_undone: boo
 def test_the_error_of_work_that_was_to_be_undone_is_told_by_settle(
     device: SlowDevice, error: int, is_final: bool
 ) -> None:
-    """If the device is sound in spite of it, there is nothing to tell: nothing was done."""
+    """If the device is sound in spite of it, all is as it was, and `settle` is silent."""
     directory = device.directory
     answer = threading.Event()
 

@@ -305,7 +305,7 @@ def test_a_node_that_stops_meanwhile_leaves_the_log_to_the_next_start() -> None:
 
 @TIMES
 def test_the_rest_of_a_refused_append_is_cut_off_late(is_early: bool) -> None:
-    """A disk without room that hangs as well: nothing is left of the append when the log serves again."""
+    """A disk that is full and hangs as well: the append is gone without a trace when the log serves again."""
     case = Hanging(LogConfig(), is_early=is_early)
     log = case.log()
     fill(log, 2)

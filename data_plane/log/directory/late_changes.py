@@ -3,8 +3,8 @@
     made -> answered in time -> ended
        '-> goes on ----------------------> answered late -> ended, or failed
 
-A change has two halves. Its work is the disk's. Its end is the loop's, and comes after it: so nobody sees what the disk
-has not done. While a change goes on the device takes no other one. So there is one at most, and they end in order.
+A change has two halves. Its work is the disk's. Its end is the loop's, and comes after it: so all that is seen has been
+done. While a change goes on the device takes no other one. So there is one at most, and they end in order.
 """
 
 from __future__ import annotations

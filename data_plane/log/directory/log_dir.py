@@ -149,16 +149,19 @@ class LogDir:
         """Monotonic seconds of the last write that found no room."""
         self.is_stalled = False
         """True while the logs refuse appends and reads, until the device answers (`data_plane.disks.disk_watch`)."""
-        self.is_suspected = False
-        """True from a call that the device has not answered in time until it has. The logs are stalled meanwhile."""
+        self.unanswered: tuple[float, str] | None = None
+        """The call that the device has not answered in time: since when, in monotonic seconds, and its name."""
         self.background = Background(self)
-        self._loader = LogLoader(
-            directory,
-            context,
+        self._loader = self._new_loader()
+
+    def _new_loader(self) -> LogLoader:
+        return LogLoader(
+            self.directory,
+            self.context,
             self.workers,
             self.checkpoints,
             self,
-            config_for,
+            self.config_for,
             is_clean=self.clean_shutdown_broker_epoch is not None,
         )
 
@@ -381,14 +384,14 @@ class LogDir:
     def _suspect(self, error: DiskHung) -> None:
         """Keep the loop away from a device that has not answered in time; `Background` waits until it does."""
         if not self.is_suspected:
-            self.is_suspected = True
+            self.unanswered = self.context.clock.monotonic(), error.operation
             self.context.log.warning("directory.suspected", directory=self.path, call=error.operation)
             if not self.is_stalled:
                 self.set_stalled(True)
 
     def device_answers(self) -> None:
         """The call that has not been answered in time is undone, or done. Raises `DiskError`."""
-        self.is_suspected = False
+        self.unanswered = None
         self.changes.finish()
         self.names.settle()
         if self.is_suspected:
@@ -443,6 +446,11 @@ class LogDir:
                     raise
 
     # --- life and death
+
+    @property
+    def is_suspected(self) -> bool:
+        """True from a call that the device has not answered in time until it has. The logs are stalled meanwhile."""
+        return self.unanswered is not None
 
     @property
     def is_served(self) -> bool:

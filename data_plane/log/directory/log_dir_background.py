@@ -79,10 +79,12 @@ class LookedAfter(Protocol):
     flush_failure: DiskError | None
     """The error of a flush in a worker, with which the directory goes offline."""
     full_since: float | None
-    is_suspected: bool
-    """A call was not answered in time: the device is to be waited for."""
     is_stalled: bool
     room: Room
+
+    @property
+    def is_suspected(self) -> bool:
+        """True if a call was not answered in time: the device is to be waited for."""
 
     @property
     def context(self) -> UpkeepContext: ...
@@ -346,14 +348,14 @@ class Background:
             self._log_dir.disk_refused(error)
 
     async def _remove_doomed(self, now_ms: int) -> None:
-        run = self._log_dir.workers.run_long
+        workers = self._log_dir.workers
         if self._log_dir.is_suspected:
             # A late change may still work where these are.
             return
         if self.entry_is_dirty:
             self.entry_is_dirty = False
             try:
-                await run(self._log_dir.directory.sync)
+                await workers.run(self._log_dir.directory.sync)
             except DiskRefused:
                 self.entry_is_dirty = True
         files = [doomed for doomed in self._doomed_files if doomed[0] <= now_ms]
@@ -361,7 +363,9 @@ class Background:
             self._doomed_files = deque(doomed for doomed in self._doomed_files if doomed[0] > now_ms)
             for doomed in files:
                 try:
-                    await run(_remove_files, doomed[1], doomed[2])
+                    # One by one: each should come back soon, and if it does not, the disk hangs.
+                    for file in doomed[2]:
+                        await workers.run(remove_if_present, doomed[1], file)
                 except DiskRefused:
                     self._doomed_files.append(doomed)
         trees = [doomed for doomed in self._doomed_trees if doomed[0] <= now_ms]
@@ -369,7 +373,7 @@ class Background:
             self._doomed_trees = [doomed for doomed in self._doomed_trees if doomed[0] > now_ms]
             for due_ms, name in trees:
                 try:
-                    await run(_remove_tree, self._log_dir.directory, name)
+                    await workers.run_long(_remove_tree, self._log_dir.directory, name)
                 except DiskRefused:
                     self._doomed_trees.append((due_ms, name))
 
@@ -389,11 +393,6 @@ def _load_indexes(log: PartitionLog) -> None:
     """
     for segment in log.segments:
         segment.newest_timestamp_ms(log.config.index_interval_bytes)
-
-
-def _remove_files(directory: Dir, names: list[str]) -> None:
-    for name in names:
-        remove_if_present(directory, name)
 
 
 def _remove_tree(directory: Dir, name: str) -> None:

@@ -2,7 +2,7 @@
 
 A log that is gone has its name until its directory has another one, and that waits for a device that hangs. A log that
 was given up while it was made has its name until its files are gone. Nobody may make a log of such a name meanwhile: it
-would get records that are not its own, or lose its files.
+would get the records of another, or lose its files.
 """
 
 from __future__ import annotations

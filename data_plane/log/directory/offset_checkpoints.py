@@ -1,8 +1,8 @@
 """The offset checkpoints of one log directory: what they said at the start, and what they are to say now. PORTED.
 
-A checkpoint names logs by topic and partition. So it has two sources: the logs that are open, and those that it said of
-logs which are not open yet, or are about to move in. Every writer reads the offsets under the lock of the small files.
-A write never puts back what another has lowered meanwhile, and never names a log that has been set aside since.
+A checkpoint names logs by topic and partition. So it has two sources. One are the logs that are open. The other is what
+is known of logs that are yet to be opened, or are about to move in. Every writer reads the offsets under the lock of the small files.
+So a write keeps what another has lowered meanwhile, and leaves out a log that has been set aside since.
 
 The recovery-point checkpoint never says more than has been synced.
 """
@@ -213,8 +213,8 @@ class OffsetCheckpoints:
     ) -> bool:
         """Replace a checkpoint, unless it says this already (blocking). Raises `DiskError`.
 
-        False if the directory is not served any more: at its end it writes its checkpoints itself. What need not be
-        durable is not synced.
+        False if the directory is not served any more: at its end it writes its checkpoints itself. It is synced only
+        if it is to be `durable`.
         """
         with self.lock:
             if not is_served():

@@ -2,8 +2,8 @@
 
 Below the recovery point everything is known to be on the device, so recovery after a crash starts there. A truncation lowers
 it before anything is cut. `flush` runs in a worker, and a truncation may overtake it. So a flush tells by the number of
-truncations which history it has synced. What it says of an older history does not count, nor what it says while a
-truncation is under way.
+truncations which history it has synced. What it says of an older history counts for nothing. So does
+what it says while a truncation is under way.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ A failed operation takes the log, and its directory, offline. Some failures do n
 - a worker's call at a file that the loop has closed meanwhile;
 - a missing file of a log that was closed meanwhile.
 
-What the loop changes in the files of a log is one step of the disk's, for which it waits only so long (`change`, or
-`Dir.in_time` for what can be undone). If the disk has not answered by then, the log is *unsettled*: it refuses everything.
+A change of a log's files is one step of the disk's. The loop waits for it only so long (`change`, or `Dir.in_time` for what
+can be undone). If the disk has not answered by then, the log is *unsettled*: it refuses everything.
 The step goes on by itself. When it is done, the loop finishes it: only now the log is what its files are.
 """
 
