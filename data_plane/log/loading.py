@@ -42,6 +42,7 @@ from data_plane.log.parts.producer_state import has_open_transaction
 from data_plane.log.parts.segment_list import SegmentList
 from data_plane.log.parts.swap_files import put_in_order
 from data_plane.log.recovery import LoadingStopped, LoadOptions, Recovery
+from data_plane.log.salvage import keep_segment
 from data_plane.log.segments.aborted_index import DamagedTransactionIndex
 from data_plane.log.segments.scan import SegmentScan
 from data_plane.log.segments.segment import (
@@ -95,7 +96,8 @@ def open_partition_log(
     epochs = _read_epochs(segments, names, options)
     producers = LazyProducers()
     end_offset = recovery_point = _measure_end(segments, config, options) if options.is_clean else -1
-    if end_offset < 0:
+    was_clean = end_offset >= 0
+    if not was_clean:
         recovery = Recovery(segments, epochs, config, options)
         recovery.run(names)
         end_offset = recovery.log_end_offset
@@ -110,7 +112,7 @@ def open_partition_log(
     first_dirty_offset = options.first_dirty_offset
     cleaning = None if first_dirty_offset == NEVER_CLEANED else CleaningState(home, first_dirty_offset)
     log = PartitionLog(topic_id, segments, epochs, producers, durability, cleaning, end_offset, config)
-    _settle_offsets(log, options)
+    _settle_offsets(log, options, was_clean=was_clean)
     if producers.state is None:
         _find_producers(log, names)
     return log
@@ -189,15 +191,28 @@ def _measure_end(segments: SegmentList, config: LogConfig, options: LoadOptions)
     return end_offset
 
 
-def _settle_offsets(log: PartitionLog, options: LoadOptions) -> None:
-    """Reconcile what the checkpoints say with what is there."""
+def _settle_offsets(log: PartitionLog, options: LoadOptions, *, was_clean: bool) -> None:
+    """Reconcile what the checkpoints say with what is there.
+
+    A start behind the log's end tells of a power failure: records were deleted on request, and the tail of the log was
+    lost. Behind a clean shutdown no failure explains it, so the checkpoint is damaged: the records count. It may be
+    damaged after a crash as well, so what is taken out of the log then is kept.
+    """
     segments = log.segment_list
     log_start_offset = max(options.log_start_offset, segments.base_offset)
     if log_start_offset > log.log_end_offset:
         start, end = log_start_offset, log.log_end_offset
-        options.warn("log.start_is_behind_end", segments.home, log_start_offset=start, end=end)
-        log.truncate_fully_and_start_at(log_start_offset)
-        return
+        if was_clean:
+            options.warn("log.start_not_believed", segments.home, log_start_offset=start, end=end)
+            log_start_offset = segments.base_offset
+        else:
+            held = [each for each in segments.segments if each.size]
+            kept_as = [keep_segment(log.directory, each) for each in held]
+            options.warn(
+                "log.start_is_behind_end", segments.home, log_start_offset=start, end=end, kept_as=kept_as
+            )
+            log.truncate_fully_and_start_at(log_start_offset)
+            return
     log.settle(log_start_offset, options.high_watermark)
     if log.first_dirty_offset != NEVER_CLEANED:
         log.cleaning.settle(log_start_offset, log.log_end_offset)

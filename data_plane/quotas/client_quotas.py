@@ -194,16 +194,23 @@ class ClientQuotas:
         self.is_charging = bool(of_clients)
         # Who shares may have changed with the level: an account is found again by its sharers, or opened anew.
         stale = []
+        values: set[tuple[str, float]] | None = None
         for at, account in self._accounts.items():
-            holding = None
-            if not account.is_overflow:
-                holding = holding_quota(quotas, account.key, *account.holding.sharers)
+            if account.is_overflow:
+                # Shared by all who have a quota of this value, and found no room for an account of their own.
+                if values is None:
+                    values = {(key, value) for (_, key), value in quotas.items()}
+                if (account.key, account.holding.value) not in values:
+                    stale.append(at)
+                continue
+            holding = holding_quota(quotas, account.key, *account.holding.sharers)
             if holding is None or holding.sharers != account.holding.sharers:
                 stale.append(at)
             else:
                 account.holding = holding
                 rate = _rate(account.key, holding.value)
-                account.set_rate(rate, rate * self.settings.burst_seconds, now)
+                if rate != account.rate:  # else a change of somebody else's quota would shorten the debt
+                    account.set_rate(rate, rate * self.settings.burst_seconds, now)
         for at in stale:
             self._accounts.pop(at).has_ended = True
         for listener in self.listeners:
@@ -241,7 +248,7 @@ class ClientQuotas:
         if account is None and len(self._accounts) >= self._accounts_max:
             self._make_room(now)
         if account is None and len(self._accounts) >= self._accounts_max:
-            at = (key, (_OTHERS[0], f"{_OTHERS[1]} of {holding.value:g}"))
+            at = (key, (_OTHERS[0], f"{_OTHERS[1]} of {holding.value:.17g}"))
             account = self._accounts.get(at)
         if account is None:
             account = self._accounts[at] = Account(key, holding, self.settings.burst_seconds, now)

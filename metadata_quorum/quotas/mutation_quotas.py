@@ -7,7 +7,8 @@ a new controller begins anew. Two kinds of clients:
   change is refused with THROTTLING_QUOTA_EXCEEDED, and the answer says how long to wait. The client asks again.
 * **Permissive**: older versions. The change is done, and the answer says how long to wait.
 
-Only what could be done is charged: to create a topic that exists costs nothing.
+Only what could be done is charged: to create a topic that exists costs nothing. A request for more partitions than one
+may ask for is free as well. Else one frame would lock out all who share the quota for years.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from typing import Any
 import attrs
 
 from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
 from metadata_quorum.controller.partitions.create_partitions import new_partitions_asked
 from metadata_quorum.controller.topics import partitions_asked
 from metadata_quorum.envelope import Sender
 from metadata_quorum.image.metadata_image import MetadataImage, TopicImage
 from metadata_quorum.quotas.quota_levels import CONTROLLER_MUTATION_RATE, Holding, holding_quota
-from metadata_quorum.quotas.token_bucket import TokenBucket
+from metadata_quorum.quotas.token_bucket import TokenBucket, wait_ms
 from metadata_quorum.topic_names import invalid_topic_name_reason
 from odradek.security.doors.door import Admitted
 from wire.errors import ErrorCode
@@ -124,20 +126,21 @@ def _creation_costs(
     image: MetadataImage, request: CreateTopicsRequest, settings: ControllerSettings
 ) -> list[int]:
     counts = Counter(topic.name for topic in request.topics)
+    asked = [0 if counts[topic.name] > 1 else partitions_asked(topic, settings) for topic in request.topics]
+    if sum(asked) > RECORDS_PER_REQUEST_MAX:
+        return [0] * len(asked)  # refused as a whole
     return [
-        0
-        if counts[topic.name] > 1
-        or topic.name in image.topics
-        or invalid_topic_name_reason(topic.name) is not None
-        else partitions_asked(topic, settings)
-        for topic in request.topics
+        0 if topic.name in image.topics or invalid_topic_name_reason(topic.name) is not None else cost
+        for topic, cost in zip(request.topics, asked, strict=True)
     ]
 
 
 def _growth_costs(
     image: MetadataImage, request: CreatePartitionsRequest, settings: ControllerSettings
 ) -> list[int]:
-    return [new_partitions_asked(image, topic) for topic in request.topics]
+    counts = Counter(topic.name for topic in request.topics)
+    asked = [0 if counts[topic.name] > 1 else new_partitions_asked(image, topic) for topic in request.topics]
+    return [0 if cost > RECORDS_PER_REQUEST_MAX else cost for cost in asked]
 
 
 def _deletion_costs(
@@ -201,4 +204,4 @@ def _joined(response: Any, field: str, told: list[Any], seconds: float) -> Any:
 def _with_wait(response: Any, seconds: float) -> Any:
     if seconds <= 0:
         return response
-    return attrs.evolve(response, throttle_time_ms=int(seconds * 1000) + 1)
+    return attrs.evolve(response, throttle_time_ms=wait_ms(seconds))

@@ -7,7 +7,15 @@ windows with the quota. KIP-599 has a bucket like this one for changes of the me
 
 from __future__ import annotations
 
-__all__ = ["TokenBucket"]
+__all__ = ["WAIT_MS_MAX", "TokenBucket", "wait_ms"]
+
+WAIT_MS_MAX = (1 << 31) - 1
+"""The longest wait that an answer can name: its field has 32 bits."""
+
+
+def wait_ms(seconds: float) -> int:
+    """The milliseconds that a client is told for a wait, rounded up. A quota near 0 makes a debt that lasts for ever."""
+    return min(WAIT_MS_MAX, int(min(seconds, WAIT_MS_MAX / 1000) * 1000) + 1)
 
 
 class TokenBucket:
@@ -47,8 +55,10 @@ class TokenBucket:
 
     def set_rate(self, rate: float, burst: float, now: float) -> None:
         """Go on with another quota. A debt stays, up to one burst: a lower quota would make it last for hours."""
-        tokens = min(self.tokens + (now - self.charged_at) * self.rate, self.burst)
-        self.charged_at = now
+        tokens = self.tokens
+        if now != self.charged_at:  # nothing in no time, also where the rate is infinite
+            tokens = min(tokens + (now - self.charged_at) * self.rate, self.burst)
+            self.charged_at = now
         self.rate = rate
         self.burst = burst
         self.tokens = max(-burst, min(tokens, burst))

@@ -44,7 +44,7 @@ class ListenersCharging:
             services.charging = charging if is_charging else None
             # A quota that was meant otherwise may have told them to wait for hours.
             for connection in services.muted:
-                connection.wake()
+                connection.judge_wait()
 
     def _is_node(self, context: Context) -> bool:
         authorizer = self._authorizer

@@ -40,6 +40,7 @@ from tests.log.support import (
     finish,
     new_disk,
 )
+from wire.topic_partition import TopicPartition
 
 SIZE = len(batch())
 
@@ -138,6 +139,42 @@ def test_everything_is_back_after_a_clean_shutdown() -> None:
     node.start()
     assert node.log_dir.clean_shutdown_broker_epoch is None
     assert len(node.events("log.recovered")) == 2
+
+
+def test_a_log_start_behind_the_end_is_not_believed_after_a_clean_shutdown() -> None:
+    """No failure explains it: the checkpoint is damaged, and the records count."""
+    node = Node()
+    log = node.log()
+    fill(log, 5, 2)
+    stored = content(log)
+    node.log_dir.close_clean(41)
+    starts = encode_offsets({TopicPartition(log.topic, log.partition): (1 << 63) - 1})
+    node.log_dir.directory.write_atomic(LOG_START_FILE, starts)
+    node.disk.crash("synced")
+    node.start()
+    log = node.log()
+    assert (log.log_start_offset, log.log_end_offset) == (0, 10)
+    assert content(log) == stored
+    assert len(node.events("log.start_not_believed")) == 1
+
+
+def test_what_a_log_start_behind_the_end_takes_out_of_a_log_is_kept() -> None:
+    """After a crash the checkpoint may be right, or damaged: the log begins there, and the bytes stay beside it."""
+    node = Node()
+    log = node.log()
+    fill(log, 5, 2)
+    stored = content(log)
+    starts = encode_offsets({TopicPartition(log.topic, log.partition): 5000})
+    node.log_dir.directory.write_atomic(LOG_START_FILE, starts)
+    node.disk.crash("all")
+    node.start()
+    log = node.log()
+    assert (log.log_start_offset, log.log_end_offset) == (5000, 5000)
+    (event,) = node.events("log.start_is_behind_end")
+    (kept_as,) = event["kept_as"]
+    assert log.directory.read_bytes(kept_as) == stored
+    append(log, batch())
+    assert log.log_end_offset == 5001
 
 
 def test_after_a_crash_recovery_starts_at_the_recovery_point() -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from data_plane.quotas.client_quotas import ClientQuotas, QuotaSettings
-from metadata_quorum.quotas.quota_levels import CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, USER
+from metadata_quorum.quotas.quota_levels import (
+    CONSUMER_BYTE_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    USER,
+)
 from odradek.node.connections.charging import Charging
 from odradek.serving.contract import Context
 from wire.api_keys import ApiKey
@@ -96,3 +101,13 @@ def test_a_connection_that_logs_in_anew_pays_as_somebody_else() -> None:
     ask(made, context, METADATA)
     assert used(quotas) == {REQUEST_PERCENTAGE: SECONDS}
     assert quotas.exempt_requests == 1
+
+
+def test_a_debt_of_months_is_told_as_the_longest_wait_there_is() -> None:
+    """Kafka takes every quota from 1 byte per second on. The answer has 32 bits for the milliseconds."""
+    made, quotas = charging()
+    quotas.apply({(((USER, None),), PRODUCER_BYTE_RATE): 1.0}, 0.0)
+    wait = made.charge(Context("PLAINTEXT", "10.0.0.1"), int(ApiKey.PRODUCE), 1 << 30, OF_CONSUMER, 0.0)
+    assert wait == (1 << 31) - 1
+    ((_, account),) = quotas.accounts()
+    assert account.throttled_seconds == wait / 1000

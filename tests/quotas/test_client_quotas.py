@@ -66,6 +66,36 @@ def test_a_changed_value_holds_at_once_and_the_use_is_kept() -> None:
     assert not made.is_charging
 
 
+def test_a_change_of_another_quota_leaves_a_debt_as_it_is() -> None:
+    """Else a change of some quota now and then would forgive all debts beyond one burst."""
+    made = quotas({(OF_ANN, PRODUCE): 1000.0})
+    share = made.share_of("User:ann", None, 0.0)
+    assert share.produce is not None
+    share.produce.charge(1_010_000, 0.0)
+    for number in range(3):
+        made.apply({(OF_ANN, PRODUCE): 1000.0, (OF_EACH_CLIENT, FETCH): 5.0 + number}, 0.0)
+        again = made.share_of("User:ann", None, 0.0).produce
+        assert again is share.produce
+        assert again.wait_seconds(0.0) == 1000.0
+
+
+def test_clients_beyond_the_accounts_keep_their_debt_when_another_quota_changes() -> None:
+    """The account that they share lives as long as a quota of its value does."""
+    made = quotas({(OF_EACH_CLIENT, PRODUCE): 1_000_001.0}, accounts_max=1)
+    made.share_of("User:eve", "first", 0.0)
+    late = made.share_of("User:eve", "late", 0.0).produce
+    assert late is not None
+    assert late.is_overflow
+    late.charge(1e9, 0.0)
+    both = {(OF_EACH_CLIENT, PRODUCE): 1_000_001.0, (OF_ANN, PRODUCE): 1_000_002.0}
+    made.apply(both, 0.0)
+    again = made.share_of("User:eve", "latest", 0.0).produce
+    assert again is late
+    assert made.share_of("User:ann", None, 0.0).produce is not late
+    made.apply({(OF_ANN, PRODUCE): 1_000_002.0}, 0.0)
+    assert late.has_ended
+
+
 def test_a_more_specific_quota_opens_an_account_of_its_own() -> None:
     """KIP-55: precedence is decided anew when quotas change."""
     made = quotas({(OF_ANN, PRODUCE): 1000.0})

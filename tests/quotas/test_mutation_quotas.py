@@ -79,6 +79,43 @@ def test_what_cannot_be_done_costs_nothing() -> None:
     assert len(admitted.request.topics) == 1
 
 
+def test_more_partitions_than_one_request_may_ask_for_cost_nothing() -> None:
+    """They are refused, so one frame must not lock out all who share the quota for years."""
+    huge = (1 << 31) - 1
+    growth = CreatePartitionsRequest([CreatePartitionsTopic("there", huge, None)], 1000, False)
+    twice = CreatePartitionsRequest([CreatePartitionsTopic("there", 9_000, None)] * 2, 1000, False)
+    requests: tuple[tuple[Any, int], ...] = (
+        (create("a", partitions=huge), 6),
+        (create("a", partitions=huge), 5),
+        (create("a", "b", partitions=6_000), 6),
+        (growth, 3),
+        (growth, 2),
+        (twice, 3),
+    )
+    for request, version in requests:
+        made = quotas()
+        first = made.admit(image(1.0), ANN, request, version, 0.0)
+        assert isinstance(first, Admitted)
+        assert first.request == request, "the controller refuses it, with an error of its own"
+        later = made.admit(image(1.0), ANN, create("c"), 6, 0.0)
+        assert isinstance(later, Admitted)
+        assert len(later.request.topics) == 1
+
+
+@pytest.mark.parametrize("rate", [1e-7, 5e-324])
+def test_a_wait_beyond_what_an_answer_can_name_is_the_longest_that_it_can(rate: float) -> None:
+    """Kafka takes every quota above 0. The answer has 32 bits for the milliseconds."""
+    made = quotas()
+    assert isinstance(made.admit(image(rate), ANN, create("a"), 6, 0.0), Admitted)
+    for request, version, empty in (
+        (create("b"), 6, CreateTopicsResponse(0, [])),
+        (create("b"), 5, CreateTopicsResponse(0, [])),
+    ):
+        admitted = made.admit(image(rate), ANN, request, version, 0.0)
+        assert isinstance(admitted, Admitted)
+        assert admitted.merge(empty).throttle_time_ms == (1 << 31) - 1
+
+
 def test_partitions_that_are_deleted_or_added_are_charged() -> None:
     """KIP-599: deletions by name and by id, and the growth of a topic."""
     there = image(1.0)

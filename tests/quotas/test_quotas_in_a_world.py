@@ -29,6 +29,7 @@ from wire.messages.alter_client_quotas import (
     EntityData,
     OpData,
 )
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from wire.messages.metadata import MetadataRequest
 from wire.record_batch import RecordBatchBuilder
@@ -264,6 +265,66 @@ def test_a_muted_connection_is_not_idle() -> None:
             assert answer.throttle_time_ms > 1_500
 
     play(script, connections_max_idle_ms="1000")
+
+
+def test_a_change_of_another_quota_lets_no_debtor_in() -> None:
+    """Else a client that ignores its waits would get one request through for each change, of any size."""
+
+    async def script(world: World, connect: Any) -> None:
+        admin, client = await connect(), await connect()
+        clock = world.node_env("client").clock
+        await create_topic(admin)
+        await set_quota(admin, "producer_byte_rate", 1.0, "client-id", "limited")
+        produce = produce_request(good_batch(timestamp_ms=0))
+        limited = bytes(frame(produce, 9, client_id=b"limited"))
+        await client.send(limited)
+        told = (await answer_to(client, produce, 9)).throttle_time_ms
+        assert told > 60_000
+        began = clock.monotonic()
+        await client.send(limited)
+        for number in range(20):
+            await set_quota(admin, "producer_byte_rate", 1e6 + number, "client-id", "other")
+            await set_quota(admin, "producer_byte_rate", None, "client-id", "other")
+        assert clock.monotonic() - began < told / 1000 - 10.0, "all of them came while it had to wait"
+        await answer_to(client, produce, 9)
+        assert clock.monotonic() - began == pytest.approx(told / 1000, abs=1.0)
+
+    play(script)
+
+
+def test_a_change_of_another_quota_lets_nobody_change_metadata() -> None:
+    """KIP-599: the controller's word holds as long as its quota stays as it is."""
+
+    async def script(world: World, connect: Any) -> None:
+        admin, client = await connect(), await connect()
+        clock = world.node_env("client").clock
+        await set_quota(admin, "controller_mutation_rate", 0.1, "client-id", "limited")
+
+        async def create(name: str) -> None:
+            asked = CreateTopicsRequest([CreatableTopic(name, 4, 1, [], [])], 10_000, False)
+            await client.send(bytes(frame(asked, 5, client_id=b"limited")))
+            answer = await answer_to(client, asked, 5)
+            told.append(answer.throttle_time_ms)
+
+        told: list[int] = []
+        await create("a")
+        began = clock.monotonic()
+        assert told[0] > 20_000
+        done = trio.Event()
+
+        async def create_another() -> None:
+            await create("b")
+            done.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(create_another)
+            for number in range(10):
+                await set_quota(admin, "producer_byte_rate", 1e6 + number, "client-id", "other")
+            assert not done.is_set()
+            await done.wait()
+        assert clock.monotonic() - began == pytest.approx(told[0] / 1000, abs=1.0)
+
+    play(script)
 
 
 def test_an_address_that_connects_too_often_is_turned_away() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata_quorum.quotas.token_bucket import TokenBucket
+from metadata_quorum.quotas.token_bucket import WAIT_MS_MAX, TokenBucket, wait_ms
 
 amounts = st.floats(0, 1e6, allow_nan=False)
 
@@ -50,3 +50,26 @@ def test_a_lower_quota_keeps_a_debt_of_one_burst_at_most() -> None:
     bucket.charge(2e7, 0.0)
     bucket.set_rate(10.0, 100.0, 0.0)
     assert bucket.wait_seconds(0.0) == 10.0
+
+
+def test_a_wait_is_told_in_whole_milliseconds_that_fit_an_answer() -> None:
+    """A quota near 0 makes debts that last for ever: the field of the answer has 32 bits."""
+    assert [wait_ms(seconds) for seconds in (0.0004, 2.5, 1e7, 1e300, float("inf"))] == [
+        1,
+        2501,
+        WAIT_MS_MAX,
+        WAIT_MS_MAX,
+        WAIT_MS_MAX,
+    ]
+
+
+def test_an_infinite_quota_leaves_no_debt_behind() -> None:
+    """Kafka takes infinity for quotas that are no whole numbers. The next quota begins with a whole burst."""
+    endless = float("inf")
+    bucket = TokenBucket(endless, endless, 0.0)
+    assert bucket.charge(1e9, 0.0) == 0.0
+    bucket.set_rate(10.0, 100.0, 0.0)
+    assert bucket.has(100.0, 0.0)
+    bucket.charge(150.0, 0.0)
+    bucket.set_rate(endless, endless, 0.0)
+    assert bucket.wait_seconds(1.0) == 0.0

@@ -59,6 +59,7 @@ class AnswerQueue:
         "encoding",
         "held_bytes",
         "last_active",
+        "muted_rate",
         "muted_until",
         "parked",
         "room",
@@ -93,6 +94,8 @@ class AnswerQueue:
         """Set to end a mute early."""
         self.muted_until = 0.0
         """The time until which nothing is read, because the client used up its quota; 0: it is read."""
+        self.muted_rate: float | None = None
+        """The quota of changes by which the controller has the client wait; None if it waits for no such thing."""
 
     def _who(self) -> _Who:
         return {"peer": self.conn.peer_host, "client_id": self.context.client_id}
@@ -208,6 +211,7 @@ class AnswerQueue:
             services.charging.charge_answer(self.context, entry.api_key, response, size, now)
             if entry.api_key in CHANGING and response.throttle_time_ms:
                 self.muted_until = max(self.muted_until, now + response.throttle_time_ms / 1000)
+                self.muted_rate = services.charging.mutation_rate(self.context)
 
     def _encode_early(self, slot: Slot) -> None:
         """Encode an answer that has to wait for an earlier one, behind what is queued, and take it out from there."""
@@ -424,21 +428,36 @@ class AnswerQueue:
     async def _stay_muted(self) -> None:
         """Wait until the client may go on."""
         services = self.services
-        self.woken = services.new_event()
         services.muted[self] = None
         try:
-            with services.clock.timeout_at(self.muted_until):
-                await self.woken.wait()
+            while services.clock.monotonic() < self.muted_until and not self.closing:
+                self.woken = services.new_event()
+                with services.clock.timeout_at(self.muted_until):
+                    await self.woken.wait()
         finally:
             del services.muted[self]
-            self.woken = None
+            self.woken = self.muted_rate = None
             self.muted_until = 0.0
             self.context.throttle_ms = 0
+            # Its time to be idle begins now.
+            self.last_active = services.clock.monotonic()
         if self.closing:
             raise ConnectionLost("closed while it was muted")
 
-    def wake(self) -> None:
-        """End a mute early. The client's next request is charged like any other."""
+    def judge_wait(self) -> None:
+        """Wait only for the debts that are left, now that quotas have changed. Any debt counts, up to the wait that the
+        client was told. Else each change of somebody's quota would let a request of every debtor in."""
+        charging, now = self.services.charging, self.services.clock.monotonic()
+        until = 0.0
+        if charging is not None:
+            until = now + charging.seconds_left(self.context, now)
+            if self.muted_rate is not None and charging.mutation_rate(self.context) == self.muted_rate:
+                until = self.muted_until
+        if until < self.muted_until:
+            self.muted_until, self.last_active = until, now
+            self._wake()
+
+    def _wake(self) -> None:
         if self.woken is not None:
             self.woken.set()
 
@@ -448,7 +467,7 @@ class AnswerQueue:
         """End the connection from outside its task."""
         self.closing = True
         self.conn.close()
-        self.wake()
+        self._wake()
         self.signal_room()
 
     def _release_answers(self) -> None:

@@ -12,6 +12,8 @@ from copy import copy
 from typing import Any
 
 from data_plane.quotas.client_quotas import ClientQuotas, ClientShare
+from metadata_quorum.quotas.quota_levels import CONTROLLER_MUTATION_RATE
+from metadata_quorum.quotas.token_bucket import wait_ms
 from odradek.serving.contract import Context
 from wire.api_keys import ApiKey
 
@@ -84,10 +86,23 @@ class Charging:
             if account is not None and account.tokens < 0.0:
                 seconds = max(seconds, account.wait_seconds(now))
         if seconds > 0.0:
-            context.throttle_ms = int(seconds * _MS_PER_SECOND) + 1
-            share.note_wait(is_produce, api_key == _FETCH, seconds)
+            context.throttle_ms = wait_ms(seconds)
+            share.note_wait(is_produce, api_key == _FETCH, context.throttle_ms / _MS_PER_SECOND)
             return context.throttle_ms
         return 0
+
+    def seconds_left(self, context: Context, now: float) -> float:
+        """The seconds for which the client still has to wait under the present quotas, by the longest of its debts."""
+        share = context.quota = self._share_of(context, now)
+        waits = [share.request_wait(now)]
+        waits += [each.wait_seconds(now) for each in (share.produce, share.fetch) if each is not None]
+        return max(waits)
+
+    def mutation_rate(self, context: Context) -> float | None:
+        """The client's quota of changes of the metadata, by which the controller has it wait."""
+        user = context.principal.partition(":")[2]
+        holding = self._quotas.holding(CONTROLLER_MUTATION_RATE, user, context.client_id or "")
+        return None if holding is None else holding.value
 
     def _share_of(self, context: Context, now: float) -> ClientShare:
         if self._is_of_nodes or self._is_node(context):

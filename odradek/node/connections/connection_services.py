@@ -16,8 +16,8 @@ from odradek.serving.api_table import ApiEntry, ApiTable
 class Muted(Protocol):
     """A connection whose client has to wait."""
 
-    def wake(self) -> None:
-        """End the wait."""
+    def judge_wait(self) -> None:
+        """Wait only for what is left to wait for, now that quotas have changed."""
 
 
 class ConnectionServices:
