@@ -24,7 +24,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from odradek.env.real_files import RealFile, open_dir
+from odradek.env.real_dirs import open_dir
+from odradek.env.real_files import RealFile
 
 KEEP_SIZE = 1
 """FALLOC_FL_KEEP_SIZE of <linux/falloc.h>."""

@@ -333,6 +333,11 @@ class Broker:
         if partition is not None and partition.log is log:
             partition.start_stored()
 
+    def device_answers(self) -> None:
+        """Take note that a call to a device has been answered late, and that what it has changed is settled."""
+        self.hosting.device_answers()
+        self.run_woken()
+
     def hosting_changed(self) -> None:
         """Take note that partitions have come or gone without a change of metadata."""
         self.groups.follow_leadership()

@@ -93,6 +93,8 @@ class HostedPartitions:
         self._without_room: dict[TopicIdPartition, bool] = {}
         """Replicas that a full disk has not taken yet, tried again until it does; whether they are new ones."""
         self._tries_again = False
+        self._unsettled: dict[bytes, dict[int, None]] = {}
+        """Partitions by topic whose metadata waits for the end of a change of their logs."""
         self._refused: dict[TopicIdPartition, None] = {}
         """Replicas that could not be hosted, for which the line in the log has been written."""
 
@@ -139,6 +141,10 @@ class HostedPartitions:
                 partition = self._host(hosted, index, image, is_new=is_new)
                 if partition is None:
                     continue
+            if partition.log.home.is_unsettled:
+                # What it has is open until its disk answers: it must neither lead nor promise anything by that.
+                self._unsettled.setdefault(topic.topic_id, {})[index] = None
+                continue
             if partition.image is not image:
                 partition.apply(image, self._node_id)
                 if image.directory_of(self._node_id) == LOST_DIRECTORY:
@@ -254,6 +260,19 @@ class HostedPartitions:
             throttle.forget(topic_id)
         for partition in list(hosted.partitions.values()):
             self._delete_replica(partition)
+
+    # -- disks that hang --------------------------------------------------------------------------------------------
+
+    def device_answers(self) -> None:
+        """Give the partitions whose logs are settled now the metadata that they have missed."""
+        waiting, self._unsettled = self._unsettled, {}
+        topics = self._newest.image.topics_by_id
+        for topic_id, numbers in waiting.items():
+            topic = topics.get(topic_id)
+            if topic is not None:
+                self.apply_topic(topic, topic, [index for index in numbers if index in topic.partitions])
+        if waiting:
+            self._broker.hosting_changed()
 
     # -- disks that are full ----------------------------------------------------------------------------------------
 

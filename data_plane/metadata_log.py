@@ -25,9 +25,10 @@ Both files are ours; Kafka leaves them alone.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -44,6 +45,8 @@ from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
 from odradek.env.ports import Buffer, Clock, Dir, DiskError, DiskRefused
 from wire.batches.batch_header import HEADER_SIZE, iter_batches, parse_header
 from wire.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
 
 METADATA_TOPIC = "__cluster_metadata"
 SYNCED_OFFSET_FILE = "synced-offset-checkpoint"
@@ -323,6 +326,12 @@ class MetadataLog:
         return self._log.statistics()
 
     # -- LogOwner -----------------------------------------------------------------------------------------------
+
+    def change(
+        self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Workers cut this log, and wait for the device."""
+        end(work())
 
     def disk_failed(self, error: DiskError) -> None:
         self._logger.error("metadata.disk_failed", error=str(error))

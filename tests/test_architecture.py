@@ -37,6 +37,7 @@ SHELL = {
     "odradek/env/documents.py": "a document at an address that a setting names",
     "odradek/env/low_priority.py": "a companion's place among the processes that want the processor",
     "odradek/env/real.py": "the ports of this machine",
+    "odradek/env/real_dirs.py": "the ports of this machine",
     "odradek/env/real_files.py": "the ports of this machine",
     "odradek/env/real_uncached_files.py": "the ports of this machine",
     "odradek/env/real_net.py": "the ports of this machine",
@@ -81,9 +82,17 @@ SHELL = {
 }
 ALLOWED = {
     (
-        "data_plane/log/directory/log_dir.py",
+        "data_plane/log/directory/log_loader.py",
+        "import threading",
+    ): "a lock: the workers of several disks take turns",
+    (
+        "data_plane/log/directory/offset_checkpoints.py",
         "import threading",
     ): "a lock: workers write small files beside the loop",
+    (
+        "data_plane/log/segments/segment.py",
+        "import threading",
+    ): "a lock: a disk's thread takes segments away beside the loop",
     (
         "odradek/node/configuration/node_config.py",
         "open() passes the ports by",

@@ -1,8 +1,9 @@
 """Watches for disks that hang or are full, tells the operator, and decides when their leaderships should go
 elsewhere. PORTED.
 
-* **Suspected.** A write that the loop makes is not answered for `odradek.disk.write.wait.ms`. Then the logs of the
+* **Suspected.** A call that the loop makes is not answered for `odradek.disk.write.wait.ms`. Then the logs of the
   directory refuse appends and reads at once, until the device answers (`LogDir.is_suspected`, `odradek.env.bounded_calls`).
+  All of the loop's calls are such: it does not wait longer for a disk of several.
 * **Hung.** When a device leaves a call unanswered for `WARN_SECONDS`, a line in the log tells the operator. After
   `hung_seconds` its directory is in trouble. In a node with several directories, its logs then refuse appends and
   reads (KAFKA_STORAGE_ERROR, which clients retry). So the loop stays away from the device and does not wait there
@@ -15,8 +16,8 @@ elsewhere. PORTED.
 
 `DirectoryTroubles` tells the controller of each trouble.
 
-Deliberately absent: bounds for what the loop does rarely. It cuts logs and renames their directories itself. If such a
-call is the first to meet a device that hangs, it holds up the node.
+Deliberately absent: bounds for the only directory of a node. Its metadata log lies there too: it would have
+to wait anyway.
 """
 
 from __future__ import annotations
@@ -92,9 +93,14 @@ class DiskWatch:
         self._changed(log_dir)
 
     def _look_for_hang(self, log_dir: LogDir) -> tuple[float, str]:
-        """Seconds that the oldest call has waited, and its name."""
-        oldest = log_dir.workers.oldest() if log_dir.offline_reason is None else None
-        seconds, call = oldest or (0.0, "")
+        """Seconds that the oldest call has waited, and its name; the loop has made it, or a worker."""
+        seconds, call = 0.0, ""
+        if log_dir.offline_reason is None:
+            seconds, call = log_dir.workers.oldest() or (0.0, "")
+            if log_dir.unanswered is not None:
+                # The upkeep, which waits for it, may be held up by long work that nobody watches.
+                since, name = log_dir.unanswered
+                seconds, call = max((seconds, call), (self._clock.monotonic() - since, name))
         if seconds < min(WARN_SECONDS, self._hung_seconds):
             longest = self._told.pop(log_dir.path, 0.0)
             if longest:

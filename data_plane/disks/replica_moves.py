@@ -48,7 +48,7 @@ from data_plane.replication.hosted_topics import HostedTopics
 from data_plane.replication.partition import Partition
 from data_plane.replication.truncation import truncation_offset
 from metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value
-from odradek.env.ports import DiskError, DiskRefused, FileClosed, FileMissing, TaskGroup
+from odradek.env.ports import DiskError, DiskHung, DiskRefused, FileClosed, FileMissing, TaskGroup
 from wire.batches.batch_errors import CorruptBatch
 from wire.errors import ErrorCode, KafkaError
 from wire.topic_partition import TopicPartition
@@ -174,7 +174,8 @@ class ReplicaMoves:
         if log.owner is target or self._is_stopped:
             return
         try:
-            name = begin_future(target, log)
+            directory = target.directory
+            name = directory.in_time(lambda: begin_future(target, log), directory.remove_tree)
         except DiskError as error:
             target.disk_failed_unless_refused(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -221,12 +222,12 @@ class ReplicaMoves:
         image = None if topic is None or topic.topic_id != topic_id else topic.partitions.get(key.partition)
         return image is not None and self._broker.node_id in image.replicas
 
-    def find_futures(self) -> None:
-        """Look what future replicas lie in the directories (blocking, at the start)."""
+    async def find_futures(self) -> None:
+        """Look what future replicas lie in the directories, at the start."""
         for log_dir in self._broker.log_dirs:
             if log_dir.offline_reason is None:
                 try:
-                    found = futures_of(log_dir)
+                    found = await log_dir.workers.run_long(futures_of, log_dir)
                 except DiskError as error:
                     log_dir.disk_failed(error)
                     continue
@@ -454,12 +455,39 @@ class ReplicaMoves:
         key = TopicPartition(current.topic, current.partition)
         del self.moves[key]
         move.is_over = True
+        target, name = move.target, f"{current.topic}-{current.partition}"
         try:
-            for step in swap.steps():
-                step()
-            moved = swap.open_moved()
+            target.names.reserve(name)
+            swap.copy_state()
+            target.directory.in_time(swap.prepare, lambda prepared: swap.remove_future())
+        except DiskError as error:
+            target.names.free(name)
+            self._not_swapped(swap, error)
+            return
+        swap.remove_current()
+        try:
+            target.change(
+                swap.move_in,
+                lambda moved: self._swapped(move, swap, moved),
+                lambda error: self._swap_failed(swap, error),
+            )
+        except DiskHung as error:
+            # The replica refuses until the device has answered, and so does all that would change it.
+            target.disk_refused(error)
+            current.home.unsettle()
+            if not error.goes_on:
+                self._swap_failed(swap, error)
         except DiskError as error:
             self._swap_failed(swap, error)
+
+    def _swapped(self, move: Move, swap: Swap, moved: PartitionLog) -> None:
+        """The copy is in the place of the live log: serve it, unless the replica is gone by now."""
+        current, target = swap.current, move.target
+        target.names.free(f"{current.topic}-{current.partition}")
+        current.home.settle()
+        swap.serve(moved)
+        if not self._broker.hosted.holds(move.partition) or move.partition.log is not current:
+            target.delete_log(current.topic, current.partition)
             return
         move.partition.log = moved
         self.swapped += 1
@@ -467,35 +495,49 @@ class ReplicaMoves:
             "partition.moved",
             topic=current.topic,
             partition=current.partition,
-            source=source.path,
-            target=move.target.path,
+            source=swap.source.path,
+            target=target.path,
             log_end_offset=moved.log_end_offset,
         )
         move.partition.wake_watchers()
         self._broker.run_woken()
 
-    def _swap_failed(self, swap: Swap, error: DiskError) -> None:
-        """The live log serves on if it is still there; otherwise the disk that failed takes the replica with it."""
+    def _not_swapped(self, swap: Swap, error: DiskError) -> None:
+        """The swap has failed before the point of no return: the live log serves on."""
         current, target = swap.current, swap.target
-        self._broker.log.error(
-            "partition.not_moved", topic=current.topic, partition=current.partition, error=str(error)
-        )
+        self._tell_not_moved(current, error)
         swap.future.abandon()
-        if not current.is_closed:
-            current.cleaning.is_held = False
-            self.given_up += 1
+        current.cleaning.is_held = False
+        self.given_up += 1
+        if isinstance(error, DiskHung):
+            # The copy is removed when the device answers.
+            target.checkpoints.expect_no_longer(current.home.key)
+            target.disk_refused(error)
+        else:
             try:
-                swap.undo()
+                target.directory.in_time(swap.undo, lambda undone: None)
             except DiskError as failure:
-                target.disk_failed(failure)
-            else:
-                target.background.remove_tree_at(swap.name, 0)
-                target.disk_failed_unless_refused(error)
-            if isinstance(current.owner, LogDir):
-                self._assignments.note(current.topic_id, current.partition, current.owner.directory_id)
-            return
-        # The replica is complete, under one name or the other, and cannot be opened: its disk is out of order.
+                target.disk_failed_unless_refused(failure)
+            target.background.remove_tree_at(swap.name, 0)
+            target.disk_failed_unless_refused(error)
+        if isinstance(current.owner, LogDir):
+            self._assignments.note(current.topic_id, current.partition, current.owner.directory_id)
+
+    def _swap_failed(self, swap: Swap, error: Exception) -> None:
+        """The replica is complete, under one name or the other, and cannot be opened: its disk is out of order."""
+        if not isinstance(error, DiskError):
+            raise error
+        current, target = swap.current, swap.target
+        target.names.free(f"{current.topic}-{current.partition}")
+        self._tell_not_moved(current, error)
+        swap.future.abandon()
+        current.home.settle()
         target.disk_failed(error)
+
+    def _tell_not_moved(self, log: PartitionLog, error: DiskError) -> None:
+        self._broker.log.error(
+            "partition.not_moved", topic=log.topic, partition=log.partition, error=str(error)
+        )
 
     def _give_up(self, move: Move, reason: str) -> None:
         log, target = move.partition.log, move.target

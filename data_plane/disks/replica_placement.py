@@ -135,7 +135,7 @@ class ReplicaPlacement:
             "partition.begun_anew",
             topic=topic,
             partition=index,
-            reason="its log directory is not configured any more",
+            reason="its disk was replaced, or its log directory is not configured any more",
         )
         return directories_for_new_log(self._open_to_new)
 

@@ -25,7 +25,7 @@ from typing import Protocol
 from data_plane.log.log_config import LogConfig
 from data_plane.log.record_rules import RECORDS_PARSED_MAX, check_records
 from wire.batches.batch_errors import DecompressionBomb
-from wire.batches.batch_header import HEADER_SIZE, BatchHeader, parse_header
+from wire.batches.batch_header import HEADER_SIZE, BatchHeader, parse_header, set_max_timestamp
 from wire.batches.compression import CompressionType, Inflated, decompressed_size
 from wire.batches.recompression import codec_of
 from wire.errors import ErrorCode, KafkaError
@@ -333,3 +333,27 @@ class HandedOff:
         except KafkaError as error:
             self._refusal = _kept(error)
         self._is_checked = True
+
+
+def check_rare(
+    batch: memoryview,
+    header: BatchHeader,
+    config: LogConfig,
+    now_ms: int,
+    guard: object | None,
+    work: BatchWork,
+    log: object,
+) -> None:
+    """Make the checks that most batches do not need: of transactions, of records, of a foreign timestamp type.
+
+    `log` is named in messages. Raises `KafkaError`, and what `work` raises.
+    """
+    if header.is_transactional and guard is None:
+        raise KafkaError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transaction"
+        )
+    if config.checks_records:
+        work.check_records(batch, header, config, now_ms, str(log))
+    if header.timestamp_type and not config.uses_append_time:
+        # Otherwise consumers would take the largest timestamp for every record's.
+        set_max_timestamp(batch, 0, header.max_timestamp, 0)

@@ -74,6 +74,7 @@ class Cleaning:
     _doomed: list[str] = attrs.field(factory=list)
     """Files of swapped sources that are still to be removed."""
     _is_prepared: bool = False
+    _is_ended: bool = False
     bytes_before: int = 0
     bytes_after: int = 0
 
@@ -141,7 +142,7 @@ class Cleaning:
         False: the pass is aborted, or retention was faster; nothing has changed, `cleaned` is to be discarded.
 
         Raises:
-            DiskRefused: nothing has changed, `cleaned` is to be discarded.
+            DiskRefused: `cleaned` is to be discarded; nothing has changed, unless the device answers late (`DiskHung`).
             DiskError: the directory is offline now. The next start finishes the swap or undoes it.
         """
         log = self._log
@@ -154,14 +155,19 @@ class Cleaning:
             )
         sizes = sum(segment.size for segment in group.segments)
         with log.home.telling_failures():
-            renamed = log.segment_list.replace(group.segments, cleaned)
-        if renamed is None:
-            return False
-        self._doomed += renamed
+            if not log.segment_list.replace(group.segments, cleaned, self._note_doomed):
+                return False
         self.bytes_before += sizes
         self.bytes_after += cleaned.size
         log.check()
         return True
+
+    def _note_doomed(self, names: list[str]) -> None:
+        if self._is_ended:
+            # The device has answered so late that the pass is over.
+            self._log.home.remove_later(names)
+        else:
+            self._doomed += names
 
     def settle(self) -> None:
         """Make the swap durable and free the sources' room (blocking, in a worker). Raises `DiskError`."""
@@ -193,6 +199,7 @@ class Cleaning:
     def end(self) -> None:
         """The pass is over, complete or not (on the loop, once)."""
         log = self._log
+        self._is_ended = True
         log.cleaning.end(self._token)
         doomed, self._doomed = self._doomed, []
         if doomed and not log.is_closed:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from odradek.env.ports import Dir, DiskError, DiskRefused, File
+
+T = TypeVar("T")
 
 METADATA_FILE_NAME = "partition.metadata"
 NO_TOPIC_ID = bytes(16)
@@ -78,6 +81,15 @@ class LogOwner(Protocol):
     @property
     def small_files(self) -> AbstractContextManager[object]:
         """Held while a small file is replaced, by one writer at a time (blocking)."""
+
+    def change(
+        self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Have the disk do `work`, and call `end` with its result on the loop, which waits only so long.
+
+        Raises what `work` raises, and `DiskHung`. If that says that the work goes on, `end` or `failed` is called when the
+        device has answered, before anything else is asked of it.
+        """
 
     def disk_failed(self, error: DiskError) -> None:
         """An operation failed for good: take the directory offline."""

@@ -29,11 +29,10 @@ a leader's hot path is here. `loading` and `recovery` make the parts from a dire
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 
 from data_plane.log import retention
-from data_plane.log.batch_work import AT_ONCE, BatchWork
+from data_plane.log.batch_work import AT_ONCE, BatchWork, check_rare
 from data_plane.log.log_config import LONG_MAX, LogConfig
 from data_plane.log.log_types import AppendResult, FileRange, LogOwner, LogRead, Origin
 from data_plane.log.parts.cleaning_state import NEVER_CLEANED, CleaningState
@@ -45,20 +44,19 @@ from data_plane.log.parts.producer_recovery import note_batch, note_ended
 from data_plane.log.parts.producer_state import ActiveProducer, EndedTransaction, ProducerState
 from data_plane.log.parts.rolling import roll
 from data_plane.log.parts.segment_list import SegmentList
-from data_plane.log.parts.verification import ONGOING, VerificationGuard, Verifications
+from data_plane.log.parts.verification import VerificationGuard
 from data_plane.log.replica_append import ReplicaAppend
 from data_plane.log.segments.aborted_index import AbortedTransaction
 from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
 from data_plane.log.time_lookup import TimeLookup
 from data_plane.log.transaction_rules import aborted_transactions, check_transaction
 from data_plane.log.truncation import Truncation
-from odradek.env.ports import Dir, DiskError
+from odradek.env.ports import Dir, DiskError, DiskRefused
 from wire.batches.batch_errors import CorruptBatch
 from wire.batches.batch_header import (
     SIZE_PREFIX,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
-    BatchHeader,
     assign_offsets,
     check_crc,
     parse_header,
@@ -299,7 +297,7 @@ class PartitionLog(LogOffsets):
                 work.check_records(batch, header, config, now_ms, str(self))
                 raise
             if config.checks_records or header.attributes & _RARE_ATTRIBUTES:
-                self._check_rare(batch, header, now_ms, guard, work)
+                check_rare(batch, header, config, now_ms, guard, work, self)
         elif not check_crc(batch, 0, size):
             raise CorruptBatch("batch checksum is wrong")
         if size > config.segment_bytes and origin is not _COORDINATOR:
@@ -367,23 +365,6 @@ class PartitionLog(LogOffsets):
                 self._note_transaction(active, producers, producer_id, ended)
         return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
 
-    def _check_rare(
-        self, batch: memoryview, header: BatchHeader, now_ms: int, guard: object | None, work: BatchWork
-    ) -> None:
-        """Checks that most batches do not need: of transactions, of single records, and of a foreign timestamp type.
-
-        Raises `KafkaError`.
-        """
-        if header.is_transactional and guard is None:
-            raise KafkaError(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transaction"
-            )
-        if self.config.checks_records:
-            work.check_records(batch, header, self.config, now_ms, str(self))
-        if header.timestamp_type and not self.config.uses_append_time:
-            # Otherwise consumers would take the largest timestamp for every record's.
-            set_max_timestamp(batch, 0, header.max_timestamp, 0)
-
     # --- transactions
 
     def begin_verification(
@@ -394,15 +375,8 @@ class PartitionLog(LogOffsets):
         `ONGOING` if the transaction is open here already: nobody needs to be asked. `now_ms` is monotonic. Raises
         `DiskError`, and `KafkaError` INVALID_PRODUCER_EPOCH for an epoch that is over here.
         """
-        producers = self.load_producers()
-        if producers.has_ongoing(producer_id, epoch):
-            return ONGOING
-        # The coordinator need not be asked for an epoch that is over here. Its append would be refused anyway.
-        producers.check_epoch(producer_id, epoch)
-        verifications = self.producers.verifications
-        if verifications is None:
-            verifications = self.producers.verifications = Verifications()
-        return verifications.begin(producer_id, epoch, base_sequence, supports_epoch_bump, now_ms)
+        self.load_producers()
+        return self.producers.verify(producer_id, epoch, base_sequence, supports_epoch_bump, now_ms)
 
     def _note_transaction(
         self, segment: Segment, producers: ProducerState, producer_id: int, ended: EndedTransaction | None
@@ -422,8 +396,12 @@ class PartitionLog(LogOffsets):
         return aborted_transactions(self.segment_list, interval, offset, end_offset)
 
     def load_producers(self) -> ProducerState:
-        """The state of the producers, read now if it has not been needed before."""
-        return self.producers.load(self.segment_list, self.config.index_interval_bytes)
+        """The state of the producers, read now if it has not been needed before. Raises `DiskError`."""
+        try:
+            return self.producers.load(self.segment_list, self.config.index_interval_bytes)
+        except DiskRefused as error:
+            self.home.refused(error)
+            raise
 
     def active_producers(self) -> Iterator[ActiveProducer]:
         return self.load_producers().active_producers()
@@ -471,51 +449,8 @@ class PartitionLog(LogOffsets):
             upper_bound = end_offset
         if offset >= upper_bound or (max_bytes <= 0 and not min_one):
             return LogRead(None, 0, 0, offset)
-        return self._read(offset, max_bytes, upper_bound, min_one)
-
-    def _read(self, offset: int, max_bytes: int, upper_bound: int, min_one: bool) -> LogRead:
-        segments = self.segment_list.segments
         interval = self.config.index_interval_bytes
-        at = len(segments) - 1
-        segment = segments[at]
-        if offset < segment.base_offset:
-            at = bisect_right(segments, offset, key=_base_offset) - 1
-            segment = segments[at]
-        # Before the first look: the loop may close the file while a worker is at it.
-        file = segment.pinned_file()
-        is_handed_on = False
-        try:
-            start, _ = segment.position_of(offset, file, interval)
-            while start >= segment.size:
-                at += 1
-                if at == len(segments):
-                    return LogRead(None, 0, 0, offset)
-                segment = segments[at]
-                file.unpin()
-                file = segment.pinned_file()
-                start, _ = segment.position_of(offset, file, interval)
-            is_last = at + 1 == len(segments)
-            segment_end_offset = self.log_end_offset if is_last else segments[at + 1].base_offset
-            if upper_bound >= segment_end_offset:
-                end, next_offset = segment.size, segment_end_offset
-            else:
-                end, _ = segment.position_of(upper_bound, file, interval)
-                next_offset = upper_bound
-                segment.note_bound(upper_bound, end)
-            if end - start > max_bytes:
-                end, next_offset = segment.cut_at(start, start + max_bytes, file, interval)
-                if next_offset < 0:
-                    if not min_one:
-                        return LogRead(None, 0, 0, offset)
-                    end, next_offset = segment.first_batch_end(start, file)
-            if end <= start:
-                return LogRead(None, 0, 0, offset)
-            segment.note_read(next_offset, end)
-            is_handed_on = True
-            return LogRead(file, start, end - start, next_offset)
-        finally:
-            if not is_handed_on:
-                file.unpin()
+        return self.segment_list.read(self, offset, max_bytes, upper_bound, interval, min_one)
 
     def passes_segment_end(self, offset: int, upper_bound: int) -> bool:
         """True if a segment ends between the two offsets.
@@ -587,14 +522,17 @@ class PartitionLog(LogOffsets):
         if self.home.is_closed:
             # A file written by its name now could land in the directory of a log that was made since.
             return
-        truncations = self.durability.truncations
         try:
-            self.durability.flush(self.log_end_offset, self.segment_list, self.epochs, truncations)
+            self._flush()
         except DiskError as error:
             if self.home.is_overtaken(error):
                 return
             self.home.failed_in_worker(error)
             raise
+
+    def _flush(self) -> None:
+        truncations = self.durability.truncations
+        self.durability.flush(self.log_end_offset, self.segment_list, self.epochs, truncations)
 
     # --- upkeep
 
@@ -610,6 +548,8 @@ class PartitionLog(LogOffsets):
         Raises:
             KafkaError: KAFKA_STORAGE_ERROR, the device does not answer, or has no room to lower the recovery point;
                 nothing has changed.
+            DiskHung: the device has not answered in time. Nothing has changed, or the log is cut when it answers, and
+                refuses everything until then.
             DiskRefused: no room or no descriptor; nothing has changed.
             DiskError: the directory is offline now.
         """
@@ -650,8 +590,7 @@ class PartitionLog(LogOffsets):
         segments = self.segment_list
         with self.home.telling_failures():
             if segments.entry_is_dirty:
-                truncations = self.durability.truncations
-                self.durability.flush(self.log_end_offset, segments, self.epochs, truncations)
+                self.home.directory.in_time(self._flush, lambda flushed: None)
             removed = retention.delete_old_segments(self, segments, self.epochs, self.config, now_ms)
         self.check()
         return removed
@@ -672,12 +611,7 @@ class PartitionLog(LogOffsets):
         """
         if self.home.is_closed:
             return
-        for segment in self.segments:
-            if segment.size and (segment.is_active or segment.index is not None):
-                segment.write_index()
-        if self.active.write_aborted():
-            self.active.flush_index()
-            self.segment_list.mark_dirty()
+        self.segment_list.write_indexes()
         end_offset = self.log_end_offset
         if end_offset and not self.producers.is_unread_at(end_offset):
             interval = self.config.index_interval_bytes
@@ -705,7 +639,3 @@ class PartitionLog(LogOffsets):
             "segments": len(self.segments),
             "producers": 0 if self.producers.state is None else len(self.producers.state.entries),
         }
-
-
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset

@@ -289,6 +289,6 @@ class Recovery:
                 reason=reason,
                 kept_as=kept_as,
             )
-        segments.discard(doomed)
+        segments.let_go(segments.mark_deleted(doomed))
         # They must not come back behind what is appended next.
         directory.sync()

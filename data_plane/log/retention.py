@@ -12,6 +12,7 @@ from data_plane.log.parts.log_home import half_done
 from data_plane.log.parts.log_offsets import LogOffsets
 from data_plane.log.parts.segment_list import SegmentList
 from data_plane.log.segments.segment import LOG_SUFFIX, Segment
+from odradek.env.ports import DiskHung
 from wire.errors import ErrorCode, KafkaError
 
 
@@ -37,14 +38,33 @@ def set_log_start_offset(
 def delete_old_segments(
     offsets: LogOffsets, segments: SegmentList, epochs: LeaderEpochs, config: LogConfig, now_ms: int
 ) -> int:
-    """Remove what may go, and stays not the last segment; how many went. Raises `DiskError`."""
+    """Remove what may go, and stays not the last segment; how many went. Raises `DiskError`.
+
+    Readers are told first: one that looks for a file under its name would take its loss for a failure. What is deleted
+    may be deleted at any time, so the log's start may rise before the files go.
+    """
     count = min(deletable(offsets, segments, config, now_ms), len(segments.segments) - 1)
+    if count <= 0:
+        return 0
     doomed = segments.drop_first(count)
-    offsets.raise_start(segments.base_offset)
+    base_offset = segments.base_offset
+    offsets.raise_start(base_offset)
     epochs.truncate_from_start(offsets.log_start_offset)
-    with half_done():
-        segments.discard(doomed)
-    offsets.store_start(segments.base_offset)
+
+    def work() -> list[str]:
+        with half_done():
+            return segments.mark_deleted(doomed)
+
+    def finish(renamed: list[str]) -> None:
+        segments.let_go(renamed)
+        offsets.store_start(base_offset)
+
+    try:
+        segments.home.change(work, finish)
+    except DiskHung as error:
+        if not error.goes_on:
+            segments.restore_first(doomed)
+        raise
     return count
 
 

@@ -5,9 +5,16 @@ goes to a file of its own: in one file, old and new bytes might survive side by 
 file is there, the later segments are gone. Recovery cuts the segment before it where the new one begins.
 
 Below the recovery point all was said to be on the device; the lower one is made durable before anything is cut.
+
+    looked: where to cut -> begun: a flush counts no more -> files cut (the disk's thread) -> finished: the log is cut
+
+A device that does not answer stops this before the last step, for as long as it takes. The log is then what it was, and
+unsettled (`LogHome.change`): it takes and gives nothing.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import attrs
 
@@ -16,7 +23,7 @@ from data_plane.log.parts.cleaning_state import CleaningState
 from data_plane.log.parts.durability import Durability
 from data_plane.log.parts.lazy_producers import LazyProducers
 from data_plane.log.parts.leader_epochs import LeaderEpochs
-from data_plane.log.parts.log_home import half_done
+from data_plane.log.parts.log_home import half_done, needing_room
 from data_plane.log.parts.log_offsets import LogOffsets
 from data_plane.log.parts.producer_recovery import aborted_in, remove_snapshots_above
 from data_plane.log.parts.producer_state import ProducerState
@@ -24,9 +31,24 @@ from data_plane.log.parts.rolling import roll
 from data_plane.log.parts.segment_list import SegmentList
 from data_plane.log.segments.scan import SegmentScan
 from data_plane.log.segments.segment import Segment
-from odradek.env.ports import DiskRefused, File
+from odradek.env.ports import DiskHung, DiskRefused
 
 _BEFORE_ALL = -1
+
+
+@attrs.frozen
+class _CutFiles:
+    """The files of a log as a cut has left them."""
+
+    renamed: list[str]
+    """Files that are to be removed."""
+    fresh: Segment | None
+    """An empty segment, where the cut has left nothing of the last one."""
+
+    def leave(self) -> None:
+        """Give up what was opened: the log was closed meanwhile."""
+        if self.fresh is not None:
+            self.fresh.file.close()
 
 
 @attrs.frozen
@@ -63,9 +85,53 @@ class Truncation:
         last.forget_places()
         file = last.pinned_file()
         try:
-            offset = self._cut(at, last, file, offset)
+            position, _ = last.position_of(offset, file, interval)
+            offset = _end_offset(last, position)
         finally:
             file.unpin()
+        doomed = segments.segments[:at:-1]
+        self._change(
+            offset,
+            lambda: self._cut_files(last, doomed, position, offset),
+            lambda cut: self._take_cut(at + 1, cut, offset),
+        )
+
+    def _cut_files(self, last: Segment, doomed: tuple[Segment, ...], position: int, offset: int) -> _CutFiles:
+        """Make `last` the last segment and cut it at `position`, where `offset` would be (blocking)."""
+        segments = self.segments
+        directory = segments.home.directory
+        names = directory.list()
+        if not position:
+            segments.make_empty(last.base_offset)
+        self._save_lowered()
+        with half_done():
+            renamed = segments.mark_deleted(doomed)
+            remove_snapshots_above(directory, offset, names)
+            if position:
+                file = last.pinned_file()
+                try:
+                    last.cut(position, offset)
+                finally:
+                    file.unpin()
+                return _CutFiles(renamed, None)
+            last.remove_index_files()
+            last.remove_aborted_file()
+            last.remove()
+            fresh = segments.put_in_place(last.base_offset, last.created_ms, last.jitter_ms)
+            return _CutFiles(renamed, fresh)
+
+    def _take_cut(self, count: int, cut: _CutFiles, offset: int) -> None:
+        """The first `count` segments are left, and the log ends at `offset`: its files are cut already."""
+        segments = self.segments
+        self.offsets.cut(offset)
+        self.epochs.truncate_from_end(offset)
+        segments.keep_first(count)
+        last = segments.active
+        last.activate()
+        if cut.fresh is not None:
+            segments.replace_active(cut.fresh)
+        segments.let_go(cut.renamed)
+        self.durability.end_cut()
         self._check()
         self.producers.truncate(offset)
         try:
@@ -73,45 +139,19 @@ class Truncation:
                 # Read at first need, and that is now, unless there is no descriptor for it.
                 self.producers.load(segments, self.config.index_interval_bytes)
             roll(segments, self.producers, self.config, offset, last.created_ms)
-        except DiskRefused:
+        except DiskRefused as error:
             # No room for a new file: the old one serves, until there is room to roll.
-            return
-
-    def _cut(self, at: int, last: Segment, file: File, offset: int) -> int:
-        """Make `last` the last segment and cut it; the offset at which the log ends then."""
-        segments = self.segments
-        directory = segments.home.directory
-        position, _ = last.position_of(offset, file, self.config.index_interval_bytes)
-        offset = _end_offset(last, position)
-        names = directory.list()
-        if not position:
-            segments.make_empty(last.base_offset)
-        if self.cleaning is not None:
-            self.cleaning.cut(offset)
-        self.durability.lower_to(offset)
-        with half_done():
-            self.offsets.cut(offset)
-            self.epochs.truncate_from_end(offset)
-            doomed = segments.keep_first(at + 1)
-            last.activate()
-            segments.discard(doomed)
-            remove_snapshots_above(directory, offset, names)
-            if position:
-                last.cut(position, offset)
-            else:
-                last.remove_index_files()
-                last.remove_aborted_file()
-                last.remove()
-                segments.replace_active(
-                    segments.put_in_place(last.base_offset, last.created_ms, last.jitter_ms)
-                )
-        return offset
+            if isinstance(error, DiskHung):
+                segments.home.refused(error)
 
     def start_over(self, offset: int) -> None:
         """Remove everything and start an empty log at `offset`."""
-        self._start_over(offset)
-        self.offsets.start_over(offset)
-        self._check()
+
+        def then() -> None:
+            self.offsets.start_over(offset)
+            self._check()
+
+        self._start_over(offset, then)
 
     def reach_back(self, base_offset: int) -> None:
         """Let an empty log's files begin below its log start offset, as the leader's do; its offsets stay as they are.
@@ -123,27 +163,53 @@ class Truncation:
                 f"{self.segments.home}: a log from {self.offsets.log_start_offset} to {self.offsets.log_end_offset} "
                 f"cannot begin at {base_offset}"
             )
-        self._start_over(base_offset)
-        self.offsets.stored_start_offset = min(self.offsets.stored_start_offset, base_offset)
-        self.segments.home.log_start_raised()
 
-    def _start_over(self, base_offset: int) -> None:
+        def then() -> None:
+            self.offsets.stored_start_offset = min(self.offsets.stored_start_offset, base_offset)
+            self.segments.home.log_start_raised()
+
+        self._start_over(base_offset, then)
+
+    def _start_over(self, base_offset: int, then: Callable[[], None]) -> None:
         """One empty segment in place of all files."""
-        segments = self.segments
-        directory = segments.home.directory
-        doomed = segments.segments[::-1]
-        names = directory.list()
-        segments.make_empty(base_offset)
-        if self.cleaning is not None:
-            self.cleaning.cut(base_offset)
-        self.durability.lower_to(base_offset)
-        with half_done():
+        doomed = self.segments.segments[::-1]
+
+        def take(cut: _CutFiles) -> None:
+            assert cut.fresh is not None, "a log that begins anew has a segment"
             self.epochs.clear()
             self.producers.take(ProducerState())
-            segments.discard(doomed)
+            self.segments.replace_all(cut.fresh)
+            self.segments.let_go(cut.renamed)
+            self.durability.end_cut()
+            then()
+
+        self._change(base_offset, lambda: self._replace_files(base_offset, doomed), take)
+
+    def _replace_files(self, base_offset: int, doomed: tuple[Segment, ...]) -> _CutFiles:
+        """The file of an empty segment in place of all others (blocking)."""
+        segments = self.segments
+        directory = segments.home.directory
+        names = directory.list()
+        segments.make_empty(base_offset)
+        self._save_lowered()
+        with half_done():
+            renamed = segments.mark_deleted(doomed)
             remove_snapshots_above(directory, _BEFORE_ALL, names)
-            fresh = segments.put_in_place(base_offset, doomed[0].created_ms)
-        segments.replace_all(fresh)
+            return _CutFiles(renamed, segments.put_in_place(base_offset, doomed[0].created_ms))
+
+    def _change(self, offset: int, cut: Callable[[], _CutFiles], take: Callable[[_CutFiles], None]) -> None:
+        """Cut the files at `offset`, then take that over."""
+        if self.cleaning is not None:
+            self.cleaning.cut(offset)
+        self.durability.begin_cut(offset)
+        self.segments.home.change(cut, take, _CutFiles.leave, self.durability.end_cut)
+
+    def _save_lowered(self) -> None:
+        """Have the checkpoints say less before anything is cut (blocking). Raises `KafkaError`, `DiskError`."""
+        with needing_room():
+            if self.cleaning is not None:
+                self.cleaning.save_lowered()
+            self.durability.save_lowered()
 
     def _check(self) -> None:
         end_offset = self.offsets.log_end_offset

@@ -51,7 +51,8 @@ def trouble_text(broker: int, troubled: TroubledDirectory) -> str:
     """One sentence: what, since when, and what happens."""
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(troubled.since_ms / 1000))
     if troubled.trouble.value == "demoted":
-        return f"broker {broker}: {troubled.path} has been demoted at {since}; `odradek disk demote --undo` ends that"
+        undo = f"`odradek disk demote --undo {broker}:{troubled.path}`"
+        return f"broker {broker}: {troubled.path} is demoted since {since}, {undo} ends that"
     return (
         f"broker {broker}: {troubled.path} {_STATES[troubled.trouble.value]} since {since}; "
         "in-sync replicas on other brokers lead instead"

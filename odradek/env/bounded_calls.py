@@ -3,13 +3,13 @@
 Theory of operation
 -------------------
 A call to a device that hangs cannot be interrupted: its thread waits in the kernel until the device answers. So the loop
-of a node with several disks has a thread per disk make its writes. It waits for each of them, but for a bounded time.
+of a node with several disks has a thread per disk make its calls. It waits for each of them, but for a bounded time.
 
-    idle -> called -> answered in time --------------------> idle
-                 '-> abandoned (`CallHangs`) -> undone ------'
+    idle -> called -> answered in time -----------------------------> idle
+                 '-> abandoned (`CallHangs`) -> undone, or finished ---'
 
-* The caller of an abandoned call hears `CallHangs`: nothing has changed. The thread makes that true: when the device
-  answers at last, it undoes what the call did. Until then every further call is refused at once.
+* The caller of an abandoned call hears `CallHangs`, and says how it ends. The thread undoes it when the device answers
+  at last, or has done all of it by then. Until that every further call is refused at once, so no call overtakes another.
 * Only the thread that made this object is bounded. Workers may wait, so their calls go straight to the device.
 * What is written is copied, because the caller's buffer has other bytes by the time an abandoned write goes on.
 * The hand-over takes the interpreter three times: to begin the call, to end it, to go on. Beside a worker in pure Python
@@ -23,19 +23,33 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-__all__ = ["BoundedCalls", "CallHangs"]
+__all__ = ["BoundedCalls", "CallHangs", "Outcome", "Undo", "outcome_of"]
 
 T = TypeVar("T")
 HAND_OVER_SECONDS = 0.00002
 """The switch interval of the interpreter while the loop waits for a call."""
 Undo = Callable[[Any], None]
-"""Undoes an abandoned call; its argument is what the call has returned."""
+"""Undoes an abandoned call, or ends it; its argument is what the call has returned."""
+Outcome: TypeAlias = tuple[T | None, Exception | None]
+"""The result of a call that may raise, or what it has raised."""
 
 
 class CallHangs(Exception):
-    """The device has not answered this call, or an earlier one, in time."""
+    """The device has not answered this call in time; or, unless it `has_begun`, an earlier one."""
+
+    def __init__(self, *, has_begun: bool = False) -> None:
+        super().__init__()
+        self.has_begun = has_begun
+
+
+def outcome_of(work: Callable[[], T]) -> Outcome[T]:
+    """Do work that may raise, as a call that does not."""
+    try:
+        return work(), None
+    except Exception as error:  # noqa: BLE001 - it comes to the caller, or to `settle`
+        return None, error
 
 
 class BoundedCalls:
@@ -54,11 +68,13 @@ class BoundedCalls:
         "_undo",
         "_wait_seconds",
         "_work",
+        "bounds_looks",
         "hangs",
     )
 
-    def __init__(self, wait_seconds: float) -> None:
-        """To be made by the thread whose calls are bounded."""
+    def __init__(self, wait_seconds: float, *, bounds_looks: bool = True) -> None:
+        """To be made by the thread whose calls are bounded; `bounds_looks`: also those that change nothing."""
+        self.bounds_looks = bounds_looks
         self._wait_seconds = wait_seconds
         self._caller = threading.get_ident()
         self._work = threading.Lock()
@@ -72,20 +88,24 @@ class BoundedCalls:
         self._undo: Undo | None = None
         self._settled = threading.Event()
         self._settled.set()
-        self._failure: OSError | None = None
+        self._failure: Exception | None = None
         self._started = False
         self._is_closed = False
         self.hangs = False
-        """True from an abandoned call on, until it is undone."""
+        """True from an abandoned call on, until it is undone or done."""
 
     def is_for_me(self) -> bool:
         """True on the thread whose calls are bounded."""
         return threading.get_ident() == self._caller
 
+    def looks_for_me(self) -> bool:
+        """True on that thread if its calls that change nothing are bounded, too."""
+        return self.bounds_looks and threading.get_ident() == self._caller
+
     def run(self, function: Callable[..., T], abandon: Callable[[], Undo], *args: object) -> T:
         """Have the thread call `function`, which must not raise.
 
-        If that takes too long, `abandon` is called; it returns what undoes the call. Raises `CallHangs`.
+        If that takes too long, `abandon` is called; it returns what undoes the call, or ends it. Raises `CallHangs`.
         """
         if self.hangs or self._is_closed:
             raise CallHangs
@@ -106,13 +126,13 @@ class BoundedCalls:
                     self._undo = abandon()
                     self._settled.clear()
                     self.hangs = True
-                    raise CallHangs
+                    raise CallHangs(has_begun=True)
         result: T = self._result
         self._result = None
         return result
 
     def settle(self) -> None:
-        """Wait until an abandoned call is undone (for a worker). Raises the `OSError` of an undoing that failed."""
+        """Wait until an abandoned call is undone, or done (for a worker). Raises what that has failed with."""
         self._settled.wait()
         failure, self._failure = self._failure, None
         if failure is not None:
@@ -143,7 +163,7 @@ class BoundedCalls:
                     continue
             try:
                 undo(result)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - it comes to the caller of `settle`
                 self._failure = error
             self.hangs = False
             self._settled.set()

@@ -82,7 +82,12 @@ class ResourcesShort(DiskRefused):
 
 
 class DiskHung(DiskRefused):
-    """The device has not answered in time. Nothing has changed: when the device answers, the call is undone."""
+    """The device has not answered in time. Nothing has changed: when the device answers, the call is undone.
+
+    If the call `goes_on`, it is done then instead (`Dir.in_time`), and `Dir.settle` waits for that.
+    """
+
+    goes_on = False
 
 
 class FileMissing(DiskError):
@@ -254,6 +259,9 @@ class Dir(Protocol):
     def subdir(self, name: str, *, create: bool = False) -> Dir:
         """A directory below this one. Raises `FileMissing` unless it exists or `create`."""
 
+    def list_directories(self) -> list[str]:
+        """Names of directories alone, sorted."""
+
     def list(self) -> list[str]:
         """Names of files and directories, sorted."""
 
@@ -285,15 +293,28 @@ class Dir(Protocol):
     def sync(self) -> None:
         """Make creations, renames and removals in this directory durable."""
 
-    def bound_calls(self, wait_seconds: float) -> None:
-        """Let the calling thread wait only so long when it appends to files below this directory, or creates them.
+    def bound_calls(self, wait_seconds: float, *, looks: bool = True) -> None:
+        """Let the calling thread wait only so long for files and directories below this one.
 
-        From then on those calls raise `DiskHung` if the device does not answer, and until it has. So does a truncation
-        meanwhile. Files and directories that were opened before are not bounded.
+        From then on its appends and creations raise `DiskHung` if the device does not answer, and until it has. So does a
+        truncation meanwhile. So do its `looks`: reads, openings, and looks into directories. Whatever else it does here
+        belongs into `in_time`. This holds for files that are opened from now on, from this directory or below it. Another
+        `Env.open_dir` of the same path is apart.
+        """
+
+    def in_time(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
+        """Do work that calls this port for what lies below the root, as one call that is bounded; return its result.
+
+        Where the caller's calls are not bounded, it is simply done. Otherwise another thread may do it, and the caller
+        waits meanwhile. So the work shares nothing with the caller that either changes once it was abandoned.
+
+        Raises what `work` raises, and `DiskHung`. While an earlier call hangs, nothing is begun. Otherwise the work is done
+        when the device answers. Then `undo` is called with its result, in the other thread. If there is no `undo`, the
+        work `goes_on`, and its result is dropped.
         """
 
     def settle(self) -> None:
-        """Wait until a call that has met `DiskHung` is undone (blocking). Raises `DiskError` if it could not be."""
+        """Wait until a call that has met `DiskHung` is undone, or done (blocking). Raises `DiskError` if it could not be."""
 
     def free_bytes(self) -> int:
         """Room on the device that this process may use."""

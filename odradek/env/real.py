@@ -1,7 +1,7 @@
 """The real world of one node (SHELL): trio, the machine's clocks, threads, files and sockets.
 
-`RealEnv` binds the ports of `odradek.env.ports`; files are in `real_files`, sockets in
-`real_net`, other processes in `companion`.
+`RealEnv` binds the ports of `odradek.env.ports`; files are in `real_files` and `real_dirs`, sockets
+in `real_net`, other processes in `companion`.
 
 `Clock.monotonic` reads the system's clock rather than trio's, so that workers' threads may ask too; deadlines are
 turned into trio's when a wait begins.
@@ -24,7 +24,7 @@ import trio
 from odradek.env.companion import RealCompanion
 from odradek.env.long_work import LongWork
 from odradek.env.ports import Env, Event, Scope
-from odradek.env.real_files import RealDir, is_blank_disk, open_dir
+from odradek.env.real_dirs import RealDir, is_blank_disk, open_dir
 from odradek.env.real_net import TcpNetwork
 
 T = TypeVar("T")

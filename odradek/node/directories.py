@@ -37,6 +37,7 @@ class Directories:
         *,
         on_offline: Callable[[LogDir, str], None],
         on_start_stored: Callable[[PartitionLog], None],
+        on_answer: Callable[[], None],
         config_for: Callable[[str], LogConfig],
     ) -> None:
         """`config_for` gives the configuration of a topic's logs, from `load` on."""
@@ -45,6 +46,7 @@ class Directories:
         self._log = log
         self._on_offline = on_offline
         self._on_start_stored = on_start_stored
+        self._on_answer = on_answer
         self._config_for = config_for
         self.log_dirs: list[LogDir] = []
         self.by_path: dict[str, LogDir] = {}
@@ -84,9 +86,17 @@ class Directories:
         has_several = len(config.log_dirs) > 1
         workers = env.new_workers() if has_several else env.workers
         directory = env.open_dir(path)
-        if has_several and config.disk_write_wait_seconds > 0:
-            directory.bound_calls(config.disk_write_wait_seconds)
-        return LogDir.open(directory, attrs.evolve(context, workers=workers), config_for=self._config_for)
+        context = attrs.evolve(context, workers=workers)
+        log_dir = LogDir.open(directory, context, config_for=self._config_for)
+        # From here on: a start waits for all disks.
+        self._bound_calls(directory)
+        return log_dir
+
+    def _bound_calls(self, directory: Dir, *, looks: bool = True) -> None:
+        """Let the loop wait only so long for one disk of several."""
+        seconds = self._config.disk_write_wait_seconds
+        if len(self._config.log_dirs) > 1 and seconds > 0:
+            directory.bound_calls(seconds, looks=looks)
 
     def _adopt_if_blank(self, path: str, context: LogDirContext) -> bool:
         """Take a blank disk in the place of another into service, if the operator wants that; or tell of it.
@@ -124,6 +134,7 @@ class Directories:
             log=self._log,
             on_offline=self._on_offline,
             on_start_stored=self._on_start_stored,
+            on_answer=self._on_answer,
             buggify=env.buggify,
             reserve_bytes=self._config.get_int(RESERVE_BYTES),
         )
@@ -132,9 +143,7 @@ class Directories:
         """Leave out a directory that cannot be opened. Only its own partitions are lost, unless the node needs it."""
         reason = str(error)
         if isinstance(error, FileMissing):
-            reason = (
-                f"log directory {path} is missing or was never formatted (`odradek storage format` does that)"
-            )
+            reason = f"log directory {path} is missing or was never formatted ({self._way_out(path)})"
         if isinstance(error, DiskError) and error.operation == "lock":
             raise error
         if path == self._config.metadata_log_dir or len(self._config.log_dirs) == 1:
@@ -143,6 +152,12 @@ class Directories:
             raise error
         self.unavailable[path] = reason
         self._log.error("directory.offline", directory=path, reason=reason)
+
+    def _way_out(self, path: str) -> str:
+        """The advice for a directory that is not there. A node that has others has been formatted once."""
+        if path == self._config.metadata_log_dir or not self.log_dirs:
+            return "`odradek storage format` does that"
+        return "mount its disk; `odradek storage adopt` takes a blank one in its place into service"
 
     def _check(self) -> None:
         config = self._config
@@ -163,8 +178,10 @@ class Directories:
         """One of the log directories, or one of its own, which is locked here."""
         path = self._config.metadata_log_dir
         if path in self.by_path:
-            log_dir = self.by_path[path]
-            self.metadata_root, self.metadata_directory_id = log_dir.directory, log_dir.directory_id
+            # Apart from what partitions do there: the quorum's tasks know how to wait for a write, and for nothing else.
+            self.metadata_root = self._env.open_dir(path)
+            self._bound_calls(self.metadata_root, looks=False)
+            self.metadata_directory_id = self.by_path[path].directory_id
             return
         root = self._env.open_dir(path)
         root.lock()

@@ -123,6 +123,7 @@ class Node:
             log,
             on_offline=self._directory_offline,
             on_start_stored=self._start_stored,
+            on_answer=self._device_answers,
             config_for=self._log_config,
         )
         self._servers: list[Server] = []
@@ -380,7 +381,7 @@ class Node:
         ).apply()
         self._entrances.follow(broker)
         await self._directories.load(self._tasks)
-        broker.moves.find_futures()
+        await broker.moves.find_futures()
         metadata.subscribe(self._apply_metadata)
         image = metadata.committed_image
         broker.hold_coordinators(True)
@@ -590,7 +591,7 @@ class Node:
         if self._lifecycle is not None:
             self._lifecycle.heartbeat_now()
         directories = self._directories
-        if self._metadata_log is not None and log_dir.directory is directories.metadata_root:
+        if self._metadata_log is not None and log_dir.path == directories.metadata_root.path:
             self._fail(f"the metadata log directory {log_dir.path} is offline: {reason}")
         elif all(each.offline_reason is not None for each in directories.log_dirs):
             self._fail(f"all log directories are offline, the last one because of {reason}")
@@ -598,6 +599,10 @@ class Node:
     def _start_stored(self, log: PartitionLog) -> None:
         if self._broker is not None:
             self._broker.start_stored(log)
+
+    def _device_answers(self) -> None:
+        if self._broker is not None:
+            self._broker.device_answers()
 
     def _tell_controller(self) -> None:
         if self._lifecycle is not None:

@@ -31,13 +31,15 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import attrs
 
 from odradek.env.ports import Buffer, DiskError, DiskHung, disk_error
 from sim.machine.disk_files import PowerCut, SimDir
 from sim.machine.platter import Folder, Inode, path_parts
+
+T = TypeVar("T")
 
 UNLIMITED_BYTES = 1 << 50
 
@@ -111,12 +113,14 @@ class SimDisk:
         self.dead_paths: dict[str, int] = {}
         """Devices that are dead by themselves: every operation below such a path fails with its error."""
         self.silent_roots: dict[str, float] = {}
-        """Log directories whose devices answer nothing, and until when: appends and creations that are bounded raise
+        """Log directories whose devices answer nothing, and until when: the loop's calls that are bounded raise
         `DiskHung` as long as they are listed."""
+        self.unsettled: dict[str, Callable[[], None]] = {}
+        """The ends of the loop's calls that were not answered in time, by log directory: see `SimDir.in_time`."""
         self.bounded_roots: dict[str, None] = {}
         """Log directories whose process has called `bound_calls`."""
         self.is_off_loop = False
-        """True while a worker's function runs: its calls are not bounded."""
+        """True while another thread's function runs: its calls are not bounded."""
         self.has_descriptors = True
         """False: the process that uses the disk is out of file descriptors."""
         self.used_bytes = 0
@@ -174,6 +178,7 @@ class SimDisk:
         self.power_is_off = False
         self._crash_at = 0
         self.bounded_roots = {}
+        self.unsettled = {}
         random = self.random if keep == "random" else None
         self.used_bytes = 0
         self._settle(self._root, random, lose_power=keep != "all")
@@ -271,10 +276,31 @@ class SimDisk:
         if self.power_is_off:
             raise PowerCut
 
+    def keeps_waiting(self, directory: str) -> bool:
+        """True if a call would wait that the loop makes now: the device is silent, or an earlier call is not undone."""
+        return (
+            (directory in self.silent_roots or directory in self.unsettled)
+            and directory in self.bounded_roots
+            and not self.is_off_loop
+        )
+
     def check_answers(self, directory: str, path: str, operation: str) -> None:
         """Raises `DiskHung` for a call of the loop that is bounded, to a device that is silent."""
-        if directory in self.silent_roots and directory in self.bounded_roots and not self.is_off_loop:
+        if self.keeps_waiting(directory):
             raise DiskHung(directory, path, operation, 0, "the device does not answer")
+
+    def check_bounded(self, directory: str, path: str, operation: str) -> None:
+        """Raises `AssertionError` where the loop of a real node would hang: a call that nothing bounds."""
+        if self.keeps_waiting(directory):
+            raise AssertionError(f"the loop waits for a device that hangs: {operation} {path}")
+
+    def off_loop(self, work: Callable[[], T]) -> T:
+        """Do work that is not the loop's; return its result."""
+        before, self.is_off_loop = self.is_off_loop, True
+        try:
+            return work()
+        finally:
+            self.is_off_loop = before
 
     def operate(
         self, generation: int, directory: str, path: str, operation: str, position: int = 0, count: int = 0

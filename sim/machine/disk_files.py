@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
-from odradek.env.ports import Buffer, Dir, DiskError, File, FileClosed
+from odradek.env.ports import Buffer, Dir, DiskError, DiskHung, DiskRefused, File, FileClosed, FileMissing
 from sim.machine.platter import Folder, Inode, path_parts
 
 if TYPE_CHECKING:
     from sim.machine.disk import SimDisk
+
+T = TypeVar("T")
 
 LOCK_NAME = ".lock"
 
@@ -22,6 +25,7 @@ class SimFile:
     """`odradek.env.ports.File` on a `SimDisk`. A file that rests takes a descriptor at its first use."""
 
     __slots__ = (
+        "_bounds_looks",
         "_disk",
         "_generation",
         "_inode",
@@ -32,12 +36,22 @@ class SimFile:
         "path",
     )
 
-    def __init__(self, disk: SimDisk, inode: Inode, directory: str, path: str, *, rests: bool) -> None:
+    def __init__(
+        self,
+        disk: SimDisk,
+        inode: Inode,
+        directory: str,
+        path: str,
+        *,
+        rests: bool,
+        bounds_looks: bool = True,
+    ) -> None:
         self._disk = disk
         self._inode = inode
         self._generation = disk.generation
         self._references = 1
         self._rests = rests
+        self._bounds_looks = bounds_looks
         self._sync_failed = False
         self.directory = directory
         self.path = path
@@ -58,9 +72,12 @@ class SimFile:
 
     def _take_descriptor(self) -> None:
         self._check_open()
-        if self._rests and not self._disk.has_descriptors:
-            raise self._disk.error(self.directory, self.path, "open", errno.EMFILE)
-        self._rests = False
+        if self._rests:
+            if self._bounds_looks:
+                self._disk.check_answers(self.directory, self.path, "open")
+            if not self._disk.has_descriptors:
+                raise self._disk.error(self.directory, self.path, "open", errno.EMFILE)
+            self._rests = False
 
     def _operate(self, operation: str, position: int = 0, count: int = 0) -> None:
         self._take_descriptor()
@@ -108,6 +125,7 @@ class SimFile:
     def truncate(self, size: int) -> None:
         if not 0 <= size <= len(self._inode.data):
             raise ValueError(f"cannot truncate {self.path} of {len(self._inode.data)} bytes to {size}")
+        self._disk.check_bounded(self.directory, self.path, "truncate")
         self._operate("truncate", size)
         self._disk.used_bytes -= len(self._inode.data) - size
         self._inode.truncate(size)
@@ -117,6 +135,7 @@ class SimFile:
         size = len(self._inode.data)
         if self._sync_failed:
             raise DiskError(self.directory, self.path, "sync", errno.EIO, "an earlier sync failed")
+        self._disk.check_bounded(self.directory, self.path, "sync")
         self._take_descriptor()
         try:
             self._operate("sync", size)
@@ -166,12 +185,13 @@ class SimUncachedFile:
 class SimDir:
     """`odradek.env.ports.Dir` on a `SimDisk`. A path, as on the real machine: another directory may come to lie there."""
 
-    __slots__ = ("_disk", "_generation", "_root", "path")
+    __slots__ = ("_bounds_looks", "_disk", "_generation", "_root", "path")
 
-    def __init__(self, disk: SimDisk, path: str, root: str) -> None:
+    def __init__(self, disk: SimDisk, path: str, root: str, *, bounds_looks: bool = True) -> None:
         self._disk = disk
         self._generation = disk.generation
         self._root = root
+        self._bounds_looks = bounds_looks
         self.path = path
 
     # --- lookups
@@ -205,13 +225,24 @@ class SimDir:
 
     def _file(self, name: str, operation: str) -> Inode:
         path = f"{self.path}/{name}"
-        self._operate(operation, path)
+        self._look(operation, path)
         node = self._find(name)
         if node is None:
             raise self._error(path, operation, errno.ENOENT)
         if isinstance(node, Folder):
             raise self._error(path, operation, errno.EISDIR)
         return node
+
+    def _look(self, operation: str, path: str) -> None:
+        """Account for a look into the directory, which is bounded on the loop."""
+        if self._bounds_looks:
+            self._disk.check_answers(self._root, path, operation)
+        self._operate(operation, path)
+
+    def _change(self, operation: str, path: str) -> None:
+        """Account for a change, which the loop makes only where it does not wait (`in_time`)."""
+        self._disk.check_bounded(self._root, path, operation)
+        self._operate(operation, path)
 
     # --- the port
 
@@ -229,11 +260,14 @@ class SimDir:
         return self._opened(inode, name, rests=False)
 
     def _opened(self, inode: Inode, name: str, *, rests: bool) -> SimFile:
-        return SimFile(self._disk, inode, self._root, f"{self.path}/{name}", rests=rests)
+        path = f"{self.path}/{name}"
+        bounds_looks = self._bounds_looks
+        return SimFile(self._disk, inode, self._root, path, rests=rests, bounds_looks=bounds_looks)
 
     def subdir(self, name: str, *, create: bool = False) -> SimDir:
         path = f"{self.path}/{name}"
-        self._operate("open", path)
+        account = self._change if create else self._look
+        account("open", path)
         folder = self._folder("open")
         for part in path_parts(name):
             node = folder.entries.get(part)
@@ -245,10 +279,15 @@ class SimDir:
             if isinstance(node, Inode):
                 raise self._error(path, "open", errno.ENOTDIR)
             folder = node
-        return SimDir(self._disk, path, self._root)
+        return SimDir(self._disk, path, self._root, bounds_looks=self._bounds_looks)
+
+    def list_directories(self) -> list[str]:
+        self._look("list", self.path)
+        entries = self._folder("list").entries
+        return sorted(name for name, node in entries.items() if isinstance(node, Folder))
 
     def list(self) -> list[str]:
-        self._operate("list", self.path)
+        self._look("list", self.path)
         return sorted(self._folder("list").entries)
 
     def exists(self, name: str) -> bool:
@@ -261,7 +300,7 @@ class SimDir:
         return len(self._file(name, "stat").data)
 
     def modified_ms(self, name: str) -> int:
-        self._operate("stat", f"{self.path}/{name}")
+        self._look("stat", f"{self.path}/{name}")
         node = self._find(name)
         if node is None:
             raise self._error(f"{self.path}/{name}", "stat", errno.ENOENT)
@@ -274,6 +313,7 @@ class SimDir:
         return bytes(data)
 
     def write_atomic(self, name: str, data: bytes) -> None:
+        self._disk.check_bounded(self._root, f"{self.path}/{name}", "write")
         temporary = f"{name}.tmp"
         if self._find(temporary) is not None:
             self.remove(temporary)
@@ -292,7 +332,7 @@ class SimDir:
         if _directory(old) != _directory(new):
             raise ValueError(f"cannot rename {old} to {new}, in another directory")
         path = f"{self.path}/{old}"
-        self._operate("rename", path)
+        self._change("rename", path)
         folder, old_name = self._parent(old, "rename")
         new_name = path_parts(new)[-1]
         node, target = folder.entries.get(old_name), folder.entries.get(new_name)
@@ -311,6 +351,7 @@ class SimDir:
         folder.change(new_name, node, old_name)
 
     def remove(self, name: str) -> None:
+        self._disk.check_bounded(self._root, f"{self.path}/{name}", "remove")
         inode = self._file(name, "remove")
         folder, last = self._parent(name, "remove")
         folder.change(last, None)
@@ -318,7 +359,7 @@ class SimDir:
 
     def remove_tree(self, name: str) -> None:
         path = f"{self.path}/{name}"
-        self._operate("remove", path)
+        self._change("remove", path)
         node = self._find(name)
         if node is None:
             raise self._error(path, "remove", errno.ENOENT)
@@ -329,7 +370,7 @@ class SimDir:
         folder.change(last, None)
 
     def sync(self) -> None:
-        self._operate("sync", self.path)
+        self._change("sync", self.path)
         self._folder("sync").sync()
 
     def free_bytes(self) -> int:
@@ -340,12 +381,43 @@ class SimDir:
         self._operate("stat", self.path)
         return self._disk.total_bytes
 
-    def bound_calls(self, wait_seconds: float) -> None:
+    def bound_calls(self, wait_seconds: float, *, looks: bool = True) -> None:
         """Virtual time stands still while the loop waits, so it is refused at once by a disk that is silent."""
+        self._bounds_looks = looks
+        if looks:
+            self._disk.unsettled.pop(self._root, None)
         self._disk.bounded_roots[self._root] = None
 
+    def in_time(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
+        """A silent device does the work at once and does not say so, or when it is asked to settle, as the seed draws."""
+        disk = self._disk
+        if not disk.keeps_waiting(self._root):
+            return work()
+        failure = DiskHung(self._root, self.path, "change", 0, "the device does not answer")
+        if self._root not in disk.unsettled:
+            failure.goes_on = undo is None
+            is_done = disk.random.random() < 0.5
+            early = disk.off_loop(lambda: _outcome(work)) if is_done else None
+
+            def end() -> None:
+                result, error = early or _outcome(work)
+                if error is None and undo is not None:
+                    undo(result)  # type: ignore[arg-type]  # there is one, as there is no error
+                if error is not None and not isinstance(error, DiskRefused | FileMissing):
+                    raise error
+
+            disk.unsettled[self._root] = end
+        raise failure
+
     def settle(self) -> None:
-        """There is nothing to undo. The worker's call ends with the hang."""
+        """End what the loop did not wait for. The worker's call ends with the hang."""
+        end = self._disk.unsettled.get(self._root)
+        if end is None:
+            return
+        try:
+            self._disk.off_loop(end)
+        finally:
+            self._disk.unsettled.pop(self._root, None)
 
     def lock(self) -> None:
         path = f"{self.path}/{LOCK_NAME}"
@@ -365,6 +437,14 @@ class SimDir:
 
 def _directory(path: str) -> str:
     return path.rpartition("/")[0]
+
+
+def _outcome(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """The result of work that another thread does, or what it has raised."""
+    try:
+        return work(), None
+    except Exception as error:  # noqa: BLE001 - it comes to the caller of `settle`
+        return None, error
 
 
 if TYPE_CHECKING:

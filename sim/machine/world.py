@@ -214,6 +214,8 @@ class World:
         env.lost_power = keep != "all"
         self.resume(env.host)
         self.give_descriptors(env.host)
+        # A hang ends with its process, on the loop as in workers (`SimEnv.hangs_until`).
+        machine.disk.silent_roots.clear()
         machine.host.up = keep == "all"
         self.fabric.end_node(env, silent=keep != "all")
         if disk_forgets:
@@ -275,7 +277,10 @@ class World:
         env.hangs_until = max(env.hangs_until, self.now + seconds)
 
     def silence(self, name: str, root: str, seconds: float) -> None:
-        """Let a log directory answer none of the loop's bounded calls (`Dir.bound_calls`) for so long."""
+        """Let a log directory answer none of the loop's calls for so long, or until the process ends.
+
+        Only of those that are bounded (`Dir.bound_calls`): any other call is a panic.
+        """
         disk = self.machine(name).disk
         until = max(disk.silent_roots.get(root, 0.0), self.now + seconds)
         disk.silent_roots[root] = until

@@ -29,7 +29,8 @@ async def hanging_disks(storm: Storm, random: Random) -> None:
         storm.begin(f"hang {member.name} {seconds}{what}")
         world.hang(member.name, seconds)
         if is_silent:
-            for root in member.config.log_dirs:
+            roots = member.config.log_dirs
+            for root in random.choice((roots, roots[-1:])):
                 world.silence(member.name, root, seconds)
         if catches_loop:
             world.pause(member.name)

@@ -11,7 +11,7 @@ import pytest
 
 from data_plane.disks.disk_watch import FULL_SECONDS, HUNG_SECONDS, WARN_SECONDS, DiskWatch
 from data_plane.log.directory.log_dir import LogDir
-from odradek.env.ports import DiskError, DiskFull
+from odradek.env.ports import DiskError, DiskFull, DiskHung
 from tests.broker.test_replica_placement import CONFIG, TOPIC_ID, Disks
 from tests.log.support import NOW_MS, ManualClock, append, batch
 from wire.disk_troubles import Trouble
@@ -94,6 +94,39 @@ def test_a_hang_is_told_then_refused_then_forgotten() -> None:
     assert case.changes == 2
     assert case.can_append("b")
     assert case.logs["b"].log_end_offset == 2
+
+
+def test_a_call_of_the_loop_counts_from_its_beginning() -> None:
+    """The upkeep may be held up by long work, which is no hang: leaderships go all the same, and the disk may come back."""
+    case = Case("bc")
+    case.come_back()
+    disk = case.hanging
+    disk.disk_refused(DiskHung(disk.path, "t-0", "rename", 0, "the device does not answer"))
+    case.look(HUNG_SECONDS - 1)
+    assert disk.trouble is None
+    assert not case.can_append("b")
+    case.look(1)
+    assert disk.trouble is Trouble.HUNG
+    assert case.disks.events()[-1] == "directory.stalled"
+    disk.device_answers()
+    case.look(1)
+    assert disk.trouble is None
+    assert case.can_append("b")
+
+
+def test_the_upkeep_of_what_was_deleted_counts() -> None:
+    """To make renames durable is no long work: a disk that hangs in it hangs (seed 19 of a storm of hangs)."""
+    case = Case("bc")
+    case.come_back()
+    case.hanging.background.entry_is_dirty = True
+    upkeep = case.hanging.background._remove_doomed(0)
+    upkeep.send(None)
+    case.look(HUNG_SECONDS)
+    assert case.hanging.trouble is Trouble.HUNG
+    with pytest.raises(StopIteration):
+        upkeep.send(None)
+    case.look(1)
+    assert case.hanging.trouble is None
 
 
 def test_a_disk_that_comes_back_broken_stays_away() -> None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import attrs
 import pytest
 
 from bench.odradek_server import launch_odradek, prepare_odradek
 from bench.processes import base_port
-from tests.cli.running import Outcome, odradek_here, start
+from tests.cli.running import Outcome, odradek_here, start, words_of
 from tests.cli.test_dev import line, running
 from tests.cluster.test_real_nodes import until
 
 RATE = 1 << 18
+THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
 CHUNK_BYTES = 1 << 20
 pytestmark = pytest.mark.xdist_group("cluster")
 
@@ -30,6 +33,7 @@ class Host:
     bootstrap: str
     paths: list[str]
     pid: int
+    metrics: str = ""
 
     def run(self, *words: str, stdin: bytes = b"") -> Outcome:
         return odradek_here(*words, bootstrap=self.bootstrap, stdin=stdin)
@@ -47,12 +51,22 @@ class Host:
             for each in broker["directories"]
         }
 
+    def page(self) -> str:
+        """The page of metrics."""
+        with urlopen(self.metrics, timeout=10) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def holders(self, topic: str, partition: int) -> list[str]:
+        """The directories with a copy of this replica: two while it moves."""
+        return [path for path, held in self.replicas().items() if (topic, partition) in held]
+
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A running node with a topic of nine partitions, each with records."""
     root = tmp_path_factory.mktemp("disks")
-    port = base_port(2)
+    port = base_port(3)
     paths = [str(root / name) for name in "abc"]
     properties = root / "node.properties"
     settings = {
@@ -61,6 +75,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         "controller.quorum.voters": f"1@127.0.0.1:{port + 1}",
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}",
         "controller.listener.names": "CONTROLLER",
+        "odradek.metrics.listener": f"127.0.0.1:{port + 2}",
         "log.dirs": ",".join(paths),
         "log.segment.delete.delay.ms": "1000",
     }
@@ -68,7 +83,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     assert odradek_here("storage", "format", properties).code == 0
     with running("server", properties) as server:
         assert line(server.stdout) == "ready"
-        found = Host(f"127.0.0.1:{port}", paths, server.pid)
+        found = Host(f"127.0.0.1:{port}", paths, server.pid, f"http://127.0.0.1:{port + 2}/metrics")
         assert found.run("topic", "create", "words", "--partitions", "9").code == 0
         for partition in range(9):
             assert found.run("produce", "words", "--partition", str(partition), stdin=b"one\ntwo\n").code == 0
@@ -98,7 +113,11 @@ def test_a_disk_is_emptied_and_takes_no_more(host: Host) -> None:
     assert host.run("topic", "create", "more", "--partitions", "6").code == 0
     assert host.replicas()[path] == set()
     assert "holds it still" in host.run("disk", "retire", name, "--keep").out, "there is nothing to do"
-    assert "takes replicas again" in host.run("disk", "retire", name, "--cancel").out
+    assert host.run("config", "set", "broker", "1", f"{THROTTLE}=1000000000").code == 0
+    said = host.run("disk", "retire", name, "--cancel").out
+    assert "takes replicas again, 0 moves given up" in said
+    assert f"`odradek config unset broker 1 {THROTTLE}`" in said, "a command that was killed has left it"
+    assert host.run("config", "unset", "broker", "1", THROTTLE).code == 0
     assert "is not being retired" in host.run("disk", "retire", name, "--cancel").refusal()
     assert host.run("disk", "balance", "--dry-run", "--json").json()["brokers"][0]["broker"] == 1
 
@@ -116,12 +135,35 @@ def test_a_move_names_a_directory(host: Host) -> None:
     assert "would move 1 replica" in host.run("partition", "move", "words:0", "--to", f"1:{target}").out
     assert host.run("partition", "move", "words:0", "--to", f"1:{target}", "--execute").code == 0
     deadline = time.monotonic() + 30
-    while [path for path, held in host.replicas().items() if ("words", 0) in held] != [target]:
+    while host.holders("words", 0) != [target]:
         assert time.monotonic() < deadline
     assert (
         "LOG_DIR_NOT_FOUND"
         in host.run("partition", "move", "words:0", "--to", "1:/none", "--execute").refusal()
     )
+
+
+def test_a_retirement_under_way_is_cancelled(host: Host) -> None:
+    """`--cancel` gives up the copies. The command that waits for them ends, says why, and takes its throttle back."""
+    path = host.paths[1]
+    assert host.run("partition", "move", "words:3", "--to", f"1:{path}", "--execute").code == 0
+    until("the replica there alone", lambda: host.holders("words", 3) == [path] or None)
+    big = b"".join(b"%d" % number + b"x" * 200_000 + b"\n" for number in range(40))
+    assert host.run("produce", "words", "--partition", "3", stdin=big).code == 0
+    words = ("disk", "retire", f"1:{path}", "--throttle", "1K", "--bootstrap-server", host.bootstrap)
+    with ExitStack() as stack:
+        retiring = start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        stack.callback(retiring.kill)
+        until("a copy", lambda: "1 replica on the way to" in host.run("disk", "list").out or None)
+        assert "1 move given up" in host.run("disk", "retire", f"1:{path}", "--cancel").out
+        _, err = retiring.communicate(timeout=30)
+        assert (retiring.returncode, b"its retirement was cancelled" in err) == (1, True)
+    assert host.replicas()[path] == {("words", 3)}
+    told = host.state(path)
+    assert (told["cordoned"], told["retiring"]) == (False, False)
+    rates = host.run("config", "get", "broker", "1", "--set-only", "--json").json()["configs"]
+    assert THROTTLE not in {each["key"] for each in rates}
+    until("no copy", lambda: not list(Path(path).parent.glob("*/*-future")) or None)
 
 
 def test_a_retired_disk_is_released(host: Host) -> None:
@@ -136,7 +178,14 @@ def test_a_retired_disk_is_released(host: Host) -> None:
         False,
         False,
     )
-    assert f"{path} is released, its disk may be pulled" in host.run("disk", "list").out
+    listed = host.run("disk", "list").out
+    assert f"{path} is released, its disk may be pulled" in listed
+    (row,) = [each for each in words_of(listed) if "released" in each]
+    assert row[2:] == ["-"] * 9 + [path], "a disk that is out of service has no figures"
+    page = host.page()
+    assert f'odradek_directory_released{{directory="{path}"}} 1' in page
+    assert f'odradek_directory_offline{{directory="{path}"}} 0' in page, "it is no reason to wake anybody"
+    assert f'odradek_directory_hours_left{{directory="{path}"}} -1' in page
     opened = [link.readlink() for link in Path(f"/proc/{host.pid}/fd").iterdir() if link.is_symlink()]
     assert not [each for each in opened if each.is_relative_to(path)]
     assert "may be pulled" in host.run("disk", "retire", f"1:{path}").out, (

@@ -57,7 +57,7 @@ def test_the_page_can_be_walked(run: Run, limited: tuple[ServerProcess, str]) ->
     commands = [line for block in blocks("docs/quotas.md", "sh") for line in block.code.splitlines()]
     assert {shlex.split(each)[2] for each in commands} == {"list", "set", "remove", "explain"}
     for command in commands:
-        words = [word.replace("http://127.0.0.1:9404/metrics", limited[1]) for word in shlex.split(command)]
+        words = [word.replace("http://127.0.0.1:9592/metrics", limited[1]) for word in shlex.split(command)]
         done = run(*words[1:])
         assert (done.code, done.err) == (0, ""), command
         if words[2] == "explain":
@@ -125,6 +125,8 @@ def test_a_refusal_is_one_line(run: Run, words: tuple[str, ...], told: str) -> N
     [
         (("set", "--produce-rate", "5"), "give --user, --client-id (or both) or --ip"),
         (("set", "--user", "ann"), "give a quota: --produce-rate, "),
+        (("set", "--user", "ann", "--produce-rate", "10X"), "'10X' is no number of bytes"),
+        (("set", "--user", "ann", "--mutation-rate", "fast"), "'fast' is no number"),
         (("set", "--user", "ann", "--ip", "10.0.0.1", "--connection-rate", "5"), "--ip stands alone"),
         (("explain", "--metrics", "localhost:9404"), "expected http://HOST:PORT/metrics"),
     ],

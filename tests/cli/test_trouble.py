@@ -23,6 +23,7 @@ from odradek.client.admin import (
     ClusterSurvey,
     CreatedTopic,
     LogDirDescription,
+    LogDirReplica,
     QuorumReplica,
     Reassignment,
     ReplicaLog,
@@ -91,6 +92,21 @@ def test_a_move_to_a_broker_that_is_down(run: Run, admin: Mock) -> None:
     assert "broker 3 is down" in run("partition", "move", "words", "--to", "1,3").refusal()
     assert "words" in run("partition", "move", "words", "--to", "2,1").out
     admin.alter_partition_reassignments.assert_not_called()
+
+
+def test_a_move_that_would_drop_replicas(run: Run, admin: Mock) -> None:
+    """A shorter list of brokers is refused, unless `--fewer` says that it is meant. Directories alone keep the brokers."""
+    said = run("partition", "move", "words", "--to", "1", "--execute").refusal()
+    assert "words-0 has 2 replicas and would keep 1" in said
+    assert "(now 1,2)" in said
+    admin.alter_partition_reassignments.assert_not_called()
+    assert "words" in run("partition", "move", "words", "--to", "1", "--fewer").out
+    admin.alter_replica_log_dirs.return_value = {("words", 0, 1): None}
+    said = run("partition", "move", "words:0", "--to", "1:/a", "--execute").out
+    assert "1 replica on the way to other directories" in said
+    admin.alter_replica_log_dirs.assert_called_once_with({("words", 0, 1): "/a"})
+    admin.alter_partition_reassignments.assert_not_called()
+    admin.move_partitions.assert_not_called()
 
 
 @pytest.mark.parametrize(
@@ -292,6 +308,19 @@ def test_old_news_is_marked(run: Run, admin: Mock) -> None:
     assert (document["current"], document["controller"], document["quorum"]) == (False, None, None)
 
 
+def test_the_status_names_brokers_with_a_disk_away(run: Run, admin: Mock) -> None:
+    """A broker that is online and does not serve its replicas has lost a disk. One that is down is listed as such."""
+    away = {index: Partition(index, 1, 0, (1, 2), (1,), (1, 2)) for index in (0, 1)}
+    admin.describe_topics.return_value = [evolve(WORDS, partitions=away)]
+    admin.describe_quorum.side_effect = SILENCE
+    said = run("cluster", "status").out
+    assert "broker 1: 2 replicas on a disk that is away, `odradek disk list` names it" in said
+    assert "broker 2: 2 replicas" not in said
+    assert run("cluster", "status", "--json").json()["replicas_on_disks_away"] == [
+        {"broker": 1, "partitions": ["words-0", "words-1"]}
+    ]
+
+
 def test_disks_of_brokers_that_are_down(run: Run, admin: Mock) -> None:
     """Listed as what they are, without asking them; the reason of one that fails stands in the JSON too."""
     here = LogDirDescription("/data", 100, 50, ())
@@ -332,13 +361,21 @@ def test_the_health_of_disks(run: Run, admin: Mock) -> None:
     said = run("disk", "list").out
     assert [row[1] for row in words_of(said)[1:4]] == ["cordoned", "SLOW", "FULL"]
     assert "90.0 ms" in said
-    assert "broker 1: /b is full in 2 hours at this rate" in said
+    assert "broker 1: /b is full in 2h at the rate of the last hour" in said
     assert "`odradek disk demote 1:/b` lets others lead" in said
-    assert "/b had 2 rotten logs" in said
+    assert "the scrub has found 2 rotten logs in /b" in said
     assert "/c is full in" not in said, "its state says so"
     directories = json.loads(run("disk", "list", "--json").out)["brokers"][0]["directories"]
     assert [each["cordoned"] for each in directories] == [True, False, False]
     assert directories[1]["health"]["seconds_left"] == 7200
+
+
+def test_replicas_on_their_way_to_another_disk(run: Run, admin: Mock) -> None:
+    """The list counts the replicas that a directory is being given, and the records that they lack (KIP-113)."""
+    moving = [LogDirReplica("words", index, 10, 7, is_future=True) for index in (0, 1)]
+    here = LogDirDescription("/a", 100, 50, (LogDirReplica("more", 0, 10, 0, is_future=False), *moving))
+    admin.describe_log_dirs.return_value = [BrokerLogDirs(1, (here,))]
+    assert "broker 1: 2 replicas on the way to /a, 14 records to copy" in run("disk", "list").out
 
 
 def test_a_disk_is_demoted_and_that_is_undone(run: Run, admin: Mock) -> None:

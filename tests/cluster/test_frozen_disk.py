@@ -156,3 +156,53 @@ def test_a_disk_that_freezes_under_load_stalls_its_own_partitions_alone(kind: st
         for number in sound:
             assert not writers[number].refused
         assert {each for writer in writers for each in writer.acknowledged} <= set(values(bootstrap, "t"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_deletion_and_a_creation_meet_a_frozen_disk(kind: str, tmp_path: Path) -> None:
+    """They are the first to meet it. The node writes to its other disk on, makes new logs there, and ends both late."""
+    with ExitStack() as stack:
+        disks = {name: stack.enter_context(real_disk(tmp_path / name, kind)) for name in ("sound", "frozen")}
+        bootstrap = stack.enter_context(two_brokers(tmp_path, disks))
+        client = stack.enter_context(Client(bootstrap))
+
+        def create(name: str, partitions: int) -> None:
+            placed = {number: [1] for number in range(partitions)}
+            (created,) = client.admin.create_topics([NewTopic(name, assignments=placed)])
+            assert created.error is None, created.error
+
+        def logs(name: str, disk: str) -> int | None:
+            return len(list((disks[disk].path / "data").glob(f"{name}-?"))) or None
+
+        create("t", PARTITIONS)
+        create("gone", 2)
+        for name in ("t", "gone"):
+            for disk in disks:
+                until(f"logs of {name}", lambda name=name, disk=disk: logs(name, disk))
+        writers = [Writer(bootstrap, number) for number in on_disk(disks["sound"])]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            until("records", lambda writer=writer: writer.went_on(0))
+
+        disks["frozen"].freeze()
+        try:
+            assert client.admin.delete_topics(["gone"]) == [("gone", None)]
+            create("fresh", 2)
+            until("a log on the sound disk", lambda: logs("fresh", "sound") == 2 or None)
+            for writer in writers:
+                before = len(writer.acknowledged)
+                until("records meanwhile", lambda writer=writer, before=before: writer.went_on(before))
+            assert logs("gone", "frozen") == 1, "the rename waits for the disk"
+        finally:
+            disks["frozen"].thaw()
+        until("another name", lambda: logs("gone", "frozen") is None or None)
+        for writer in writers:
+            writer.stop()
+            assert not writer.refused
+        assert logs("fresh", "frozen") is None
+        create("gone", 2)
+        until("new logs", lambda: (logs("gone", "frozen") or 0) + (logs("gone", "sound") or 0) == 2 or None)
+        number = on_disk(disks["frozen"]).pop()
+        with Producer(bootstrap_servers=bootstrap, acks="all") as producer:
+            producer.send("t", value=b"x", partition=number).result(PATIENCE_SECONDS)

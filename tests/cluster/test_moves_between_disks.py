@@ -73,7 +73,7 @@ class Moving(Troubled):
         return [path for path in self.member(1).config.log_dirs if self.is_live_in(path)]
 
     def is_live_in(self, path: str) -> bool:
-        names = self.world.machine(self.member(1).name).disk.open_dir(path).list()
+        names = self.world.machine(self.member(1).name).disk.in_cache(path)
         return any(name.startswith("t-") and parse_partition_name(name) for name in names)
 
     def futures_on_disk(self) -> list[str]:
@@ -81,7 +81,7 @@ class Moving(Troubled):
         return [
             f"{path}/{name}"
             for path in self.member(1).config.log_dirs
-            for name in disk.open_dir(path).list()
+            for name in sorted(disk.in_cache(path))
             if parse_future_name(name)
         ]
 

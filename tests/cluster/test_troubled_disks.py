@@ -117,9 +117,14 @@ class Troubled:
         workers.hangs_until = self.world.now + seconds
 
     def silence(self, node_id: int, seconds: float) -> None:
-        """Let the device of the replica alone answer nothing, the loop's writes included."""
-        self.hang(node_id, seconds)
-        self.world.silence(self.member(node_id).name, self.disk(node_id).path, seconds)
+        """Let the device of the replica alone answer nothing, the loop's calls included."""
+        self.silence_disk(node_id, self.disk(node_id), seconds)
+
+    def silence_disk(self, node_id: int, disk: LogDir, seconds: float) -> None:
+        """Let one device of a broker answer nothing, the loop's calls included."""
+        workers = cast("SimWorkers", disk.context.workers)
+        workers.hangs_until = self.world.now + seconds
+        self.world.silence(self.member(node_id).name, disk.path, seconds)
 
     async def write(self, size: int = 0) -> ErrorCode:
         """One batch of a small record, or of one of so many bytes, acks=all, to the leader that the second broker names."""

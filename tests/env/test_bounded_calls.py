@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -11,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from odradek.env import real_files
+from odradek.env import real_dirs, real_files
 from odradek.env.bounded_calls import BoundedCalls, CallHangs, Undo
-from odradek.env.ports import DiskError, DiskFull, DiskHung
-from odradek.env.real_files import RealDir, open_dir
+from odradek.env.ports import DiskError, DiskFull, DiskHung, FileClosed, FileMissing, disk_error
+from odradek.env.real_dirs import RealDir, open_dir
 
 SOON_SECONDS = 0.05
 
@@ -107,8 +108,8 @@ def test_a_call_that_hangs_keeps_nobody_from_closing() -> None:
 class SlowDevice:
     """Lets the writes of one directory wait for `answer`, and then happen, or fail with `error`."""
 
-    def __init__(self, path: Path, patch: pytest.MonkeyPatch) -> None:
-        self.directory: RealDir = open_dir(str(path))
+    def __init__(self, path: Path, patch: pytest.MonkeyPatch, *, create: bool = False) -> None:
+        self.directory: RealDir = open_dir(str(path), create=create)
         self.directory.bound_calls(SOON_SECONDS)
         self.answer = threading.Event()
         self.answer.set()
@@ -204,3 +205,175 @@ def test_the_error_of_an_append_in_time_is_as_without_a_bound(device: SlowDevice
     file.truncate(0)
     device.error = None
     assert file.append(b"abc") == 0
+
+
+# --- work of several calls, and calls that change nothing
+
+
+def test_work_in_time_gives_its_result_or_its_error(device: SlowDevice) -> None:
+    """The disk's thread does all of it, and calls the device itself; what it raises comes to the caller."""
+    directory = device.directory
+
+    def work() -> int:
+        directory.write_atomic("a", b"x")
+        directory.rename("a", "b")
+        return threading.get_ident()
+
+    assert directory.in_time(work) != threading.get_ident()
+    assert directory.list() == ["b"]
+    with pytest.raises(FileMissing):
+        directory.in_time(lambda: directory.rename("a", "b"))
+    workers: list[int] = []
+    worker = threading.Thread(target=lambda: workers.append(directory.in_time(threading.get_ident)))
+    worker.start()
+    worker.join()
+    assert workers == [worker.ident], "workers may wait themselves"
+
+
+@pytest.mark.parametrize("is_undone", [True, False])
+def test_work_that_hangs_is_undone_or_goes_on(device: SlowDevice, is_undone: bool) -> None:
+    """Its caller says which. Until then nothing else is begun, and `settle` waits for it."""
+    directory = device.directory
+    answer = threading.Event()
+    undone: list[int] = []
+
+    def work() -> int:
+        answer.wait()
+        directory.write_atomic("a", b"x")
+        return 5
+
+    with pytest.raises(DiskHung) as caught:
+        directory.in_time(work, undone.append if is_undone else None)
+    assert caught.value.goes_on != is_undone
+    with pytest.raises(DiskHung) as caught:
+        directory.in_time(lambda: directory.write_atomic("b", b"x"))
+    assert not caught.value.goes_on, "it has not begun"
+    answer.set()
+    directory.settle()
+    assert directory.list() == ["a"]
+    assert undone == ([5] if is_undone else [])
+
+
+@pytest.mark.parametrize(
+    ("error", "is_final"), [(errno.EIO, True), (errno.ENOSPC, False), (errno.ENOENT, False)]
+)
+def test_the_error_of_work_that_was_to_be_undone_is_told_by_settle(
+    device: SlowDevice, error: int, is_final: bool
+) -> None:
+    """If the device is sound in spite of it, all is as it was, and `settle` is silent."""
+    directory = device.directory
+    answer = threading.Event()
+
+    def work() -> None:
+        answer.wait()
+        raise disk_error("d", "p", "rename", error, "told late")
+
+    with pytest.raises(DiskHung):
+        directory.in_time(work, lambda done: None)
+    answer.set()
+    if is_final:
+        with pytest.raises(DiskError, match="told late"):
+            directory.settle()
+    directory.settle()
+
+
+def test_looks_into_a_directory_are_bounded(device: SlowDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listing, reading and opening what is there: refused while the device hangs, and nothing is left of them."""
+    directory = device.directory
+    directory.write_atomic("a", b"x")
+    answer = threading.Event()
+    stat = os.stat
+
+    def slow(*args: Any, **options: Any) -> os.stat_result:
+        answer.wait()
+        return stat(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(real_dirs.os, "stat", slow)
+        with pytest.raises(DiskHung):
+            directory.open("a")
+    looks: list[Callable[[], object]] = [
+        directory.list,
+        lambda: directory.read_bytes("a"),
+        lambda: directory.file_size("a"),
+        lambda: directory.modified_ms("a"),
+        lambda: directory.subdir("a"),
+    ]
+    for look in looks:
+        with pytest.raises(DiskHung):
+            look()
+    answer.set()
+    directory.settle()
+    assert directory.read_bytes("a") == b"x"
+
+
+def test_a_read_of_what_is_not_in_memory_is_bounded(
+    device: SlowDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads into bytes of its own, since the caller's buffer has others by then. The file stays open for it."""
+    file = device.directory.open("a", create=True)
+    file.append(b"0123456789")
+    answer = threading.Event()
+    answer.set()
+    pread = os.pread
+
+    def cold(*args: Any) -> int:
+        raise BlockingIOError(errno.EAGAIN, "cold")
+
+    def slow(fd: int, count: int, offset: int) -> bytes:
+        answer.wait()
+        return pread(fd, count, offset)
+
+    monkeypatch.setattr(real_files.os, "preadv", cold)
+    monkeypatch.setattr(real_files.os, "pread", slow)
+    buffer = bytearray(4)
+    assert (file.pread(3, 2), file.pread(9, 5), file.pread_into(buffer, 1)) == (b"234", b"56789", 4)
+    assert buffer == b"1234"
+    answer.clear()
+    with pytest.raises(DiskHung):
+        file.pread_into(buffer, 6)
+    with pytest.raises(DiskHung):
+        file.pread(3, 2)
+    file.close()
+    answer.set()
+    device.directory.settle()
+    assert buffer == b"1234"
+    with pytest.raises(FileClosed):
+        file.pin()
+
+
+def test_an_opening_that_hangs_is_bounded_and_stops_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of other disks are opened and closed meanwhile; what was opened too late is closed again."""
+    hung = SlowDevice(tmp_path / "hung", monkeypatch, create=True).directory
+    hung.write_atomic("a", b"x")
+    other = open_dir(str(tmp_path / "other"), create=True)
+    other.write_atomic("b", b"y")
+    answer, began = threading.Event(), threading.Event()
+    system_open = os.open
+
+    def slow(path: str, *args: Any, **options: Any) -> int:
+        if str(path).endswith("hung/a"):
+            began.set()
+            answer.wait()
+        return system_open(path, *args, **options)
+
+    monkeypatch.setattr(real_files.os, "open", slow)
+    file = hung.open("a")
+    worker = threading.Thread(target=file.pin)
+    worker.start()
+    began.wait()
+    sound = other.open("b")
+    sound.pin()
+    assert sound.pread(1, 0) == b"y"
+    sound.unpin()
+    sound.close()
+    with pytest.raises(DiskHung):
+        file.pread(1, 0)
+    answer.set()
+    worker.join()
+    hung.settle()
+    assert file.pread(1, 0) == b"x"
+    file.unpin()
+    file.close()

@@ -14,7 +14,8 @@ import pytest
 
 from odradek.env.ports import DiskError, DiskFull, FileClosed, FileMissing
 from odradek.env.real import RealEnv, raise_descriptor_limit
-from odradek.env.real_files import RealDir, RealFile, is_blank_disk
+from odradek.env.real_dirs import RealDir, is_blank_disk
+from odradek.env.real_files import RealFile
 from tests.env.descriptors import descriptors_below
 
 

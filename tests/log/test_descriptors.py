@@ -22,7 +22,7 @@ from data_plane.log.dump import verify_partition
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import Origin
 from metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
-from odradek.env import real_files
+from odradek.env import real_dirs, real_files
 from odradek.env.ports import DiskError, DiskRefused
 from tests.env.descriptors import descriptors_below
 from tests.log.support import (
@@ -73,8 +73,8 @@ def _short() -> Iterator[Shortage]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(real_files.os, "open", shortage.taking(os.open))
         patch.setattr(real_files.os, "listdir", shortage.taking(os.listdir))
-        patch.setattr(real_files.shutil, "rmtree", shortage.taking(real_files.shutil.rmtree))
-        patch.setattr(real_files, "open", shortage.taking(builtins.open), raising=False)
+        patch.setattr(real_dirs.shutil, "rmtree", shortage.taking(real_dirs.shutil.rmtree))
+        patch.setattr(real_dirs, "open", shortage.taking(builtins.open), raising=False)
         yield shortage
 
 
@@ -86,7 +86,7 @@ class Run:
         self.offline: list[str] = []
         self.clock = ManualClock()
         self.refused = 0
-        directory = real_files.open_dir(self.path, create=True)
+        directory = real_dirs.open_dir(self.path, create=True)
         directory.write_atomic(META_PROPERTIES, MetaProperties("c", 1, DIRECTORY_ID).encode())
         self.log_dir = self.start()
 
@@ -100,7 +100,7 @@ class Run:
             on_offline=lambda log_dir, reason: self.offline.append(reason),
             retention_check_interval_ms=1,
         )
-        self.log_dir = LogDir.open(real_files.open_dir(self.path), context, config_for=lambda topic: CONFIG)
+        self.log_dir = LogDir.open(real_dirs.open_dir(self.path), context, config_for=lambda topic: CONFIG)
         return self.log_dir
 
     def patiently(self, step: Callable[[], object]) -> None:
@@ -205,7 +205,7 @@ def test_a_start_waits_for_descriptors(tmp_path: Path) -> None:
 
 def test_a_failed_sync_stays_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed sync is no mere refusal, whatever its error: the kernel may have dropped the pages."""
-    log = open_log(real_files.open_dir(str(tmp_path)))
+    log = open_log(real_dirs.open_dir(str(tmp_path)))
     append(log, batch())
 
     def fails(fd: int) -> None:

@@ -14,7 +14,7 @@ from data_plane.log.dump import dump_segment, verify_partition
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import Origin, PartitionLog
 from data_plane.log.parts.producer_state import ProducerState
-from odradek.env.real_files import open_dir
+from odradek.env.real_dirs import open_dir
 from tests.log.data.record import ARCHIVE, expected_records
 from tests.log.support import NOW_MS, Node, append, append_verified, batch, content, fill, finish, open_log
 from wire.batches.batch_header import iter_batches

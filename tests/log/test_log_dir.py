@@ -26,7 +26,7 @@ from data_plane.log.parts.leader_epochs import MalformedCheckpoint
 from data_plane.log.segments.segment import file_name
 from metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties, NotALogDirectory
 from odradek.env.ports import DiskError, DiskHung
-from odradek.env.real_files import open_dir
+from odradek.env.real_dirs import open_dir
 from tests.log.support import (
     DIRECTORY_ID,
     NOW_MS,
@@ -251,7 +251,7 @@ def test_a_crash_while_loading_loses_no_recovery_point() -> None:
     node.disk.crash("all")
     directory = node.disk.open_dir(ROOT)
     log_dir = LogDir.open(directory, node.log_dir.context, config_for=lambda topic: LogConfig())
-    log_dir.write_recovery_points()
+    log_dir.checkpoints.write_recovery_points()
     assert offsets_in(node, RECOVERY_POINT_FILE) == {("t", partition): 1 for partition in range(40)}
 
 

@@ -57,7 +57,7 @@ class LogMachine(RuleBasedStateMachine):
         self.node = Node(config, new_disk(seed))
         self.log = self.node.log()
         self.log.flush()
-        self.node.log_dir.write_recovery_points()
+        self.node.log_dir.checkpoints.write_recovery_points()
 
     # --- what the log is asked to do
 
@@ -107,7 +107,7 @@ class LogMachine(RuleBasedStateMachine):
         def act() -> None:
             self.log.flush()
             self.note_durable()
-            self.node.log_dir.write_recovery_points()
+            self.node.log_dir.checkpoints.write_recovery_points()
 
         if self.survives(act, crash):
             assert self.log.recovery_point == self.log.log_end_offset

@@ -13,7 +13,7 @@ from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.segments.segment import Segment
 from odradek.env.ports import FileClosed
-from odradek.env.real_files import open_dir
+from odradek.env.real_dirs import open_dir
 from tests.log.support import NOW_MS, Node, append, batch, content, finish, open_log
 from wire.errors import ErrorCode, KafkaError
 

@@ -46,16 +46,25 @@ def test_a_room_on_the_brink_does_not_flutter() -> None:
 
 
 def test_the_hours_left_follow_the_rate_of_the_last_hour() -> None:
-    """Unknown for a minute; then room above the reserve by the rate; none when the room grows again."""
+    """The room above the reserve by what has gone in an hour; none as soon as the room grows again."""
     room = Room(10_000)
     room.note(0.0, 10_000_000, 1_000_000)
-    room.note(30.0, 10_000_000, 997_000)
     assert room.hours_left is None
-    room.note(100.0, 10_000_000, 990_000)
+    room.note(1800.0, 10_000_000, 640_000)
     assert room.fill_bytes_per_second == 100.0
-    assert room.hours_left == pytest.approx((990_000 - 10_000) / 100 / 3600)
-    room.note(110.0, 10_000_000, 5_000_000)
-    assert room.hours_left is None
+    assert room.hours_left == pytest.approx((640_000 - 10_000) / 100 / 3600)
+    room.note(5400.0, 10_000_000, 280_000)
+    assert room.fill_bytes_per_second == 100.0, "what is older than an hour does not count"
+    room.note(5401.0, 10_000_000, 1_000_000)
+    assert room.hours_left is None, "the look before this one does not count"
+
+
+def test_a_burst_after_a_start_is_no_trend() -> None:
+    """A follower that catches up takes a hundredth of the disk in two minutes: there are days left, not hours."""
+    room = Room(0)
+    room.note(0.0, 1_000_000, 500_000)
+    room.note(120.0, 1_000_000, 490_000)
+    assert room.hours_left == pytest.approx(49)
 
 
 def test_a_disk_is_slow_against_its_own_past() -> None:

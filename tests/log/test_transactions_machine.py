@@ -97,7 +97,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     def make_durable(self) -> None:
         self.log.flush()
-        self.node.log_dir.write_recovery_points()
+        self.node.log_dir.checkpoints.write_recovery_points()
 
     def take(self, data: bytearray, crash: int | None, keep: Keep) -> None:
         """Append as a leader or a follower does; the power may go meanwhile."""

@@ -11,7 +11,7 @@ from data_plane.log.log_config import LogConfig, log_config
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.segments.segment import file_name
 from metadata_quorum.config.effective_config import BrokerConfigLayers
-from odradek.env.real_files import open_dir
+from odradek.env.real_dirs import open_dir
 from tests.log.support import NOW_MS, append, batch, content, fill, new_disk, new_log, open_log
 from wire.batches.batch_header import iter_batches
 from wire.errors import ErrorCode, KafkaError

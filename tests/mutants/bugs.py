@@ -312,8 +312,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "deleted-records-return",
         "KIP-107: after a restart the log begins at its first segment, and what was deleted within it is back.",
-        "data_plane.log.directory.log_dir:LogDir._load_one",
-        "self._log_starts.get(key, -1)",
+        "data_plane.log.directory.log_loader:LogLoader._load_one",
+        "known.starts.get(key, -1)",
         "-1",
         "offsets",
         10,

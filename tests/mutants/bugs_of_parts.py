@@ -190,7 +190,7 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     Mutant(
         "producer-snapshots-behind-a-cut",
         "A log that is cut keeps the snapshots of its producers behind the cut; the next start goes on from one.",
-        "data_plane.log.truncation:Truncation._cut",
+        "data_plane.log.truncation:Truncation._cut_files",
         "            remove_snapshots_above(directory, offset, names)\n",
         "",
         "replication",

@@ -97,6 +97,7 @@ def test_only_its_partitions_wait_for_a_directory(tmp_path: Path, cleanly: bool)
                 ErrorCode.KAFKA_STORAGE_ERROR,
             ]
             assert end_offsets(client) == [6, "KAFKA_STORAGE_ERROR"]
+        assert "mount its disk; `odradek storage adopt`" in properties.with_name("server.log").read_text()
         end(server, cleanly=cleanly)
 
         aside.rename(second)

@@ -111,7 +111,7 @@ def _describe(
 def _health(log_dir: LogDir, scrub: Mapping[str, float]) -> DiskHealth:
     """The state of the disk, as far as the broker has noticed."""
     room, latency = log_dir.room, log_dir.latency
-    hours = room.hours_left
+    hours = log_dir.hours_left
     return DiskHealth(
         reserve_bytes=room.reserve_bytes,
         is_short=room.is_short,

@@ -20,18 +20,18 @@ PORTED but for the files.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 
 import attrs
 
-from data_plane.log.directory.checkpoints import CLEANER_FILE, LOG_START_FILE, RECOVERY_POINT_FILE
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.log.loading import LoadOptions, open_partition_log, read_topic_id, write_topic_id
 from data_plane.log.partition_log import PartitionLog
-from data_plane.log.parts.cleaning_state import NEVER_CLEANED
 from data_plane.log.parts.leader_epochs import LeaderEpochs
+from data_plane.log.parts.producer_state import ProducerState
 from data_plane.log.segments.segment import remove_if_present
-from odradek.env.ports import Dir, DiskError, Log
+from odradek.env.ports import Dir, DiskError, FileMissing, Log
 from wire.topic_partition import TopicPartition
 
 FUTURE_SUFFIX = "-future"
@@ -54,7 +54,7 @@ def parse_future_name(name: str) -> TopicPartition | None:
 def begin_future(log_dir: LogDir, current: PartitionLog) -> str:
     """Make the directory of a future replica of `current`, empty (blocking); return its name. Raises `DiskError`."""
     key = TopicPartition(current.topic, current.partition)
-    log_dir.forget_gone(key)
+    log_dir.checkpoints.forget_gone(key)
     name = future_name(current.topic, current.partition, log_dir.context.random.getrandbits(128))
     directory = log_dir.directory.subdir(name, create=True)
     write_topic_id(directory, current.topic_id)
@@ -87,7 +87,11 @@ def open_future(log_dir: LogDir, name: str, current: PartitionLog, start_offset:
 
 @attrs.frozen
 class Swap:
-    """One swap, as a list of steps. The two logs have the same records."""
+    """One swap, as steps in order. The two logs have the same records. `remove_current` is the point of no return.
+
+    `copy_state` is for the loop, and so is `remove_current`: it waits only so long for the source. The target's own steps
+    are for the disk's thread: `close_future` to `mark_caught_up`, and then `rename_future` and `open_moved`.
+    """
 
     current: PartitionLog
     source: LogDir
@@ -96,61 +100,79 @@ class Swap:
     name: str
     """The name of the future replica's directory."""
 
-    def steps(self) -> Iterator[Callable[[], None]]:
-        """The steps in order; each may raise `DiskError`. The fourth is the point of no return."""
-        yield self.close_future
-        yield self.save_checkpoints
-        yield self.mark_caught_up
-        yield self.remove_current
-        yield self.rename_future
+    def prepare(self) -> None:
+        """Take the steps before the point of no return that are the target's (blocking). Raises `DiskError`."""
+        self.close_future()
+        self.save_checkpoints()
+        self.mark_caught_up()
 
-    def close_future(self) -> None:
+    def copy_state(self) -> None:
+        """Give the copy what the live log knows beside its records. Raises `DiskError`.
+
+        A copy has the epochs and producers of its own records. The live log knows more: epochs that began without
+        a record, producers whose records were deleted.
+        """
         current, future = self.current, self.future
-        # A copy has the epochs and producers of its own records. The live log knows more: epochs that began without
-        # a record, producers whose records were deleted.
         future.epochs = LeaderEpochs.decode(current.epochs.encode())
         future.epochs.is_dirty = True
-        future.producers.take(current.load_producers())
-        future.close()
+        # The live log may go on with its own while a device that hangs closes the copy.
+        future.producers.take(ProducerState.decode(current.load_producers().encode()))
+
+    def close_future(self) -> None:
+        self.future.close()
 
     def save_checkpoints(self) -> None:
-        current, target = self.current, self.target
-        key = TopicPartition(current.topic, current.partition)
-        target.expect(
-            key,
+        current, checkpoints = self.current, self.target.checkpoints
+        checkpoints.expect(
+            current.home.key,
             log_start_offset=current.log_start_offset
             if current.log_start_offset > self.future.segment_list.base_offset
             else None,
             first_dirty_offset=current.first_dirty_offset,
             recovery_point=self.future.log_end_offset,
         )
-        with target.small_files:
-            target.background.forget_written()
-            target.directory.write_atomic(LOG_START_FILE, target.log_starts())
-            if current.first_dirty_offset != NEVER_CLEANED:
-                target.directory.write_atomic(CLEANER_FILE, target.first_dirty_offsets())
-            target.directory.write_atomic(RECOVERY_POINT_FILE, target.recovery_points())
+        checkpoints.write_expected(current.first_dirty_offset)
 
     def mark_caught_up(self) -> None:
         self.target.directory.subdir(self.name).write_atomic(CAUGHT_UP_FILE, b"")
 
     def remove_current(self) -> None:
-        self.source.delete_log(self.current.topic, self.current.partition)
-        if self.source.offline_reason is None:
-            self.source.directory.sync()
+        """Take the live log out of service. If its own disk hangs or fails now, that does not keep the copy from serving.
+
+        The source then has a second log of the name for a while. A start takes the one in the directory that the
+        metadata names.
+        """
+        source = self.source
+        source.delete_log(self.current.topic, self.current.partition)
+        if source.offline_reason is None and not source.is_stalled:
+            try:
+                source.directory.in_time(source.directory.sync, lambda synced: None)
+            except DiskError as error:
+                source.disk_failed_unless_refused(error)
 
     def rename_future(self) -> None:
         _take_name(self.target.directory, self.name, f"{self.current.topic}-{self.current.partition}")
 
     def undo(self) -> None:
-        """Take back what the first three steps have done. Raises `DiskError`."""
-        self.target.expect_no_longer(TopicPartition(self.current.topic, self.current.partition))
+        """Take back what `prepare` has done (blocking). Raises `DiskError`."""
+        self.target.checkpoints.expect_no_longer(self.current.home.key)
         directory = self.target.directory.subdir(self.name)
         if remove_if_present(directory, CAUGHT_UP_FILE):
             directory.sync()
 
+    def remove_future(self) -> None:
+        """Remove the copy, with what `prepare` has done to it (blocking). Raises `DiskError`."""
+        self.target.checkpoints.expect_no_longer(self.current.home.key)
+        with suppress(FileMissing):
+            self.target.directory.remove_tree(self.name)
+
+    def move_in(self) -> PartitionLog:
+        """Take the steps behind the point of no return; the log under its own name (blocking). Raises `DiskError`."""
+        self.rename_future()
+        return self.open_moved()
+
     def open_moved(self) -> PartitionLog:
-        """The log under its own name, in service on its new disk. Raises `DiskError`."""
+        """The log under its own name, not yet in service (blocking). Raises `DiskError`."""
         current, target = self.current, self.target
         context = target.context
         options = LoadOptions(
@@ -169,11 +191,19 @@ class Swap:
             raise AssertionError(
                 f"{log}: the moved log ends at {log.log_end_offset}, it ended at {current.log_end_offset}"
             )
-        log.producers.verifications = current.producers.verifications
-        log.store_start(current.log_start_offset)
-        target.adopt(log)
-        target.expect_no_longer(TopicPartition(current.topic, current.partition))
+        log.store_start(log.log_start_offset)
         return log
+
+    def serve(self, moved: PartitionLog) -> None:
+        """Put the moved log into service on the loop. It may come late: then it takes over what came to be meanwhile."""
+        current = self.current
+        moved.set_config(current.config)
+        moved.advance_high_watermark(current.high_watermark)
+        if current.log_start_offset > moved.log_start_offset:
+            moved.set_log_start_offset(current.log_start_offset)
+        moved.producers.verifications = current.producers.verifications
+        self.target.adopt(moved)
+        self.target.checkpoints.expect_no_longer(current.home.key)
 
 
 def _take_name(directory: Dir, future: str, name: str) -> None:

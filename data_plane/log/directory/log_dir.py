@@ -3,13 +3,17 @@
 Theory of operation
 -------------------
 Each directory has its own checkpoints and its own background loop, so a disk that hangs stalls only its own
-partitions. What waits for the device (syncs, loading, removing files) runs in workers; the loop itself changes
-logs only between those.
+partitions. What waits for the device (syncs, loading, removing files) runs in workers. The loop changes logs between
+those, and waits only so long for what that asks of the device.
+
+    served -> a call is not answered in time: suspected, all logs stalled -> answered: what was late ends -> served
 
 Rules
+* While the directory is stalled, the loop asks nothing of the device. Logs that go get their new names when it answers.
+* What was late ends first when the device answers, then come the names, then the logs serve again.
 * The recovery-point checkpoint never says more than has been synced. When a truncation lowers a recovery point,
   the checkpoint is rewritten before anything is cut.
-* A failed operation other than a full disk is final: the directory goes offline, once, and nothing is retried.
+* A failed operation other than a refused one is final: the directory goes offline, once, and nothing is retried.
 * The clean-shutdown marker is removed as soon as it has been read.
 * What is not a partition's directory by name is left alone; so are `-stray` directories. `-delete` ones, left by a
   deletion that a restart interrupted, are removed. `-future` ones belong to `future_logs`.
@@ -17,40 +21,36 @@ Rules
 
 from __future__ import annotations
 
-import re
-import threading
 from collections.abc import Callable
-from contextlib import suppress
-from random import Random
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import attrs
 
 from data_plane.log.directory.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
-    CLEANER_FILE,
-    HIGH_WATERMARK_FILE,
-    LOG_START_FILE,
-    RECOVERY_POINT_FILE,
-    Offsets,
     encode_clean_shutdown,
-    encode_offsets,
-    read_offsets,
     take_clean_shutdown,
 )
+from data_plane.log.directory.late_changes import LateChanges
 from data_plane.log.directory.log_dir_background import Background, UpkeepContext
-from data_plane.log.directory.log_starts import RisingStarts
+from data_plane.log.directory.log_loader import (
+    DELETE_SUFFIX,
+    METADATA_TOPIC,
+    STRAY_SUFFIX,
+    LogLoader,
+    parse_partition_name,
+)
+from data_plane.log.directory.log_names import LogNames
+from data_plane.log.directory.offset_checkpoints import OffsetCheckpoints
 from data_plane.log.directory.room import ALARM_HOURS, Room
 from data_plane.log.directory.sync_latency import SyncLatency
 from data_plane.log.directory.watched_workers import WatchedWorkers
 from data_plane.log.loading import LoadingStopped, LoadOptions, open_partition_log, write_topic_id
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
-from data_plane.log.parts.cleaning_state import NEVER_CLEANED
-from data_plane.log.parts.leader_epochs import MalformedCheckpoint
-from data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES
-from data_plane.log.segments.segment import remove_if_present
-from metadata_quorum.replica.meta_properties import read_meta_properties
+from metadata_quorum.replica.meta_properties import MetaProperties, read_meta_properties
 from odradek.env.ports import (
     Dir,
     DiskError,
@@ -63,13 +63,19 @@ from odradek.env.ports import (
 from wire.disk_troubles import Trouble
 from wire.topic_partition import TopicPartition
 
-DELETE_SUFFIX = "-delete"
-STRAY_SUFFIX = "-stray"
-METADATA_TOPIC = "__cluster_metadata"
-_LOGS_PER_LOAD = 32
-_LOAD_RETRY_SECONDS = 1.0
+__all__ = [
+    "DELETE_SUFFIX",
+    "METADATA_TOPIC",
+    "STRAY_SUFFIX",
+    "DiskSpace",
+    "LogDir",
+    "LogDirContext",
+    "parse_partition_name",
+]
+
+T = TypeVar("T")
+
 _NAME_BYTES_MAX = 255
-_PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})")
 
 
 class DiskSpace(NamedTuple):
@@ -83,25 +89,22 @@ class DiskSpace(NamedTuple):
 class LogDirContext(UpkeepContext):
     """Values that all log directories of a node share."""
 
-    random: Random
     on_offline: Callable[[LogDir, str], None] = lambda log_dir, reason: None
     on_start_stored: Callable[[PartitionLog], None] = lambda log: None
     """Called on the loop when the log's start has come to its checkpoint."""
-
-
-@attrs.define
-class _Waiting:
-    """What the end of a stall is for: logs to be served again, and directories to be renamed."""
-
-    logs: list[PartitionLog] = attrs.field(factory=list)
-    renames: list[tuple[str, str]] = attrs.field(factory=list)
+    on_answer: Callable[[], None] = lambda: None
+    """Called on the loop when a device has answered at last, and what was late has ended."""
 
 
 class LogDir:
     """One log directory and the logs in it. Made by `open`; `load` brings its logs in."""
 
     def __init__(
-        self, directory: Dir, context: LogDirContext, config_for: Callable[[str], LogConfig]
+        self,
+        directory: Dir,
+        meta: MetaProperties,
+        context: LogDirContext,
+        config_for: Callable[[str], LogConfig],
     ) -> None:
         self.directory = directory
         self.path = directory.path
@@ -113,25 +116,17 @@ class LogDir:
         self.offline_reason: str | None = None
         self.is_released = False
         """True once the node has let go of the directory, because its disk is to be pulled."""
-        self.clean_shutdown_broker_epoch: int | None = None
+        self.clean_shutdown_broker_epoch = take_clean_shutdown(directory)
         """The broker epoch in the clean-shutdown marker: None after a crash, -1 if the marker has no valid one."""
-        meta = read_meta_properties(directory)
         self.cluster_id = meta.cluster_id
         self.node_id = meta.node_id
         self.directory_id = meta.directory_id
-        self.high_watermarks: Offsets = {}
-        """High watermarks as of the last start, for partitions that are created again or not loaded yet."""
-        self._gone: set[TopicPartition] = set()
-        """Logs that were set aside, and may still be in the checkpoints."""
-        self._recovery_points: Offsets = {}
-        self._log_starts: Offsets = {}
-        self._first_dirty: Offsets = {}
+        self.checkpoints = OffsetCheckpoints(directory, self.logs, context.log)
+        self.changes = LateChanges(directory)
+        self.names = LogNames(directory, self.changes, self.disk_failed)
         self.is_loaded = False
         """True once all logs are open."""
         self._is_closed = False
-        self._is_stopping = False
-        self.small_files = threading.Lock()
-        """Held while a checkpoint is written, by one writer at a time."""
         self._entry_is_dirty = True
         """Logs have been created since the directory was last synced."""
         self.flush_failure: DiskError | None = None
@@ -154,10 +149,21 @@ class LogDir:
         """Monotonic seconds of the last write that found no room."""
         self.is_stalled = False
         """True while the logs refuse appends and reads, until the device answers (`data_plane.disks.disk_watch`)."""
-        self.is_suspected = False
-        """True from a write that the device has not answered in time until it has. The logs are stalled meanwhile."""
-        self._waiting = _Waiting()
+        self.unanswered: tuple[float, str] | None = None
+        """The call that the device has not answered in time: since when, in monotonic seconds, and its name."""
         self.background = Background(self)
+        self._loader = self._new_loader()
+
+    def _new_loader(self) -> LogLoader:
+        return LogLoader(
+            self.directory,
+            self.context,
+            self.workers,
+            self.checkpoints,
+            self,
+            self.config_for,
+            is_clean=self.clean_shutdown_broker_epoch is not None,
+        )
 
     @classmethod
     def open(
@@ -169,25 +175,11 @@ class LogDir:
             NotALogDirectory: it has not been formatted.
             DiskError: also when another process holds the directory.
         """
-        log_dir = cls(directory, context, config_for)
+        meta = read_meta_properties(directory)
         directory.lock()
-        log_dir.clean_shutdown_broker_epoch = take_clean_shutdown(directory)
-        log_dir._recovery_points = log_dir._read_offsets(RECOVERY_POINT_FILE)
-        log_dir._log_starts = log_dir._read_offsets(LOG_START_FILE)
-        log_dir._first_dirty = log_dir._read_offsets(CLEANER_FILE)
-        log_dir.high_watermarks = log_dir._read_offsets(HIGH_WATERMARK_FILE)
+        log_dir = cls(directory, meta, context, config_for)
         log_dir.measure_space()
         return log_dir
-
-    def _read_offsets(self, name: str) -> Offsets:
-        try:
-            return read_offsets(self.directory, name)
-        except MalformedCheckpoint as error:
-            # Without a checkpoint more is recovered than needed, and nothing is lost.
-            self.context.log.warning(
-                "log_dir.checkpoint_unreadable", directory=self.path, file=name, error=str(error)
-            )
-            return {}
 
     # --- loading
 
@@ -196,24 +188,8 @@ class LogDir:
 
         Returns early after `stop_loading`. The directory can only be closed then.
         """
-        run = self.workers.run_long
         try:
-            names = await run(self.directory.list)
-            partitions = []
-            for name in names:
-                key = parse_partition_name(name)
-                if key is not None and key.topic != METADATA_TOPIC and self.directory.is_dir(name):
-                    partitions.append((name, key))
-                elif name.endswith(DELETE_SUFFIX):
-                    self.background.remove_tree_at(name, 0)
-                elif name.endswith(STRAY_SUFFIX):
-                    self.context.log.warning("log_dir.stray", directory=self.path, name=name)
-            buffer = bytearray(0 if self.clean_shutdown_broker_epoch is not None else RECOVERY_CHUNK_BYTES)
-            for at in range(0, len(partitions), _LOGS_PER_LOAD):
-                for log in await self._load_patiently(partitions[at : at + _LOGS_PER_LOAD], buffer):
-                    self.logs[log.home.key] = log
-            if any(map(self._ends_below_checkpoints, self.logs)):
-                await run(self._lower_checkpoints)
+            await self._loader.load(self.logs, lambda name: self.background.remove_tree_at(name, 0))
         except LoadingStopped:
             return
         except DiskError as error:
@@ -221,90 +197,11 @@ class LogDir:
             return
         self.judge_room()
         self.is_loaded = True
-        known = (*self._recovery_points, *self._log_starts, *self._first_dirty, *self.high_watermarks)
-        self._gone.update(key for key in known if key not in self.logs)
-        self._recovery_points = {}
-        self._log_starts = {}
-        self._first_dirty = {}
-
-    def _ends_below_checkpoints(self, key: TopicPartition) -> bool:
-        """True if damage was cut off that a checkpoint says to be durable, or clean."""
-        log = self.logs[key]
-        first_dirty = self._first_dirty.get(key, NEVER_CLEANED)
-        return log.recovery_point < self._recovery_points.get(key, 0) or log.first_dirty_offset < first_dirty
-
-    def _lower_checkpoints(self) -> None:
-        """Make them say what the logs have, before anything is appended (blocking).
-
-        What comes next would else pass for durable, or for clean, at the start after a crash. On a full disk the
-        files go: without them the next start reads all of the logs.
-
-        Raises `DiskError`.
-        """
-        with self.small_files:
-            try:
-                self.directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_points())
-                if self._first_dirty:
-                    self.directory.write_atomic(CLEANER_FILE, self.first_dirty_offsets())
-            except DiskRefused:
-                remove_if_present(self.directory, RECOVERY_POINT_FILE)
-                remove_if_present(self.directory, CLEANER_FILE)
-                self.directory.sync()
-
-    async def _load_patiently(
-        self, partitions: list[tuple[str, TopicPartition]], buffer: bytearray
-    ) -> list[PartitionLog]:
-        """Open some logs; try again every second while the process is out of descriptors or memory."""
-        clock = self.context.clock
-        told = False
-        while True:
-            try:
-                return await self.workers.run_long(self._load_some, partitions, buffer)
-            except ResourcesShort as error:
-                if not told:
-                    self.context.log.error("log_dir.load_waits", directory=self.path, reason=str(error))
-                told = True
-                await clock.sleep_until(clock.monotonic() + _LOAD_RETRY_SECONDS)
+        self.checkpoints.all_are_open()
 
     def stop_loading(self) -> None:
         """Make `load` return soon, because the node stops. Only a device that hangs holds it up."""
-        self._is_stopping = True
-
-    def _load_some(
-        self, partitions: list[tuple[str, TopicPartition]], buffer: bytearray
-    ) -> list[PartitionLog]:
-        logs: list[PartitionLog] = []
-        try:
-            for name, key in partitions:
-                if self._is_stopping:
-                    raise LoadingStopped
-                logs.append(self._load_one(name, key, buffer))
-        except ResourcesShort:
-            for log in logs:
-                log.abandon()
-            raise
-        return logs
-
-    def _load_one(self, name: str, key: TopicPartition, buffer: bytearray) -> PartitionLog:
-        context = self.context
-        options = LoadOptions(
-            is_clean=self.clean_shutdown_broker_epoch is not None,
-            recovery_point=self._recovery_points.get(key, 0),
-            is_known=key in self._recovery_points or key in self._first_dirty,
-            log_start_offset=self._log_starts.get(key, -1),
-            first_dirty_offset=self._first_dirty.get(key, NEVER_CLEANED),
-            high_watermark=self.high_watermarks.get(key, -1),
-            now_ms=context.clock.wall_ms(),
-            random=context.random,
-            log=context.log,
-            buffer=buffer or None,
-            is_stopping=lambda: self._is_stopping,
-        )
-        directory = self.directory.subdir(name)
-        log = open_partition_log(directory, *key, self.config_for(key.topic), self, options)
-        # There may be more logs than the process may have descriptors. The first append or read opens the file.
-        log.active.file.rest()
-        return log
+        self._loader.is_stopping = True
 
     # --- logs
 
@@ -328,29 +225,42 @@ class LogDir:
                 return existing
             context.log.warning("partition.stray", topic=topic, partition=partition, directory=self.path)
             self.set_stray(topic, partition)
+        name = f"{topic}-{partition}"
+        now_ms = context.clock.wall_ms()
         try:
-            log = self.make_log(topic, partition, topic_id, config)
+            self.names.reserve(name)
+            made = partial(self._make, topic, partition, topic_id, config, now_ms)
+            log, _ = self.directory.in_time(made, self._unmake)
+        except DiskHung as error:
+            # The name stays reserved until the device has answered: the files may come, and go, at any time.
+            self.disk_refused(error)
+            raise
         except DiskError as error:
+            self.names.free(name)
             self.disk_failed_unless_refused(error)
             raise
+        self.names.free(name)
         self.adopt(log)
         return log
 
     def make_log(
-        self, topic: str, partition: int, topic_id: bytes, config: LogConfig, now_ms: int | None = None
+        self, topic: str, partition: int, topic_id: bytes, config: LogConfig, now_ms: int
     ) -> PartitionLog:
-        """The files of an empty log (blocking; may run in a worker); `adopt` puts it into service. Raises `DiskError`.
+        """The files of an empty log (blocking, in a worker); `adopt` puts it into service. Raises `DiskError`.
 
         Logs that are made together share `now_ms`: each keeps it.
         """
+        self.names.check_free(f"{topic}-{partition}")
+        return self._make(topic, partition, topic_id, config, now_ms)[0]
+
+    def _make(
+        self, topic: str, partition: int, topic_id: bytes, config: LogConfig, now_ms: int
+    ) -> tuple[PartitionLog, bool]:
+        """An empty log, and whether there was no directory of its name (blocking). Raises `DiskError`."""
         name = f"{topic}-{partition}"
-        if any(waiting == name for waiting, _ in self._waiting.renames):
-            # The log of a topic that is gone has this name until the device answers: its records are not ours.
-            raise DiskHung(self.path, name, "create", 0, "the device does not answer")
         context = self.context
-        now_ms = context.clock.wall_ms() if now_ms is None else now_ms
         options = LoadOptions(is_clean=True, now_ms=now_ms, random=context.random, log=context.log)
-        self.forget_gone(TopicPartition(topic, partition))
+        self.checkpoints.forget_gone(TopicPartition(topic, partition))
         begins = not self.directory.is_dir(name)
         try:
             directory = self.directory.subdir(name, create=True)
@@ -365,40 +275,27 @@ class LogDir:
         log.segment_list.mark_dirty()
         # Making topics must not use up descriptors; the first append opens the file.
         log.active.file.rest()
-        return log
+        return log, begins
+
+    def _unmake(self, made: tuple[PartitionLog, bool]) -> None:
+        """Remove a log that was made too late (blocking): by now it may lie in another directory."""
+        log, begins = made
+        log.abandon()
+        if begins:
+            self.directory.remove_tree(f"{log.topic}-{log.partition}")
 
     def adopt(self, log: PartitionLog) -> None:
         """Take a log that `make_log` has made into service."""
         self._entry_is_dirty = True
         log.home.set_short(self.room.is_short)
+        if self.is_stalled:
+            log.home.stall()
         self.logs[log.home.key] = log
-
-    def expect(
-        self,
-        key: TopicPartition,
-        *,
-        log_start_offset: int | None,
-        first_dirty_offset: int,
-        recovery_point: int,
-    ) -> None:
-        """Have the checkpoints name a log that is about to move in; `log_start_offset` only if its files do not tell it."""
-        if log_start_offset is not None:
-            self._log_starts[key] = log_start_offset
-        if first_dirty_offset != NEVER_CLEANED:
-            self._first_dirty[key] = first_dirty_offset
-        self._recovery_points[key] = recovery_point
-
-    def expect_no_longer(self, key: TopicPartition) -> None:
-        """The log that `expect` named is in service, or does not come."""
-        for offsets in (self._log_starts, self._first_dirty, self._recovery_points):
-            offsets.pop(key, None)
 
     def delete_log(self, topic: str, partition: int) -> None:
         """Take a log out of service; its files go after `file.delete.delay.ms`."""
         log = self.logs.pop(TopicPartition(topic, partition))
-        renamed = self._set_aside(log, DELETE_SUFFIX)
-        if renamed is not None:
-            self.background.remove_tree_at(renamed, self._due_ms(log.config))
+        self._set_aside(log, DELETE_SUFFIX, self._due_ms(log.config))
 
     def set_stray(self, topic: str, partition: int) -> None:
         """Take a log out of service that the cluster does not know; its files stay, for an operator to judge."""
@@ -411,60 +308,56 @@ class LogDir:
         The checkpoint must not take the old log's recovery point for the new one's.
         """
         renamed = self._set_aside(self.logs.pop(TopicPartition(topic, partition)), STRAY_SUFFIX)
-        if self.offline_reason is None:
+        if self.is_served and not self.is_stalled:
             try:
-                self.write_recovery_points()
+                # Where it is late, or fails, the making of the new log writes it (`forget_gone`).
+                self.directory.in_time(self.checkpoints.write_recovery_points, lambda written: None)
             except DiskError as error:
                 self.disk_failed_unless_refused(error)
         return renamed
 
-    def forget_gone(self, key: TopicPartition) -> None:
-        """Write the checkpoints without the logs that are gone, if a log of this name is. Blocks. Raises `DiskError`.
+    def _set_aside(self, log: PartitionLog, suffix: str, remove_at_ms: int | None = None) -> str | None:
+        """Take a log out of service and rename its directory, now or when the device answers; its name then.
 
-        Checkpoints know logs by name. A new log of that name must not inherit a recovery point, a high watermark or
-        a log start.
+        None where the directory is offline.
         """
-        if key not in self._gone:
-            return
-        gone = frozenset(self._gone)
-        with self.small_files:
-            self.background.forget_written()
-            self.directory.write_atomic(HIGH_WATERMARK_FILE, self.high_watermark_offsets())
-            self.directory.write_atomic(LOG_START_FILE, self.log_starts())
-            if self.directory.exists(CLEANER_FILE):
-                self.directory.write_atomic(CLEANER_FILE, self.first_dirty_offsets())
-            self.directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_points())
-        self._gone -= gone
-
-    def _set_aside(self, log: PartitionLog, suffix: str) -> str | None:
-        self._gone.add(TopicPartition(log.topic, log.partition))
-        if log.first_dirty_offset != NEVER_CLEANED:
-            self.background.cleaner_offsets_moved = True
+        self.checkpoints.note_gone(log)
         log.abandon()
         if self.offline_reason is not None:
             return None
         # Kafka's form: a unique part, so that a topic of the same name can be set aside again.
         tail = f"-{log.partition}.{self.context.random.getrandbits(128):032x}{suffix}"
         renamed = log.topic[: _NAME_BYTES_MAX - len(tail)] + tail
-        name = f"{log.topic}-{log.partition}"
-        if self.is_stalled:
-            self._waiting.renames.append((name, renamed))
-            return renamed
-        return renamed if self._rename(name, renamed) else None
 
-    def _rename(self, name: str, renamed: str) -> bool:
+        def done() -> None:
+            self.background.entry_is_dirty = True
+            if remove_at_ms is not None:
+                self.background.remove_tree_at(renamed, remove_at_ms)
+
+        self.names.set_aside(f"{log.topic}-{log.partition}", renamed, done)
+        if not self.is_stalled:
+            self._carry_out_renames()
+        return renamed if self.offline_reason is None else None
+
+    def _carry_out_renames(self) -> None:
         try:
-            self.directory.rename(name, renamed)
-        except DiskError as error:
-            self.disk_failed(error)
-            return False
-        self.background.entry_is_dirty = True
-        return True
+            self.names.carry_out()
+        except DiskHung as error:
+            self.disk_refused(error)
 
     def _due_ms(self, config: LogConfig) -> int:
         return int(self.context.clock.monotonic() * 1000) + config.file_delete_delay_ms
 
     # --- what logs tell (see log_types.LogOwner)
+
+    def change(
+        self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
+    ) -> None:
+        self.changes.make(work, end, failed)
+
+    @property
+    def small_files(self) -> AbstractContextManager[object]:
+        return self.checkpoints.lock
 
     def disk_failed(self, error: DiskError) -> None:
         self.errors += 1
@@ -491,20 +384,26 @@ class LogDir:
     def _suspect(self, error: DiskHung) -> None:
         """Keep the loop away from a device that has not answered in time; `Background` waits until it does."""
         if not self.is_suspected:
-            self.is_suspected = True
+            self.unanswered = self.context.clock.monotonic(), error.operation
             self.context.log.warning("directory.suspected", directory=self.path, call=error.operation)
             if not self.is_stalled:
                 self.set_stalled(True)
 
     def device_answers(self) -> None:
-        """The write that has not been answered in time is undone."""
-        self.is_suspected = False
+        """The call that has not been answered in time is undone, or done. Raises `DiskError`."""
+        self.unanswered = None
+        self.changes.finish()
+        self.names.settle()
+        if self.is_suspected:
+            # The end of a late change has met another hang.
+            return
         if self.is_stalled and self.trouble is not Trouble.HUNG:
             self.set_stalled(False)
+        self.context.on_answer()
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
         if TopicPartition(topic, partition) in self.logs:
-            self.write_recovery_points()
+            self.checkpoints.write_recovery_points()
 
     def remove_later(self, topic: str, partition: int, directory: Dir, names: list[str]) -> None:
         log = self.logs.get(TopicPartition(topic, partition))
@@ -522,11 +421,9 @@ class LogDir:
 
     def cleaner_offset_moved(self, topic: str, partition: int, *, durably: bool) -> None:
         if not durably:
-            self.background.cleaner_offsets_moved = True
+            self.checkpoints.cleaner_offsets_moved = True
         elif TopicPartition(topic, partition) in self.logs:
-            with self.small_files:
-                self.background.forget_written()
-                self.directory.write_atomic(CLEANER_FILE, self.first_dirty_offsets())
+            self.checkpoints.write_first_dirty()
 
     def log_rolled(self, topic: str, partition: int) -> None:
         self.background.flush_soon(topic, partition)
@@ -548,48 +445,12 @@ class LogDir:
                     self._entry_is_dirty = True
                     raise
 
-    # --- checkpoints
-
-    def recovery_points(self) -> bytes:
-        return encode_offsets(
-            {**self._recovery_points, **{key: log.recovery_point for key, log in dict(self.logs).items()}}
-        )
-
-    def log_starts(self, rising: RisingStarts | None = None) -> bytes:
-        """The log start offsets that the names of the segments do not tell (Kafka's rule).
-
-        `rising` gets the logs whose start is not stored, with the start that counts here.
-        """
-        starts = dict(self._log_starts)
-        for key, log in dict(self.logs).items():
-            start_offset = log.log_start_offset
-            if start_offset > log.segment_list.base_offset:
-                starts[key] = start_offset
-            if rising is not None and start_offset > log.stored_start_offset:
-                rising.append((log, start_offset))
-        return encode_offsets(starts)
-
-    def first_dirty_offsets(self) -> bytes:
-        """The offsets below which logs are clean, of those that have ever been cleaned."""
-        first_dirty = {
-            key: log.first_dirty_offset
-            for key, log in dict(self.logs).items()
-            if log.first_dirty_offset != NEVER_CLEANED
-        }
-        return encode_offsets({**self._first_dirty, **first_dirty})
-
-    def high_watermark_offsets(self) -> bytes:
-        return encode_offsets({key: log.high_watermark for key, log in dict(self.logs).items()})
-
-    def write_recovery_points(self) -> None:
-        """Write the recovery-point checkpoint (blocking, in a worker or on the loop). Raises `DiskError`.
-
-        The offsets are read under the lock, so that a write never puts back what a truncation has lowered.
-        """
-        with self.small_files:
-            self.directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_points())
-
     # --- life and death
+
+    @property
+    def is_suspected(self) -> bool:
+        """True from a call that the device has not answered in time until it has. The logs are stalled meanwhile."""
+        return self.unanswered is not None
 
     @property
     def is_served(self) -> bool:
@@ -611,6 +472,7 @@ class LogDir:
             self.context.log.error("log_dir.offline", directory=self.path, reason=reason)
             for log in self.logs.values():
                 log.abandon()
+            self.changes.give_up(DiskError(self.path, self.path, "change", 0, reason))
             self.context.on_offline(self, reason)
 
     def release(self) -> None:
@@ -629,17 +491,13 @@ class LogDir:
         """
         self.is_stalled = stalled
         if stalled:
-            online = [log for log in self.logs.values() if not log.offline]
-            self._waiting = _Waiting(online, self._waiting.renames)
-            for log in self._waiting.logs:
+            for log in self.logs.values():
                 log.home.stall()
             return
-        waiting, self._waiting = self._waiting, _Waiting()
-        for name, renamed in waiting.renames:
-            if self.offline_reason is None:
-                self._rename(name, renamed)
-        if self.offline_reason is None and self.flush_failure is None:
-            for log in waiting.logs:
+        if self.offline_reason is None:
+            self._carry_out_renames()
+        if not self.is_suspected and self.offline_reason is None and self.flush_failure is None:
+            for log in self.logs.values():
                 log.home.resume()
 
     def close_clean(self, broker_epoch: int) -> None:
@@ -663,12 +521,7 @@ class LogDir:
         try:
             for log in list(self.logs.values()):
                 log.close()
-            self.write_recovery_points()
-            with self.small_files:
-                self.directory.write_atomic(LOG_START_FILE, self.log_starts())
-                if self.background.cleaner_offsets_moved:
-                    self.directory.write_atomic(CLEANER_FILE, self.first_dirty_offsets())
-                self.directory.write_atomic(HIGH_WATERMARK_FILE, self.high_watermark_offsets())
+            self.checkpoints.write_all()
             self.directory.write_atomic(CLEAN_SHUTDOWN_FILE, encode_clean_shutdown(broker_epoch))
         except DiskError as error:
             self.offline_reason = str(error)
@@ -718,11 +571,18 @@ class LogDir:
                 bytes_per_hour=round(room.fill_bytes_per_second * 3600),
             )
 
+    @property
+    def hours_left(self) -> float | None:
+        """Hours until only the reserve is left; None if the disk is out of service or does not fill."""
+        return None if self.offline_reason is not None else self.room.hours_left
+
     def statistics(self) -> dict[str, Any]:
         """Figures for the console and the metrics."""
+        hours = self.hours_left
         return {
             "path": self.path,
             "offline_reason": self.offline_reason,
+            "is_released": self.is_released,
             "is_stalled": self.is_stalled,
             "trouble": None if self.trouble is None else self.trouble.value,
             "logs": len(self.logs),
@@ -736,14 +596,6 @@ class LogDir:
             "usual_sync_seconds": self.latency.usual_seconds,
             "errors": self.errors,
             "fill_bytes_per_second": self.room.fill_bytes_per_second,
-            "hours_left": -1.0 if self.room.hours_left is None else self.room.hours_left,
+            "hours_left": -1.0 if hours is None else hours,
             **self.background.statistics(),
         }
-
-
-def parse_partition_name(name: str) -> TopicPartition | None:
-    """Topic and partition of a partition directory's name; None for any other name."""
-    if name.endswith((DELETE_SUFFIX, STRAY_SUFFIX)):
-        return None
-    match = _PARTITION_NAME.fullmatch(name)
-    return TopicPartition(match[1], int(match[2])) if match is not None else None

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
-from hashlib import blake2b
+from contextlib import suppress
+from random import Random
 from typing import Any, Protocol
 
 import attrs
 
 from data_plane.log.directory.agreed_clock import AgreedClock
 from data_plane.log.directory.checkpoints import CLEANER_FILE, HIGH_WATERMARK_FILE
-from data_plane.log.directory.log_starts import LogStarts, RisingStarts
+from data_plane.log.directory.log_starts import LogStarts
+from data_plane.log.directory.offset_checkpoints import OffsetCheckpoints
 from data_plane.log.directory.room import Room
 from data_plane.log.directory.watched_workers import WatchedWorkers
 from data_plane.log.partition_log import PartitionLog
-from data_plane.log.segments.segment import remove_if_present, write_whole
+from data_plane.log.segments.segment import remove_if_present
 from metadata_quorum.config.typed_settings import setting
 from odradek.env.ports import (
     Clock,
@@ -50,6 +51,7 @@ class UpkeepContext:
     workers: Workers
     log: Log
     """A structlog-like logger."""
+    random: Random
     producer_id_expiration_ms: int = setting("producer.id.expiration.ms")
     producer_id_expiration_check_interval_ms: int = setting("producer.id.expiration.check.interval.ms")
     retention_check_interval_ms: int = setting("log.retention.check.interval.ms")
@@ -72,21 +74,20 @@ class LookedAfter(Protocol):
 
     directory: Dir
     logs: dict[TopicPartition, PartitionLog]
+    checkpoints: OffsetCheckpoints
     workers: WatchedWorkers
     flush_failure: DiskError | None
     """The error of a flush in a worker, with which the directory goes offline."""
     full_since: float | None
-    is_suspected: bool
-    """A write was not answered in time: the device is to be waited for."""
     is_stalled: bool
     room: Room
 
     @property
-    def context(self) -> UpkeepContext: ...
+    def is_suspected(self) -> bool:
+        """True if a call was not answered in time: the device is to be waited for."""
 
     @property
-    def small_files(self) -> AbstractContextManager[object]:
-        """The lock of checkpoint writers."""
+    def context(self) -> UpkeepContext: ...
 
     @property
     def is_served(self) -> bool: ...
@@ -103,15 +104,7 @@ class LookedAfter(Protocol):
 
     def note_sync(self, seconds: float) -> None: ...
 
-    def write_recovery_points(self) -> None: ...
-
-    def high_watermark_offsets(self) -> bytes: ...
-
-    def log_starts(self, rising: RisingStarts | None = None) -> bytes: ...
-
     def start_stored(self, log: PartitionLog, offset: int) -> None: ...
-
-    def first_dirty_offsets(self) -> bytes: ...
 
 
 class Background:
@@ -123,15 +116,11 @@ class Background:
         self._doomed_trees: list[tuple[int, str]] = []
         self._rolled: dict[TopicPartition, None] = {}
         self._round: deque[TopicPartition] = deque()
-        self._written: dict[str, bytes] = {}
-        """Digests of the checkpoints that were written last: their texts grow with the logs."""
         self._due: dict[str, int] = {}
         self._age_clock = AgreedClock(log_dir.context.retention_check_interval_ms)
         self.entry_is_dirty = False
         """True if directories have been renamed since the log directory was last synced."""
-        self.log_starts = LogStarts(log_dir, self._write)
-        self.cleaner_offsets_moved = False
-        """True after a pass of the cleaner, or when a log that was cleaned is gone: the next look writes the checkpoint."""
+        self.log_starts = LogStarts(log_dir, log_dir.checkpoints.log_start_text, self._write)
         self.wants_descriptors = False
         """True if the process is out of descriptors: at the next look all segments that nobody reads give up
         theirs.
@@ -170,7 +159,7 @@ class Background:
 
     async def look(self, now_ms: int) -> None:
         """Do what is due. After a `DiskError` from here the directory goes offline."""
-        context = self._log_dir.context
+        context, checkpoints = self._log_dir.context, self._log_dir.checkpoints
         if self._log_dir.flush_failure is not None:
             raise self._log_dir.flush_failure
         if self._log_dir.is_suspected:
@@ -190,15 +179,15 @@ class Background:
         if self._is_due("indexes", context.index_idle_ms, now_ms):
             self._drop_idle_indexes()
         if self._is_due("high_watermark", context.high_watermark_checkpoint_interval_ms, now_ms):
-            await self._write(HIGH_WATERMARK_FILE, self._log_dir.high_watermark_offsets, durable=False)
+            await self._write(HIGH_WATERMARK_FILE, checkpoints.high_watermark_text, durable=False)
         checkpoints_are_due = self._is_due("checkpoints", context.checkpoint_interval_ms, now_ms)
         if checkpoints_are_due:
             await self._write_recovery_points()
         if checkpoints_are_due or self.log_starts.is_wanted:
             await self.log_starts.store()
-        if self.cleaner_offsets_moved:
-            self.cleaner_offsets_moved = False
-            await self._write(CLEANER_FILE, self._log_dir.first_dirty_offsets)
+        if checkpoints.cleaner_offsets_moved:
+            checkpoints.cleaner_offsets_moved = False
+            await self._write(CLEANER_FILE, checkpoints.first_dirty_text)
         measures_often = self._log_dir.full_since is not None or self._log_dir.room.is_near
         if self._is_due("space", context.space_interval_ms, now_ms) or measures_often:
             await self._log_dir.workers.run(self._log_dir.measure_space)
@@ -321,6 +310,9 @@ class Background:
     def _expire_producers(self, now_ms: int) -> None:
         context = self._log_dir.context
         for log in self._log_dir.logs.values():
+            if log.home.is_stalled:
+                # The disk's thread may be writing their snapshot.
+                continue
             log.producers.expire(now_ms, context.producer_id_expiration_ms)
 
     def _drop_idle_indexes(self) -> None:
@@ -328,10 +320,6 @@ class Background:
             if not log.offline:
                 for segment in log.segments[:-1]:
                     segment.grow_idle()
-
-    def forget_written(self) -> None:
-        """Forget what was written last, because another writer replaces the checkpoints."""
-        self._written = {}
 
     async def _write(self, name: str, offsets: Callable[[], bytes], *, durable: bool = True) -> bool:
         """Replace a checkpoint, unless it says this already. True if it does now.
@@ -350,36 +338,24 @@ class Background:
             return False
 
     def _replace(self, name: str, offsets: Callable[[], bytes], durable: bool) -> bool:
-        """False if the directory is not served any more: at its end it writes its checkpoints itself."""
-        directory = self._log_dir.directory
-        with self._log_dir.small_files:
-            if not self._log_dir.is_served:
-                return False
-            data = offsets()
-            digest = blake2b(data).digest()
-            if self._written.get(name) == digest:
-                return True
-            self._written.pop(name, None)
-            if durable:
-                directory.write_atomic(name, data)
-            else:
-                write_whole(directory, f"{name}.tmp", data)
-                directory.rename(f"{name}.tmp", name)
-            self._written[name] = digest
-            return True
+        log_dir = self._log_dir
+        return log_dir.checkpoints.replace(name, offsets, lambda: log_dir.is_served, durable=durable)
 
     async def _write_recovery_points(self) -> None:
         try:
-            await self._log_dir.workers.run(self._log_dir.write_recovery_points)
+            await self._log_dir.workers.run(self._log_dir.checkpoints.write_recovery_points)
         except DiskRefused as error:
             self._log_dir.disk_refused(error)
 
     async def _remove_doomed(self, now_ms: int) -> None:
-        run = self._log_dir.workers.run_long
+        workers = self._log_dir.workers
+        if self._log_dir.is_suspected:
+            # A late change may still work where these are.
+            return
         if self.entry_is_dirty:
             self.entry_is_dirty = False
             try:
-                await run(self._log_dir.directory.sync)
+                await workers.run(self._log_dir.directory.sync)
             except DiskRefused:
                 self.entry_is_dirty = True
         files = [doomed for doomed in self._doomed_files if doomed[0] <= now_ms]
@@ -387,7 +363,9 @@ class Background:
             self._doomed_files = deque(doomed for doomed in self._doomed_files if doomed[0] > now_ms)
             for doomed in files:
                 try:
-                    await run(_remove_files, doomed[1], doomed[2])
+                    # One by one: each should come back soon, and if it does not, the disk hangs.
+                    for file in doomed[2]:
+                        await workers.run(remove_if_present, doomed[1], file)
                 except DiskRefused:
                     self._doomed_files.append(doomed)
         trees = [doomed for doomed in self._doomed_trees if doomed[0] <= now_ms]
@@ -395,7 +373,7 @@ class Background:
             self._doomed_trees = [doomed for doomed in self._doomed_trees if doomed[0] > now_ms]
             for due_ms, name in trees:
                 try:
-                    await run(_remove_tree, self._log_dir.directory, name)
+                    await workers.run_long(_remove_tree, self._log_dir.directory, name)
                 except DiskRefused:
                     self._doomed_trees.append((due_ms, name))
 
@@ -415,11 +393,6 @@ def _load_indexes(log: PartitionLog) -> None:
     """
     for segment in log.segments:
         segment.newest_timestamp_ms(log.config.index_interval_bytes)
-
-
-def _remove_files(directory: Dir, names: list[str]) -> None:
-    for name in names:
-        remove_if_present(directory, name)
 
 
 def _remove_tree(directory: Dir, name: str) -> None:

@@ -30,8 +30,6 @@ class StartsOwner(Protocol):
 
     def disk_failed(self, error: DiskError) -> None: ...
 
-    def log_starts(self, rising: RisingStarts | None = None) -> bytes: ...
-
     def start_stored(self, log: PartitionLog, offset: int) -> None: ...
 
 
@@ -39,10 +37,17 @@ class LogStarts:
     """The writer of one log directory's checkpoint of log starts."""
 
     def __init__(
-        self, log_dir: StartsOwner, write: Callable[[str, Callable[[], bytes]], Awaitable[bool]]
+        self,
+        log_dir: StartsOwner,
+        text: Callable[[RisingStarts], bytes],
+        write: Callable[[str, Callable[[], bytes]], Awaitable[bool]],
     ) -> None:
-        """`write` replaces a checkpoint durably; false if the disk refuses. Raises `DiskError`."""
+        """`text` is what the checkpoint is to say, and names the logs whose starts are not stored yet.
+
+        `write` replaces a checkpoint durably; false if the disk refuses. Raises `DiskError`.
+        """
         self._log_dir = log_dir
+        self._text = text
         self._write = write
         self._wake: Event | None = None
         self.is_wanted = False
@@ -68,7 +73,7 @@ class LogStarts:
         """Write the checkpoint, and tell whose start is stored; false if the disk refuses. Raises `DiskError`."""
         self.is_wanted = False
         rising: RisingStarts = []
-        if not await self._write(LOG_START_FILE, lambda: self._log_dir.log_starts(rising)):
+        if not await self._write(LOG_START_FILE, lambda: self._text(rising)):
             self.is_wanted = True
             return False
         for log, offset in rising:

@@ -22,7 +22,6 @@ _RESUME_SHARE = 8
 _NEAR_FACTOR = 4
 TREND_SECONDS = 3600.0
 _SAMPLE_SECONDS = 10.0
-_TREND_SECONDS_MIN = 60.0
 ALARM_HOURS = 24.0
 """With less than so many hours left the operator is told."""
 
@@ -83,12 +82,13 @@ class Room:
 
     @property
     def fill_bytes_per_second(self) -> float:
-        """The rate at which the room has gone in the last hour; 0 if it has grown, or was watched for less than a minute."""
-        samples = self._samples
-        seconds = samples[-1][0] - samples[0][0] if samples else 0.0
-        if seconds < _TREND_SECONDS_MIN:
+        """The room that has gone in the last hour, spread over that hour; 0 if it has grown.
+
+        So it is in the first hour of a process, too: a burst of copies after a start is no trend.
+        """
+        if not self._samples:
             return 0.0
-        return max(0.0, (samples[0][1] - samples[-1][1]) / seconds)
+        return max(0.0, (self._samples[0][1] - self.free_bytes) / TREND_SECONDS)
 
     @property
     def hours_left(self) -> float | None:

@@ -48,6 +48,7 @@ class CleanedSegment:
         "_interval",
         "_is_given_up",
         "is_finished",
+        "is_handed_over",
         "next_offset",
         "segment",
     )
@@ -69,6 +70,8 @@ class CleanedSegment:
         self.next_offset = base_offset
         self.is_finished = False
         self._is_given_up = False
+        self.is_handed_over = False
+        """True from the swap on: the files are the log's, also where the device has not answered yet."""
         self._check_wanted()
         file = directory.open(file_name(base_offset, LOG_SUFFIX) + CLEANED_SUFFIX, create=True)
         if file.size:
@@ -166,14 +169,20 @@ class CleanedSegment:
 
     def discard(self) -> None:
         """Give up the file and remove what there is of it; again, where that failed. Raises `DiskError`."""
-        if not self._is_given_up:
-            self._is_given_up = True
-            self.segment.file.unpin()
-            self.segment.remove()
+        if self.is_handed_over:
+            return
+        self.give_up()
         for suffix in _SUFFIXES:
             name = self.segment.name(suffix)
             remove_if_present(self._directory, name + CLEANED_SUFFIX)
             remove_if_present(self._directory, name + SWAP_SUFFIX)
+
+    def give_up(self) -> None:
+        """Close the file."""
+        if not self._is_given_up:
+            self._is_given_up = True
+            self.segment.file.unpin()
+            self.segment.remove()
 
     def _check_wanted(self) -> None:
         reason = self._abort_reason()

@@ -44,6 +44,7 @@ class CleaningState:
         "_home",
         "first_dirty_offset",
         "is_held",
+        "is_unsaved",
         "last_pass",
         "passes_failed",
         "retry_at",
@@ -55,6 +56,8 @@ class CleaningState:
         self._home = home
         self.first_dirty_offset = first_dirty_offset
         """As the checkpoint has it; NEVER_CLEANED without an entry. It may lie below the log's start."""
+        self.is_unsaved = False
+        """True if a truncation has lowered it, and the checkpoint may still have the higher one."""
         self.token: PassToken | None = None
         self.is_held = False
         """True while the replica moves to another disk: its copy could not follow a pass (Kafka's rule)."""
@@ -97,13 +100,14 @@ class CleaningState:
         self._home.cleaner_offset_moved(durably=False)
 
     def cut(self, offset: int) -> None:
-        """The log is about to be cut at `offset`: a pass ends, and what is behind counts as dirty.
-
-        Raises:
-            KafkaError: KAFKA_STORAGE_ERROR, no room to make it durable.
-            DiskError
-        """
+        """The log is about to be cut at `offset`: a pass ends, and what is behind counts as dirty."""
         self.abort("the log was cut")
         if self.first_dirty_offset > offset:
             self.first_dirty_offset = offset
+            self.is_unsaved = True
+
+    def save_lowered(self) -> None:
+        """Make the offset durable that a truncation has lowered (blocking). Raises `DiskError`."""
+        if self.is_unsaved:
             self._home.cleaner_offset_moved(durably=True)
+            self.is_unsaved = False

@@ -2,7 +2,8 @@
 
 Below the recovery point everything is known to be on the device, so recovery after a crash starts there. A truncation lowers
 it before anything is cut. `flush` runs in a worker, and a truncation may overtake it. So a flush tells by the number of
-truncations which history it has synced. What it says of an older history does not count.
+truncations which history it has synced. What it says of an older history counts for nothing. So does
+what it says while a truncation is under way.
 """
 
 from __future__ import annotations
@@ -21,11 +22,23 @@ _NOTHING = (0, 0)
 class Durability:
     """The record of how much of a log is on the device: recovery point, last flush, truncations."""
 
-    __slots__ = ("_durable", "_home", "_truncated_to", "last_flush_ms", "truncations")
+    __slots__ = (
+        "_durable",
+        "_home",
+        "_is_cutting",
+        "_truncated_to",
+        "is_unsaved",
+        "last_flush_ms",
+        "truncations",
+    )
 
     def __init__(self, home: LogHome, recovery_point: int) -> None:
         self._home = home
         self.truncations = 0
+        """Moves twice with each truncation: when it begins, and when it ends."""
+        self._is_cutting = False
+        self.is_unsaved = False
+        """True if a truncation has lowered the recovery point, and the checkpoint may still have the higher one."""
         self._truncated_to = recovery_point
         self._durable = (0, recovery_point) if recovery_point else _NOTHING
         """(number of truncations, offset) of the last flush, so that a truncation outdates it."""
@@ -40,19 +53,28 @@ class Durability:
         """A flush begins at this time, by the clock of its caller."""
         self.last_flush_ms = now_ms
 
-    def lower_to(self, offset: int) -> None:
-        """Called before anything is cut: what a running flush reports is outdated, the recovery point falls.
-
-        Raises:
-            KafkaError: KAFKA_STORAGE_ERROR, no room to make the lower recovery point durable.
-            DiskError
-        """
+    def begin_cut(self, offset: int) -> None:
+        """Called before anything is cut: what a running flush reports is outdated, the recovery point falls."""
         recovery_point = self.recovery_point
         self._truncated_to = min(offset, recovery_point)
+        self._is_cutting = True
+        self._outdate()
+        self.is_unsaved = self.is_unsaved or offset < recovery_point
+
+    def save_lowered(self) -> None:
+        """Make the recovery point durable that a truncation has lowered (blocking). Raises `DiskError`."""
+        if self.is_unsaved:
+            self._home.save_recovery_point(self._truncated_to)
+            self.is_unsaved = False
+
+    def end_cut(self) -> None:
+        """All is cut, or nothing is: a flush that begins now counts again."""
+        self._is_cutting = False
+        self._outdate()
+
+    def _outdate(self) -> None:
         self.truncations += 1
         self._durable = (self.truncations, self._truncated_to)
-        if offset < recovery_point:
-            self._home.lower_recovery_point(self._truncated_to)
 
     def check_end(self, log_end_offset: int) -> None:
         """Raise `AssertionError` unless the recovery point is within the log. For the loop, which alone moves the end."""
@@ -80,5 +102,5 @@ class Durability:
         if end_offset > recovery_point or listed[-1].needs_sync:
             listed[-1].flush()
         segments.sync_entry()
-        if end_offset > recovery_point:
+        if end_offset > recovery_point and not self._is_cutting:
             self._durable = (truncations, end_offset)

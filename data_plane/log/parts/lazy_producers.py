@@ -10,7 +10,7 @@ from __future__ import annotations
 from data_plane.log.parts.producer_recovery import rebuild_producers, write_snapshot
 from data_plane.log.parts.producer_state import ProducerState
 from data_plane.log.parts.segment_list import SegmentList
-from data_plane.log.parts.verification import Verifications
+from data_plane.log.parts.verification import ONGOING, VerificationGuard, Verifications
 
 _NONE = -1
 
@@ -63,6 +63,20 @@ class LazyProducers:
             self.state.expire(now_ms, expiration_ms)
         if self.verifications is not None:
             self.verifications.expire(now_ms, expiration_ms)
+
+    def verify(
+        self, producer_id: int, epoch: int, base_sequence: int, supports_epoch_bump: bool, now_ms: int
+    ) -> VerificationGuard:
+        """See `PartitionLog.begin_verification`; the state has been read."""
+        state = self.state
+        assert state is not None, "the state has been read"
+        if state.has_ongoing(producer_id, epoch):
+            return ONGOING
+        # The coordinator need not be asked for an epoch that is over here. Its append would be refused anyway.
+        state.check_epoch(producer_id, epoch)
+        if self.verifications is None:
+            self.verifications = Verifications()
+        return self.verifications.begin(producer_id, epoch, base_sequence, supports_epoch_bump, now_ms)
 
     def void_verification(self, producer_id: int) -> None:
         """End the producer's verification: something transactional was appended."""

@@ -2,32 +2,50 @@
 
 A failed operation takes the log, and its directory, offline. Some failures do not:
 
-- a lack of room or descriptors (`DiskRefused`), unless a sync met it;
+- a lack of room or descriptors, or a device that does not answer (`DiskRefused`), unless a sync met it;
 - a worker's call at a file that the loop has closed meanwhile;
 - a missing file of a log that was closed meanwhile.
+
+A change of a log's files is one step of the disk's. The loop waits for it only so long (`change`, or `Dir.in_time` for what
+can be undone). If the disk has not answered by then, the log is *unsettled*: it refuses everything.
+The step goes on by itself. When it is done, the loop finishes it: only now the log is what its files are.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeVar
 
 from data_plane.log.log_types import LogOwner
 from data_plane.log.segments.segment import remove_if_present
-from odradek.env.ports import Dir, DiskError, DiskFull, DiskRefused, FileClosed, FileMissing, ResourcesShort
+from odradek.env.ports import (
+    Dir,
+    DiskError,
+    DiskFull,
+    DiskHung,
+    DiskRefused,
+    FileClosed,
+    FileMissing,
+    ResourcesShort,
+)
 from wire.errors import ErrorCode, KafkaError
 from wire.topic_partition import TopicPartition
+
+T = TypeVar("T")
 
 
 class LogHome:
     """The facts that all parts of a log share. `owner` is None for a log without a log directory around it."""
 
     __slots__ = (
+        "_has_failed",
         "directory",
         "is_closed",
         "is_short",
         "is_stalled",
+        "is_unsettled",
         "key",
         "offline",
         "owner",
@@ -47,8 +65,11 @@ class LogHome:
         self.refuses_appends = False
         """True while `check_append` has a reason to refuse one: an append looks at this alone."""
         self.is_closed = False
+        self._has_failed = False
         self.is_stalled = False
         """True while the device does not answer."""
+        self.is_unsettled = False
+        """True while a change of the log's files goes on for which the loop has not waited to the end."""
 
     def __str__(self) -> str:
         return str(self.key)
@@ -63,9 +84,9 @@ class LogHome:
 
     # --- whether it works
 
-    def _set_offline(self, is_offline: bool) -> None:
-        self.offline = is_offline
-        self.refuses_appends = is_offline or self.is_short
+    def _judge(self) -> None:
+        self.offline = self._has_failed or self.is_closed or self.is_stalled or self.is_unsettled
+        self.refuses_appends = self.offline or self.is_short
 
     def set_short(self, is_short: bool) -> None:
         """Refuse records while only the reserve of the disk is left, or end that."""
@@ -84,23 +105,93 @@ class LogHome:
 
     def check_answers(self) -> None:
         """Raise `KafkaError` KAFKA_STORAGE_ERROR while the device does not answer: the loop would wait with it."""
-        if self.is_stalled:
+        if self.is_stalled or self.is_unsettled:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the device does not answer")
 
     def stall(self) -> None:
         """Refuse appends, reads and truncations until `resume`: the device does not answer."""
         self.is_stalled = True
-        self._set_offline(True)
+        self._judge()
 
     def resume(self) -> None:
-        """End a stall, unless the log was closed meanwhile."""
+        """End a stall. A log that has failed, or was closed meanwhile, refuses on."""
         self.is_stalled = False
-        self._set_offline(self.is_closed)
+        self._judge()
 
     def close(self) -> None:
         """End appends and reads for good."""
         self.is_closed = True
-        self._set_offline(True)
+        self._judge()
+
+    # --- changes of the files
+
+    def change(
+        self,
+        work: Callable[[], T],
+        finish: Callable[[T], None],
+        leave: Callable[[T], None] = lambda result: None,
+        undone: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Change files of the log by `work`, then on the loop the log itself by `finish`.
+
+        The work is done by the disk's thread where the loop must not wait (`Dir.in_time`). So it changes nothing of the log
+        that the loop may look at meanwhile. Called on the loop, or where the log has no owner whose loop would wait.
+
+        Raises what `work` raises, and `DiskHung`: nothing was begun; or it goes on, and the log is unsettled until it is
+        finished. The log may be closed meanwhile: then `leave` is called instead, to give up what the work has opened.
+        `undone` is called, sooner or later, if the work fails.
+        """
+
+        def end(result: T) -> None:
+            self.settle()
+            if self.is_closed:
+                leave(result)
+            else:
+                finish(result)
+
+        def failed(error: Exception) -> None:
+            self.settle()
+            undone()
+            self._tell(error)
+
+        owner = self.owner
+        try:
+            if owner is None:
+                finish(work())
+            else:
+                owner.change(work, end, failed)
+        except DiskHung as error:
+            if error.goes_on:
+                self.unsettle()
+            else:
+                undone()
+            raise
+        except KafkaError as error:
+            undone()
+            self._tell(error)
+            raise
+        except DiskError:
+            undone()
+            raise
+
+    def unsettle(self) -> None:
+        """Refuse everything: a change of the files goes on."""
+        self.is_unsettled = True
+        self._judge()
+
+    def settle(self) -> None:
+        """The change that went on has ended."""
+        self.is_unsettled = False
+        self._judge()
+
+    def _tell(self, error: Exception) -> None:
+        """Tell the owner of what has kept a change from being made: a failure, or a disk without room (`needing_room`)."""
+        if isinstance(error, DiskError):
+            self.failed(error)
+        elif not isinstance(error, KafkaError):
+            raise error
+        elif isinstance(error.__cause__, DiskRefused):
+            self.refused(error.__cause__)
 
     # --- failures
 
@@ -125,7 +216,7 @@ class LogHome:
     def failed_in_worker(self, error: DiskError) -> None:
         """Do what `failed` does; the directory goes offline on the loop, at its next look."""
         if not self._is_harmless(error):
-            self._set_offline(True)
+            self._fail()
             if self.owner is not None:
                 self.owner.flush_failed(error)
 
@@ -136,9 +227,13 @@ class LogHome:
 
     def give_up(self, error: DiskError) -> None:
         """Take the log and its directory offline."""
-        self._set_offline(True)
+        self._fail()
         if self.owner is not None:
             self.owner.disk_failed(error)
+
+    def _fail(self) -> None:
+        self._has_failed = True
+        self._judge()
 
     def is_overtaken(self, error: DiskError) -> bool:
         """True if a worker met files that the loop has closed, removed or renamed since it was sent."""
@@ -154,30 +249,15 @@ class LogHome:
 
     # --- what the owner does for the log
 
-    def lower_recovery_point(self, offset: int) -> None:
-        """Make the lower recovery point durable. Raises `KafkaError` where there is no room for it, `DiskError`."""
-        if self.owner is not None:
-            with self._needing_room():
-                self.owner.recovery_point_lowered(self.topic, self.partition, offset)
-
     def save_recovery_point(self, offset: int) -> None:
         """Make it durable that all below `offset` is on the device (blocking). Raises `DiskError`."""
         if self.owner is not None:
             self.owner.recovery_point_lowered(self.topic, self.partition, offset)
 
     def cleaner_offset_moved(self, *, durably: bool) -> None:
-        """Tell of another first dirty offset. Raises as `lower_recovery_point` if it must be durable at once."""
+        """Tell of another first dirty offset; `durably`: it is on the device then (blocking). Raises `DiskError`."""
         if self.owner is not None:
-            with self._needing_room():
-                self.owner.cleaner_offset_moved(self.topic, self.partition, durably=durably)
-
-    @contextmanager
-    def _needing_room(self) -> Iterator[None]:
-        try:
-            yield
-        except DiskRefused as error:
-            self.refused(error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no room for a truncation: {error}") from error
+            self.owner.cleaner_offset_moved(self.topic, self.partition, durably=durably)
 
     def remove_later(self, names: list[str]) -> None:
         """Remove files of the log when those who are opening them have done so; at once where there is no owner."""
@@ -205,6 +285,15 @@ class LogHome:
         """Tell the owner of deleted records: a restart should not bring them back."""
         if self.owner is not None:
             self.owner.log_start_raised()
+
+
+@contextmanager
+def needing_room() -> Iterator[None]:
+    """A block that a cut begins with: where the disk refuses it, nothing was cut (`KafkaError` KAFKA_STORAGE_ERROR)."""
+    try:
+        yield
+    except DiskRefused as error:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no room for a truncation: {error}") from error
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from data_plane.log.parts.producer_state import DamagedSnapshot, EndedTransaction, ProducerState
 from data_plane.log.segments.aborted_index import (
@@ -143,7 +144,18 @@ def aborted_in(
     try:
         return segment.load_aborted()
     except DamagedTransactionIndex:
-        segment.remove_aborted_file()
+        repair = partial(_repair_aborted, directory, segments, segment, index_interval_bytes)
+        return directory.in_time(repair, _keep)
+
+
+def _keep(index: AbortedIndex) -> None:
+    """The index is right, though nobody waits for it any more."""
+
+
+def _repair_aborted(
+    directory: Dir, segments: Sequence[Segment], segment: Segment, index_interval_bytes: int
+) -> AbortedIndex:
+    segment.remove_aborted_file()
     start_offset = segment.base_offset
     state, offset = latest_state(directory, segments[0].base_offset, start_offset, directory.list())
     replay(segments, state, offset, start_offset, index_interval_bytes)

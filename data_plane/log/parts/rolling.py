@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from data_plane.log.log_config import LogConfig
 from data_plane.log.parts.lazy_producers import LazyProducers
 from data_plane.log.parts.segment_list import SegmentList
+from data_plane.log.segments.segment import Segment
 from odradek.env.ports import DiskError
 
 
@@ -29,17 +32,38 @@ def roll(
     if old.base_offset == new_base:
         old.begin(now_ms, old.jitter_ms)
         return
-    with segments.home.telling_failures():
-        # Other indexes can be made anew from the segment alone. A disk that refuses this one gets no new segment.
-        old.write_aborted()
-        fresh = segments.create(new_base, now_ms)
-        try:
-            old.write_index()
-            # In a flush's way before the segment is: what is finished is synced with its snapshot.
-            producers.write_snapshot(segments, log_end_offset, config.index_interval_bytes)
-        except DiskError:
-            # The next try finds the empty file.
-            fresh.file.close()
-            raise
+    home = segments.home
+    with home.telling_failures():
+        write = partial(_write, segments, producers, config, log_end_offset, now_ms, new_base)
+        fresh = home.directory.in_time(write, _leave)
+    segments.mark_dirty()
     segments.add(fresh, log_end_offset)
-    segments.home.log_rolled()
+    home.log_rolled()
+
+
+def _write(
+    segments: SegmentList,
+    producers: LazyProducers,
+    config: LogConfig,
+    log_end_offset: int,
+    now_ms: int,
+    base_offset: int,
+) -> Segment:
+    """The file of the new segment, and what finishes the old one (blocking). Raises `DiskError`."""
+    old = segments.active
+    # Other indexes can be made anew from the segment alone. A disk that refuses this one gets no new segment.
+    old.write_aborted()
+    fresh = segments.create(base_offset, now_ms)
+    try:
+        old.write_index()
+        # In a flush's way before the segment is: what is finished is synced with its snapshot.
+        producers.write_snapshot(segments, log_end_offset, config.index_interval_bytes)
+    except DiskError:
+        _leave(fresh)
+        raise
+    return fresh
+
+
+def _leave(fresh: Segment) -> None:
+    """Do without a new segment. The next try finds the empty file."""
+    fresh.file.close()

@@ -14,9 +14,10 @@ from itertools import pairwise
 from typing import TypeVar
 
 from data_plane.log.log_config import LogConfig
-from data_plane.log.log_types import METADATA_FILE_NAME
+from data_plane.log.log_types import METADATA_FILE_NAME, LogRead
 from data_plane.log.parts.cleaned_segment import CleanedSegment
 from data_plane.log.parts.log_home import LogHome, half_done
+from data_plane.log.parts.log_offsets import LogOffsets
 from data_plane.log.parts.swap_files import begin_swap, end_swap
 from data_plane.log.segments.segment import (
     DELETED_SUFFIX,
@@ -27,7 +28,7 @@ from data_plane.log.segments.segment import (
     file_name,
     sync_file,
 )
-from odradek.env.ports import DiskError, DiskRefused, FileClosed, FileMissing
+from odradek.env.ports import DiskError, DiskHung, DiskRefused, File, FileClosed, FileMissing
 
 T = TypeVar("T")
 
@@ -112,6 +113,52 @@ class SegmentList:
         segments = self.segments
         return segments[bisect_right(segments, offset, key=_base_offset)].base_offset <= upper_bound
 
+    def read(
+        self, offsets: LogOffsets, offset: int, max_bytes: int, upper_bound: int, interval: int, min_one: bool
+    ) -> LogRead:
+        """What `PartitionLog.read` gives; `offset` lies in the log, below `upper_bound`. Raises as that does."""
+        segments = self.segments
+        at = len(segments) - 1
+        segment = segments[at]
+        if offset < segment.base_offset:
+            at = bisect_right(segments, offset, key=_base_offset) - 1
+            segment = segments[at]
+        # Before the first look: the loop may close the file while a worker is at it.
+        file = segment.pinned_file()
+        is_handed_on = False
+        try:
+            start, _ = segment.position_of(offset, file, interval)
+            while start >= segment.size:
+                at += 1
+                if at == len(segments):
+                    return LogRead(None, 0, 0, offset)
+                segment = segments[at]
+                file.unpin()
+                file = segment.pinned_file()
+                start, _ = segment.position_of(offset, file, interval)
+            is_last = at + 1 == len(segments)
+            segment_end_offset = offsets.log_end_offset if is_last else segments[at + 1].base_offset
+            if upper_bound >= segment_end_offset:
+                end, next_offset = segment.size, segment_end_offset
+            else:
+                end, _ = segment.position_of(upper_bound, file, interval)
+                next_offset = upper_bound
+                segment.note_bound(upper_bound, end)
+            if end - start > max_bytes:
+                end, next_offset = segment.cut_at(start, start + max_bytes, file, interval)
+                if next_offset < 0:
+                    if not min_one:
+                        return LogRead(None, 0, 0, offset)
+                    end, next_offset = segment.first_batch_end(start, file)
+            if end <= start:
+                return LogRead(None, 0, 0, offset)
+            segment.note_read(next_offset, end)
+            is_handed_on = True
+            return LogRead(file, start, end - start, next_offset)
+        finally:
+            if not is_handed_on:
+                file.unpin()
+
     # --- the active segment
 
     def must_roll(self, config: LogConfig, max_timestamp_ms: int, now_ms: int) -> bool:
@@ -131,9 +178,14 @@ class SegmentList:
         """Cut what a failed append has left. A directory that cannot even do that is offline."""
         if isinstance(error, DiskRefused):
             self.home.refused(error)
+            file = self.active.file
             try:
-                if self.active.file.size > size:
-                    self.active.file.truncate(size)
+                if file.size > size:
+                    self.home.change(lambda: file.truncate(size), _nothing_more)
+                return
+            except DiskHung as failure:
+                # It is cut before anything else is done here.
+                self.home.refused(failure)
                 return
             except DiskError as failure:
                 error = failure
@@ -142,7 +194,7 @@ class SegmentList:
     # --- changes
 
     def create(self, base_offset: int, now_ms: int) -> Segment:
-        """An empty segment on disk, not yet in the list. Raises `DiskError`."""
+        """An empty segment on disk, not yet in the list (blocking). Raises `DiskError`."""
         file = self.home.directory.open(file_name(base_offset, LOG_SUFFIX), create=True)
         self.mark_dirty()
         if file.size:
@@ -180,12 +232,24 @@ class SegmentList:
         self._take(self.segments[count:])
         return doomed
 
-    def discard(self, doomed: tuple[Segment, ...]) -> None:
-        """Take the files of dropped segments out of the log, in the order given. Raises `DiskError`."""
+    def restore_first(self, doomed: tuple[Segment, ...]) -> None:
+        """Take back the segments that `drop_first` has dropped, whose files are as they were."""
+        self._take((*doomed, *self.segments))
+        self.check_order()
+
+    def mark_deleted(self, doomed: tuple[Segment, ...]) -> list[str]:
+        """Rename the files of dropped segments, in the order given (blocking); then `let_go` of these names.
+
+        Raises `DiskError`.
+        """
         renamed: list[str] = []
         for segment in doomed:
             segment.remove()
             renamed += self._rename_deleted(segment, SEGMENT_SUFFIXES)
+        return renamed
+
+    def let_go(self, renamed: list[str]) -> None:
+        """Have the files that have these names removed."""
         self.mark_dirty()
         self.home.remove_later(renamed)
 
@@ -202,19 +266,22 @@ class SegmentList:
             renamed.append(name + DELETED_SUFFIX)
         return renamed
 
-    def replace(self, sources: tuple[Segment, ...], cleaned: CleanedSegment) -> list[str] | None:
-        """Put a finished cleaned segment in the place of its sources; the names of files that may be removed now.
+    def replace(
+        self, sources: tuple[Segment, ...], cleaned: CleanedSegment, doomed: Callable[[list[str]], None]
+    ) -> bool:
+        """Put a finished cleaned segment in the place of its sources. `doomed` gets the names of files that may go now.
 
-        None: the sources are no longer neighbours in the list. Nothing has changed then.
+        False: the sources are no longer neighbours in the list. Nothing has changed then.
 
         Raises:
+            DiskHung: the swap goes on, or nothing has changed; the cleaned segment knows.
             DiskRefused: nothing has changed.
             DiskError: the swap may have begun; the directory must go offline, and the next start finishes it.
         """
         at = self.index_of(sources[0].base_offset)
         after = at + len(sources)
         if at < 0 or self.segments[at:after] != sources:
-            return None
+            return False
         if not cleaned.is_finished or cleaned.base_offset != sources[0].base_offset or sources[-1].is_active:
             raise AssertionError(
                 f"{self.home}: segment {cleaned.base_offset} cannot stand for {sources[0].base_offset} to "
@@ -225,18 +292,45 @@ class SegmentList:
                 f"{self.home}: cleaned segment {cleaned.base_offset} ends at {cleaned.next_offset}, behind the next "
                 f"one's beginning"
             )
-        directory = self.home.directory
-        begin_swap(directory, cleaned.base_offset)
-        self.mark_dirty()
         fresh = cleaned.segment
         fresh.begin(sources[0].created_ms)
         # The snapshot behind the group may still have to be synced.
         fresh.needs_sync = sources[-1].needs_sync
+        swapped = (*self.segments[:at], fresh, *self.segments[after:])
+
+        def work() -> tuple[list[str], File]:
+            return self._swap(sources, cleaned, swapped)
+
+        def finish(done: tuple[list[str], File]) -> None:
+            renamed, file = done
+            cleaned.go_live(file)
+            self.mark_dirty()
+            doomed(renamed)
+
+        def leave(done: tuple[list[str], File]) -> None:
+            cleaned.give_up()
+            done[1].close()
+
+        cleaned.is_handed_over = True
+        try:
+            self.home.change(work, finish, leave)
+        except DiskError as error:
+            cleaned.is_handed_over = isinstance(error, DiskHung) and error.goes_on
+            raise
+        return True
+
+    def _swap(
+        self, sources: tuple[Segment, ...], cleaned: CleanedSegment, swapped: tuple[Segment, ...]
+    ) -> tuple[list[str], File]:
+        """The names of files that may go, and the live file of the cleaned segment (blocking). Raises `DiskError`."""
+        directory = self.home.directory
+        begin_swap(directory, cleaned.base_offset)
+        renamed: list[str] = []
         with half_done():
             # Readers in workers find either list whole: the fresh segment reads by the descriptor it was written with.
-            self._take((*self.segments[:at], fresh, *self.segments[after:]))
+            # Both have the same records, so it does not matter when the loop sees the second one.
+            self._take(swapped)
             self.check_order()
-            renamed: list[str] = []
             for segment in sources:
                 segment.remove()
                 # The first one's snapshot tells of what lies before it.
@@ -248,8 +342,7 @@ class SegmentList:
                 )
                 renamed += self._rename_deleted(segment, suffixes)
             end_swap(directory, cleaned.base_offset)
-            cleaned.go_live(directory.open(fresh.name(LOG_SUFFIX)))
-        return renamed
+            return renamed, directory.open(cleaned.segment.name(LOG_SUFFIX))
 
     def make_empty(self, base_offset: int) -> None:
         """The file of an empty segment, under a name that it has until `put_in_place`. Raises `DiskError`."""
@@ -261,11 +354,10 @@ class SegmentList:
             file.close()
 
     def put_in_place(self, base_offset: int, created_ms: int, jitter_ms: int = 0) -> Segment:
-        """The empty segment that `make_empty` has made, in place with one rename. Raises `DiskError`."""
+        """The empty segment that `make_empty` has made, in place with one rename (blocking). Raises `DiskError`."""
         directory = self.home.directory
         name = file_name(base_offset, LOG_SUFFIX)
         directory.rename(name + _EMPTY_SUFFIX, name)
-        self.mark_dirty()
         fresh = Segment(directory, base_offset, directory.open(name), is_active=True)
         fresh.begin(created_ms, jitter_ms)
         return fresh
@@ -282,6 +374,15 @@ class SegmentList:
     def replace_all(self, fresh: Segment) -> None:
         """Take one segment for all others."""
         self._take((fresh,))
+
+    def write_indexes(self) -> None:
+        """Write what the indexes in memory have, so that the next start need not derive it (blocking). Raises `DiskError`."""
+        for segment in self.segments:
+            if segment.size and (segment.is_active or segment.index is not None):
+                segment.write_index()
+        if self.active.write_aborted():
+            self.active.flush_index()
+            self.mark_dirty()
 
     # --- the directory's entries
 
@@ -300,6 +401,10 @@ class SegmentList:
             except DiskRefused:
                 self.entry_is_dirty = True
                 raise
+
+
+def _nothing_more(done: None) -> None:
+    """The list is as it was."""
 
 
 def _base_offset(segment: Segment) -> int:

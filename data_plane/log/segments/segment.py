@@ -15,6 +15,7 @@ watermark), and recent batches' ends (`recent_places`).
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
 
 from data_plane.log.log_config import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
@@ -256,7 +257,7 @@ class Segment:
             except (DamagedIndex, FileMissing):
                 if self.is_removed:
                     raise self._removed() from None
-                return self.rebuild_index(interval)
+                return self._rebuild_in_time(interval)
             if self.is_removed:
                 raise self._removed()
             self.index_is_written = (len(index.offsets), len(index.times))
@@ -271,6 +272,9 @@ class Segment:
                 self.max_timestamp_ms = index.times[-1]
             else:
                 self.max_timestamp_ms = NO_TIMESTAMP
+
+    def _rebuild_in_time(self, interval: int) -> SegmentIndex:
+        return self.directory.in_time(lambda: self.rebuild_index(interval), _keep)
 
     def rebuild_index(self, interval: int) -> SegmentIndex:
         """Derive the index from the segment and write its files anew; the segment is taken to be good."""
@@ -301,7 +305,7 @@ class Segment:
         """Drop all entries and remembered places, after one of them turned out wrong."""
         self.forget_places()
         if not self.is_active:
-            self.rebuild_index(interval)
+            self._rebuild_in_time(interval)
 
     def newest_timestamp_ms(self, interval: int) -> int:
         """The newest timestamp in the segment, -1 without one."""
@@ -574,12 +578,25 @@ class Segment:
         return file
 
     def remove(self) -> None:
-        """Take note that this is no segment of its log any more; the caller renames or removes the files then."""
-        self.is_removed = True
-        self.file.close()
+        """Take note that this is no segment of its log any more; the caller renames or removes the files then.
+
+        Safe in the disk's thread while the loop closes the log: the file is closed once.
+        """
+        with _removing:
+            was_removed, self.is_removed = self.is_removed, True
+        if not was_removed:
+            self.file.close()
 
     def _removed(self) -> FileClosed:
         return FileClosed(self.directory.path, self.file.path, "open", 0, "removed meanwhile")
+
+
+_removing = threading.Lock()
+"""Held for a moment while a segment is marked as removed."""
+
+
+def _keep(index: SegmentIndex) -> None:
+    """The index is right, though nobody waits for it any more."""
 
 
 _EMPTY = SegmentIndex()

@@ -57,6 +57,15 @@ def _status(args: argparse.Namespace) -> int:
         print_json(document)
     else:
         _print(cluster, topics, quorum, moving, health)
+        for broker, away in sorted(health.away.items()):
+            if broker not in cluster.fenced:
+                replicas = counted(len(away), "replica")
+                print(
+                    paint(
+                        RED,
+                        f"broker {broker}: {replicas} on a disk that is away, `odradek disk list` names it",
+                    )
+                )
         for broker, troubled in troubles.items():
             for each in troubled:
                 print(paint(RED, trouble_text(broker, each)))
@@ -91,12 +100,14 @@ class _Health(NamedTuple):
     behind: list[str]
     leaders: dict[int, int]
     replicas: dict[int, int]
+    away: dict[int, list[str]]
+    """By broker, the partitions whose replica there is offline: the broker is down, or the disk is away."""
 
 
 def _health(client: Client, topics: list[Topic]) -> _Health:
     from odradek.client.admin import ConfigResource, ResourceType
 
-    health = _Health(sum(len(topic.partitions) for topic in topics), [], [], [], {}, {})
+    health = _Health(sum(len(topic.partitions) for topic in topics), [], [], [], {}, {}, {})
     short = [
         topic for topic in topics if any(len(p.isr) < len(p.replicas) for p in topic.partitions.values())
     ]
@@ -115,6 +126,8 @@ def _health(client: Client, topics: list[Topic]) -> _Health:
                 health.offline.append(name)
             for node in each.replicas:
                 health.replicas[node] = health.replicas.get(node, 0) + 1
+            for node in each.offline_replicas:
+                health.away.setdefault(node, []).append(name)
             if len(each.isr) < len(each.replicas):
                 if len(each.isr) < min(least.get(topic.name, 1), len(each.replicas)):
                     health.under_min_isr.append(name)
@@ -159,6 +172,11 @@ def _document(
         "offline_partitions": health.offline,
         "under_min_isr_partitions": health.under_min_isr,
         "under_replicated_partitions": health.behind,
+        "replicas_on_disks_away": [
+            {"broker": node, "partitions": names}
+            for node, names in sorted(health.away.items())
+            if node not in cluster.fenced
+        ],
         "moving_partitions": None if moving is None else [str(key) for key in sorted(moving)],
     }
 

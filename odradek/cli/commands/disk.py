@@ -11,7 +11,7 @@ from odradek.cli.connecting import call_failure, changing, connected
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.log_dirs import add_broker_option, ask_log_dirs, look_seconds
 from odradek.cli.moves.disks import register_moves
-from odradek.cli.output import RED, bytes_text, counted, paint, print_json, print_table
+from odradek.cli.output import RED, bytes_text, counted, paint, print_json, print_table, span_text
 from odradek.cli.parsing import Groups, add_command, add_connection_options
 from odradek.cli.troubles import disk_troubles, retiring_directories, trouble_text
 
@@ -102,7 +102,7 @@ def _demote(args: argparse.Namespace) -> int:
         print_json({"broker": broker, "path": path, "demoted": not args.undo})
     elif args.undo:
         print(
-            f"broker {broker}: {path} may lead again; `odradek partition elect` brings preferred leaders back"
+            f"broker {broker}: {path} may lead again; `odradek partition elect --execute` brings preferred leaders back"
         )
     else:
         print(f"broker {broker}: {path} is demoted; in-sync replicas on other brokers lead instead")
@@ -149,7 +149,7 @@ def _print_directories(
                     bytes_text(each.size) if each.error is None else None,
                     bytes_text(each.usable_bytes),
                     full,
-                    *_health_cells(each.health),
+                    *_health_cells(None if state == "released" else each.health),
                     each.path,
                 )
             )
@@ -158,6 +158,7 @@ def _print_directories(
                 continue
             if (broker.broker, each.path) in retiring:
                 notes.append(f"broker {broker.broker}: {each.path} is being retired, {_left_text(each)}")
+            notes += _arriving_texts(broker.broker, each)
             if each.error is not None:
                 alarms.append(f"broker {broker.broker}: {each.path} is offline")
             elif trouble is not None:
@@ -179,6 +180,17 @@ def _left_text(directory: LogDirDescription) -> str:
         return "it is empty; repeat `odradek disk retire` if it has ended before the disk is released"
     replicas = counted(len(directory.replicas), "replica")
     return f"{replicas} with {bytes_text(directory.size)} are left"
+
+
+def _arriving_texts(broker: int, directory: LogDirDescription) -> list[str]:
+    """A line about replicas that another directory of the broker gives to this one (KIP-113)."""
+    arriving = [each for each in directory.replicas if each.is_future]
+    if not arriving:
+        return []
+    behind = counted(sum(max(0, each.offset_lag) for each in arriving), "record")
+    return [
+        f"broker {broker}: {counted(len(arriving), 'replica')} on the way to {directory.path}, {behind} to copy"
+    ]
 
 
 def _state(each: LogDirDescription, trouble: TroubledDirectory | None, *, is_retiring: bool) -> str:
@@ -209,11 +221,11 @@ _EMPTY = len(_HEAD) - 2
 def _health_cells(health: DirectoryHealth | None) -> tuple[str | None, ...]:
     if health is None:
         return (None,) * 5
-    hours = None if health.seconds_left is None else f"{health.seconds_left / 3600:.0f}"
+    hours = None if health.seconds_left is None else health.seconds_left / 3600
     scrub = f"{health.scrub_percent}%"
     return (
         bytes_text(health.fill_bytes_per_second * 3600),
-        hours,
+        None if hours is None else f"{hours:,.{0 if hours >= 10 or not hours else 1}f}",
         f"{health.sync_us / 1000:.1f} ms",
         str(health.errors),
         f"{scrub}, {health.scrub_rotten} rotten" if health.scrub_rotten else scrub,
@@ -226,16 +238,19 @@ def _health_alarms(broker: int, path: str, health: DirectoryHealth | None) -> li
         return []
     alarms = []
     if health.seconds_left is not None and health.seconds_left < ALARM_SECONDS and not health.is_short:
-        alarms.append(
-            f"broker {broker}: {path} is full in {health.seconds_left / 3600:.0f} hours at this rate"
-        )
+        # A minute at least: at this rate nobody can tell the second.
+        left = span_text(max(1, health.seconds_left // 60) * 60_000)
+        alarms.append(f"broker {broker}: {path} is full in {left} at the rate of the last hour")
     if health.is_slow:
         alarms.append(
             f"broker {broker}: {path} is slow, a sync takes {health.sync_us / 1000:.0f} ms instead of "
             f"{health.usual_sync_us / 1000:.1f} ms; `odradek disk demote {broker}:{path}` lets others lead"
         )
     if health.scrub_rotten:
-        alarms.append(f"broker {broker}: {path} had {health.scrub_rotten} rotten logs, its log names them")
+        found = counted(health.scrub_rotten, "rotten log")
+        alarms.append(
+            f"broker {broker}: the scrub has found {found} in {path}, `log.rotten` in the broker's log names them"
+        )
     return alarms
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import (
@@ -78,7 +79,8 @@ def _register_move(commands: Groups) -> None:
         "--to",
         type=_places,
         metavar="ID[:DIR],ID",
-        help="move the partitions to these brokers, or directories of theirs, the preferred leader first",
+        help="all brokers that hold the partitions afterwards, the preferred leader first, or directories of theirs; brokers "
+        "that hold them already, each with a directory, are a move between disks alone",
     )
     how.add_argument(
         "--from",
@@ -98,6 +100,11 @@ def _register_move(commands: Groups) -> None:
     )
     how.add_argument(
         "--unthrottle", action="store_true", help="remove throttles that an interrupted move left behind"
+    )
+    move.add_argument(
+        "--fewer",
+        action="store_true",
+        help="with --to: drop the replicas of brokers that it leaves out, although fewer remain than before",
     )
     add_plan_options(move)
     add_connection_options(move, plans=True)
@@ -280,11 +287,9 @@ def _move(args: argparse.Namespace) -> int:
         if directories and args.execute:
             # Before the reassignments, as Kafka's tool does: a replica that is yet to come is made in its directory.
             name_directories(client, directories)
-            nothing = f"{counted(len(directories), 'replica')} on the way to other directories: `odradek disk list --json` shows them"
+            nothing = f"{counted(len(directories), 'replica')} on the way to other directories: `odradek disk list` shows them"
         elif directories:
-            nothing = (
-                f"would move {counted(len(directories), 'replica')} to other directories of their brokers"
-            )
+            nothing = f"would move {counted(len(directories), 'replica')} to other directories of their brokers: add --execute to do it"
         return carry_out(args, client, moves, survey, nothing)
 
 
@@ -300,22 +305,33 @@ def _planned(
         brokers = ", ".join(map(str, sorted(known)))
         raise CliError(f"there is no broker {strangers[0]} (brokers: {brokers})")
     if args.to is not None:
-        after = tuple(args.to)
+        moves = []
         for key, each in wanted.items():
-            for node in args.to:
+            after = _replicas_after(each.replicas, args.to)
+            for node in after:
                 if node in survey.cluster.fenced and node not in each.replicas:
                     raise CliError(f"broker {node} is down, so {key} would wait for it: start it first")
-        return [
-            Move(*key, each.replicas, after, survey.sizes.get(key, 0))
-            for key, each in wanted.items()
-            if each.replicas != after
-        ]
+            if len(after) < len(each.replicas) and not args.fewer:
+                raise CliError(
+                    f"{key} has {counted(len(each.replicas), 'replica')} and would keep {len(after)}: name all brokers that "
+                    f"hold it afterwards (now {','.join(map(str, each.replicas))}), or say --fewer"
+                )
+            if each.replicas != after:
+                moves.append(Move(*key, each.replicas, after, survey.sizes.get(key, 0)))
+        return moves
     try:
         if args.leaving is not None:
             return drain(survey.sites, survey.placements, args.leaving, only=wanted)
         return resize(survey.sites, survey.placements, args.replicas, only=wanted)
     except CannotPlan as error:
         raise CliError(str(error)) from error
+
+
+def _replicas_after(before: tuple[int, ...], to: Mapping[int, str | None]) -> tuple[int, ...]:
+    """The brokers of a partition when it has moved. Directories of some of its brokers are no list of all of them."""
+    if None not in to.values() and set(to) < set(before):
+        return before
+    return tuple(to)
 
 
 def _cancel(args: argparse.Namespace, client: Client, keys: list[TopicPartition]) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import changing, connected
 from odradek.cli.failure import USAGE, CliError
+from odradek.cli.moves.plans import byte_count
 from odradek.cli.output import YELLOW, counted, paint, print_json, print_table
 from odradek.cli.parsing import Groups, add_command, add_connection_options
 
@@ -28,6 +29,7 @@ _KEYS = {
 }
 _OPTIONS = {key: option for option, (key, _) in _KEYS.items()}
 _OF_ADDRESSES = "connection-rate"
+_OF_BYTES = ("produce-rate", "fetch-rate")
 _UNITS = {"producer_byte_rate": "B/s", "consumer_byte_rate": "B/s", "request_percentage": "%"}
 DEFAULT = "<default>"
 LOOK_SECONDS = 1.0
@@ -49,7 +51,13 @@ def register(groups: Groups) -> None:
     setting = add_command(commands, "set", _set, "set quotas of clients")
     _add_entity_options(setting)
     for option, (_, described) in _KEYS.items():
-        setting.add_argument(f"--{option}", type=float, metavar="NUMBER", help=described)
+        is_bytes = option in _OF_BYTES
+        setting.add_argument(
+            f"--{option}",
+            type=_byte_rate if is_bytes else _number,
+            metavar="BYTES" if is_bytes else "NUMBER",
+            help=f"{described}, like 10M" if is_bytes else described,
+        )
     setting.add_argument("--dry-run", action="store_true", help="only have the controller check it")
     add_connection_options(setting)
     remove = add_command(commands, "remove", _remove, "remove quotas of clients")
@@ -71,6 +79,19 @@ def register(groups: Groups) -> None:
         help="the metrics page of a broker, to show what is used there (repeat for more)",
     )
     add_connection_options(explain)
+
+
+def _number(text: str) -> float:
+    """The controller judges the value."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+
+
+def _byte_rate(text: str) -> float:
+    """Bytes as a number, or with a unit: 10000000, 10M."""
+    return float(byte_count(text)) if text[-1:].isalpha() and text.lower() != "nan" else _number(text)
 
 
 def _add_entity_options(parser: argparse.ArgumentParser) -> None:

@@ -25,6 +25,8 @@ RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
 CORDONED_KEY = "cordoned.log.dirs"
 LOOK_SECONDS = 1.0
 RELEASE_SECONDS = 30.0
+CALM_LOOKS = 4
+"""A retirement that still runs may ask once more for moves, before it sees that it was cancelled."""
 MOVES_AT_ONCE = 500
 """Moves that are asked for before the next look."""
 _ASSUMED_RATE = 100 << 20
@@ -43,7 +45,7 @@ def register_moves(commands: Groups) -> None:
     retire.add_argument(
         "--cancel",
         action="store_true",
-        help="let the directory take replicas again; those that moved stay away",
+        help="give up the moves, and let the directory take replicas again; those that have moved stay away",
     )
     _add_options(retire)
     balance = add_command(
@@ -157,7 +159,8 @@ def _retire(args: argparse.Namespace) -> int:
             return _cancel(client, args, cordoned, marked)
         if _metadata_directory(configs) == path:
             raise CliError(
-                f"{path} holds the metadata log of broker {broker}: name another directory in metadata.log.dir first"
+                f"{path} holds the metadata log of broker {broker}, and cannot be emptied while it runs: drain the broker "
+                "(`odradek broker drain`), or give its controller a new disk (docs/cluster.md)"
             )
         try:
             moves = plan_disk_retirement(disks_of(directories, cordoned), path)
@@ -257,17 +260,71 @@ def _cancel(client: Client, args: argparse.Namespace, cordoned: list[str], marke
         raise CliError(f"{path} of broker {broker} is not being retired")
     left = [each for each in cordoned if each != path]
     marks = [each for each in marked if each != path]
+    leaving = _leaving(_directories(client, broker), path)
     if not args.dry_run:
         _set_configs(
             client,
             broker,
             {CORDONED_KEY: ",".join(left) or None, RETIRING_LOG_DIRS: ",".join(marks) or None},
         )
+        _stay(client, broker, path)
     if args.json:
-        print_json({"broker": broker, "directory": path, "cancelled": True})
-    else:
-        print(f"{path} of broker {broker} takes replicas again; those that moved stay where they are")
+        print_json(
+            {"broker": broker, "directory": path, "cancelled": not args.dry_run, "given_up": len(leaving)}
+        )
+        return 0
+    given_up = counted(len(leaving), "move")
+    if args.dry_run:
+        print(f"{path} of broker {broker} would take replicas again, and give up {given_up}")
+        return 0
+    print(
+        f"{path} of broker {broker} takes replicas again, {given_up} given up; those that have moved stay away"
+    )
+    rate = _configs(client, broker).get(RATE_KEY)
+    if not _is_no_throttle(rate):
+        print(
+            f"copies are throttled to {rate} B/s: `odradek config unset broker {broker} {RATE_KEY}` ends that"
+        )
     return 0
+
+
+def _leaving(directories: Sequence[LogDirDescription], path: str) -> list[tuple[str, int]]:
+    """Topic and partition of each replica that lies in the directory, and is on its way out of it."""
+    online = [each for each in directories if each.error is None]
+    moving = {(each.topic, each.partition) for disk in online for each in disk.replicas if each.is_future}
+    held = {
+        (each.topic, each.partition)
+        for disk in online
+        if disk.path == path
+        for each in disk.replicas
+        if not each.is_future
+    }
+    return sorted(moving & held)
+
+
+def _stay(client: Client, broker: int, path: str) -> None:
+    """Give up the moves out of a directory: a move to where a replica lies already does that. Raises `CliError`."""
+    from odradek.client.admin.moves.disk_plans import DiskMove
+
+    deadline = time.monotonic() + RELEASE_SECONDS
+    calm_looks = 0
+    while calm_looks < CALM_LOOKS:
+        directories = _directories(client, broker)
+        leaving = _leaving(directories, path)
+        # A directory that the broker still counts as cordoned would refuse the move.
+        is_cordoned = any(each.path == path and each.is_cordoned for each in directories)
+        calm_looks = 0 if is_cordoned or leaving else calm_looks + 1
+        if leaving and not is_cordoned:
+            _ask(client, broker, [DiskMove(*key, "", path, 0) for key in leaving])
+        if time.monotonic() > deadline:
+            raise CliError(
+                f"{path} of broker {broker} takes replicas again, but {counted(len(leaving), 'move')} go on: repeat the command"
+            )
+        time.sleep(LOOK_SECONDS / 4)
+
+
+def _is_no_throttle(rate: str | None) -> bool:
+    return rate in (None, "", str((1 << 63) - 1))
 
 
 def _balance(args: argparse.Namespace) -> int:
@@ -319,10 +376,12 @@ def _carry_out(
     if throttled:
         _set_configs(client, broker, {RATE_KEY: str(args.throttle)})
     try:
-        moves = list(first)
+        moves, cordon = list(first), _Cordon(broker, emptied)
         while True:
+            directories = _directories(client, broker)
+            cordon.check(directories)
             if plan is not None:
-                moves = _plan_again(client, broker, plan, closed)
+                moves = _plan_again(broker, plan, directories, closed)
             if moves:
                 _ask(client, broker, moves[:MOVES_AT_ONCE])
                 moves = moves[MOVES_AT_ONCE:] if plan is None else moves
@@ -332,16 +391,40 @@ def _carry_out(
             time.sleep(LOOK_SECONDS)
     finally:
         if throttled:
-            is_default = before in (None, "", str((1 << 63) - 1))
-            _set_configs(client, broker, {RATE_KEY: None if is_default else before})
+            _set_configs(client, broker, {RATE_KEY: None if _is_no_throttle(before) else before})
 
 
-def _plan_again(client: Client, broker: int, plan: Any, closed: Sequence[str]) -> list[DiskMove]:
+class _Cordon:
+    """The cordon of a directory that is being emptied. `odradek disk retire --cancel` takes it away."""
+
+    def __init__(self, broker: int, path: str | None) -> None:
+        """No path: nothing is emptied."""
+        self._broker = broker
+        self._path = path
+        self._is_seen = False
+        self._deadline = time.monotonic() + RELEASE_SECONDS
+
+    def check(self, directories: Sequence[LogDirDescription]) -> None:
+        """Raises `CliError` if the cordon is gone. The broker may hear of a new one a little later."""
+        if self._path is None:
+            return
+        if any(each.path == self._path and each.is_cordoned for each in directories):
+            self._is_seen = True
+        elif self._is_seen or time.monotonic() > self._deadline:
+            raise CliError(
+                f"{self._path} of broker {self._broker} takes replicas again: its retirement was cancelled; "
+                "replicas that have moved stay away"
+            )
+
+
+def _plan_again(
+    broker: int, plan: Any, directories: Sequence[LogDirDescription], closed: Sequence[str]
+) -> list[DiskMove]:
     from odradek.client.admin.moves.disk_plans import disks_of
     from odradek.client.admin.moves.placement import CannotPlan
 
     try:
-        found: list[DiskMove] = plan(disks_of(_directories(client, broker), closed))
+        found: list[DiskMove] = plan(disks_of(directories, closed))
     except CannotPlan as error:
         raise CliError(f"broker {broker}: {error}") from error
     return found
@@ -369,10 +452,13 @@ def _print_plan(args: argparse.Namespace, broker: int, moves: Sequence[DiskMove]
     if args.json:
         print_json({"broker": broker, "moves": [_document(each) for each in moves]})
         return
-    size = sum(move.size for move in moves)
-    seconds = size / (args.throttle or _ASSUMED_RATE)
+    if not moves:
+        print(f"broker {broker}: nothing to move")
+        return
+    size, rate = sum(move.size for move in moves), args.throttle or _ASSUMED_RATE
+    span = span_text(max(1, round(size / rate)) * 1000)
     print(
-        f"broker {broker}: {counted(len(moves), 'replica')}, {bytes_text(size)}, about {span_text(round(1000 * seconds))}"
+        f"broker {broker}: {counted(len(moves), 'replica')}, {bytes_text(size)}, about {span} at {bytes_text(rate)}/s"
     )
     rows = [
         (f"{move.topic}-{move.partition}", bytes_text(move.size), move.source, move.target) for move in moves

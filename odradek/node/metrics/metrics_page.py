@@ -301,9 +301,13 @@ def _directories(page: MetricsText, broker: Broker) -> None:
     figures = {log_dir.path: log_dir.statistics() for log_dir in broker.log_dirs}
     page.gauge("odradek_directory_offline", "1 when the log directory has failed or is away, else 0.")
     for path, statistics in figures.items():
-        page.sample(int(statistics["offline_reason"] is not None), directory=path)
+        is_away = statistics["offline_reason"] is not None and not statistics["is_released"]
+        page.sample(int(is_away), directory=path)
     for path in broker.placement.unavailable:
         page.sample(1, directory=path)
+    page.gauge("odradek_directory_released", "1 when the broker has let go of the log directory, else 0.")
+    for path, statistics in figures.items():
+        page.sample(int(statistics["is_released"]), directory=path)
     page.gauge("odradek_directory_stalled", "1 while the device does not answer and its logs refuse, else 0.")
     for path, statistics in figures.items():
         page.sample(int(statistics["is_stalled"]), directory=path)

@@ -86,7 +86,7 @@ class CompactedLog(RuleBasedStateMachine):
         self.node = Node(config, new_disk(seed))
         self.log = self.node.log()
         self.log.flush()
-        self.node.log_dir.write_recovery_points()
+        self.node.log_dir.checkpoints.write_recovery_points()
 
     @rule(keys=st.lists(st.integers(0, 5), min_size=1, max_size=4), batches=st.integers(1, 6))
     def append(self, keys: list[int], batches: int) -> None:
@@ -111,7 +111,7 @@ class CompactedLog(RuleBasedStateMachine):
             self.log.flush()
             self.durable = self.log.recovery_point
             self.past, self.removable = [], []
-            self.node.log_dir.write_recovery_points()
+            self.node.log_dir.checkpoints.write_recovery_points()
 
         self.survive(act, crash, keep)
 

@@ -33,7 +33,7 @@ from data_plane.log.directory.log_dir import LogDir
 from data_plane.log.dump import verify_partition
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
-from odradek.env.real_files import RealDir
+from odradek.env.real_dirs import RealDir
 from tests.kafka_jars import TEST_HEAP
 from tests.log.cleaning.passes import clean
 from tests.log.compacted.test_kafka_compacted import batches_of, load, loaded, rows_of

@@ -20,7 +20,7 @@ from data_plane.log.dump import dump_segment, verify_partition
 from data_plane.log.log_config import LogConfig
 from data_plane.log.log_types import Origin
 from data_plane.log.partition_log import PartitionLog
-from odradek.env.real_files import open_dir
+from odradek.env.real_dirs import open_dir
 from tests.client.fake_group import FakeConsumer
 from tests.log.compacted.naive_cleaner import clean, latest_values, visible
 from tests.log.compacted.record import ARCHIVE, TOPICS
@@ -229,7 +229,7 @@ def test_an_epoch_that_compaction_has_emptied_is_still_known_after_a_crash() -> 
                 append(log, batch(2), epoch=epoch)
             log.flush()
             if epoch == 1:
-                node.log_dir.write_recovery_points()
+                node.log_dir.checkpoints.write_recovery_points()
         append(log, batch(2), epoch=5)
         log.advance_high_watermark(log.log_end_offset)
         if rolls:

@@ -58,7 +58,7 @@ def written(seed: int = 1, batches: int = 40, disk: SimDisk | None = None) -> tu
     log = node.log()
     sequence = fill_keyed(log, Random(seed), batches)
     log.flush()
-    node.log_dir.write_recovery_points()
+    node.log_dir.checkpoints.write_recovery_points()
     return node, log, sequence
 
 

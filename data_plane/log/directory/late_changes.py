@@ -1,0 +1,90 @@
+"""Changes of files below one log directory, for each of which the loop waits only so long (`Dir.in_time`). PORTED.
+
+    made -> answered in time -> ended
+       '-> goes on ----------------------> answered late -> ended, or failed
+
+A change has two halves. Its work is the disk's. Its end is the loop's, and comes after it: so all that is seen has been
+done. While a change goes on the device takes no other one. So there is one at most, and they end in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+from odradek.env.ports import Dir, DiskError, DiskHung
+
+T = TypeVar("T")
+
+__all__ = ["LateChanges"]
+
+
+@attrs.define
+class _Change(Generic[T]):
+    """One change. `failed` is called in the place of `end` if the work fails after the loop has gone on."""
+
+    work: Callable[[], T]
+    end: Callable[[T], None]
+    failed: Callable[[Exception], None]
+    results: list[T] = attrs.field(factory=list)
+    failure: Exception | None = None
+    is_late: bool = False
+
+    def do(self) -> None:
+        """Do the work, perhaps in another thread, and keep what comes of it."""
+        try:
+            self.results.append(self.work())
+        except Exception as error:  # noqa: BLE001 - the loop raises it, or tells it
+            self.failure = error
+
+    def finish(self) -> None:
+        """End it on the loop. Raises what an early work has raised."""
+        if self.failure is None:
+            self.end(self.results[0])
+        elif self.is_late:
+            self.failed(self.failure)
+        else:
+            raise self.failure
+
+
+class LateChanges:
+    """The changes below one log directory."""
+
+    def __init__(self, directory: Dir) -> None:
+        self._directory = directory
+        self._late: _Change[Any] | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """True while a change goes on for which the loop has not waited to its end."""
+        return self._late is not None
+
+    def make(
+        self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """See `LogOwner.change`."""
+        change = _Change(work, end, failed)
+        try:
+            self._directory.in_time(change.do)
+        except DiskHung as error:
+            if error.goes_on:
+                if self._late is not None:
+                    raise AssertionError(f"{self._directory.path}: two changes go on at once") from error
+                change.is_late = True
+                self._late = change
+            raise
+        change.finish()
+
+    def finish(self) -> None:
+        """The device has answered (`Dir.settle`): end the change that went on, if there is one. Raises `DiskError`."""
+        late, self._late = self._late, None
+        if late is not None:
+            late.finish()
+
+    def give_up(self, error: DiskError) -> None:
+        """The directory is offline: nobody waits any more for the change that goes on."""
+        late, self._late = self._late, None
+        if late is not None:
+            late.failed(error)

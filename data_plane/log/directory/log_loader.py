@@ -1,0 +1,148 @@
+"""Opens the logs of one directory at a start, in workers, and recovers them unless the last shutdown was clean. PORTED.
+
+The caller hears of `-delete` directories, which a restart has kept from being removed; the operator hears of `-stray`
+ones. What is not a partition's directory by name is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import attrs
+
+from data_plane.log.directory.log_dir_background import UpkeepContext
+from data_plane.log.directory.offset_checkpoints import OffsetCheckpoints
+from data_plane.log.directory.watched_workers import WatchedWorkers
+from data_plane.log.loading import LoadingStopped, LoadOptions, open_partition_log
+from data_plane.log.log_config import LogConfig
+from data_plane.log.log_types import LogOwner
+from data_plane.log.partition_log import PartitionLog
+from data_plane.log.parts.cleaning_state import NEVER_CLEANED
+from data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES
+from odradek.env.ports import Dir, ResourcesShort
+from wire.topic_partition import TopicPartition
+
+__all__ = ["DELETE_SUFFIX", "METADATA_TOPIC", "STRAY_SUFFIX", "LogLoader", "parse_partition_name"]
+
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+METADATA_TOPIC = "__cluster_metadata"
+_LOGS_PER_LOAD = 32
+_LOAD_RETRY_SECONDS = 1.0
+_turn = threading.Lock()
+"""Held by the worker of the process that opens logs. Where files are in memory, workers that open them side by side wait
+for one another after each system call, because only one at a time runs Python."""
+_TURN_WAIT_SECONDS_MAX = 0.03
+"""A worker that waits longer goes on beside the other, who waits for a device or recovers a long log."""
+_PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})")
+
+
+def parse_partition_name(name: str) -> TopicPartition | None:
+    """Topic and partition of a partition directory's name; None for any other name."""
+    if name.endswith((DELETE_SUFFIX, STRAY_SUFFIX)):
+        return None
+    match = _PARTITION_NAME.fullmatch(name)
+    return TopicPartition(match[1], int(match[2])) if match is not None else None
+
+
+@contextmanager
+def _one_after_the_other() -> Iterator[None]:
+    """Take the turn of those who open logs, unless another has it for long."""
+    is_ours = _turn.acquire(timeout=_TURN_WAIT_SECONDS_MAX)
+    try:
+        yield
+    finally:
+        if is_ours:
+            _turn.release()
+
+
+@attrs.define(eq=False)
+class LogLoader:
+    """The opening of one directory's logs, for `owner`."""
+
+    directory: Dir
+    context: UpkeepContext
+    workers: WatchedWorkers
+    checkpoints: OffsetCheckpoints
+    owner: LogOwner
+    config_for: Callable[[str], LogConfig]
+    is_clean: bool
+    """True if the last shutdown was."""
+    is_stopping: bool = False
+
+    async def load(self, logs: dict[TopicPartition, PartitionLog], deleted: Callable[[str], None]) -> None:
+        """Open every log and put it into `logs`; name directories of deleted logs to `deleted`.
+
+        Raises `LoadingStopped`, `DiskError`.
+        """
+        run = self.workers.run_long
+        partitions = []
+        for name in await run(self.directory.list_directories):
+            key = parse_partition_name(name)
+            if key is not None and key.topic != METADATA_TOPIC:
+                partitions.append((name, key))
+            elif name.endswith(DELETE_SUFFIX):
+                deleted(name)
+            elif name.endswith(STRAY_SUFFIX):
+                self.context.log.warning("log_dir.stray", directory=self.directory.path, name=name)
+        buffer = bytearray(0 if self.is_clean else RECOVERY_CHUNK_BYTES)
+        for at in range(0, len(partitions), _LOGS_PER_LOAD):
+            for log in await self._load_patiently(partitions[at : at + _LOGS_PER_LOAD], buffer):
+                logs[log.home.key] = log
+        if self.checkpoints.say_too_much(logs):
+            await run(self.checkpoints.lower)
+
+    async def _load_patiently(
+        self, partitions: list[tuple[str, TopicPartition]], buffer: bytearray
+    ) -> list[PartitionLog]:
+        """Open some logs; try again every second while the process is out of descriptors or memory."""
+        clock, path = self.context.clock, self.directory.path
+        told = False
+        while True:
+            try:
+                return await self.workers.run_long(self._load_some, partitions, buffer)
+            except ResourcesShort as error:
+                if not told:
+                    self.context.log.error("log_dir.load_waits", directory=path, reason=str(error))
+                told = True
+                await clock.sleep_until(clock.monotonic() + _LOAD_RETRY_SECONDS)
+
+    def _load_some(
+        self, partitions: list[tuple[str, TopicPartition]], buffer: bytearray
+    ) -> list[PartitionLog]:
+        logs: list[PartitionLog] = []
+        try:
+            with _one_after_the_other():
+                for name, key in partitions:
+                    if self.is_stopping:
+                        raise LoadingStopped
+                    logs.append(self._load_one(name, key, buffer))
+        except ResourcesShort:
+            for log in logs:
+                log.abandon()
+            raise
+        return logs
+
+    def _load_one(self, name: str, key: TopicPartition, buffer: bytearray) -> PartitionLog:
+        context, known = self.context, self.checkpoints
+        options = LoadOptions(
+            is_clean=self.is_clean,
+            recovery_point=known.recovery_points.get(key, 0),
+            is_known=key in known.recovery_points or key in known.first_dirty,
+            log_start_offset=known.starts.get(key, -1),
+            first_dirty_offset=known.first_dirty.get(key, NEVER_CLEANED),
+            high_watermark=known.high_watermarks.get(key, -1),
+            now_ms=context.clock.wall_ms(),
+            random=context.random,
+            log=context.log,
+            buffer=buffer or None,
+            is_stopping=lambda: self.is_stopping,
+        )
+        directory = self.directory.subdir(name)
+        log = open_partition_log(directory, *key, self.config_for(key.topic), self.owner, options)
+        # There may be more logs than the process may have descriptors. The first append or read opens the file.
+        log.active.file.rest()
+        return log

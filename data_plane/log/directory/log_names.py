@@ -1,0 +1,90 @@
+"""Names of logs' directories that are about to change: set aside, or taken by what is being made. PORTED.
+
+A log that is gone has its name until its directory has another one, and that waits for a device that hangs. A log that
+was given up while it was made has its name until its files are gone. Nobody may make a log of such a name meanwhile: it
+would get the records of another, or lose its files.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import attrs
+
+from data_plane.log.directory.late_changes import LateChanges
+from odradek.env.ports import Dir, DiskError, DiskHung
+
+__all__ = ["LogNames"]
+
+
+@attrs.frozen
+class _Rename:
+    """A directory that is to have another name; `done` is called when it has."""
+
+    name: str
+    renamed: str
+    done: Callable[[], None]
+
+
+class LogNames:
+    """The names in one log directory that are in use without a log."""
+
+    def __init__(self, directory: Dir, changes: LateChanges, failed: Callable[[DiskError], None]) -> None:
+        """`failed` is called with the error of a rename."""
+        self._directory = directory
+        self._changes = changes
+        self._failed = failed
+        self._renames: deque[_Rename] = deque()
+        self._reserved: dict[str, None] = {}
+
+    # --- names that are in use
+
+    def check_free(self, name: str) -> None:
+        """Raise `DiskHung` if no log may be made under this name yet."""
+        if name in self._reserved or any(each.name == name for each in self._renames):
+            path = self._directory.path
+            raise DiskHung(path, f"{path}/{name}", "create", 0, "the device does not answer")
+
+    def reserve(self, name: str) -> None:
+        """Keep others from making a log of this name until `free`, or until the device has answered."""
+        self.check_free(name)
+        self._reserved[name] = None
+
+    def free(self, name: str) -> None:
+        """The log of this name is made, or there is no trace of it."""
+        self._reserved.pop(name, None)
+
+    def settle(self) -> None:
+        """The device has answered: what was being made is undone."""
+        self._reserved.clear()
+
+    # --- directories that are set aside
+
+    def set_aside(self, name: str, renamed: str, done: Callable[[], None]) -> None:
+        """Rename a directory as soon as `carry_out` comes to it, then call `done`."""
+        self._renames.append(_Rename(name, renamed, done))
+
+    def carry_out(self) -> None:
+        """Make the renames that wait, in order. Raises `DiskHung`: those that are left wait on."""
+        while self._renames:
+            first = self._renames[0]
+
+            def rename(first: _Rename = first) -> None:
+                self._directory.rename(first.name, first.renamed)
+
+            try:
+                self._changes.make(rename, self._renamed, self._not_renamed)
+            except DiskHung:
+                raise
+            except DiskError as error:
+                self._not_renamed(error)
+
+    def _renamed(self, result: None) -> None:
+        self._renames.popleft().done()
+
+    def _not_renamed(self, error: Exception) -> None:
+        if not isinstance(error, DiskError):
+            raise error
+        self._renames.popleft()
+        self._failed(error)

@@ -1,0 +1,233 @@
+"""The offset checkpoints of one log directory: what they said at the start, and what they are to say now. PORTED.
+
+A checkpoint names logs by topic and partition. So it has two sources. One are the logs that are open. The other is what
+is known of logs that are yet to be opened, or are about to move in. Every writer reads the offsets under the lock of the small files.
+So a write keeps what another has lowered meanwhile, and leaves out a log that has been set aside since.
+
+The recovery-point checkpoint never says more than has been synced.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+
+from data_plane.log.directory.checkpoints import (
+    CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    Offsets,
+    encode_offsets,
+    read_offsets,
+)
+from data_plane.log.directory.log_starts import RisingStarts
+from data_plane.log.partition_log import PartitionLog
+from data_plane.log.parts.cleaning_state import NEVER_CLEANED
+from data_plane.log.parts.leader_epochs import MalformedCheckpoint
+from data_plane.log.segments.segment import remove_if_present, write_whole
+from odradek.env.ports import Dir, DiskRefused, Log
+from wire.topic_partition import TopicPartition
+
+__all__ = ["OffsetCheckpoints"]
+
+
+class OffsetCheckpoints:
+    """The checkpoints of the logs in one directory. The loop changes `logs`; workers write."""
+
+    def __init__(self, directory: Dir, logs: dict[TopicPartition, PartitionLog], log: Log) -> None:
+        """Read what the last process has written (blocking). Raises `DiskError`."""
+        self._directory = directory
+        self._logs = logs
+        self._log = log
+        self.lock = threading.Lock()
+        """Held while a small file of the directory, or of a log in it, is written: by one writer at a time."""
+        self._gone: set[TopicPartition] = set()
+        """Logs that were set aside, and may still be in the checkpoints."""
+        self._digests: dict[str, bytes] = {}
+        """Digests of the checkpoints that were written last: their texts grow with the logs."""
+        self.recovery_points = self._read(RECOVERY_POINT_FILE)
+        """As the file said; only of logs that are not open yet. So it is with the next two."""
+        self.starts = self._read(LOG_START_FILE)
+        self.first_dirty = self._read(CLEANER_FILE)
+        self.high_watermarks = self._read(HIGH_WATERMARK_FILE)
+        """High watermarks as of the last start, for partitions that are created again or not loaded yet."""
+        self.cleaner_offsets_moved = False
+        """True after a pass of the cleaner, or when a log that was cleaned is gone: the next look writes the checkpoint."""
+
+    def _read(self, name: str) -> Offsets:
+        try:
+            return read_offsets(self._directory, name)
+        except MalformedCheckpoint as error:
+            # Without a checkpoint more is recovered than needed, and nothing is lost.
+            path = self._directory.path
+            self._log.warning("log_dir.checkpoint_unreadable", directory=path, file=name, error=str(error))
+            return {}
+
+    # --- logs that come and go
+
+    def say_too_much(self, opened: Iterable[TopicPartition]) -> bool:
+        """True if damage was cut off one of these logs that a checkpoint says to be durable, or clean."""
+        return any(map(self._ends_below, opened))
+
+    def lower(self) -> None:
+        """Make the files say what the logs have, before anything is appended (blocking).
+
+        What comes next would else pass for durable, or for clean, at the start after a crash. On a full disk the
+        files go: without them the next start reads all of the logs.
+
+        Raises `DiskError`.
+        """
+        with self.lock:
+            try:
+                self._directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_point_text())
+                if self.first_dirty:
+                    self._directory.write_atomic(CLEANER_FILE, self.first_dirty_text())
+            except DiskRefused:
+                remove_if_present(self._directory, RECOVERY_POINT_FILE)
+                remove_if_present(self._directory, CLEANER_FILE)
+                self._directory.sync()
+
+    def _ends_below(self, key: TopicPartition) -> bool:
+        log = self._logs[key]
+        first_dirty = self.first_dirty.get(key, NEVER_CLEANED)
+        return log.recovery_point < self.recovery_points.get(key, 0) or log.first_dirty_offset < first_dirty
+
+    def all_are_open(self) -> None:
+        """All logs have been opened: what the files say of others is of logs that are gone."""
+        known = (*self.recovery_points, *self.starts, *self.first_dirty, *self.high_watermarks)
+        self._gone.update(key for key in known if key not in self._logs)
+        self.recovery_points = {}
+        self.starts = {}
+        self.first_dirty = {}
+
+    def expect(
+        self,
+        key: TopicPartition,
+        *,
+        log_start_offset: int | None,
+        first_dirty_offset: int,
+        recovery_point: int,
+    ) -> None:
+        """Name a log that is about to move in; `log_start_offset` only if its files do not tell it."""
+        if log_start_offset is not None:
+            self.starts[key] = log_start_offset
+        if first_dirty_offset != NEVER_CLEANED:
+            self.first_dirty[key] = first_dirty_offset
+        self.recovery_points[key] = recovery_point
+
+    def expect_no_longer(self, key: TopicPartition) -> None:
+        """The log that `expect` named is in service, or does not come."""
+        for offsets in (self.starts, self.first_dirty, self.recovery_points):
+            offsets.pop(key, None)
+
+    def write_expected(self, first_dirty_offset: int) -> None:
+        """Write what `expect` has named; its first dirty offset may be NEVER_CLEANED (blocking). Raises `DiskError`."""
+        with self.lock:
+            self._digests = {}
+            self._directory.write_atomic(LOG_START_FILE, self.log_start_text())
+            if first_dirty_offset != NEVER_CLEANED:
+                self._directory.write_atomic(CLEANER_FILE, self.first_dirty_text())
+            self._directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_point_text())
+
+    def note_gone(self, log: PartitionLog) -> None:
+        """Note that a log was set aside."""
+        self._gone.add(log.home.key)
+        if log.first_dirty_offset != NEVER_CLEANED:
+            self.cleaner_offsets_moved = True
+
+    def forget_gone(self, key: TopicPartition) -> None:
+        """Write the checkpoints without the logs that are gone, if a log of this name is. Blocks. Raises `DiskError`.
+
+        A new log of that name must not inherit a recovery point, a high watermark or a log start.
+        """
+        if key not in self._gone:
+            return
+        gone = frozenset(self._gone)
+        with self.lock:
+            self._digests = {}
+            self._directory.write_atomic(HIGH_WATERMARK_FILE, self.high_watermark_text())
+            self._directory.write_atomic(LOG_START_FILE, self.log_start_text())
+            if self._directory.exists(CLEANER_FILE):
+                self._directory.write_atomic(CLEANER_FILE, self.first_dirty_text())
+            self._directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_point_text())
+        self._gone -= gone
+
+    # --- their texts
+
+    def recovery_point_text(self) -> bytes:
+        points = {key: log.recovery_point for key, log in dict(self._logs).items()}
+        return encode_offsets({**self.recovery_points, **points})
+
+    def log_start_text(self, rising: RisingStarts | None = None) -> bytes:
+        """The log start offsets that the names of the segments do not tell (Kafka's rule).
+
+        `rising` gets the logs whose start is not stored, with the start that counts here.
+        """
+        starts = dict(self.starts)
+        for key, log in dict(self._logs).items():
+            start_offset = log.log_start_offset
+            if start_offset > log.segment_list.base_offset:
+                starts[key] = start_offset
+            if rising is not None and start_offset > log.stored_start_offset:
+                rising.append((log, start_offset))
+        return encode_offsets(starts)
+
+    def first_dirty_text(self) -> bytes:
+        """The offsets below which logs are clean, of those that have ever been cleaned."""
+        first_dirty = {
+            key: log.first_dirty_offset
+            for key, log in dict(self._logs).items()
+            if log.first_dirty_offset != NEVER_CLEANED
+        }
+        return encode_offsets({**self.first_dirty, **first_dirty})
+
+    def high_watermark_text(self) -> bytes:
+        return encode_offsets({key: log.high_watermark for key, log in dict(self._logs).items()})
+
+    # --- writing them
+
+    def write_recovery_points(self) -> None:
+        """Write the recovery-point checkpoint (blocking). Raises `DiskError`."""
+        with self.lock:
+            self._directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_point_text())
+
+    def write_first_dirty(self) -> None:
+        """Write the cleaner's checkpoint (blocking). Raises `DiskError`."""
+        with self.lock:
+            self._digests = {}
+            self._directory.write_atomic(CLEANER_FILE, self.first_dirty_text())
+
+    def write_all(self) -> None:
+        """Write what a clean shutdown leaves (blocking). Raises `DiskError`."""
+        self.write_recovery_points()
+        with self.lock:
+            self._directory.write_atomic(LOG_START_FILE, self.log_start_text())
+            if self.cleaner_offsets_moved:
+                self._directory.write_atomic(CLEANER_FILE, self.first_dirty_text())
+            self._directory.write_atomic(HIGH_WATERMARK_FILE, self.high_watermark_text())
+
+    def replace(
+        self, name: str, text: Callable[[], bytes], is_served: Callable[[], bool], *, durable: bool
+    ) -> bool:
+        """Replace a checkpoint, unless it says this already (blocking). Raises `DiskError`.
+
+        False if the directory is not served any more: at its end it writes its checkpoints itself. It is synced only
+        if it is to be `durable`.
+        """
+        with self.lock:
+            if not is_served():
+                return False
+            data = text()
+            digest = blake2b(data).digest()
+            if self._digests.get(name) == digest:
+                return True
+            self._digests.pop(name, None)
+            if durable:
+                self._directory.write_atomic(name, data)
+            else:
+                write_whole(self._directory, f"{name}.tmp", data)
+                self._directory.rename(f"{name}.tmp", name)
+            self._digests[name] = digest
+            return True

@@ -1,0 +1,378 @@
+"""Directories of this machine: `odradek.env.ports.Dir` over a path (SHELL).
+
+`odradek.env.ports` says which calls may be made on the loop. After `RealDir.bound_calls` the loop waits only so long for
+those that look, open, create and append: a thread makes them (`bounded_calls`). `RealDir.in_time` bounds everything else.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import stat
+import struct
+from collections.abc import Callable
+from typing import IO, TypeVar
+
+from odradek.env.bounded_calls import BoundedCalls, CallHangs, Outcome, Undo, outcome_of
+from odradek.env.ports import DiskError
+from odradek.env.real_files import (
+    FILE_MODE,
+    OPEN_FLAGS,
+    RealFile,
+    disk_error,
+    disk_hung,
+    raise_unless_passing,
+)
+
+T = TypeVar("T")
+
+_LOCK_NAME = ".lock"
+_WHOLE_FILE = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+"""`struct flock` of a lock on all of a file: type, whence, start, length, process."""
+
+
+class _Disk:
+    """What all directories of one log directory share."""
+
+    __slots__ = ("calls", "lock", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        """The path of the log directory, which errors name."""
+        self.calls: BoundedCalls | None = None
+        self.lock: IO[bytes] | None = None
+
+
+class RealDir:
+    """`odradek.env.ports.Dir` over a path. Holds no descriptor, but the lock's.
+
+    Its path is put together at need: a node has a directory for each of its thousands of partitions.
+    """
+
+    __slots__ = ("_disk", "_name")
+
+    def __init__(self, disk: _Disk, name: str = "") -> None:
+        """`name` is the path below the log directory; it is empty for that itself."""
+        self._disk = disk
+        self._name = name
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self._disk.path, self._name) if self._name else self._disk.path
+
+    @property
+    def root(self) -> str:
+        """The path of the log directory."""
+        return self._disk.path
+
+    def _error(self, path: str, operation: str, error: OSError) -> DiskError:
+        return disk_error(self._disk.path, path, operation, error)
+
+    def open(self, name: str, *, create: bool = False) -> RealFile:
+        path = os.path.join(self.path, name)
+        fd = -1
+        try:
+            if create:
+                fd = self._create(path)
+                found = os.fstat(fd)
+            else:
+                found = self._ask(path, "open", os.stat, path)
+                if stat.S_ISDIR(found.st_mode):
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        except OSError as error:
+            raise self._error(path, "open", error) from error
+        return RealFile(self, name, found.st_size, found.st_ino, fd, self._disk.calls)
+
+    def _create(self, path: str) -> int:
+        """Raises `OSError`, `DiskHung`."""
+        calls = self._disk.calls
+        if calls is None or not calls.is_for_me():
+            return os.open(path, OPEN_FLAGS | os.O_CREAT, FILE_MODE)
+        try:
+            fd, error = calls.run(_create, _abandon_create, path)
+        except CallHangs:
+            raise disk_hung(self.root, path, "open") from None
+        if error is not None:
+            raise error
+        return fd
+
+    def _ask(self, path: str, operation: str, look: Callable[..., T], *args: object) -> T:
+        """Call what changes nothing on the disk; the loop waits for it only so long. Raises `DiskError`."""
+        calls = self._disk.calls
+        try:
+            if calls is None or not calls.looks_for_me():
+                return look(*args)
+            result, error = calls.run(outcome_of, _abandon_look, lambda: look(*args))
+            if error is not None:
+                raise error
+            return result  # type: ignore[return-value]  # there is one, as there is no error
+        except CallHangs:
+            raise disk_hung(self.root, path, operation) from None
+        except OSError as error:
+            raise self._error(path, operation, error) from error
+
+    def bound_calls(self, wait_seconds: float, *, looks: bool = True) -> None:
+        self._disk.calls = BoundedCalls(wait_seconds, bounds_looks=looks)
+
+    def in_time(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
+        calls = self._disk.calls
+        if calls is None or not calls.is_for_me():
+            return work()
+
+        def abandon() -> Undo:
+            return end
+
+        def end(outcome: Outcome[T]) -> None:
+            result, error = outcome
+            if error is None and undo is not None:
+                undo(result)  # type: ignore[arg-type]  # there is one, as there is no error
+            raise_unless_passing(error)
+
+        try:
+            result, error = calls.run(outcome_of, abandon, work)
+        except CallHangs as hang:
+            failure = disk_hung(self.root, self.path, "change")
+            failure.goes_on = hang.has_begun and undo is None
+            raise failure from None
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]  # there is one, as there is no error
+
+    def settle(self) -> None:
+        if self._disk.calls is not None:
+            try:
+                self._disk.calls.settle()
+            except OSError as error:
+                raise self._error(self.path, "append", error) from error
+
+    def subdir(self, name: str, *, create: bool = False) -> RealDir:
+        path = os.path.join(self.path, name)
+        try:
+            if create:
+                os.makedirs(path, exist_ok=True)
+            elif not stat.S_ISDIR(self._ask(path, "open", os.stat, path).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        except OSError as error:
+            raise self._error(path, "open", error) from error
+        return RealDir(self._disk, os.path.join(self._name, name))
+
+    def list_directories(self) -> list[str]:
+        return sorted(self._ask(self.path, "list", _directories_of, self.path))
+
+    def list(self) -> list[str]:
+        return sorted(self._ask(self.path, "list", os.listdir, self.path))
+
+    def exists(self, name: str) -> bool:
+        return os.path.lexists(os.path.join(self.path, name))
+
+    def is_dir(self, name: str) -> bool:
+        return os.path.isdir(os.path.join(self.path, name))
+
+    def file_size(self, name: str) -> int:
+        return self._stat(name).st_size
+
+    def modified_ms(self, name: str) -> int:
+        return self._stat(name).st_mtime_ns // 1_000_000
+
+    def _stat(self, name: str) -> os.stat_result:
+        path = os.path.join(self.path, name)
+        return self._ask(path, "stat", os.stat, path)
+
+    def read_bytes(self, name: str, size_max: int = 64 << 20) -> bytes:
+        path = os.path.join(self.path, name)
+        return self._ask(path, "read", self._read_all, path, size_max)
+
+    def _read_all(self, path: str, size_max: int) -> bytes:
+        # A start reads tens of thousands of small files, and a file object asks the system twice as often.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
+            if size > size_max:
+                raise DiskError(self.root, path, "read", errno.EFBIG, f"{size} bytes, more than {size_max}")
+            data = os.read(fd, size + 1)
+            while len(data) < size and (more := os.read(fd, size - len(data))):
+                data += more
+            return data
+        finally:
+            os.close(fd)
+
+    def write_atomic(self, name: str, data: bytes) -> None:
+        path = os.path.join(self.path, name)
+        temporary = path + ".tmp"
+        operation = "write"
+        try:
+            # First, so that a want of descriptors leaves the old file.
+            directory = _open_directory(os.path.dirname(path))
+            try:
+                fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+                try:
+                    rest = memoryview(data)
+                    while rest:
+                        rest = rest[os.write(fd, rest) :]
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+                os.rename(temporary, path)
+                operation = "sync"
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise self._error(path, operation, error) from error
+
+    def rename(self, old: str, new: str) -> None:
+        if os.path.dirname(old) != os.path.dirname(new):
+            raise ValueError(f"cannot rename {old} to {new}, in another directory")
+        path = os.path.join(self.path, old)
+        try:
+            os.rename(path, os.path.join(self.path, new))
+        except OSError as error:
+            raise self._error(path, "rename", error) from error
+
+    def remove(self, name: str) -> None:
+        path = os.path.join(self.path, name)
+        try:
+            os.unlink(path)
+        except OSError as error:
+            raise self._error(path, "remove", error) from error
+
+    def remove_tree(self, name: str) -> None:
+        path = os.path.join(self.path, name)
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            raise self._error(path, "remove", error) from error
+
+    def sync(self) -> None:
+        try:
+            fd = _open_directory(self.path)
+        except OSError as error:
+            raise self._error(self.path, "open", error) from error
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise self._error(self.path, "sync", error) from error
+        finally:
+            os.close(fd)
+
+    def free_bytes(self) -> int:
+        found = self._statvfs()
+        return found.f_bavail * found.f_frsize
+
+    def total_bytes(self) -> int:
+        found = self._statvfs()
+        return found.f_blocks * found.f_frsize
+
+    def _statvfs(self) -> os.statvfs_result:
+        try:
+            return os.statvfs(self.path)
+        except OSError as error:
+            raise self._error(self.path, "stat", error) from error
+
+    def lock(self) -> None:
+        """Lock Kafka's `.lock` file, so that Kafka and Odradek keep out of each other's way too.
+
+        Java's locks are those of POSIX, which `flock` does not see. A lock of the open file
+        conflicts with them. It stays when the process closes the file elsewhere, where theirs would go (F_OFD_SETLK in
+        fcntl(2)).
+        """
+        if self._disk.lock is not None:
+            return
+        path = os.path.join(self.path, _LOCK_NAME)
+        try:
+            file = open(path, "ab", buffering=0)  # noqa: SIM115 - held until the process ends
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.fcntl(file, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+            except OSError:
+                file.close()
+                raise
+        except BlockingIOError as error:
+            raise DiskError(self.root, path, "lock", errno.EWOULDBLOCK, "another process holds it") from error
+        except OSError as error:
+            raise self._error(path, "lock", error) from error
+        self._disk.lock = file
+
+    def unlock(self) -> None:
+        """Give the lock back, and end the thread; for a process that outlives its node (tests, embedded nodes)."""
+        if self._disk.calls is not None:
+            self._disk.calls.close()
+        if self._disk.lock is not None:
+            self._disk.lock.close()
+            self._disk.lock = None
+
+
+def _create(path: str) -> tuple[int, OSError | None]:
+    """A descriptor, or -1 and the error."""
+    try:
+        return os.open(path, OPEN_FLAGS | os.O_CREAT, FILE_MODE), None
+    except OSError as error:
+        return -1, error
+
+
+def _abandon_create() -> Undo:
+    return _close_created
+
+
+def _close_created(result: tuple[int, OSError | None]) -> None:
+    """The file stays, empty: who creates it again finds it so."""
+    fd, error = result
+    if fd >= 0:
+        os.close(fd)
+    raise_unless_passing(error)
+
+
+def _abandon_look() -> Undo:
+    return _forget_look
+
+
+def _forget_look(outcome: Outcome[object]) -> None:
+    raise_unless_passing(outcome[1])
+
+
+def _directories_of(path: str) -> list[str]:
+    with os.scandir(path) as entries:
+        return [entry.name for entry in entries if entry.is_dir()]
+
+
+def _open_directory(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def is_blank_disk(path: str) -> bool:
+    """See `odradek.env.ports.Env.is_blank_disk`."""
+    path = os.path.abspath(path)
+    mount = path
+    while not os.path.ismount(mount):
+        mount = os.path.dirname(mount)
+    if mount == os.path.sep:
+        return False
+    try:
+        for folder, folders, files in os.walk(mount, onerror=_raise):
+            if folder == mount and "lost+found" in folders:
+                folders.remove("lost+found")
+            above = [each for each in folders if not f"{path}/".startswith(f"{os.path.join(folder, each)}/")]
+            if above or [each for each in files if each != _LOCK_NAME]:
+                return False
+    except OSError as error:
+        raise disk_error(path, path, "list", error) from error
+    return True
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def open_dir(path: str, *, create: bool = False) -> RealDir:
+    """A log directory. Raises `FileMissing` unless it exists or `create`; `DiskError`."""
+    path = os.path.abspath(path)
+    try:
+        if create:
+            os.makedirs(path, exist_ok=True)
+        elif not stat.S_ISDIR(os.stat(path).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except OSError as error:
+        raise disk_error(path, path, "open", error) from error
+    return RealDir(_Disk(path))
