@@ -25,7 +25,7 @@ from data_plane.log.log_config import LogConfig
 from data_plane.log.parts.leader_epochs import MalformedCheckpoint
 from data_plane.log.segments.segment import file_name
 from metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties, NotALogDirectory
-from odradek.env.ports import DiskError, DiskHung
+from odradek.env.ports import DiskError, DiskFull, DiskHung
 from odradek.env.real_dirs import open_dir
 from tests.log.support import (
     DIRECTORY_ID,
@@ -118,6 +118,55 @@ def test_the_clean_shutdown_marker_counts_once() -> None:
         disk.crash("synced")
         directory = disk.open_dir(ROOT)
         assert take_clean_shutdown(directory) is None
+
+
+# --- a full disk has no room for a longer name
+
+
+def test_a_log_is_deleted_on_a_disk_without_room_for_its_new_name() -> None:
+    """The directory stays in service, nobody gets the name meanwhile, and the files go: that makes room."""
+    node = Node()
+    fill(node.log(), 3)
+    other = node.log("other")
+    node.disk.fail_next(errno.ENOSPC, operation="rename", path_part="t-0", times=2)
+    node.log_dir.delete_log("t", 0)
+    assert node.offline == []
+    with pytest.raises(DiskFull):
+        node.log()
+    append(other, batch())
+    node.look()
+    assert not [name for name in node.log_dir.directory.list() if name.startswith("t-")]
+    assert node.log().log_end_offset == 0
+
+
+def test_a_stray_waits_for_room_for_its_new_name() -> None:
+    """It is kept, so it is never removed to make room."""
+    node = Node()
+    fill(node.log(), 3)
+    node.disk.fail_next(errno.ENOSPC, operation="rename", path_part="t-0", times=3)
+    node.log_dir.set_stray("t", 0)
+    for _ in range(2):
+        node.look()
+        assert [name for name in node.log_dir.directory.list() if name.startswith("t-")] == ["t-0"]
+    node.look()
+    (kept,) = (name for name in node.log_dir.directory.list() if name.startswith("t-"))
+    assert kept.endswith("-stray")
+    assert node.offline == []
+
+
+def test_retention_goes_on_without_room_for_longer_names() -> None:
+    """Segments that expire on a full disk are removed at once: that makes room."""
+    node = Node(LogConfig(segment_bytes=2 * SIZE, retention_bytes=2 * SIZE))
+    log = node.log()
+    fill(log, 10)
+    node.disk.fail_next(errno.ENOSPC, operation="rename", path_part="t-0/0000", times=10**6)
+    before = len(log.segments)
+    assert log.delete_old_segments(NOW_MS) > 0
+    assert len(log.segments) < before
+    assert node.offline == []
+    names = log.directory.list()
+    assert not [name for name in names if name.endswith(".deleted")]
+    assert len([name for name in names if name.endswith(".log")]) == len(log.segments)
 
 
 # --- start and stop
