@@ -24,6 +24,7 @@ import attrs
 
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.log.directory.scrub import CHUNK_BYTES, SegmentScrub, segment_scrub
+from data_plane.log.log_config import LONG_MAX
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.rot import Rot
 from data_plane.ports import BrokerHost
@@ -70,10 +71,12 @@ class ScrubState:
         try:
             told = json.loads(text)
             began_ms, ended_ms, after = int(told["began_ms"]), int(told["ended_ms"]), told["after"]
-            self.after = None if after is None else TopicPartition(str(after[0]), int(after[1]))
-        except (ValueError, KeyError, TypeError, IndexError):
+            read_up_to = None if after is None else TopicPartition(str(after[0]), int(after[1]))
+        except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError):
             return
-        self.began_ms, self.ended_ms = began_ms, ended_ms
+        if max(abs(began_ms), abs(ended_ms)) > LONG_MAX:
+            return
+        self.began_ms, self.ended_ms, self.after = began_ms, ended_ms, read_up_to
 
 
 class RotSink(Protocol):

@@ -25,20 +25,26 @@ class AddressRates:
         self._burst_seconds = burst_seconds
         self._default: float | None = None
         self._rates: dict[str, float] = {}
+        self._given: dict[str | None, float] = {}
+        """The quotas as they were given; None stands for the default."""
         self._buckets: dict[str, TokenBucket] = {}
         self.refused = 0
         """Connections turned away since the start."""
 
     def apply(self, quotas: Mapping[tuple[Entity, str], float]) -> None:
         """Take over the quotas of a newer image."""
-        self._default, self._rates = None, {}
-        for (entity, key), value in quotas.items():
-            if key == CONNECTION_CREATION_RATE and entity and entity[0][0] == IP:
-                address = entity[0][1]
-                if address is None:
-                    self._default = value
-                else:
-                    self._rates[_as_peers_say_it(address)] = value
+        given = {
+            entity[0][1]: value
+            for (entity, key), value in quotas.items()
+            if key == CONNECTION_CREATION_RATE and entity and entity[0][0] == IP
+        }
+        if given == self._given:
+            return  # to parse thousands of addresses at each change of another quota would hold up the loop
+        self._given = given
+        self._default = given.get(None)
+        self._rates = {
+            _as_peers_say_it(address): value for address, value in given.items() if address is not None
+        }
         if self._default is None and not self._rates:
             self._buckets.clear()
 

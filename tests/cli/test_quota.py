@@ -71,6 +71,17 @@ def test_the_page_can_be_walked(run: Run, limited: tuple[ServerProcess, str]) ->
     assert listed(run) == {}
 
 
+def test_an_endless_quota_is_listed(run: Run) -> None:
+    """Kafka takes infinity from its own clients for a quota that is no whole number."""
+    endless = run("quota", "set", "--client-id", "endless", "--mutation-rate", "inf")
+    assert (endless.code, endless.err) == (0, "")
+    shown = run("quota", "list")
+    assert (shown.code, shown.err) == (0, "")
+    assert " inf " in shown.out
+    assert run("quota", "remove", "--client-id", "endless").code == 0
+    assert listed(run) == {}
+
+
 def test_what_is_set_is_listed_and_goes(run: Run) -> None:
     """Only what is named is changed; a dry run changes nothing."""
     both = ("--user", "ann", "--client-id", STRANGE)

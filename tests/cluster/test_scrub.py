@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from data_plane.disks.scrubber import ScrubState
 from sim.machine.disk_files import SimFile
 from tests.cluster.test_troubled_disks import Troubled
+from wire.topic_partition import TopicPartition
 
 SETTINGS = {"odradek.scrub.interval.ms": "20000", "log.flush.interval.messages": "1"}
 ROT_AT = 75
@@ -22,6 +24,28 @@ def set_aside(case: Troubled, node_id: int) -> int:
 
 def found(case: Troubled, node_id: int) -> int:
     return sum(state.rotten for state in case.broker(node_id).scrubber.states.values())
+
+
+def test_a_damaged_checkpoint_begins_a_round() -> None:
+    """Whatever it says, the scrubber takes none of it, and the broker lives."""
+    times = b'"began_ms": 5, "ended_ms": %s, "after": %s}'
+    for text in (
+        b"",
+        b"[]",
+        b"[" * 200_000,
+        b"\xff",
+        b"{" + times % (b"Infinity", b"null"),
+        b"{" + times % (b"9223372036854775808", b"null"),
+        b"{" + times % (b"-9223372036854775808", b"null"),
+        b"{" + times % (b"6", b'["t"]'),
+        b"{" + times % (b"6", b'["t", "x"]'),
+    ):
+        state = ScrubState()
+        state.load(text)
+        assert state == ScrubState(), text[:50]
+    state = ScrubState()
+    state.load(ScrubState(5, 6, TopicPartition("t", 1)).text())
+    assert (state.began_ms, state.ended_ms, state.after) == (5, 6, ("t", 1))
 
 
 def test_rot_that_nobody_reads_is_found_and_repaired() -> None:

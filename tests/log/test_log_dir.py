@@ -25,7 +25,7 @@ from data_plane.log.log_config import LogConfig
 from data_plane.log.parts.leader_epochs import MalformedCheckpoint
 from data_plane.log.segments.segment import file_name
 from metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties, NotALogDirectory
-from odradek.env.ports import DiskError, DiskHung
+from odradek.env.ports import DiskError, DiskFull, DiskHung
 from odradek.env.real_dirs import open_dir
 from tests.log.support import (
     DIRECTORY_ID,
@@ -96,7 +96,8 @@ def test_offset_checkpoints_are_kafkas_text() -> None:
     assert encode_offsets(offsets) == b"0\n2\na 0 5\nb.c-d 12 0\n"
     assert decode_offsets(encode_offsets(offsets)) == offsets
     assert decode_offsets(b"") == {}
-    for data in (b"0\n1\n", b"0\n1\na 0\n", b"0\n1\na x 0\n", b"7\n0\n", b"0\nx\n"):
+    damaged = (b"0\n1\n", b"0\n1\na 0\n", b"0\n1\na x 0\n", b"7\n0\n", b"0\nx\n", b"0\n1\na 0 -1\n")
+    for data in (*damaged, b"0\n1\na 0 9223372036854775808\n", b"0\n1\na 0 5 5\n"):
         with pytest.raises(MalformedCheckpoint):
             decode_offsets(data)
 
@@ -106,12 +107,66 @@ def test_the_clean_shutdown_marker_counts_once() -> None:
     assert encode_clean_shutdown(322) == b'{"version":0,"brokerEpoch":322}'
     disk = new_disk()
     directory = disk.open_dir(ROOT, create=True)
-    for data, epoch in ((encode_clean_shutdown(322), 322), (b"", -1), (b"[]", -1), (b'{"version":9}', -1)):
+    endless = b'{"version":0,"brokerEpoch":Infinity}'
+    huge = b'{"version":0,"brokerEpoch":9223372036854775808}'
+    made: tuple[tuple[bytes, int], ...] = ((encode_clean_shutdown(322), 322), (b"", -1), (b"[]", -1))
+    low = b'{"version":0,"brokerEpoch":-9223372036854775809}'
+    damaged = (b'{"version":9}', endless, huge, low, b"[" * 200_000)
+    for data, epoch in (*made, *((each, -1) for each in damaged)):
         directory.write_atomic(CLEAN_SHUTDOWN_FILE, data)
         assert take_clean_shutdown(directory) == epoch
         disk.crash("synced")
         directory = disk.open_dir(ROOT)
         assert take_clean_shutdown(directory) is None
+
+
+# --- a full disk has no room for a longer name
+
+
+def test_a_log_is_deleted_on_a_disk_without_room_for_its_new_name() -> None:
+    """The directory stays in service, nobody gets the name meanwhile, and the files go: that makes room."""
+    node = Node()
+    fill(node.log(), 3)
+    other = node.log("other")
+    node.disk.fail_next(errno.ENOSPC, operation="rename", path_part="t-0", times=2)
+    node.log_dir.delete_log("t", 0)
+    assert node.offline == []
+    with pytest.raises(DiskFull):
+        node.log()
+    append(other, batch())
+    node.look()
+    assert not [name for name in node.log_dir.directory.list() if name.startswith("t-")]
+    assert node.log().log_end_offset == 0
+
+
+def test_a_stray_waits_for_room_for_its_new_name() -> None:
+    """It is kept, so it is never removed to make room."""
+    node = Node()
+    fill(node.log(), 3)
+    node.disk.fail_next(errno.ENOSPC, operation="rename", path_part="t-0", times=3)
+    node.log_dir.set_stray("t", 0)
+    for _ in range(2):
+        node.look()
+        assert [name for name in node.log_dir.directory.list() if name.startswith("t-")] == ["t-0"]
+    node.look()
+    (kept,) = (name for name in node.log_dir.directory.list() if name.startswith("t-"))
+    assert kept.endswith("-stray")
+    assert node.offline == []
+
+
+def test_retention_goes_on_without_room_for_longer_names() -> None:
+    """Segments that expire on a full disk are removed at once: that makes room."""
+    node = Node(LogConfig(segment_bytes=2 * SIZE, retention_bytes=2 * SIZE))
+    log = node.log()
+    fill(log, 10)
+    node.disk.fail_next(errno.ENOSPC, operation="rename", path_part="t-0/0000", times=10**6)
+    before = len(log.segments)
+    assert log.delete_old_segments(NOW_MS) > 0
+    assert len(log.segments) < before
+    assert node.offline == []
+    names = log.directory.list()
+    assert not [name for name in names if name.endswith(".deleted")]
+    assert len([name for name in names if name.endswith(".log")]) == len(log.segments)
 
 
 # --- start and stop

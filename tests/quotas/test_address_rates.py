@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from data_plane.quotas import address_rates
 from data_plane.quotas.address_rates import ADDRESSES_MAX, AddressRates
 from metadata_quorum.quotas.quota_levels import Entity
 from odradek.node.connections.connection_limits import ConnectionLimits
@@ -33,6 +36,22 @@ def test_the_default_is_for_each_address_without_a_quota_of_its_own() -> None:
     assert sum(rates.admits("10.0.0.3", 0.0) for _ in range(10)) == 1
     rates.apply({})
     assert all(rates.admits("10.0.0.1", 0.0) for _ in range(10))
+
+
+def test_a_change_of_another_quota_parses_no_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of them would hold up the loop at each change; a change among them holds at once."""
+    rates = AddressRates(burst_seconds=1.0)
+    given = {(of("10.0.0.1"), RATE): 2.0}
+    rates.apply(given)
+    with monkeypatch.context() as patch:
+        patch.setattr(address_rates, "_as_peers_say_it", None)
+        rates.apply({**given, ((("user", "ann"),), "producer_byte_rate"): 1.0})
+    assert sum(rates.admits("10.0.0.1", 0.0) for _ in range(10)) == 2
+    rates.apply({(of("10.0.0.1"), RATE): 5.0})
+    assert rates.admits("10.0.0.1", 100.0)
+    assert sum(rates.admits("10.0.0.1", 200.0) for _ in range(10)) == 5
+    rates.apply({})
+    assert all(rates.admits("10.0.0.1", 200.0) for _ in range(10))
 
 
 def test_an_address_may_be_written_in_several_ways() -> None:

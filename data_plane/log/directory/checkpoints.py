@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from data_plane.log.log_config import LONG_MAX
 from data_plane.log.parts.leader_epochs import MalformedCheckpoint, checkpoint_lines
 from odradek.env.ports import Dir, FileMissing
 from wire.topic_partition import TopicPartition
@@ -36,10 +37,12 @@ def decode_offsets(data: bytes) -> Offsets:
     offsets: Offsets = {}
     for fields in checkpoint_lines(data):
         try:
-            topic, partition, offset = fields
-            offsets[TopicPartition(topic, int(partition))] = int(offset)
-        except ValueError:
+            topic, partition, offset = fields[0], int(fields[1]), int(fields[2])
+        except (ValueError, IndexError):
             raise MalformedCheckpoint(f"not a topic, partition and offset: {fields}") from None
+        if len(fields) != 3 or not 0 <= offset <= LONG_MAX:
+            raise MalformedCheckpoint(f"not an offset: {fields}")
+        offsets[TopicPartition(topic, partition)] = offset
     return offsets
 
 
@@ -74,6 +77,7 @@ def take_clean_shutdown(directory: Dir) -> int | None:
     directory.sync()
     try:
         fields = json.loads(data)
-        return int(fields["brokerEpoch"]) if fields["version"] == _CLEAN_SHUTDOWN_VERSION else -1
-    except (ValueError, KeyError, TypeError):
+        epoch = int(fields["brokerEpoch"]) if fields["version"] == _CLEAN_SHUTDOWN_VERSION else -1
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return _UNKNOWN_BROKER_EPOCH
+    return epoch if 0 <= epoch <= LONG_MAX else _UNKNOWN_BROKER_EPOCH

@@ -123,7 +123,7 @@ class LogDir:
         self.directory_id = meta.directory_id
         self.checkpoints = OffsetCheckpoints(directory, self.logs, context.log)
         self.changes = LateChanges(directory)
-        self.names = LogNames(directory, self.changes, self.disk_failed)
+        self.names = LogNames(directory, self.changes, self.disk_failed, self.disk_refused)
         self.is_loaded = False
         """True once all logs are open."""
         self._is_closed = False
@@ -334,7 +334,8 @@ class LogDir:
             if remove_at_ms is not None:
                 self.background.remove_tree_at(renamed, remove_at_ms)
 
-        self.names.set_aside(f"{log.topic}-{log.partition}", renamed, done)
+        may_remove = remove_at_ms is not None
+        self.names.set_aside(f"{log.topic}-{log.partition}", renamed, done, may_remove=may_remove)
         if not self.is_stalled:
             self._carry_out_renames()
         return renamed if self.offline_reason is None else None

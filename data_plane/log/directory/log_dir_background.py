@@ -18,6 +18,7 @@ import attrs
 
 from data_plane.log.directory.agreed_clock import AgreedClock
 from data_plane.log.directory.checkpoints import CLEANER_FILE, HIGH_WATERMARK_FILE
+from data_plane.log.directory.log_names import LogNames, Rename
 from data_plane.log.directory.log_starts import LogStarts
 from data_plane.log.directory.offset_checkpoints import OffsetCheckpoints
 from data_plane.log.directory.room import Room
@@ -29,6 +30,7 @@ from odradek.env.ports import (
     Clock,
     Dir,
     DiskError,
+    DiskFull,
     DiskRefused,
     FileClosed,
     FileMissing,
@@ -75,6 +77,7 @@ class LookedAfter(Protocol):
     directory: Dir
     logs: dict[TopicPartition, PartitionLog]
     checkpoints: OffsetCheckpoints
+    names: LogNames
     workers: WatchedWorkers
     flush_failure: DiskError | None
     """The error of a flush in a worker, with which the directory goes offline."""
@@ -347,11 +350,22 @@ class Background:
         except DiskRefused as error:
             self._log_dir.disk_refused(error)
 
+    async def _rename_refused(self) -> None:
+        """Try again what a full disk has refused. What may be removed goes at once: that makes room."""
+        log_dir = self._log_dir
+        for refused in log_dir.names.refused:
+            try:
+                await log_dir.workers.run_long(_rename_or_remove, log_dir.directory, refused)
+            except DiskRefused:
+                continue
+            log_dir.names.end_refused(refused)
+
     async def _remove_doomed(self, now_ms: int) -> None:
         workers = self._log_dir.workers
         if self._log_dir.is_suspected:
             # A late change may still work where these are.
             return
+        await self._rename_refused()
         if self.entry_is_dirty:
             self.entry_is_dirty = False
             try:
@@ -393,6 +407,17 @@ def _load_indexes(log: PartitionLog) -> None:
     """
     for segment in log.segments:
         segment.newest_timestamp_ms(log.config.index_interval_bytes)
+
+
+def _rename_or_remove(directory: Dir, refused: Rename) -> None:
+    try:
+        directory.rename(refused.name, refused.renamed)
+    except FileMissing:
+        return
+    except DiskFull:
+        if not refused.may_remove:
+            raise
+        _remove_tree(directory, refused.name)
 
 
 def _remove_tree(directory: Dir, name: str) -> None:

@@ -3,6 +3,9 @@
 A log that is gone has its name until its directory has another one, and that waits for a device that hangs. A log that
 was given up while it was made has its name until its files are gone. Nobody may make a log of such a name meanwhile: it
 would get the records of another, or lose its files.
+
+A disk that is full to the last byte may have no room for a longer name. `Background` then asks again, or removes a log
+that is to be deleted, which makes room.
 """
 
 from __future__ import annotations
@@ -13,35 +16,50 @@ from collections.abc import Callable
 import attrs
 
 from data_plane.log.directory.late_changes import LateChanges
-from odradek.env.ports import Dir, DiskError, DiskHung
+from odradek.env.ports import Dir, DiskError, DiskFull, DiskHung
 
-__all__ = ["LogNames"]
+__all__ = ["LogNames", "Rename"]
 
 
 @attrs.frozen
-class _Rename:
-    """A directory that is to have another name; `done` is called when it has."""
+class Rename:
+    """A directory that is to have another name; `done` is called when it has. On a full disk it may be removed instead
+    if `may_remove` says so."""
 
     name: str
     renamed: str
+    may_remove: bool
     done: Callable[[], None]
 
 
 class LogNames:
     """The names in one log directory that are in use without a log."""
 
-    def __init__(self, directory: Dir, changes: LateChanges, failed: Callable[[DiskError], None]) -> None:
-        """`failed` is called with the error of a rename."""
+    def __init__(
+        self,
+        directory: Dir,
+        changes: LateChanges,
+        failed: Callable[[DiskError], None],
+        full: Callable[[DiskFull], None],
+    ) -> None:
+        """`full` is called with the error of a rename on a full disk, `failed` with that of any other."""
         self._directory = directory
         self._changes = changes
         self._failed = failed
-        self._renames: deque[_Rename] = deque()
+        self._full = full
+        self._renames: deque[Rename] = deque()
         self._reserved: dict[str, None] = {}
+        self._refused: dict[str, Rename] = {}
 
     # --- names that are in use
 
     def check_free(self, name: str) -> None:
-        """Raise `DiskHung` if no log may be made under this name yet."""
+        """Raise `DiskHung` or `DiskFull` if no log may be made under this name yet."""
+        if name in self._refused:
+            path = self._directory.path
+            raise DiskFull(
+                path, f"{path}/{name}", "create", 0, "no room to set aside the log that had this name"
+            )
         if name in self._reserved or any(each.name == name for each in self._renames):
             path = self._directory.path
             raise DiskHung(path, f"{path}/{name}", "create", 0, "the device does not answer")
@@ -61,16 +79,16 @@ class LogNames:
 
     # --- directories that are set aside
 
-    def set_aside(self, name: str, renamed: str, done: Callable[[], None]) -> None:
+    def set_aside(self, name: str, renamed: str, done: Callable[[], None], *, may_remove: bool) -> None:
         """Rename a directory as soon as `carry_out` comes to it, then call `done`."""
-        self._renames.append(_Rename(name, renamed, done))
+        self._renames.append(Rename(name, renamed, may_remove, done))
 
     def carry_out(self) -> None:
         """Make the renames that wait, in order. Raises `DiskHung`: those that are left wait on."""
         while self._renames:
             first = self._renames[0]
 
-            def rename(first: _Rename = first) -> None:
+            def rename(first: Rename = first) -> None:
                 self._directory.rename(first.name, first.renamed)
 
             try:
@@ -86,5 +104,21 @@ class LogNames:
     def _not_renamed(self, error: Exception) -> None:
         if not isinstance(error, DiskError):
             raise error
-        self._renames.popleft()
-        self._failed(error)
+        rename = self._renames.popleft()
+        if isinstance(error, DiskFull):
+            self._refused[rename.name] = rename
+            self._full(error)
+        else:
+            self._failed(error)
+
+    # --- directories to which a full disk has refused another name
+
+    @property
+    def refused(self) -> tuple[Rename, ...]:
+        """The renames that wait for room, oldest first."""
+        return tuple(self._refused.values())
+
+    def end_refused(self, rename: Rename) -> None:
+        """The directory of a refused rename has its new name, or is gone."""
+        del self._refused[rename.name]
+        rename.done()

@@ -17,6 +17,8 @@ from odradek.env.ports import Dir, DiskError
 FILE_NAME = "leader-epoch-checkpoint"
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
+_NUMBER_MAX = (1 << 63) - 1
+_EPOCH_MAX = (1 << 31) - 1
 
 Entries: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -127,6 +129,8 @@ class LeaderEpochs:
             if len(fields) != 2:
                 raise MalformedCheckpoint(f"not an epoch and an offset: {fields}")
             epoch, start = _number(fields[0]), _number(fields[1])
+            if epoch > _EPOCH_MAX:
+                raise MalformedCheckpoint(f"not an epoch: {epoch}")
             if entries and (epoch <= entries[-1][0] or start < entries[-1][1]):
                 raise MalformedCheckpoint(f"epoch {epoch} from offset {start} follows {entries[-1]}")
             entries.append((epoch, start))
@@ -153,9 +157,12 @@ def _start(entry: tuple[int, int]) -> int:
 
 def _number(text: str) -> int:
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         raise MalformedCheckpoint(f"not a number: {text!r}") from None
+    if not 0 <= number <= _NUMBER_MAX:
+        raise MalformedCheckpoint(f"not an epoch, offset or count: {number}")
+    return number
 
 
 def checkpoint_lines(data: bytes) -> list[list[str]]:

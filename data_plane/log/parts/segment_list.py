@@ -26,9 +26,10 @@ from data_plane.log.segments.segment import (
     SNAPSHOT_SUFFIX,
     Segment,
     file_name,
+    remove_if_present,
     sync_file,
 )
-from odradek.env.ports import DiskError, DiskHung, DiskRefused, File, FileClosed, FileMissing
+from odradek.env.ports import DiskError, DiskFull, DiskHung, DiskRefused, File, FileClosed, FileMissing
 
 T = TypeVar("T")
 
@@ -262,6 +263,10 @@ class SegmentList:
             try:
                 directory.rename(name, name + DELETED_SUFFIX)
             except FileMissing:
+                continue
+            except DiskFull:
+                # No room for the longer name: the file goes at once, which makes room. Readers have it open.
+                remove_if_present(directory, name)
                 continue
             renamed.append(name + DELETED_SUFFIX)
         return renamed

@@ -140,7 +140,7 @@ def _document(entity: QuotaEntity, values: Mapping[str, float | None]) -> dict[s
 def _text(key: str, value: float | None) -> str:
     if value is None:
         return "-"
-    number = f"{value:,.0f}" if value == int(value) else f"{value:,g}"
+    number = f"{value:,.0f}" if float(value).is_integer() else f"{value:,g}"
     return f"{number} {_UNITS.get(key, '/s')}"
 
 
