@@ -117,11 +117,12 @@ class OdradekReader(DataSourceReader):
         Partitions with few records share a task, as in a stream: a task costs more than they do.
         """
         from .reading.batch_plan import plan_batch
-        from .reading.offset_ranges import gathered
+        from .reading.offset_ranges import BATCH_TASK_RECORDS, gathered
 
         with plain_errors():
             ranges = plan_batch(self.options, self.pushed)
-        tasks = gathered(ranges, self.options.partitions_min, self.options.records_per_partition_max)
+        bounds = (self.options.partitions_min, self.options.records_per_partition_max)
+        tasks = gathered(ranges, BATCH_TASK_RECORDS, *bounds)
         # Of no partition at all Spark makes one with None in it.
         return [RangePartition(each) for each in tasks] or [RangePartition(())]
 

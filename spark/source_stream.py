@@ -47,7 +47,7 @@ from wire.topic_partition import TopicPartition
 
 from .plain_errors import plain_errors
 from .reading.cluster_view import ClusterView, Known
-from .reading.offset_ranges import OffsetRange, gathered, rate_limited, split
+from .reading.offset_ranges import STREAM_TASK_RECORDS, OffsetRange, gathered, rate_limited, split
 from .reading.range_partition import RangePartition
 from .reading.read_errors import DataLoss, ReadError
 from .reading.stream_offsets import StreamOffset
@@ -398,7 +398,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise ReadError(f"the batch of {key} starts at {at}, behind its end at {behind}")
             ranges.append(OffsetRange(*key, at, behind, topic_id))
         bounds = (self.options.partitions_min, self.options.records_per_partition_max)
-        return [RangePartition(each) for each in gathered(split(ranges, *bounds), *bounds)]
+        tasks = gathered(split(ranges, *bounds), STREAM_TASK_RECORDS, *bounds)
+        return [RangePartition(each) for each in tasks]
 
     def _topic_id(self, key: TopicPartition, last: StreamOffset) -> bytes:
         """The value from the checkpoint; one that the JVM connector has written does not have it."""

@@ -10,10 +10,17 @@ import attrs
 
 from wire.topic_partition import TopicPartition
 
-__all__ = ["OffsetRange", "gathered", "rate_limited", "split"]
+__all__ = ["BATCH_TASK_RECORDS", "STREAM_TASK_RECORDS", "OffsetRange", "gathered", "rate_limited", "split"]
 
-_TASK_RECORDS = 5_000
-"""Fewer are read in less time than a task costs: what `gathered` fills a task with."""
+BATCH_TASK_RECORDS = 25_000
+"""Fewer are read in less time than a few tasks cost. What `gathered` fills a task of a batch query with."""
+
+STREAM_TASK_RECORDS = 5_000
+"""As `BATCH_TASK_RECORDS`, for a micro-batch. Never change it alone.
+
+A stream that restarts plans its last batch again. The exactly-once sink compares the number of tasks with the one that
+it recorded, and ends the query if they differ.
+"""
 
 
 @attrs.frozen
@@ -75,13 +82,16 @@ def _pieces(whole: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def gathered(
-    ranges: Sequence[OffsetRange], tasks_min: int | None = None, records_max: int | None = None
+    ranges: Sequence[OffsetRange],
+    task_records: int,
+    tasks_min: int | None = None,
+    records_max: int | None = None,
 ) -> list[tuple[OffsetRange, ...]]:
     """The ranges of each task: small ranges share one, `tasks_min` tasks or more stay if there are as many ranges.
 
-    Neighbours are put together up to `_TASK_RECORDS` offsets in all, and up to `records_max`.
+    Neighbours are put together up to `task_records` offsets in all, and up to `records_max`.
     """
-    most = _TASK_RECORDS if records_max is None else min(_TASK_RECORDS, records_max)
+    most = task_records if records_max is None else min(task_records, records_max)
     spare = len(ranges) - (tasks_min or 1)
     tasks: list[list[OffsetRange]] = []
     size = 0

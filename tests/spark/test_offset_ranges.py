@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from spark.reading.filters import push
-from spark.reading.offset_ranges import OffsetRange, gathered, rate_limited, split
+from spark.reading.offset_ranges import STREAM_TASK_RECORDS, OffsetRange, gathered, rate_limited, split
 from spark.reading.read_errors import ReadError
 from spark.reading.stream_offsets import StreamOffset
 
@@ -80,7 +80,7 @@ class TestGathered:
     def test_small_neighbours_share_a_task(self, sizes: list[int], tasks_min: int | None) -> None:
         """Every range once and in order; a shared task is small; minPartitions stays; no two neighbours could be one."""
         ranges = [range_of(0, size, place) for place, size in enumerate(sizes)]
-        tasks = gathered(ranges, tasks_min)
+        tasks = gathered(ranges, 5000, tasks_min)
         assert [each for task in tasks for each in task] == ranges
         sums = [sum(each.size for each in task) for task in tasks]
         assert all(len(task) == 1 or total <= 5000 for task, total in zip(tasks, sums, strict=True))
@@ -93,10 +93,15 @@ class TestGathered:
     def test_a_trickle_is_one_task(self) -> None:
         """Some records in each of four partitions: one task, in order; with minPartitions=4 it is four."""
         ranges = [range_of(0, 80, place) for place in range(4)]
-        assert gathered(ranges) == [tuple(ranges)]
-        assert gathered(ranges, 4) == [(each,) for each in ranges]
-        assert gathered(ranges, None, 160) == [tuple(ranges[:2]), tuple(ranges[2:])]
-        assert gathered(ranges, None, 100) == [(each,) for each in ranges]
+        assert gathered(ranges, 5000) == [tuple(ranges)]
+        assert gathered(ranges, 160) == [tuple(ranges[:2]), tuple(ranges[2:])]
+        assert gathered(ranges, 5000, 4) == [(each,) for each in ranges]
+        assert gathered(ranges, 5000, None, 160) == [tuple(ranges[:2]), tuple(ranges[2:])]
+        assert gathered(ranges, 5000, None, 100) == [(each,) for each in ranges]
+
+    def test_a_stream_plans_an_old_batch_as_before(self) -> None:
+        """The exactly-once sink recorded its number of tasks: a new version must plan as many."""
+        assert STREAM_TASK_RECORDS == 5000
 
 
 class TestRateLimit:
