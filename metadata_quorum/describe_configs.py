@@ -32,7 +32,13 @@ from odradek.env.long_work import LongWork
 from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
-from wire.disk_troubles import DEMOTED_LOG_DIRS, RELEASED_LOG_DIRS, RETIRING_LOG_DIRS, TROUBLED_LOG_DIRS
+from wire.disk_troubles import (
+    DEMOTED_LOG_DIRS,
+    RATE_BEFORE,
+    RELEASED_LOG_DIRS,
+    RETIRING_LOG_DIRS,
+    TROUBLED_LOG_DIRS,
+)
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -62,6 +68,8 @@ NAMED_FREELY = (RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 """Any name of these is described; those without a configuration of their own look all the same."""
 Owner = tuple[int, str | None]
 """Kind and name; None stands for all of a kind that look the same."""
+_MARKS = (RETIRING_LOG_DIRS, RELEASED_LOG_DIRS, DEMOTED_LOG_DIRS, RATE_BEFORE)
+"""Keys of a broker that commands for directories write, and no broker has a definition of."""
 RESOURCES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
@@ -205,7 +213,7 @@ class DescribeConfigsHandler:
             return entries
         # What stands in the metadata of troubles may be older: a full disk may hold up this node's own metadata.
         stored = self._broker.image.broker_configs(int(name))
-        told = {key: stored.get(key, "") for key in (RETIRING_LOG_DIRS, RELEASED_LOG_DIRS, DEMOTED_LOG_DIRS)}
+        told = {key: stored.get(key, "") for key in _MARKS}
         told[TROUBLED_LOG_DIRS] = self._troubles()
         own = [
             ConfigEntry(key, value, ConfigSource.DYNAMIC_BROKER_CONFIG, False, True, CONFIG_TYPES["string"])

@@ -23,6 +23,13 @@ RETIRING_LOG_DIRS = "odradek.retiring.log.dirs"
 """The directories of a broker that `odradek disk retire` has cordoned, separated by commas. It undoes only these."""
 RELEASED_LOG_DIRS = "odradek.released.log.dirs"
 """The directories that a broker shall let go of, separated by commas, as soon as they are empty."""
+DIRECTORY_LISTS = frozenset((RETIRING_LOG_DIRS, RELEASED_LOG_DIRS))
+"""Lists of paths, to which commands append and from which they subtract (KIP-339)."""
+RATE_BEFORE = "odradek.copies.rate.before"
+"""The bytes per second of copies between directories before a command set its `--throttle`; `none` for no limit.
+
+A dynamic configuration of one broker, there while such a command runs, or after it was killed.
+"""
 TROUBLED_LOG_DIRS = "odradek.troubled.log.dirs"
 DEMOTED_LOG_DIRS = "odradek.demoted.log.dirs"
 """A dynamic configuration of one broker: paths of its directories from which others should lead, as an operator wants."""

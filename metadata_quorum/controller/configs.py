@@ -39,6 +39,7 @@ from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
 from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.state_machine import Decision, DecisionContext
 from metadata_quorum.topic_names import invalid_topic_name_reason
+from wire.disk_troubles import DIRECTORY_LISTS
 from wire.errors import ErrorCode, KafkaError
 from wire.messages import alter_configs as absolute
 from wire.messages import incremental_alter_configs as incremental
@@ -151,12 +152,14 @@ def _operate(kind: int, config: incremental.AlterableConfig, current: str | None
     operation = list_operation(config.config_operation)
     definitions: Mapping[str, ConfigDef] = _DEFS[kind]() if kind in _DEFS else {}
     definition = definitions.get(config.name)
-    if definition is None or definition.type != "list":
+    is_ours = kind == RESOURCE_BROKER and config.name in DIRECTORY_LISTS
+    if not is_ours and (definition is None or definition.type != "list"):
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
             f"Can't {operation.name} to key {config.name} because its type is not LIST.",
         )
-    text = (definition.default if current is None else current) or ""
+    default = "" if definition is None else definition.default
+    text = (default if current is None else current) or ""
     return ",".join(combine_items(operation, text, config.value or ""))
 
 

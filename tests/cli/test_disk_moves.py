@@ -51,6 +51,11 @@ class Host:
             for each in broker["directories"]
         }
 
+    def settings(self) -> dict[str, str]:
+        """What is set for the broker, apart from empty lists."""
+        told = self.run("config", "get", "broker", "1", "--set-only", "--json").json()["configs"]
+        return {each["key"]: each["value"] for each in told if each["value"]}
+
     def page(self) -> str:
         """The page of metrics."""
         with urlopen(self.metrics, timeout=10) as answer:
@@ -161,8 +166,7 @@ def test_a_retirement_under_way_is_cancelled(host: Host) -> None:
     assert host.replicas()[path] == {("words", 3)}
     told = host.state(path)
     assert (told["cordoned"], told["retiring"]) == (False, False)
-    rates = host.run("config", "get", "broker", "1", "--set-only", "--json").json()["configs"]
-    assert THROTTLE not in {each["key"] for each in rates}
+    assert THROTTLE not in host.settings()
     until("no copy", lambda: not list(Path(path).parent.glob("*/*-future")) or None)
 
 
@@ -194,6 +198,39 @@ def test_a_retired_disk_is_released(host: Host) -> None:
     assert host.run("consume", "words").out.split().count("two") == 9
     assert host.run("topic", "create", "last", "--partitions", "6").code == 0
     assert not [each for each in Path(path).iterdir() if each.name.startswith("last")]
+
+
+def test_two_disks_are_retired_at_once(tmp_path: Path) -> None:
+    """Each command leaves the other's cordon, marks and throttle alone. Both disks are empty, and nothing is left behind."""
+    paths = [str(tmp_path / name) for name in "abcd"]
+    settings = {"log.dirs": ",".join(paths), "metadata.log.dir": str(tmp_path / "metadata")}
+    properties = prepare_odradek(tmp_path / "node", settings=settings)
+    with ExitStack() as stack:
+        server = launch_odradek(properties)
+        stack.callback(server.kill)
+        host = Host(server.bootstrap, paths, server.pid)
+        assert host.run("topic", "create", "words", "--partitions", "12").code == 0
+        big = b"".join(b"%d" % number + b"x" * 100_000 + b"\n" for number in range(60))
+        assert host.run("produce", "words", stdin=big).code == 0
+        assert host.run("config", "set", "broker", "1", f"{THROTTLE}=900000000").code == 0
+        before = host.settings()
+        assert before[THROTTLE] == "900000000"
+        here = ("--bootstrap-server", host.bootstrap)
+        commands = []
+        for path, rate in zip(paths[:2], ("2M", "3M"), strict=True):
+            words = ("disk", "retire", f"1:{path}", "--throttle", rate, *here)
+            commands.append(start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+            stack.callback(commands[-1].kill)
+        for command in commands:
+            out, err = command.communicate(timeout=60)
+            assert b"may be pulled" in out, err
+        for path in paths[:2]:
+            told = host.state(path)
+            assert (told["released"], told["cordoned"], told["retiring"]) == (True, False, False)
+        held = host.replicas()
+        assert {name: len(held.get(name, ())) for name in paths[:2]} == dict.fromkeys(paths[:2], 0)
+        assert host.settings() == before
+        assert len(host.run("consume", "words").out.split()) == 60
 
 
 @pytest.mark.skipif("ODRADEK_TEST_DISKS" not in os.environ, reason="runs in make test-disks")

@@ -135,7 +135,7 @@ def test_disks_are_balanced_over_hosts(nodes: Nodes) -> None:
     plan = nodes.run("disk", "balance", "--over-hosts", "--dry-run", "--json").json()["moves"]
     assert {move["from"]["broker"] for move in plan} == {1}
     assert "copy between brokers" in nodes.run("disk", "balance", "--over-hosts", "--dry-run").out
-    assert nodes.run("disk", "balance", "--over-hosts").code == 0
+    assert nodes.run("disk", "balance", "--over-hosts").out.count("copy between brokers") == 1
     with Client(nodes.bootstrap) as client:
         (described,) = client.admin.describe_topics(["heavy"])
     moved = {move["partition"]: move["to"]["broker"] for move in plan if move["topic"] == "heavy"}

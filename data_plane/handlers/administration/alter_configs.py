@@ -28,6 +28,7 @@ from metadata_quorum.config.dynamic_broker_config import check_broker_change, ha
 from metadata_quorum.controller.configs import combine_items, list_operation
 from metadata_quorum.envelope import Sender
 from odradek.serving.contract import Context, Result, Suspend
+from wire.disk_troubles import DIRECTORY_LISTS
 from wire.errors import ErrorCode, KafkaError, listed
 from wire.messages import alter_configs as absolute
 from wire.messages import incremental_alter_configs as incremental
@@ -280,14 +281,19 @@ def _operated(before: Mapping[str, str], configs: Sequence[incremental.Alterable
             after.pop(config.name, None)
         else:
             operation = list_operation(config.config_operation)
-            definition = broker_defs().get(config.name)
-            if definition is None:
-                raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {config.name}")
-            if definition.type != "list":
-                raise KafkaError(
-                    ErrorCode.INVALID_CONFIG,
-                    f"Config value {operation.name.lower()} is not allowed for config key: {config.name}",
-                )
-            current = after.get(config.name, definition.default or "")
+            current = after.get(config.name, _default_list(operation, config.name))
             after[config.name] = ",".join(combine_items(operation, current, config.value or ""))
     return after
+
+
+def _default_list(operation: Operation, name: str) -> str:
+    """The default of a key whose type is a list. Raises `KafkaError` for others."""
+    if name in DIRECTORY_LISTS:
+        return ""
+    definition = broker_defs().get(name)
+    if definition is None:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
+    if definition.type != "list":
+        text = f"Config value {operation.name.lower()} is not allowed for config key: {name}"
+        raise KafkaError(ErrorCode.INVALID_CONFIG, text)
+    return definition.default or ""

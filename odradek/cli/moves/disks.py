@@ -9,6 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import call_failure, connected
 from odradek.cli.failure import CliError
+from odradek.cli.moves.directory_configs import (
+    CORDONED_KEY,
+    RATE_KEY,
+    CopyThrottle,
+    append,
+    broker_configs,
+    cordoned_paths,
+    is_no_throttle,
+    listed_paths,
+    replace,
+    set_broker_configs,
+    subtract,
+)
 from odradek.cli.moves.over_hosts import balance_over_hosts
 from odradek.cli.moves.plans import byte_count
 from odradek.cli.output import bytes_text, counted, print_json, print_table, span_text
@@ -21,8 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["register_moves"]
 
-RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
-CORDONED_KEY = "cordoned.log.dirs"
 LOOK_SECONDS = 1.0
 RELEASE_SECONDS = 30.0
 CALM_LOOKS = 4
@@ -94,45 +105,9 @@ def _directories(client: Client, broker: int, *, with_health: bool = False) -> t
     return told.directories
 
 
-def _configs(client: Client, broker: int) -> dict[str, str]:
-    from odradek.client.admin import ConfigResource, ResourceType
-    from wire.disk_troubles import RELEASED_LOG_DIRS, RETIRING_LOG_DIRS
-
-    keys = [CORDONED_KEY, RETIRING_LOG_DIRS, RELEASED_LOG_DIRS, RATE_KEY]
-    keys += ["log.dirs", "log.dir", "metadata.log.dir"]
-    resource = ConfigResource(ResourceType.BROKER, str(broker))
-    (told,) = client.admin.describe_configs([resource], keys)
-    if told.error is not None:
-        raise call_failure(told.error)
-    return {entry.name: entry.value or "" for entry in told.entries}
-
-
-def _set_configs(client: Client, broker: int, values: Mapping[str, str | None]) -> None:
-    """Set dynamic values of a broker; None removes one."""
-    from odradek.client.admin import AlterConfig, ConfigOperation, ConfigResource, ResourceType
-
-    changes = [
-        AlterConfig(key, operation=ConfigOperation.DELETE) if value is None else AlterConfig(key, value)
-        for key, value in values.items()
-    ]
-    resource = ConfigResource(ResourceType.BROKER, str(broker))
-    for _, error in client.admin.incremental_alter_configs({resource: changes}):
-        if error is not None:
-            raise error
-
-
-def _paths(text: str) -> list[str]:
-    return [path.strip() for path in text.split(",") if path.strip()]
-
-
-def _cordoned(configs: Mapping[str, str], disks: Sequence[LogDirDescription]) -> list[str]:
-    listed = _paths(configs.get(CORDONED_KEY, ""))
-    return [disk.path for disk in disks] if listed == ["*"] else listed
-
-
 def _metadata_directory(configs: Mapping[str, str]) -> str:
     """The directory of the metadata log: its own key, or the first of `log.dirs` (Kafka's rule)."""
-    first = _paths(configs.get("log.dirs", "") or configs.get("log.dir", ""))
+    first = listed_paths(configs.get("log.dirs", "") or configs.get("log.dir", ""))
     return configs.get("metadata.log.dir", "") or (first[0] if first else "")
 
 
@@ -146,7 +121,7 @@ def _retire(args: argparse.Namespace) -> int:
 
     broker, path = args.directory
     with connected(args) as client:
-        directories, configs = _directories(client, broker, with_health=True), _configs(client, broker)
+        directories, configs = _directories(client, broker, with_health=True), broker_configs(client, broker)
         found = _check_directory(directories, broker, path)
         if found.health is not None and found.health.is_released:
             if args.cancel:
@@ -154,14 +129,14 @@ def _retire(args: argparse.Namespace) -> int:
                     f"{path} of broker {broker} is released already: the broker's next start takes it back"
                 )
             return _tell_emptied(args, [])
-        cordoned, marked = _cordoned(configs, directories), _paths(configs.get(RETIRING_LOG_DIRS, ""))
         if args.cancel:
-            return _cancel(client, args, cordoned, marked)
+            return _cancel(client, args, configs)
         if _metadata_directory(configs) == path:
             raise CliError(
                 f"{path} holds the metadata log of broker {broker}, and cannot be emptied while it runs: drain the broker "
                 "(`odradek broker drain`), or give its controller a new disk (docs/cluster.md)"
             )
+        cordoned = cordoned_paths(configs, directories)
         try:
             moves = plan_disk_retirement(disks_of(directories, cordoned), path)
         except CannotPlan as error:
@@ -170,21 +145,15 @@ def _retire(args: argparse.Namespace) -> int:
             _print_plan(args, broker, moves)
             return 0
         if path not in cordoned:
-            _set_configs(
-                client,
-                broker,
-                {
-                    RETIRING_LOG_DIRS: ",".join(dict.fromkeys([*marked, path])),
-                    CORDONED_KEY: ",".join([*cordoned, path]),
-                },
-            )
+            marks = [append(RETIRING_LOG_DIRS, path), append(CORDONED_KEY, path)]
+            set_broker_configs(client, broker, marks)
         if not args.json:
             _print_plan(args, broker, moves)
 
         def again(disks: list[Disk]) -> list[DiskMove]:
             return plan_disk_retirement(disks, path)
 
-        _carry_out(client, args, broker, again, [*cordoned, path], emptied=path)
+        _carry_out(client, args, broker, again, emptied=path)
         if not args.keep:
             _release(client, broker, path)
     return _tell_emptied(args, moves)
@@ -194,12 +163,7 @@ def _release(client: Client, broker: int, path: str) -> None:
     """Have the broker let go of an empty directory; then take back the marks of the retirement."""
     from wire.disk_troubles import RELEASED_LOG_DIRS, RETIRING_LOG_DIRS
 
-    configs = _configs(client, broker)
-    _set_configs(
-        client,
-        broker,
-        {RELEASED_LOG_DIRS: ",".join(dict.fromkeys([*_paths(configs.get(RELEASED_LOG_DIRS, "")), path]))},
-    )
+    set_broker_configs(client, broker, [append(RELEASED_LOG_DIRS, path)])
     deadline = time.monotonic() + RELEASE_SECONDS
     while all(each.path != path or each.error is None for each in _directories(client, broker)):
         if time.monotonic() > deadline:
@@ -208,18 +172,10 @@ def _release(client: Client, broker: int, path: str) -> None:
                 "(log_dir.not_released); stop the broker before the disk is pulled"
             )
         time.sleep(LOOK_SECONDS / 4)
-    configs = _configs(client, broker)
-    marked = _paths(configs.get(RETIRING_LOG_DIRS, ""))
-    changes: dict[str, str | None] = {RELEASED_LOG_DIRS: _without(configs.get(RELEASED_LOG_DIRS, ""), path)}
-    if path in marked:
-        changes[RETIRING_LOG_DIRS] = _without(configs.get(RETIRING_LOG_DIRS, ""), path)
-        changes[CORDONED_KEY] = _without(configs.get(CORDONED_KEY, ""), path)
-    _set_configs(client, broker, changes)
-
-
-def _without(text: str, path: str) -> str | None:
-    """The list of paths without one; None for no list."""
-    return ",".join(each for each in _paths(text) if each != path) or None
+    changes = [subtract(RELEASED_LOG_DIRS, path)]
+    if path in listed_paths(broker_configs(client, broker).get(RETIRING_LOG_DIRS, "")):
+        changes += [subtract(RETIRING_LOG_DIRS, path), subtract(CORDONED_KEY, path)]
+    set_broker_configs(client, broker, changes)
 
 
 def _tell_emptied(args: argparse.Namespace, moves: Sequence[DiskMove]) -> int:
@@ -252,21 +208,20 @@ def _check_directory(directories: Sequence[LogDirDescription], broker: int, path
     return found
 
 
-def _cancel(client: Client, args: argparse.Namespace, cordoned: list[str], marked: list[str]) -> int:
+def _cancel(client: Client, args: argparse.Namespace, configs: Mapping[str, str]) -> int:
     from wire.disk_troubles import RETIRING_LOG_DIRS
 
     broker, path = args.directory
-    if path not in marked:
+    if path not in listed_paths(configs.get(RETIRING_LOG_DIRS, "")):
         raise CliError(f"{path} of broker {broker} is not being retired")
-    left = [each for each in cordoned if each != path]
-    marks = [each for each in marked if each != path]
-    leaving = _leaving(_directories(client, broker), path)
+    directories = _directories(client, broker)
+    leaving = _leaving(directories, path)
     if not args.dry_run:
-        _set_configs(
-            client,
-            broker,
-            {CORDONED_KEY: ",".join(left) or None, RETIRING_LOG_DIRS: ",".join(marks) or None},
-        )
+        kept = subtract(CORDONED_KEY, path)
+        if listed_paths(configs.get(CORDONED_KEY, "")) == ["*"]:
+            others = [each.path for each in directories if each.path != path]
+            kept = replace(CORDONED_KEY, ",".join(others) or None)
+        set_broker_configs(client, broker, [subtract(RETIRING_LOG_DIRS, path), kept])
         _stay(client, broker, path)
     if args.json:
         print_json(
@@ -280,8 +235,8 @@ def _cancel(client: Client, args: argparse.Namespace, cordoned: list[str], marke
     print(
         f"{path} of broker {broker} takes replicas again, {given_up} given up; those that have moved stay away"
     )
-    rate = _configs(client, broker).get(RATE_KEY)
-    if not _is_no_throttle(rate):
+    rate = broker_configs(client, broker).get(RATE_KEY)
+    if not is_no_throttle(rate):
         print(
             f"copies are throttled to {rate} B/s: `odradek config unset broker {broker} {RATE_KEY}` ends that"
         )
@@ -323,10 +278,6 @@ def _stay(client: Client, broker: int, path: str) -> None:
         time.sleep(LOOK_SECONDS / 4)
 
 
-def _is_no_throttle(rate: str | None) -> bool:
-    return rate in (None, "", str((1 << 63) - 1))
-
-
 def _balance(args: argparse.Namespace) -> int:
     from odradek.client.admin.moves.disk_plans import disks_of, plan_disk_balance
 
@@ -340,17 +291,19 @@ def _balance(args: argparse.Namespace) -> int:
             disks = {}
             for broker in dict.fromkeys(brokers):
                 directories = _directories(client, broker)
-                disks[broker] = disks_of(directories, _cordoned(_configs(client, broker), directories))
+                disks[broker] = disks_of(
+                    directories, cordoned_paths(broker_configs(client, broker), directories)
+                )
             return balance_over_hosts(args, client, disks)
         for broker in dict.fromkeys(brokers):
             directories = _directories(client, broker)
-            closed = _cordoned(_configs(client, broker), directories)
+            closed = cordoned_paths(broker_configs(client, broker), directories)
             moves = plan_disk_balance(disks_of(directories, closed))
             documents.append({"broker": broker, "moves": [_document(each) for each in moves]})
             if not args.json:
                 _print_plan(args, broker, moves)
             if moves and not args.dry_run:
-                _carry_out(client, args, broker, None, closed, first=moves)
+                _carry_out(client, args, broker, None, first=moves)
     if args.json:
         print_json({"brokers": documents})
     return 0
@@ -364,34 +317,31 @@ def _carry_out(
     args: argparse.Namespace,
     broker: int,
     plan: Any,
-    closed: Sequence[str],
     *,
     first: Sequence[DiskMove] = (),
     emptied: str | None = None,
 ) -> None:
     """Ask for the moves and wait until they have ended. `plan` is made anew at each look: a restarted broker, or a
     replica that has come meanwhile, is taken in. The throttle is taken back at the end."""
-    throttled = args.throttle is not None
-    before = _configs(client, broker).get(RATE_KEY) if throttled else None
-    if throttled:
-        _set_configs(client, broker, {RATE_KEY: str(args.throttle)})
+    throttle = CopyThrottle(client, broker, args.throttle)
+    throttle.begin()
     try:
         moves, cordon = list(first), _Cordon(broker, emptied)
         while True:
             directories = _directories(client, broker)
             cordon.check(directories)
+            throttle.hold()
             if plan is not None:
-                moves = _plan_again(broker, plan, directories, closed)
+                moves = _plan_again(broker, plan, directories, emptied)
             if moves:
-                _ask(client, broker, moves[:MOVES_AT_ONCE])
+                _ask(client, broker, moves[:MOVES_AT_ONCE], is_planned_again=plan is not None)
                 moves = moves[MOVES_AT_ONCE:] if plan is None else moves
             left = _left(client, broker, emptied)
             if not left and not moves:
                 return
             time.sleep(LOOK_SECONDS)
     finally:
-        if throttled:
-            _set_configs(client, broker, {RATE_KEY: None if _is_no_throttle(before) else before})
+        throttle.end()
 
 
 class _Cordon:
@@ -418,11 +368,13 @@ class _Cordon:
 
 
 def _plan_again(
-    broker: int, plan: Any, directories: Sequence[LogDirDescription], closed: Sequence[str]
+    broker: int, plan: Any, directories: Sequence[LogDirDescription], emptied: str | None
 ) -> list[DiskMove]:
+    """Another directory may have been cordoned meanwhile, by another retirement."""
     from odradek.client.admin.moves.disk_plans import disks_of
     from odradek.client.admin.moves.placement import CannotPlan
 
+    closed = [each.path for each in directories if each.is_cordoned or each.path == emptied]
     try:
         found: list[DiskMove] = plan(disks_of(directories, closed))
     except CannotPlan as error:
@@ -430,14 +382,17 @@ def _plan_again(
     return found
 
 
-def _ask(client: Client, broker: int, moves: Sequence[DiskMove]) -> None:
+def _ask(client: Client, broker: int, moves: Sequence[DiskMove], *, is_planned_again: bool = False) -> None:
     wanted = {(move.topic, move.partition, broker): move.target for move in moves}
     from wire.errors import ErrorCode, KafkaError
 
-    gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.REPLICA_NOT_AVAILABLE)
+    passed_over = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.REPLICA_NOT_AVAILABLE]
+    if is_planned_again:
+        # The target was cordoned since the plan was made: the next plan has another.
+        passed_over.append(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
     for error in client.admin.alter_replica_log_dirs(wanted).values():
         # One that was deleted, or moved to another broker meanwhile, need not move any more.
-        if error is not None and not (isinstance(error, KafkaError) and error.code in gone):
+        if error is not None and not (isinstance(error, KafkaError) and error.code in passed_over):
             raise error
 
 

@@ -38,7 +38,7 @@ def balance_over_hosts(args: argparse.Namespace, client: Client, disks: Mapping[
     name_directories(
         client, {(each.move.topic, each.move.partition, each.target): each.target_path for each in found}
     )
-    return carry_out(args, client, [each.move for each in found], survey, NOTHING)
+    return carry_out(args, client, [each.move for each in found], survey, NOTHING, is_shown=True)
 
 
 def _print_moves(found: Sequence[HostMove]) -> None:

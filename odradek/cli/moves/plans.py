@@ -86,16 +86,22 @@ def add_plan_options(parser: argparse.ArgumentParser, execute: str = "--execute"
 
 
 def carry_out(
-    args: argparse.Namespace, client: Client, moves: Sequence[Move], survey: ClusterSurvey, nothing: str
+    args: argparse.Namespace,
+    client: Client,
+    moves: Sequence[Move],
+    survey: ClusterSurvey,
+    nothing: str,
+    *,
+    is_shown: bool = False,
 ) -> int:
-    """Show the plan, or do it. `nothing` says why there is nothing to do."""
+    """Show the plan, or do it. `nothing` says why there is nothing to do. The caller may have shown the plan already."""
     if not moves:
         if args.json:
             print_json(_document(args, [], None))
         else:
             print(nothing)
         return 0
-    if not args.json:
+    if not args.json and not is_shown:
         _print_plan(args, moves, survey)
     _refuse_too_full(moves, survey)
     if not args.execute:

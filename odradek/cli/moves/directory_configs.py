@@ -1,0 +1,144 @@
+"""What a broker's own configuration says of its directories, and of the rate of copies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from odradek.cli.connecting import call_failure
+
+if TYPE_CHECKING:
+    from odradek.client.admin import AlterConfig, LogDirDescription
+    from odradek.client.shells.blocking import Client
+
+__all__ = [
+    "CORDONED_KEY",
+    "RATE_KEY",
+    "CopyThrottle",
+    "append",
+    "broker_configs",
+    "cordoned_paths",
+    "is_no_throttle",
+    "listed_paths",
+    "replace",
+    "set_broker_configs",
+    "subtract",
+]
+
+RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
+CORDONED_KEY = "cordoned.log.dirs"
+_NO_RATE = "none"
+
+
+def broker_configs(client: Client, broker: int) -> dict[str, str]:
+    """The values of the keys that commands for directories look at; empty for none. Raises `CliError`."""
+    from odradek.client.admin import ConfigResource, ResourceType
+    from wire.disk_troubles import RATE_BEFORE, RELEASED_LOG_DIRS, RETIRING_LOG_DIRS
+
+    keys = [CORDONED_KEY, RETIRING_LOG_DIRS, RELEASED_LOG_DIRS, RATE_KEY, RATE_BEFORE]
+    keys += ["log.dirs", "log.dir", "metadata.log.dir"]
+    resource = ConfigResource(ResourceType.BROKER, str(broker))
+    (told,) = client.admin.describe_configs([resource], keys)
+    if told.error is not None:
+        raise call_failure(told.error)
+    return {entry.name: entry.value or "" for entry in told.entries}
+
+
+def set_broker_configs(client: Client, broker: int, changes: Sequence[AlterConfig]) -> None:
+    """Change dynamic values of a broker, all in one decision of the controller. Raises `KafkaError`."""
+    from odradek.client.admin import ConfigResource, ResourceType
+
+    resource = ConfigResource(ResourceType.BROKER, str(broker))
+    for _, error in client.admin.incremental_alter_configs({resource: list(changes)}):
+        if error is not None:
+            raise error
+
+
+def append(key: str, path: str) -> AlterConfig:
+    """A path that the controller adds to a list: another command may change the list at the same time."""
+    from odradek.client.admin import AlterConfig, ConfigOperation
+
+    return AlterConfig(key, path, ConfigOperation.APPEND)
+
+
+def subtract(key: str, path: str) -> AlterConfig:
+    """A path that the controller takes out of a list."""
+    from odradek.client.admin import AlterConfig, ConfigOperation
+
+    return AlterConfig(key, path, ConfigOperation.SUBTRACT)
+
+
+def replace(key: str, value: str | None) -> AlterConfig:
+    """A new value; None for the default."""
+    from odradek.client.admin import AlterConfig, ConfigOperation
+
+    if value is None:
+        return AlterConfig(key, operation=ConfigOperation.DELETE)
+    return AlterConfig(key, value)
+
+
+def listed_paths(text: str) -> list[str]:
+    """The paths of a list."""
+    return [path.strip() for path in text.split(",") if path.strip()]
+
+
+def cordoned_paths(configs: Mapping[str, str], disks: Sequence[LogDirDescription]) -> list[str]:
+    """The directories that take no new replicas; `*` stands for all of them."""
+    listed = listed_paths(configs.get(CORDONED_KEY, ""))
+    return [disk.path for disk in disks] if listed == ["*"] else listed
+
+
+def is_no_throttle(rate: str | None) -> bool:
+    """True for the default: copies as fast as they can be."""
+    return rate in (None, "", str((1 << 63) - 1))
+
+
+class CopyThrottle:
+    """The rate of copies between directories that a command has asked for, until the command ends.
+
+    The broker has one rate. Several commands may each want one at the same time, and one of them may be killed. So the
+    rate that was there before all of them is kept in the broker's configuration (`RATE_BEFORE`). The one whose rate
+    is in force puts it back. Others notice within a second, and set theirs.
+    """
+
+    def __init__(self, client: Client, broker: int, rate: int | None) -> None:
+        """`rate` in bytes per second; None leaves everything alone."""
+        self._client = client
+        self._broker = broker
+        self._rate = None if rate is None else str(rate)
+
+    def begin(self) -> None:
+        """Set the rate. Raises `KafkaError`."""
+        if self._rate is not None:
+            self._set(broker_configs(self._client, self._broker))
+
+    def hold(self) -> None:
+        """Set the rate anew if another command has put back what was before. Raises `KafkaError`."""
+        if self._rate is None:
+            return
+        configs = broker_configs(self._client, self._broker)
+        if not configs.get(_before_key()):
+            self._set(configs)
+
+    def end(self) -> None:
+        """Put back what was before, unless the rate of another command is in force. Raises `KafkaError`."""
+        if self._rate is None:
+            return
+        configs = broker_configs(self._client, self._broker)
+        before = configs.get(_before_key())
+        if not before or configs.get(RATE_KEY) != self._rate:
+            return
+        rate = replace(RATE_KEY, None if is_no_throttle(before) or before == _NO_RATE else before)
+        set_broker_configs(self._client, self._broker, [rate, replace(_before_key(), None)])
+
+    def _set(self, configs: Mapping[str, str]) -> None:
+        changes = [replace(RATE_KEY, self._rate)]
+        if not configs.get(_before_key()):
+            changes.append(replace(_before_key(), configs.get(RATE_KEY) or _NO_RATE))
+        set_broker_configs(self._client, self._broker, changes)
+
+
+def _before_key() -> str:
+    from wire.disk_troubles import RATE_BEFORE
+
+    return RATE_BEFORE
