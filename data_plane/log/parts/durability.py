@@ -96,6 +96,7 @@ class Durability:
                 # The name may lead into the directory of a log that was made since.
                 if not self._home.is_closed:
                     epochs.save(self._home.directory)
+        segments.sync_topic_id()
         for segment, following in pairwise(listed):
             if following.base_offset > recovery_point or segment.needs_sync:
                 segment.flush(file_name(following.base_offset, SNAPSHOT_SUFFIX))

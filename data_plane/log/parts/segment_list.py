@@ -395,6 +395,14 @@ class SegmentList:
         """Note that the directory's entries have changed since its last sync."""
         self.entry_is_dirty = True
 
+    def sync_topic_id(self) -> None:
+        """Make the topic's id durable before records are: without it they belong to nobody (blocking). Raises `DiskError`.
+
+        Kafka writes `partition.metadata` to the device before the first append.
+        """
+        if self.entry_is_dirty:
+            sync_file(self.home.directory, METADATA_FILE_NAME)
+
     def sync_entry(self) -> None:
         """Make the directory's entries durable where they have changed (blocking). Raises `DiskError`."""
         if self.entry_is_dirty:
