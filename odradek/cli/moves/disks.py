@@ -18,6 +18,7 @@ from odradek.cli.moves.directory_configs import (
     cordoned_paths,
     is_no_throttle,
     listed_paths,
+    put_rate_back,
     replace,
     set_broker_configs,
     subtract,
@@ -223,6 +224,8 @@ def _cancel(client: Client, args: argparse.Namespace, configs: Mapping[str, str]
             kept = replace(CORDONED_KEY, ",".join(others) or None)
         set_broker_configs(client, broker, [subtract(RETIRING_LOG_DIRS, path), kept])
         _stay(client, broker, path)
+        # The command that has set it may have been killed.
+        put_rate_back(client, broker, broker_configs(client, broker))
     if args.json:
         print_json(
             {"broker": broker, "directory": path, "cancelled": not args.dry_run, "given_up": len(leaving)}
