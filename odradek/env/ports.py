@@ -328,6 +328,10 @@ class Dir(Protocol):
     def unlock(self) -> None:
         """Give up the lock. Nothing more is done in this directory."""
 
+    def is_open(self) -> bool:
+        """True while this process has a file or directory below the root open, which keeps its disk from being unmounted."""
+        ...
+
 
 class Conn(Protocol):
     """One non-blocking stream connection: the surface of the hot path. Only the two waits await."""

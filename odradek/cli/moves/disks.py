@@ -166,7 +166,7 @@ def _release(client: Client, broker: int, path: str) -> None:
 
     set_broker_configs(client, broker, [append(RELEASED_LOG_DIRS, path)])
     deadline = time.monotonic() + RELEASE_SECONDS
-    while all(each.path != path or each.error is None for each in _directories(client, broker)):
+    while not _is_released(client, broker, path):
         if time.monotonic() > deadline:
             raise CliError(
                 f"{path} of broker {broker} is empty, but the broker does not let go of it: its log says why "
@@ -177,6 +177,11 @@ def _release(client: Client, broker: int, path: str) -> None:
     if path in listed_paths(broker_configs(client, broker).get(RETIRING_LOG_DIRS, "")):
         changes += [subtract(RETIRING_LOG_DIRS, path), subtract(CORDONED_KEY, path)]
     set_broker_configs(client, broker, changes)
+
+
+def _is_released(client: Client, broker: int, path: str) -> bool:
+    found = next((each for each in _directories(client, broker, with_health=True) if each.path == path), None)
+    return found is not None and found.health is not None and found.health.is_released
 
 
 def _tell_emptied(args: argparse.Namespace, moves: Sequence[DiskMove]) -> int:
