@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = "docs/spark.md"
-TIMEOUT_SECONDS = 300.0
+TIMEOUT_SECONDS = 1200
 PNG = b"\x89PNG\r\n\x1a\n"
 SOUND = """\
 {"kind": "send", "process": "p", "invoked": 0, "key": "t-0", "value": 1, "completed": 1, "outcome": "ok", "offset": 0, "error": ""}
