@@ -368,10 +368,10 @@ class Connection(AnswerQueue):
             self.memory.set()
 
     def has_left(self, now: float, idle_seconds_max: float) -> bool:
-        """True if this connection is muted, its client sends nothing more, and nobody needs what is left of it.
+        """True if this connection is muted, and its client is gone for good: it sends and expects nothing more.
 
-        One that may still send, or still waits for an answer, is no such client. If it has sent requests before its end,
-        they are served when the mute is over, unless that takes longer than a connection may be idle.
+        Requests that came before its end are served when the mute is over. For that the connection may be idle for
+        `idle_seconds_max`.
         """
         if self.woken is None or self.closing:
             return False
