@@ -150,15 +150,45 @@ def test_a_move_is_given_up_when_the_replica_is_sent_back() -> None:
     async def script(case: Moving) -> None:
         await case.write_some()
         source, target = case.disk(1), case.other
-        target.is_stalled = True
+        target.set_stalled(True)
         assert await case.ask(target.path) == ErrorCode.NONE
         assert await case.described() == sorted([(source.path, False, 0), (target.path, True, WRITES)])
         assert await case.ask(source.path) == ErrorCode.NONE
         assert await case.described() == [(source.path, False, 0)]
-        target.is_stalled = False
+        target.set_stalled(False)
         await case.until(lambda: case.futures_on_disk() == [])
         assert not case.log.cleaning.is_held
         assert case.seen_by(1).directory_of(1) == source.directory_id
+
+    play(script)
+
+
+@pytest.mark.parametrize("keep", ["all", "synced"])
+def test_a_move_that_was_given_up_stays_so(keep: Keep, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker, or its machine, dies as soon as it has answered: the next start does not go on with the copy."""
+
+    async def script(case: Moving) -> None:
+        await case.write_some()
+        source, target = case.disk(1).path, case.other
+
+        def never(*_: object) -> bool:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(replica_moves.ReplicaMoves, "_copy_rest", never)
+            assert await case.ask(target.path) == ErrorCode.NONE
+            await case.until(lambda: case.move is not None and case.move.lag == 0, writing=False)
+            assert await case.ask(source) == ErrorCode.NONE
+            await case.member(1).kill(keep)
+        assert case.futures_on_disk() == []
+        case.member(1).launch()
+        await case.until(case.is_up, writing=False)
+        await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
+        assert case.lies_in(source)
+        assert case.move is None
+        disk = case.world.machine(case.member(1).name).disk
+        await case.until(lambda: not any("t-0" in name for name in disk.in_cache(target.path)))
+        case.check_nothing_is_lost()
 
     play(script)
 

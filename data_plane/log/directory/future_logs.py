@@ -30,7 +30,7 @@ from typing import TypeAlias
 
 import attrs
 
-from data_plane.log.directory.log_dir import LogDir
+from data_plane.log.directory.log_dir import FUTURE_SUFFIX, LogDir
 from data_plane.log.loading import LoadOptions, open_partition_log, read_topic_id, write_topic_id
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.parts.leader_epochs import LeaderEpochs
@@ -39,7 +39,6 @@ from data_plane.log.segments.segment import remove_if_present
 from odradek.env.ports import Dir, DiskError, FileMissing, Log
 from wire.topic_partition import TopicPartition
 
-FUTURE_SUFFIX = "-future"
 CAUGHT_UP_FILE = "caught-up"
 NAME_BYTES_MAX = 255
 _FUTURE_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})\.[0-9a-f]{32}-future")
