@@ -49,8 +49,8 @@ run: install ## a local node on 127.0.0.1:9092, data in ./data (PORT=, DATA=, AR
 test: install-dev ## the whole test suite (JOBS=, ARGS=)
 	@[ -n "$(ARGS)" ] || $(BIN)/python -m tests.deploy prepare --seconds 300 || \
 	  echo "so the test that deploys to booted hosts is skipped"
-	@# Many tests wait for a server: one worker more than there are cores keeps the cores busy.
-	@exec $(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist loadfile $(ARGS)
+	@# Many tests wait for a server: two workers more than there are cores keep the cores busy.
+	@exec $(BIN)/python -m pytest -n $$(($(JOBS) + 2)) --dist loadfile $(ARGS)
 
 TRANSACTIONS := tests/cluster/test_exactly_once.py tests/cluster/test_deaths_in_a_transaction.py tests/other_clients/test_transactional_producers.py tests/other_clients/test_live_transaction_version.py tests/client/test_transactional_servers.py::test_a_transaction_outlives_kill_9_of_the_broker
 test-transactions: install-dev ## five clients' transactions while nodes die, each and everywhere: 20,000 records exactly once (ARGS='-k java')

@@ -220,7 +220,7 @@ class DescribeConfigsHandler:
             for key, value in told.items()
             if value
         ]
-        return [*(each for each in entries if not told.get(each.name)), *own]
+        return [*(each for each in entries if each.name not in told), *own]
 
     def _logger_entries(self, name: str) -> list[ConfigEntry]:
         if not name:

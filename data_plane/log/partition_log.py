@@ -184,29 +184,15 @@ class PartitionLog(LogOffsets):
         At most the high watermark. Called on the loop. Raises `DiskError` where producers have to be read.
         """
         producers = self.producers
-        state = producers.state
-        high_watermark = self.high_watermark
-        if state is None:
+        if producers.state is None:
             if producers.is_settled:
-                return high_watermark
-            state = self.load_producers()
-        if state.ended:
-            state.forget_ended(high_watermark)
-        elif not state.ongoing:
-            return high_watermark
-        return self._stable_offset(state, high_watermark)
+                return self.high_watermark
+            self.load_producers()
+        return producers.stable_offset(self.high_watermark, self.log_start_offset)
 
     def last_stable_offset_in_worker(self) -> int:
         """The last stable offset, for any thread. Raises `KafkaError` OFFSET_NOT_AVAILABLE while it has to be read."""
-        state = self.producers.state
-        if state is not None:
-            return self._stable_offset(state, self.high_watermark)
-        if not self.producers.is_settled:
-            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
-        return self.high_watermark
-
-    def _stable_offset(self, state: ProducerState, high_watermark: int) -> int:
-        return min(high_watermark, max(state.first_unstable_offset(high_watermark), self.log_start_offset))
+        return self.producers.stable_offset_in_worker(self.high_watermark, self.log_start_offset)
 
     @property
     def latest_epoch(self) -> int:
@@ -423,8 +409,9 @@ class PartitionLog(LogOffsets):
             DiskRefused: there is no descriptor now.
             DiskError: the directory is offline now.
         """
+        interval = self.config.index_interval_bytes
         try:
-            found = self._find(offset, max_bytes, upper_bound, min_one)
+            found = self.segment_list.read(self, offset, max_bytes, upper_bound, interval, min_one)
         except DiskError as error:
             self.home.failed(error)
             raise
@@ -435,22 +422,6 @@ class PartitionLog(LogOffsets):
                 f"{file.path}: {found.count} bytes at {found.position} were found in a file of {file.size}"
             )
         return found
-
-    def _find(self, offset: int, max_bytes: int, upper_bound: int, min_one: bool) -> LogRead:
-        end_offset = self.log_end_offset
-        if self.home.offline:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
-        if offset < self.log_start_offset or offset > end_offset:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is outside {self.log_start_offset} to {end_offset}",
-            )
-        if upper_bound > end_offset:
-            upper_bound = end_offset
-        if offset >= upper_bound or (max_bytes <= 0 and not min_one):
-            return LogRead(None, 0, 0, offset)
-        interval = self.config.index_interval_bytes
-        return self.segment_list.read(self, offset, max_bytes, upper_bound, interval, min_one)
 
     def passes_segment_end(self, offset: int, upper_bound: int) -> bool:
         """True if a segment ends between the two offsets.
@@ -463,20 +434,12 @@ class PartitionLog(LogOffsets):
         """Read as `read` does, but return the bytes; may run in a worker. A failed directory goes offline at its next
         look.
         """
+        interval = self.config.index_interval_bytes
         try:
-            return self.segment_list.look(lambda: self._read_found(offset, max_bytes, upper_bound, min_one))
+            return self.segment_list.read_bytes(self, offset, max_bytes, upper_bound, interval, min_one)
         except DiskError as error:
             self.home.failed_in_worker(error)
             raise
-
-    def _read_found(self, offset: int, max_bytes: int, upper_bound: int, min_one: bool) -> bytes:
-        found = self._find(offset, max_bytes, upper_bound, min_one)
-        if found.file is None:
-            return b""
-        try:
-            return found.file.pread(found.count, found.position)
-        finally:
-            found.release()
 
     def offset_for_timestamp(self, timestamp_ms: int, *, upper_bound: int) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record below `upper_bound` that is not older.

@@ -11,6 +11,8 @@ __all__ = ["WAIT_MS_MAX", "TokenBucket", "wait_ms"]
 
 WAIT_MS_MAX = (1 << 31) - 1
 """The longest wait that an answer can name: its field has 32 bits."""
+_RATE_MIN = 1e-12
+"""A quota may be any positive number, and a share of the least one is 0: nothing would ever be repaid."""
 
 
 def wait_ms(seconds: float) -> int:
@@ -24,7 +26,7 @@ class TokenBucket:
     __slots__ = ("burst", "charged_at", "rate", "tokens", "used")
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
-        self.rate = rate
+        self.rate = max(rate, _RATE_MIN)
         self.burst = burst
         self.used = 0.0
         """Units that were taken since the bucket was made."""
@@ -59,6 +61,6 @@ class TokenBucket:
         if now != self.charged_at:  # nothing in no time, also where the rate is infinite
             tokens = min(tokens + (now - self.charged_at) * self.rate, self.burst)
             self.charged_at = now
-        self.rate = rate
+        self.rate = max(rate, _RATE_MIN)
         self.burst = burst
         self.tokens = max(-burst, min(tokens, burst))

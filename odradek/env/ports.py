@@ -329,6 +329,10 @@ class Dir(Protocol):
     def unlock(self) -> None:
         """Give up the lock. Nothing more is done in this directory."""
 
+    def is_open(self) -> bool:
+        """True while this process has a file or directory below the root open, which keeps its disk from being unmounted."""
+        ...
+
 
 class PeerEnd(Enum):
     """The word of a connection's peer on whether it sends more."""

@@ -29,6 +29,7 @@ from odradek.env.real_files import (
 T = TypeVar("T")
 
 _LOCK_NAME = ".lock"
+_OPEN_FILES = "/proc/self/fd"
 _WHOLE_FILE = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 """`struct flock` of a lock on all of a file: type, whence, start, length, process."""
 
@@ -302,6 +303,19 @@ class RealDir:
         if self._disk.lock is not None:
             self._disk.lock.close()
             self._disk.lock = None
+
+    def is_open(self) -> bool:
+        root = os.path.realpath(self.root)
+        within = os.path.join(root, "")
+        for name in os.listdir(_OPEN_FILES):
+            try:
+                path = os.readlink(os.path.join(_OPEN_FILES, name))
+            except OSError:
+                # It has been closed since; and the one by which this list was read.
+                continue
+            if path == root or path.startswith(within):
+                return True
+        return False
 
 
 def _create(path: str) -> tuple[int, OSError | None]:

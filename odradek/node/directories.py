@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Collection
 from functools import partial
 
@@ -147,7 +148,8 @@ class Directories:
         reason = str(error)
         if isinstance(error, FileMissing):
             reason = f"log directory {path} is missing or was never formatted ({self._way_out(path)})"
-        if isinstance(error, DiskError) and error.operation == "lock":
+        if isinstance(error, DiskError) and (error.operation, error.errno) == ("lock", errno.EWOULDBLOCK):
+            # The disk is sound: another node runs on it.
             raise error
         if path == self._config.metadata_log_dir or len(self._config.log_dirs) == 1:
             if isinstance(error, FileMissing):

@@ -6,6 +6,7 @@ leadership comes and goes. It loads its log beside all that goes on.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from random import Random
 from typing import Generic, Protocol, TypeVar
@@ -51,7 +52,7 @@ def draw_partition(random: Random, steps: int, weights: Mapping[str, tuple[float
     )
 
 
-class CoordinatorRun(PartitionRun, Generic[HostT]):
+class CoordinatorRun(PartitionRun, ABC, Generic[HostT]):
     """One schedule: brokers with coordinators that come and go as their brokers do."""
 
     def __init__(self, plan: ReplicationPlan, random: Random) -> None:
@@ -66,9 +67,9 @@ class CoordinatorRun(PartitionRun, Generic[HostT]):
             for host in self._hosts.values():
                 host.die()
 
+    @abstractmethod
     def _new_host(self, node: Broker) -> HostT:
         """The host of a broker that begins a life."""
-        raise NotImplementedError
 
     def _born(self, node: Broker) -> None:
         self._hosts[node.node_id] = self._new_host(node)

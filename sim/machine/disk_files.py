@@ -434,6 +434,10 @@ class SimDir:
         if folder.locked_by is self:
             folder.locked_by = None
 
+    def is_open(self) -> bool:
+        folder = self._disk.folder_at(self.path)
+        return folder.locked_by is not None
+
 
 def _directory(path: str) -> str:
     return path.rpartition("/")[0]

@@ -66,9 +66,8 @@ class Decisions:
         self.topic = topic
         self.timeout = settings.max_block_ms / 1000
         """Seconds that a question may take."""
-        self.client = Client(
-            properties["bootstrap.servers"], config=settings.client_config(), timeout_ms=settings.max_block_ms
-        )
+        config = attrs.evolve(settings.client_config(), api_timeout=self.timeout)
+        self.client = Client(properties["bootstrap.servers"], config=config, timeout_ms=settings.max_block_ms)
         self._logs: dict[tuple[bytes, str], MarkerLog] = {}
         """What was read of each query below the last stable offset."""
 

@@ -148,8 +148,9 @@ def test_a_move_names_a_directory(host: Host) -> None:
     )
 
 
-def test_a_retirement_under_way_is_cancelled(host: Host) -> None:
-    """`--cancel` gives up the copies. The command that waits for them ends, says why, and takes its throttle back."""
+@pytest.mark.parametrize("is_killed", [False, True], ids=["its command waits", "its command was killed"])
+def test_a_retirement_under_way_is_cancelled(host: Host, is_killed: bool) -> None:
+    """`--cancel` gives up the copies, and the throttle. The command that waits for them ends and says why."""
     path = host.paths[1]
     assert host.run("partition", "move", "words:3", "--to", f"1:{path}", "--execute").code == 0
     until("the replica there alone", lambda: host.holders("words", 3) == [path] or None)
@@ -160,9 +161,13 @@ def test_a_retirement_under_way_is_cancelled(host: Host) -> None:
         retiring = start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         stack.callback(retiring.kill)
         until("a copy", lambda: "1 replica on the way to" in host.run("disk", "list").out or None)
+        if is_killed:
+            retiring.kill()
+            retiring.wait()
         assert "1 move given up" in host.run("disk", "retire", f"1:{path}", "--cancel").out
         _, err = retiring.communicate(timeout=30)
-        assert (retiring.returncode, b"its retirement was cancelled" in err) == (1, True)
+        if not is_killed:
+            assert (retiring.returncode, b"its retirement was cancelled" in err) == (1, True)
     assert host.replicas()[path] == {("words", 3)}
     told = host.state(path)
     assert (told["cordoned"], told["retiring"]) == (False, False)

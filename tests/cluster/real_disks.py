@@ -58,8 +58,12 @@ class RealDisk:
     def thaw(self) -> None:
         subprocess.run(["fsfreeze", "--unfreeze", self.path], check=True)
 
+    def sync(self) -> None:
+        """Bring all that was written to the device."""
+        subprocess.run(["sync", "--file-system", self.path], check=True)
+
     def make_read_only(self) -> None:
-        """As the kernel does when it meets damage (ext4 alone): writers get EROFS."""
+        """As the kernel does when it meets damage (ext4 alone): writers get EROFS. What was not synced is lost."""
         subprocess.run(["mount", "-o", "remount,abort", self.path], check=True)
 
     def mount_again(self) -> None:

@@ -221,6 +221,8 @@ def is_settled(place: Place) -> bool:
 def test_a_coordinator_whose_disk_turns_read_only(place: Place) -> None:
     """Its ids wait for the disk, those of the sound disk go on; the node that finds it mounted again goes on."""
     theirs = Committing(place, "theirs")
+    # There is one replica: what its disk loses, nobody has.
+    place.disk.sync()
     place.disk.make_read_only()
     theirs.begin_commit()
     until("a refusal", place.refuses)

@@ -249,3 +249,20 @@ def test_an_empty_directory_on_the_file_system_of_others_is_no_blank_disk(tmp_pa
     (tmp_path / "other").write_text("x")
     assert not is_blank_disk(str(tmp_path / "data"))
     assert not is_blank_disk("/")
+
+
+def test_what_is_open_below_a_root_is_known(root: RealDir) -> None:
+    """As `umount` sees it: the lock, a file below, and one that was removed while it was open; nothing next to it."""
+    assert not root.is_open()
+    root.lock()
+    assert root.is_open()
+    root.unlock()
+    with Path(f"{root.path}-twin").open("wb"):
+        assert not root.is_open()
+    file = root.subdir("t-0", create=True).open("log", create=True)
+    file.append(b"x")
+    assert root.is_open()
+    root.subdir("t-0").remove("log")
+    assert root.is_open()
+    file.close()
+    assert not root.is_open()

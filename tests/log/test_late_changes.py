@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
+import attrs
 import pytest
 
 from data_plane.log.directory.checkpoints import RECOVERY_POINT_FILE, decode_offsets
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import Origin, PartitionLog
+from data_plane.log.segments.segment import file_name
 from odradek.env.ports import DiskFull, DiskHung
 from sim.machine.disk import Keep
-from tests.log.support import NOW_MS, ROOT, TOPIC_ID, Node, append, batch, content, fill
+from tests.log.support import NOW_MS, ROOT, TOPIC_ID, Node, append, append_verified, batch, content, fill
+from wire.batches.transaction_markers import build_marker
 from wire.errors import ErrorCode, KafkaError
 from wire.topic_partition import TopicPartition
 
@@ -251,16 +254,25 @@ def test_a_log_that_is_made_too_late_is_unmade(is_early: bool) -> None:
 
 @TIMES
 def test_a_roll_that_is_answered_late_is_made_again(is_early: bool) -> None:
-    """The append that needs it is refused, and leaves nothing; the next one rolls."""
-    case = Hanging(is_early=is_early)
+    """The append that needs it is refused, and leaves nothing; the next one rolls.
+
+    All files of the roll are one step of the disk's thread: the loop writes none of them.
+    """
+    transaction = batch(producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)
+    marker = build_marker(5, 0, 1, is_commit=False, timestamp_ms=NOW_MS)
+    case = Hanging(attrs.evolve(CONFIG, segment_bytes=len(transaction) + len(marker)), is_early=is_early)
     log = case.log()
-    fill(log, 2)
+    append_verified(log, transaction)
+    append(log, marker, origin=Origin.COORDINATOR)
+    files = {file_name(0, ".txnindex"), file_name(2, ".log")}
     case.fall_silent()
     with pytest.raises(DiskHung):
         append(log, batch())
+    assert files.intersection(case.disk.off_loop(log.directory.list)) == (files if is_early else set())
     assert refuses(log)
     assert (log.log_end_offset, len(log.segments)) == (2, 1)
     case.answer()
+    assert files.issubset(log.directory.list())
     append(log, batch())
     assert (log.log_end_offset, len(log.segments)) == (3, 2)
     whole = content(log)

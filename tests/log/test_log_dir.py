@@ -427,6 +427,24 @@ def test_a_new_log_is_durable_with_its_first_flush() -> None:
     assert (node.log().log_end_offset, node.log().topic_id) == (2, TOPIC_ID)
 
 
+def test_a_topics_id_is_durable_before_its_records() -> None:
+    """The first flush fails, then the power does. A log that is left may have lost records, but not whose they are."""
+    for seed in range(20):
+        node = Node()
+        log = node.log()
+        fill(log, 2)
+        # The names of the files are on the platter by themselves; nothing else is.
+        for path in (f"{ROOT}/t-0", ROOT):
+            node.disk.open_dir(path).sync()
+        node.disk.fail_next(errno.EIO, operation="sync", path_part=".log")
+        with pytest.raises(DiskError):
+            log.flush()
+        node.disk.random.seed(seed)
+        node.disk.crash("random")
+        node.start()
+        assert {kept.topic_id for kept in node.log_dir.logs.values()} == {TOPIC_ID}
+
+
 # --- background work
 
 

@@ -8,8 +8,8 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "stable-over-an-open-transaction",
         "KIP-98: readers of committed records stop at the first open transaction.",
-        "data_plane.log.partition_log:PartitionLog._stable_offset",
-        "return min(high_watermark, max(state.first_unstable_offset(high_watermark), self.log_start_offset))",
+        "data_plane.log.parts.lazy_producers:_stable_offset",
+        "return min(high_watermark, max(state.first_unstable_offset(high_watermark), log_start_offset))",
         "return high_watermark",
         CAMPAIGN,
         40,

@@ -73,6 +73,28 @@ def end(server: ServerProcess, *, cleanly: bool) -> None:
         server.kill()
 
 
+def test_a_directory_that_cannot_be_locked_is_away(tmp_path: Path) -> None:
+    """A disk that came back read-only costs its own partitions, not the node. One that another node holds ends the start."""
+    paths = [tmp_path / "first", tmp_path / "second"]
+    properties = prepare_odradek(tmp_path / "node", settings={"log.dirs": ",".join(map(str, paths))})
+    lock = paths[1] / ".lock"
+    # Root may open a file without rights, but nobody a directory for writing.
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    server = launch_odradek(properties)
+    try:
+        with RawClient(server.bootstrap) as client:
+            assert placement(client) == {"first": [], "second": "KAFKA_STORAGE_ERROR"}
+        server.stop()
+        lock.rmdir()
+        server = launch_odradek(properties)
+        twin = subprocess.run([ODRADEK, "server", properties], capture_output=True, text=True, timeout=30)
+        assert twin.returncode == 1
+        assert "another process holds it" in twin.stdout + twin.stderr
+    finally:
+        server.kill()
+
+
 @pytest.mark.parametrize("cleanly", [True, False])
 def test_only_its_partitions_wait_for_a_directory(tmp_path: Path, cleanly: bool) -> None:
     """They answer KAFKA_STORAGE_ERROR and are not made anew; with the directory all records are back. A replaced one

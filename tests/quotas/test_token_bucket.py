@@ -73,3 +73,13 @@ def test_an_infinite_quota_leaves_no_debt_behind() -> None:
     bucket.charge(150.0, 0.0)
     bucket.set_rate(endless, endless, 0.0)
     assert bucket.wait_seconds(1.0) == 0.0
+
+
+def test_the_least_quota_is_one() -> None:
+    """A share of the least number above 0 is 0. The client waits as long as an answer can say, and nothing breaks."""
+    least = 5e-324
+    bucket = TokenBucket(least / 100, least / 10, 0.0)
+    assert wait_ms(bucket.charge(1.0, 0.0)) == WAIT_MS_MAX
+    assert wait_ms(bucket.wait_seconds(5.0)) == WAIT_MS_MAX
+    bucket.set_rate(0.0, 0.0, 6.0)
+    assert bucket.charge(1.0, 6.0) > 0.0

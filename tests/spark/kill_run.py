@@ -22,12 +22,10 @@ __all__ = [
     "Nemesis",
     "NodeKills",
     "StepKills",
-    "executors_of",
     "run_to_the_end",
 ]
 
 _SECONDS_MAX = 3600.0
-_BACKEND = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _AWAY_SECONDS_MAX = 3.0
 _LOOK_SECONDS = 0.05
 """A batch takes longer; to look at its folders more often would cost a tenth of a core."""
@@ -189,20 +187,6 @@ def run_to_the_end(
             return starts
         told = errors.read_text(errors="replace")
         assert any(explained), f"the query ended with {process.returncode}:\n{told}"
-
-
-def executors_of(driver: int) -> list[int]:
-    """The Java processes that are executors of a Python driver: children of its Java process."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            above = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
-            if above == driver and _BACKEND in stat.with_name("cmdline").read_bytes().split(b"\0"):
-                found.append(int(stat.parent.name))
-        except OSError:
-            continue
-    return found
 
 
 def _names(log: Path) -> set[str]:

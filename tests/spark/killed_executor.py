@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.kafka_server import SHORT_LIVED
-from tests.spark.kill_run import executors_of
+from tests.spark.executors import executors_of
 from tests.spark.streaming import started, wait_for
 
 

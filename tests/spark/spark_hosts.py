@@ -19,13 +19,13 @@ import attrs
 import pyspark
 
 from bench.processes import free_ports
+from tests.spark.executors import executor_processes
 
 __all__ = ["SparkHosts", "spark_hosts"]
 
 _DEPLOY = "org.apache.spark.deploy"
 _HOSTS = ("127.0.0.2", "127.0.0.3")
 _MASTER_HOST = "127.0.0.1"
-_BACKEND = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _START_SECONDS_MAX = 60.0
 _DAEMON_MEMORY = "256m"
 _EXECUTOR_MEMORY = "1024M"
@@ -40,15 +40,7 @@ class SparkHosts:
 
     def executors(self) -> list[int]:
         """The Java processes that are executors now."""
-        found = []
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                parent = int(stat.read_text().rpartition(")")[2].split()[1])
-                if parent in self.workers and _BACKEND in stat.with_name("cmdline").read_bytes().split(b"\0"):
-                    found.append(int(stat.parent.name))
-            except OSError:
-                continue
-        return found
+        return executor_processes(lambda parent: parent in self.workers)
 
 
 @contextmanager

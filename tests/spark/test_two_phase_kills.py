@@ -381,3 +381,11 @@ def test_what_an_abandoned_query_leaves_is_listed_and_ended(
     assert query.name not in capsys.readouterr().out
     assert undecided.main(["--bootstrap", "127.0.0.1:9", "--option", "kafka.max.block.ms=300"]) == 1
     assert "127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_a_question_takes_no_longer_than_max_block() -> None:
+    """The sink's `kafka.max.block.ms` bounds each call, those of the admin among them."""
+    with Decisions({"bootstrap.servers": "127.0.0.1:9", "max.block.ms": "300"}) as decisions:
+        assert decisions.timeout == 0.3
+        assert decisions.client.timeout == 0.3
+        assert decisions.client.core.config.api_timeout == 0.3

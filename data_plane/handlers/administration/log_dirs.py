@@ -125,7 +125,7 @@ def _health(log_dir: LogDir, scrub: Mapping[str, float]) -> DiskHealth:
         scrub_percent=int(scrub["progress"] * 100),
         scrub_ended_ms=int(scrub["ended_ms"]),
         scrub_rotten=int(scrub["rotten"]),
-        is_released=log_dir.is_released,
+        is_released=log_dir.is_let_go,
     )
 
 

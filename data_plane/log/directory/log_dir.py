@@ -494,6 +494,11 @@ class LogDir:
         self.context.on_offline(self, self.offline_reason)
         self.directory.unlock()
 
+    @property
+    def is_let_go(self) -> bool:
+        """True once nothing of a released directory is open: a worker may have been at work there."""
+        return self.is_released and not self.directory.is_open()
+
     def set_stalled(self, stalled: bool) -> None:
         """Refuse all appends and reads; or end that for the logs that have neither failed nor been closed
         meanwhile.

@@ -102,6 +102,7 @@ class Durability:
                         epochs.save(self._home.directory)
                     except DiskFull as error:
                         no_room = error
+        segments.sync_topic_id()
         for segment, following in pairwise(listed):
             if following.base_offset > recovery_point or segment.needs_sync:
                 segment.flush(file_name(following.base_offset, SNAPSHOT_SUFFIX))

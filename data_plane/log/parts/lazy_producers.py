@@ -11,6 +11,7 @@ from data_plane.log.parts.producer_recovery import rebuild_producers, write_snap
 from data_plane.log.parts.producer_state import ProducerState
 from data_plane.log.parts.segment_list import SegmentList
 from data_plane.log.parts.verification import ONGOING, VerificationGuard, Verifications
+from wire.errors import ErrorCode, KafkaError
 
 _NONE = -1
 
@@ -41,6 +42,28 @@ class LazyProducers:
             else:
                 self.state = ProducerState()
         return self.state
+
+    def stable_offset(self, high_watermark: int, log_start_offset: int) -> int:
+        """The offset below which every transaction is decided, at most the high watermark (on the loop).
+
+        The state has been read. Forgets transactions that have ended, with their markers below the high watermark.
+        """
+        state = self.state
+        assert state is not None, "the state has been read"
+        if state.ended:
+            state.forget_ended(high_watermark)
+        elif not state.ongoing:
+            return high_watermark
+        return _stable_offset(state, high_watermark, log_start_offset)
+
+    def stable_offset_in_worker(self, high_watermark: int, log_start_offset: int) -> int:
+        """As `stable_offset`, for any thread. Raises `KafkaError` OFFSET_NOT_AVAILABLE while the state has to be read."""
+        state = self.state
+        if state is not None:
+            return _stable_offset(state, high_watermark, log_start_offset)
+        if not self.is_settled:
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        return high_watermark
 
     def is_unread_at(self, offset: int) -> bool:
         """True if the producer state is still to be read from the disk, as of this offset."""
@@ -95,3 +118,7 @@ class LazyProducers:
         state = self.load(segments, index_interval_bytes) if self._unread_offset >= 0 else self.state
         write_snapshot(segments.home.directory, state or ProducerState(), log_end_offset, sync=sync)
         segments.mark_dirty()
+
+
+def _stable_offset(state: ProducerState, high_watermark: int, log_start_offset: int) -> int:
+    return min(high_watermark, max(state.first_unstable_offset(high_watermark), log_start_offset))

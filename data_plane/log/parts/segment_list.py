@@ -30,6 +30,7 @@ from data_plane.log.segments.segment import (
     sync_file,
 )
 from odradek.env.ports import DiskError, DiskFull, DiskHung, DiskRefused, File, FileClosed, FileMissing
+from wire.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 
@@ -117,7 +118,22 @@ class SegmentList:
     def read(
         self, offsets: LogOffsets, offset: int, max_bytes: int, upper_bound: int, interval: int, min_one: bool
     ) -> LogRead:
-        """What `PartitionLog.read` gives; `offset` lies in the log, below `upper_bound`. Raises as that does."""
+        """What `PartitionLog.read` gives, of a log that lies between these offsets. Raises as that does.
+
+        Batches are indexed each `interval` bytes.
+        """
+        end_offset = offsets.log_end_offset
+        if self.home.offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
+        if offset < offsets.log_start_offset or offset > end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is outside {offsets.log_start_offset} to {end_offset}",
+            )
+        if upper_bound > end_offset:
+            upper_bound = end_offset
+        if offset >= upper_bound or (max_bytes <= 0 and not min_one):
+            return LogRead(None, 0, 0, offset)
         segments = self.segments
         at = len(segments) - 1
         segment = segments[at]
@@ -159,6 +175,22 @@ class SegmentList:
         finally:
             if not is_handed_on:
                 file.unpin()
+
+    def read_bytes(
+        self, offsets: LogOffsets, offset: int, max_bytes: int, upper_bound: int, interval: int, min_one: bool
+    ) -> bytes:
+        """The bytes of what `read` finds (in a worker). Raises as that does, and `FileClosed` once the log is closed."""
+
+        def read() -> bytes:
+            found = self.read(offsets, offset, max_bytes, upper_bound, interval, min_one)
+            if found.file is None:
+                return b""
+            try:
+                return found.file.pread(found.count, found.position)
+            finally:
+                found.release()
+
+        return self.look(read)
 
     # --- the active segment
 
@@ -394,6 +426,14 @@ class SegmentList:
     def mark_dirty(self) -> None:
         """Note that the directory's entries have changed since its last sync."""
         self.entry_is_dirty = True
+
+    def sync_topic_id(self) -> None:
+        """Make the topic's id durable before records are: without it they belong to nobody (blocking). Raises `DiskError`.
+
+        Kafka writes `partition.metadata` to the device before the first append.
+        """
+        if self.entry_is_dirty:
+            sync_file(self.home.directory, METADATA_FILE_NAME)
 
     def sync_entry(self) -> None:
         """Make the directory's entries durable where they have changed (blocking). Raises `DiskError`."""

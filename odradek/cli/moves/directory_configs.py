@@ -20,6 +20,7 @@ __all__ = [
     "cordoned_paths",
     "is_no_throttle",
     "listed_paths",
+    "put_rate_back",
     "replace",
     "set_broker_configs",
     "subtract",
@@ -93,6 +94,14 @@ def is_no_throttle(rate: str | None) -> bool:
     return rate in (None, "", str((1 << 63) - 1))
 
 
+def put_rate_back(client: Client, broker: int, configs: Mapping[str, str]) -> None:
+    """Give copies the rate from before any `--throttle`. A command that still runs sets its own again. Raises `KafkaError`."""
+    before = configs.get(_before_key())
+    if before:
+        rate = replace(RATE_KEY, None if is_no_throttle(before) or before == _NO_RATE else before)
+        set_broker_configs(client, broker, [rate, replace(_before_key(), None)])
+
+
 class CopyThrottle:
     """The rate of copies between directories that a command has asked for, until the command ends.
 
@@ -125,11 +134,8 @@ class CopyThrottle:
         if self._rate is None:
             return
         configs = broker_configs(self._client, self._broker)
-        before = configs.get(_before_key())
-        if not before or configs.get(RATE_KEY) != self._rate:
-            return
-        rate = replace(RATE_KEY, None if is_no_throttle(before) or before == _NO_RATE else before)
-        set_broker_configs(self._client, self._broker, [rate, replace(_before_key(), None)])
+        if configs.get(RATE_KEY) == self._rate:
+            put_rate_back(self._client, self._broker, configs)
 
     def _set(self, configs: Mapping[str, str]) -> None:
         changes = [replace(RATE_KEY, self._rate)]

@@ -18,6 +18,7 @@ from odradek.cli.moves.directory_configs import (
     cordoned_paths,
     is_no_throttle,
     listed_paths,
+    put_rate_back,
     replace,
     set_broker_configs,
     subtract,
@@ -165,7 +166,7 @@ def _release(client: Client, broker: int, path: str) -> None:
 
     set_broker_configs(client, broker, [append(RELEASED_LOG_DIRS, path)])
     deadline = time.monotonic() + RELEASE_SECONDS
-    while all(each.path != path or each.error is None for each in _directories(client, broker)):
+    while not _is_released(client, broker, path):
         if time.monotonic() > deadline:
             raise CliError(
                 f"{path} of broker {broker} is empty, but the broker does not let go of it: its log says why "
@@ -176,6 +177,11 @@ def _release(client: Client, broker: int, path: str) -> None:
     if path in listed_paths(broker_configs(client, broker).get(RETIRING_LOG_DIRS, "")):
         changes += [subtract(RETIRING_LOG_DIRS, path), subtract(CORDONED_KEY, path)]
     set_broker_configs(client, broker, changes)
+
+
+def _is_released(client: Client, broker: int, path: str) -> bool:
+    found = next((each for each in _directories(client, broker, with_health=True) if each.path == path), None)
+    return found is not None and found.health is not None and found.health.is_released
 
 
 def _tell_emptied(args: argparse.Namespace, moves: Sequence[DiskMove]) -> int:
@@ -223,6 +229,8 @@ def _cancel(client: Client, args: argparse.Namespace, configs: Mapping[str, str]
             kept = replace(CORDONED_KEY, ",".join(others) or None)
         set_broker_configs(client, broker, [subtract(RETIRING_LOG_DIRS, path), kept])
         _stay(client, broker, path)
+        # The command that has set it may have been killed.
+        put_rate_back(client, broker, broker_configs(client, broker))
     if args.json:
         print_json(
             {"broker": broker, "directory": path, "cancelled": not args.dry_run, "given_up": len(leaving)}

@@ -203,6 +203,9 @@ class Quotas(Duty):
         return moved, leaders
 
     async def _check_rate(self) -> None:
+        """The client's connection has found that no quota holds for it, before one does. Another's quota is there."""
+        await self._set(OF_DEFAULTS, PRODUCE, RATE)
+        await self._move(1, NODES_SECONDS_MAX)
         await self._set(OF_CLIENT, PRODUCE, WRONG_RATE)
         await self._set(OF_BOTH, PRODUCE, RATE)
         began = self.world.now
@@ -218,7 +221,6 @@ class Quotas(Duty):
 
     async def _check_release(self) -> None:
         """The client is in debt now. Another's quota stays, so that accounts are kept."""
-        await self._set(OF_DEFAULTS, PRODUCE, RATE)
         await self._set(OF_CLIENT, PRODUCE, None)
         await self._set(OF_BOTH, PRODUCE, None)
         await self._move(1, NODES_SECONDS_MAX)

@@ -1,0 +1,38 @@
+"""The Java processes that are executors, found by their command line and their parents in `/proc`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["executor_processes", "executors_of"]
+
+_PROCESSES = Path("/proc")
+_BACKEND = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
+
+
+def executor_processes(is_ours: Callable[[int], bool]) -> list[int]:
+    """The ids of the executors' processes whose parent `is_ours` knows, by its process id.
+
+    A process that ends meanwhile is left out: `is_ours` may raise `OSError` for it.
+    """
+    found = []
+    for folder in _PROCESSES.glob("[0-9]*"):
+        try:
+            if _BACKEND in (folder / "cmdline").read_bytes().split(b"\0") and is_ours(
+                _parent(int(folder.name))
+            ):
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def executors_of(driver: int) -> list[int]:
+    """The executors of a Python driver: children of its Java process."""
+    return executor_processes(lambda parent: _parent(parent) == driver)
+
+
+def _parent(process: int) -> int:
+    """The parent's process id. Raises `OSError` if the process has ended."""
+    return int((_PROCESSES / str(process) / "stat").read_text().rpartition(")")[2].split()[1])
