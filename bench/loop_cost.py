@@ -29,7 +29,7 @@ import trio
 from bench.small_requests import KINDS, request_frame
 from data_plane.quotas.client_quotas import ClientQuotas, QuotaSettings
 from metadata_quorum.quotas.quota_levels import CLIENT_ID, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
-from odradek.env.ports import Buffer, ConnectionLost, File
+from odradek.env.ports import Buffer, ConnectionLost, File, PeerEnd
 from odradek.env.real import RealEnv
 from odradek.node.connections import answer_queue, connection_loop
 from odradek.node.connections.buffers import ReceiveBuffers
@@ -86,6 +86,9 @@ class FreeConn:
         buffer[: len(self._data)] = self._data
         return len(self._data)
 
+    def peer_end(self) -> PeerEnd:
+        raise AssertionError("nobody is muted")
+
     def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
         return sum(map(len, chunks))
 
@@ -108,7 +111,7 @@ def make_charging(values: Mapping[str, float]) -> Charging | None:
     if not values:
         return None
     quotas = ClientQuotas(QuotaSettings(11, 1))
-    quotas.apply({(((CLIENT_ID, None),), key): value for key, value in values.items()}, time.monotonic())
+    quotas.apply({(((CLIENT_ID, None),), key): value for key, value in values.items()})
     charging = Charging(
         quotas,
         is_of_nodes=False,

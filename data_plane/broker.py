@@ -214,7 +214,7 @@ class Broker:
         return broker is not None and state.replica_id != self.node_id and state.replica_epoch == broker.epoch
 
     def _apply_quotas(self, image: MetadataImage) -> None:
-        self.quotas.apply(image.access.client_quotas, self.clock.monotonic())
+        self.quotas.apply(image.access.client_quotas)
 
     def missing_partition_error(self, topic: str, index: int) -> ErrorCode:
         """The error for a partition that is not served here."""

@@ -26,7 +26,6 @@ PORTED.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Protocol
 
 import attrs
@@ -151,6 +150,8 @@ class ReplicaMoves:
         """The moves by the path of their target; a task works at each, in order."""
         self._found: dict[tuple[str, TopicPartition], tuple[str, bytes]] = {}
         """Future replicas that the start has found: directory name and topic id."""
+        self._unsynced: dict[str, LogDir] = {}
+        """The directories in which moves were given up since the last `sync_given_up`, by their paths."""
         self._is_stopped = False
         self.bytes_copied = 0
         self.swapped = 0
@@ -180,6 +181,19 @@ class ReplicaMoves:
             target.disk_failed_unless_refused(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         self._begin(Move(partition, target, name))
+
+    def sync_given_up(self) -> None:
+        """Make it durable that moves were given up, before a client hears of it: no start shall go on with them.
+
+        A device that does not answer in time does so later. If the broker dies before, its next start goes on.
+        """
+        unsynced, self._unsynced = self._unsynced, {}
+        for target in unsynced.values():
+            if target.is_served and not target.is_stalled:
+                try:
+                    target.directory.in_time(target.directory.sync, lambda synced: None)
+                except DiskError as error:
+                    target.disk_failed_unless_refused(error)
 
     def check_name(self, topic: str, index: int) -> None:
         """Raise `KafkaError` INVALID_TOPIC_EXCEPTION if a future replica's name would be too long (Kafka's rule)."""
@@ -550,8 +564,8 @@ class ReplicaMoves:
         if move.future is not None:
             move.future.abandon()
         if target.offline_reason is None:
-            with suppress(DiskError):
-                target.background.remove_tree_at(move.name, 0)
+            target.give_up_future(move.name)
+            self._unsynced[target.path] = target
         if move.is_told and isinstance(log.owner, LogDir) and self._broker.hosted.holds(move.partition):
             self._assignments.note(log.topic_id, log.partition, log.owner.directory_id)
         self._broker.log.info(

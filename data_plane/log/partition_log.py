@@ -51,7 +51,7 @@ from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
 from data_plane.log.time_lookup import TimeLookup
 from data_plane.log.transaction_rules import aborted_transactions, check_transaction
 from data_plane.log.truncation import Truncation
-from odradek.env.ports import Dir, DiskError, DiskRefused
+from odradek.env.ports import Dir, DiskError, DiskFull, DiskRefused
 from wire.batches.batch_errors import CorruptBatch
 from wire.batches.batch_header import (
     SIZE_PREFIX,
@@ -480,7 +480,7 @@ class PartitionLog(LogOffsets):
 
         Raises:
             DiskError: the log takes no appends any more, its directory goes offline at its next look.
-            DiskRefused: no room for the leader epochs, or no descriptor; nothing has become durable, and nothing is lost.
+            DiskRefused: no room for the leader epochs, or no descriptor; the recovery point stays, and nothing is lost.
         """
         if self.home.is_closed:
             # A file written by its name now could land in the directory of a log that was made since.
@@ -543,7 +543,11 @@ class PartitionLog(LogOffsets):
         with self.home.telling_failures():
             count = retention.deletable(self, self.segment_list, self.config, now_ms)
             if count and count == len(self.segment_list.segments):
-                self.roll(now_ms)
+                try:
+                    self.roll(now_ms)
+                except DiskFull:
+                    # The older ones go first: that may make room for the new one.
+                    count -= 1
         return count > 0
 
     def delete_old_segments(self, now_ms: int) -> int:
@@ -553,7 +557,11 @@ class PartitionLog(LogOffsets):
         segments = self.segment_list
         with self.home.telling_failures():
             if segments.entry_is_dirty:
-                self.home.directory.in_time(self._flush, lambda flushed: None)
+                try:
+                    self.home.directory.in_time(self._flush, lambda flushed: None)
+                except DiskFull:
+                    if segments.entry_is_dirty:
+                        raise
             removed = retention.delete_old_segments(self, segments, self.epochs, self.config, now_ms)
         self.check()
         return removed

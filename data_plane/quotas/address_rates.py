@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
+from math import inf
 
 from metadata_quorum.quotas.quota_levels import CONNECTION_CREATION_RATE, IP, Entity
 from metadata_quorum.quotas.token_bucket import TokenBucket
@@ -48,10 +49,15 @@ class AddressRates:
         if self._default is None and not self._rates:
             self._buckets.clear()
 
+    def rate(self, address: str) -> float:
+        """The connections that the address may open per second; infinite where no quota holds."""
+        rate = self._rates.get(address, self._default)
+        return inf if rate is None else rate
+
     def admits(self, address: str, now: float) -> bool:
         """True if the address may open a connection now, which is then counted."""
-        rate = self._rates.get(address, self._default)
-        if rate is None:
+        rate = self.rate(address)
+        if rate == inf:
             return True
         burst = max(1.0, rate * self._burst_seconds)
         bucket = self._buckets.get(address)

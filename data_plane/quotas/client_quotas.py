@@ -38,6 +38,7 @@ from metadata_quorum.quotas.quota_levels import (
     holding_quota,
 )
 from metadata_quorum.quotas.token_bucket import TokenBucket
+from odradek.serving.slices import Work
 
 __all__ = ["ACCOUNTS_MAX", "Account", "ClientQuotas", "ClientShare", "QuotaSettings"]
 
@@ -69,13 +70,24 @@ class QuotaSettings:
 class Account(TokenBucket):
     """One quota of those who share it. Units are bytes, or seconds of processor time."""
 
-    __slots__ = ("_gathered", "found_at", "has_ended", "holding", "is_overflow", "key", "throttled_seconds")
+    __slots__ = (
+        "_gathered",
+        "change",
+        "found_at",
+        "has_ended",
+        "holding",
+        "is_overflow",
+        "key",
+        "throttled_seconds",
+    )
 
-    def __init__(self, key: str, holding: Holding, burst_seconds: float, now: float) -> None:
+    def __init__(self, key: str, holding: Holding, burst_seconds: float, now: float, change: int) -> None:
         rate = _rate(key, holding.value)
         super().__init__(rate, rate * burst_seconds, now)
         self.key = key
         self.holding = holding
+        self.change = change
+        """The change of quotas that it was judged by last."""
         self.is_overflow = False
         self.has_ended = False
         """True once the quota is gone. Connections that ask for nothing else may still hold the account."""
@@ -85,6 +97,13 @@ class Account(TokenBucket):
         """The last time at which a connection asked whom it shares a quota with."""
         self._gathered = 0.0
         """Seconds of processor time that turns took, and that are still to be charged."""
+
+    def judge(self, holding: Holding, burst_seconds: float, now: float, change: int) -> None:
+        """Go on under the quota that holds since this change."""
+        self.holding, self.change = holding, change
+        rate = _rate(self.key, holding.value)
+        if rate != self.rate:  # else a change of somebody else's quota would shorten the debt
+            self.set_rate(rate, rate * burst_seconds, now)
 
     def charge_turn(self, seconds: float, now: float) -> None:
         """Charge the processor time of one turn, or keep it for the next one.
@@ -180,41 +199,54 @@ class ClientQuotas:
         """Called when the quotas have changed."""
         self._accounts_max = accounts_max
         self._quotas: Mapping[tuple[Entity, str], float] = {}
+        self._values: set[tuple[str, float]] | None = None
+        """Key and value of all quotas, once somebody has asked for them."""
+        self._changes = 0
+        """How often the quotas have changed."""
         self._accounts: dict[tuple[str, tuple[str, str]], Account] = {}
         self._sweep_at = 0.0
         self._make_room_at = 0.0
 
-    def apply(self, quotas: Mapping[tuple[Entity, str], float], now: float) -> None:
-        """Take over the quotas of a newer image. Accounts go on with their new values."""
+    def apply(self, quotas: Mapping[tuple[Entity, str], float]) -> None:
+        """Take over the quotas of a newer image. `judge_accounts` is to follow."""
         self._quotas = quotas
+        self._values = None
+        self._changes += 1
         self.generation += 1
         self.addresses.apply(quotas)
         of_clients = [key for entity, key in quotas if entity and entity[0][0] != IP]
         self.charges_requests = REQUEST_PERCENTAGE in of_clients
         self.is_charging = bool(of_clients)
-        # Who shares may have changed with the level: an account is found again by its sharers, or opened anew.
-        stale = []
-        values: set[tuple[str, float]] | None = None
-        for at, account in self._accounts.items():
-            if account.is_overflow:
-                # Shared by all who have a quota of this value, and found no room for an account of their own.
-                if values is None:
-                    values = {(key, value) for (_, key), value in quotas.items()}
-                if (account.key, account.holding.value) not in values:
-                    stale.append(at)
-                continue
-            holding = holding_quota(quotas, account.key, *account.holding.sharers)
-            if holding is None or holding.sharers != account.holding.sharers:
-                stale.append(at)
-            else:
-                account.holding = holding
-                rate = _rate(account.key, holding.value)
-                if rate != account.rate:  # else a change of somebody else's quota would shorten the debt
-                    account.set_rate(rate, rate * self.settings.burst_seconds, now)
-        for at in stale:
-            self._accounts.pop(at).has_ended = True
         for listener in self.listeners:
             listener()
+
+    def judge_accounts(self, monotonic: Callable[[], float]) -> Work[None]:
+        """Have the accounts go on with their new values, or end; in slices, for there may be thousands.
+
+        Until its turn has come, an account is judged when a client is found to share it.
+        """
+        for at, account in list(self._accounts.items()):
+            yield 1
+            if account.change == self._changes or self._accounts.get(at) is not account:
+                continue
+            holding = self._holding_of(account)
+            if holding is None:
+                self._accounts.pop(at).has_ended = True
+            else:
+                account.judge(holding, self.settings.burst_seconds, monotonic(), self._changes)
+
+    def _holding_of(self, account: Account) -> Holding | None:
+        """The quota that holds for an account now; None where its sharers have another account, or none.
+
+        Who shares may have changed with the level: an account is found again by its sharers, or opened anew.
+        """
+        if account.is_overflow:
+            # Shared by all who have a quota of this value, and found no room for an account of their own.
+            if self._values is None:
+                self._values = {(key, value) for (_, key), value in self._quotas.items()}
+            return account.holding if (account.key, account.holding.value) in self._values else None
+        holding = holding_quota(self._quotas, account.key, *account.holding.sharers)
+        return None if holding is None or holding.sharers != account.holding.sharers else holding
 
     def share_of(self, principal: str, client_id: str | None, now: float) -> ClientShare:
         """The accounts of a client: `principal` as `type:name`."""
@@ -251,8 +283,11 @@ class ClientQuotas:
             at = (key, (_OTHERS[0], f"{_OTHERS[1]} of {holding.value:.17g}"))
             account = self._accounts.get(at)
         if account is None:
-            account = self._accounts[at] = Account(key, holding, self.settings.burst_seconds, now)
+            account = Account(key, holding, self.settings.burst_seconds, now, self._changes)
             account.is_overflow = at[1] != holding.sharers
+            self._accounts[at] = account
+        elif account.change != self._changes:
+            account.judge(holding, self.settings.burst_seconds, now, self._changes)
         account.found_at = now
         return account
 

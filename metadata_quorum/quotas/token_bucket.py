@@ -56,11 +56,16 @@ class TokenBucket:
         return min(self.tokens + (now - self.charged_at) * self.rate, self.burst) >= amount
 
     def set_rate(self, rate: float, burst: float, now: float) -> None:
-        """Go on with another quota. A debt stays, up to one burst: a lower quota would make it last for hours."""
+        """Go on with another quota. A debt stays, up to one burst: a lower quota would make it last for hours.
+
+        With the quota as it is, nothing changes: also where it is lower than what the bucket counts by.
+        """
+        rate = max(rate, _RATE_MIN)
+        if (rate, burst) == (self.rate, self.burst):
+            return
         tokens = self.tokens
         if now != self.charged_at:  # nothing in no time, also where the rate is infinite
             tokens = min(tokens + (now - self.charged_at) * self.rate, self.burst)
             self.charged_at = now
-        self.rate = max(rate, _RATE_MIN)
-        self.burst = burst
+        self.rate, self.burst = rate, burst
         self.tokens = max(-burst, min(tokens, burst))

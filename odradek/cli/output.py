@@ -8,11 +8,12 @@ file or a pipe everything goes whole and plain.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 __all__ = [
@@ -61,11 +62,27 @@ def _printable(character: str) -> str:
 
 
 def print_json(document: Any) -> None:
-    """One document on one line; keys keep their order."""
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    if not text.isprintable():
-        text = json.dumps(document, separators=(",", ":"))
+    """One document on one line; keys keep their order. A number that JSON lacks becomes a text: "Infinity", "NaN"."""
+    try:
+        text = _json(document)
+    except ValueError:
+        text = _json(_with_texts(document))
     sys.stdout.write(text + "\n")
+
+
+def _json(document: Any) -> str:
+    """Raises `ValueError` for a number that JSON lacks."""
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text if text.isprintable() else json.dumps(document, allow_nan=False, separators=(",", ":"))
+
+
+def _with_texts(document: Any) -> Any:
+    """The document with texts in the place of infinite numbers, and of those that are none."""
+    if isinstance(document, Mapping):
+        return {key: _with_texts(value) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [_with_texts(value) for value in document]
+    return json.dumps(document) if isinstance(document, float) and not math.isfinite(document) else document
 
 
 def print_table(

@@ -36,6 +36,7 @@ import random as _random
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
+from enum import Enum
 from importlib import import_module
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -333,6 +334,14 @@ class Dir(Protocol):
         ...
 
 
+class PeerEnd(Enum):
+    """The word of a connection's peer on whether it sends more."""
+
+    OPEN = "it may send more"
+    BEHIND_DATA = "it sends no more than what has come, and is still to be received"
+    ENDED = "all has been received, and it sends no more"
+
+
 class Conn(Protocol):
     """One non-blocking stream connection: the surface of the hot path. Only the two waits await."""
 
@@ -350,6 +359,12 @@ class Conn(Protocol):
 
     def recv_into(self, buffer: memoryview) -> int | None:
         """Bytes received, 0 at the end of the stream, None where it would block. Raises `ConnectionLost`."""
+
+    def peer_end(self) -> PeerEnd:
+        """Look for the end of the stream, and receive nothing. Raises `ConnectionLost` if the peer has reset it.
+
+        A peer that has ended its half may still take answers. With TLS its farewell counts as data.
+        """
 
     def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
         """Bytes taken of the concatenated chunks, 0 where it would block. Raises `ConnectionLost`.

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
 import sys
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from typing import Any
 import trio
 from trio.lowlevel import notify_closing, wait_readable, wait_writable
 
-from odradek.env.ports import Buffer, ConnectionLost, DiskError, File
+from odradek.env.ports import Buffer, ConnectionLost, DiskError, File, PeerEnd
 from odradek.env.real_files import RealFile, disk_error
 
 BACKLOG = 1024
@@ -93,6 +94,23 @@ class TcpConn:
             return None
         except OSError as error:
             raise ConnectionLost(str(error)) from error
+
+    def peer_end(self) -> PeerEnd:
+        try:
+            if not self._socket.recv(1, socket.MSG_PEEK):
+                return PeerEnd.ENDED
+        except BlockingIOError:
+            return PeerEnd.OPEN
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+        # The end is behind bytes, which hide it, and a reset, from a look at them.
+        poll = select.poll()
+        poll.register(self._fd, select.POLLRDHUP)
+        for _, event in poll.poll(0):
+            if event & (select.POLLERR | select.POLLNVAL):
+                raise ConnectionLost("reset by peer")
+            return PeerEnd.BEHIND_DATA
+        return PeerEnd.OPEN
 
     def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
         try:

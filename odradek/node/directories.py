@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Collection
+from functools import partial
 
 import attrs
 
@@ -12,10 +13,12 @@ from data_plane.log.directory.log_dir import LogDir, LogDirContext
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
 from metadata_quorum.config.typed_settings import settings_of
+from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage
 from metadata_quorum.replica.meta_properties import NotALogDirectory, read_meta_properties
 from metadata_quorum.replica.storage_format import StorageError, adopt_directory
 from odradek.env.ports import Dir, DiskError, DiskHung, Env, Event, FileMissing, Log, TaskGroup
 from odradek.node.configuration.node_config import ADOPT_BLANK_DISKS, RESERVE_BYTES, NodeConfig
+from wire.topic_partition import TopicPartition
 
 __all__ = ["Directories", "NodeCannotStart"]
 
@@ -208,10 +211,14 @@ class Directories:
             return -1
         return epochs[0]
 
-    async def load(self, tasks: TaskGroup) -> None:
-        """Open every log. All directories load at the same time, because each waits for a device of its own."""
+    async def load(self, tasks: TaskGroup, image: MetadataImage) -> None:
+        """Open every log. All directories load at the same time, because each waits for a device of its own.
+
+        `image` says of an interrupted move where the replica belongs.
+        """
         if len(self.log_dirs) > 1:
-            for log_dir, error in await self._env.workers.run(settle_moves, self.log_dirs, self._log):
+            run, assigned = self._env.workers.run, partial(_directory_of, image, self._config.node_id)
+            for log_dir, error in await run(settle_moves, self.log_dirs, assigned, self._log):
                 log_dir.disk_failed(error)
         loaded = self._loading = [self._env.event() for _ in self.log_dirs]
 
@@ -263,3 +270,12 @@ class Directories:
 
 def _hangs(log_dir: LogDir) -> bool:
     return log_dir.is_stalled and log_dir.offline_reason is None
+
+
+def _directory_of(image: MetadataImage, node_id: int, key: TopicPartition, topic_id: bytes) -> bytes | None:
+    """The directory that the metadata name for a replica of this node; None if it has none."""
+    topic = image.topics_by_id.get(topic_id)
+    partition: PartitionImage | None = None if topic is None else topic.partitions.get(key.partition)
+    if partition is None or node_id not in partition.replicas:
+        return None
+    return partition.directory_of(node_id)

@@ -10,9 +10,13 @@ from odradek.security.acls.authorizer import Authorizer
 from odradek.security.acls.rules import Operation
 from odradek.security.doors.door import may_on_cluster, rights_of
 from odradek.serving.contract import Context
+from odradek.serving.slices import Work, complete_in_slices
 from wire.messages.fetch import FetchRequest
 
 __all__ = ["ListenersCharging"]
+
+_UNITS_OF_A_WAIT = 4
+"""The wait of a client is judged by three accounts. One account is a unit of work, of about 3 us."""
 
 
 class ListenersCharging:
@@ -24,6 +28,9 @@ class ListenersCharging:
         self._broker = broker
         self._authorizer = authorizer
         self._listeners: list[tuple[ConnectionServices, Charging]] = []
+        self._changes = 0
+        """How often the quotas, or the listeners, have changed."""
+        self._is_judging = False
         broker.quotas.listeners.append(self._apply)
 
     def follow(self, services: ConnectionServices, *, is_of_nodes: bool) -> None:
@@ -38,13 +45,30 @@ class ListenersCharging:
         self._apply()
 
     def _apply(self) -> None:
-        is_charging = self._broker.quotas.is_charging
+        """Follow a change of quotas: at once where requests come in, in slices where clients wait."""
+        broker = self._broker
         for services, charging in self._listeners:
-            charging.measures_cpu = self._broker.quotas.charges_requests
-            services.charging = charging if is_charging else None
-            # A quota that was meant otherwise may have told them to wait for hours.
-            for connection in services.muted:
-                connection.judge_wait()
+            charging.measures_cpu = broker.quotas.charges_requests
+            services.charging = charging if broker.quotas.is_charging else None
+        self._changes += 1
+        if not self._is_judging:
+            self._is_judging = True
+            complete_in_slices(broker.long_work, broker.tasks, self._judge(), lambda nothing: None)
+
+    def _judge(self) -> Work[None]:
+        """Judge all waits and accounts by the present quotas. A change that comes meanwhile is followed from there on,
+        and then from the beginning: so changes one after the other keep nobody waiting."""
+        broker, judged = self._broker, 0
+        while judged != self._changes:
+            judged = self._changes
+            for services, _ in self._listeners:
+                for connection in list(services.muted):
+                    yield _UNITS_OF_A_WAIT
+                    # A quota that was meant otherwise may have told them to wait for hours.
+                    if connection in services.muted:
+                        connection.judge_wait()
+            yield from broker.quotas.judge_accounts(broker.clock.monotonic)
+        self._is_judging = False
 
     def _is_node(self, context: Context) -> bool:
         authorizer = self._authorizer

@@ -380,7 +380,7 @@ class Node:
             self._tell_controller,
         ).apply()
         self._entrances.follow(broker)
-        await self._directories.load(self._tasks)
+        await self._directories.load(self._tasks, metadata.committed_image)
         await broker.moves.find_futures()
         metadata.subscribe(self._apply_metadata)
         image = metadata.committed_image

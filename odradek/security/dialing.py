@@ -12,7 +12,7 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-from odradek.env.ports import Buffer, Conn, ConnectionLost, Env, File, Listener
+from odradek.env.ports import Buffer, Conn, ConnectionLost, Env, File, Listener, PeerEnd
 from odradek.env.tls_ports import Tls, TlsFailed
 from odradek.env.token_ports import Tokens, TokenUnavailable
 from odradek.security.handshakes import Handshakes
@@ -58,6 +58,9 @@ class RenewableConn:
 
     def recv_into(self, buffer: memoryview) -> int | None:
         return self._conn.recv_into(buffer)
+
+    def peer_end(self) -> PeerEnd:
+        return self._conn.peer_end()
 
     def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
         return self._conn.send(chunks, more)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
-from odradek.env.ports import Buffer, Clock, Conn, ConnectionLost, DiskError, File
+from odradek.env.ports import Buffer, Clock, Conn, ConnectionLost, DiskError, File, PeerEnd
 from odradek.env.tls_ports import TlsFailed, TlsSession
 
 __all__ = ["RECORD_BYTES", "Scratch", "TlsConn"]
@@ -128,6 +128,10 @@ class TlsConn:
         if self._tls.outgoing:
             self._send_answers()
         return filled if filled or is_ended else None
+
+    def peer_end(self) -> PeerEnd:
+        end = PeerEnd.ENDED if self._end is True else self._conn.peer_end()
+        return PeerEnd.BEHIND_DATA if end is PeerEnd.ENDED and self._has_more else end
 
     def _take_records(self, data: memoryview, buffer: memoryview, filled: int) -> tuple[int, bool]:
         """Decrypt the records that are whole: bytes in the buffer, and whether the stream has ended."""

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from odradek.env.ports import Buffer, Conn, ConnectionLost, DiskError, File, Listener, Network
+from odradek.env.ports import Buffer, Conn, ConnectionLost, DiskError, File, Listener, Network, PeerEnd
 from sim.machine.disk_files import SimFile
 from sim.machine.events import Agenda
 from sim.machine.links import Line, Links
@@ -273,6 +273,14 @@ class SimConn:
             taken, self._taken, peer = self._taken, 0, self.peer
             self._transmit(lambda: peer.open_window(taken), peer.node)
         return count
+
+    def peer_end(self) -> PeerEnd:
+        self._check_open()
+        if self._lost:
+            raise ConnectionLost(self._lost)
+        if not self._ended:
+            return PeerEnd.OPEN
+        return PeerEnd.BEHIND_DATA if self._received else PeerEnd.ENDED
 
     def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
         self._check_open()

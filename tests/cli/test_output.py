@@ -46,6 +46,17 @@ def test_lists_and_truths_are_words() -> None:
     assert table(("ISR", "INTERNAL"), [((1, 2), True), ((), False)]) == "ISR  INTERNAL\n1,2  yes\n-    no\n"
 
 
+def test_a_number_that_json_lacks_is_a_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """Scripts parse every document: RFC 8259 has no infinite numbers, and Kafka's clients may set such quotas."""
+    print_json({"quotas": [{"value": float("inf")}, {"value": -1.5}], "least": (float("-inf"), float("nan"))})
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    document = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert document == {"quotas": [{"value": "Infinity"}, {"value": -1.5}], "least": ["-Infinity", "NaN"]}
+
+
 def test_names_of_strangers_move_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """A client's id or a group's name with codes for a terminal, a new line or hidden letters shows as escapes."""
     name = "evil\033]0;title\007\nodradek: all is well\r\x9b2J\u202e\u2028"

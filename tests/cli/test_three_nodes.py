@@ -17,7 +17,9 @@ import pytest
 
 from bench.processes import base_port
 from odradek import Client, KafkaError
+from odradek.client.admin.admin_configs import AlterConfig, ConfigResource, ResourceType
 from odradek.client.admin.admin_topics import NewTopic
+from odradek.client.admin.moves.placement import Move
 from odradek.client.core.known_cluster import Partition
 from odradek.client.errors import ClientError
 from tests.cli.running import Outcome, odradek_here, words_of
@@ -122,6 +124,51 @@ def test_a_plan_ends_with_its_timeout(nodes: Nodes) -> None:
     # Without the option a plan takes as long as it takes.
     assert nodes.run("partition", "move", "slow", "--to", after, "--execute").code == 0
     assert nodes.partition("slow").replicas == (int(after),)
+
+
+def test_throttles_of_plans_beside_each_other(nodes: Nodes) -> None:
+    """KIP-73: a plan takes only its own throttle away. The rate of a broker goes with the last one that needs it."""
+    plans = [Move("beside", index, (1,), (2,), 0) for index in (0, 1)]
+    every = "leader.replication.throttled.replicas"
+    with Client(nodes.bootstrap) as client:
+        (created,) = client.admin.create_topics([NewTopic("beside", assignments={0: [1], 1: [1]})])
+        assert created.error is None
+
+        def throttles() -> list[str]:
+            resources = [
+                ConfigResource(ResourceType.TOPIC, "beside"),
+                ConfigResource(ResourceType.BROKER, "2"),
+            ]
+            found = client.admin.describe_configs(resources)
+            told = [entry for each in found for entry in each.entries if "throttled" in entry.name]
+            return sorted(entry.value for entry in told if entry.value)
+
+        def wait_until(wanted: list[str]) -> None:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while throttles() != wanted:
+                assert time.monotonic() < deadline, throttles()
+
+        # As for every plan, the client knows topics and brokers before it begins.
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while "beside" not in [each.name for each in client.admin.describe_topics()]:
+            assert time.monotonic() < deadline
+        client.admin.throttle_moves(plans[:1], 1_000_000)
+        wait_until(["0:1", "0:2", "1000000", "1000000"])
+        client.admin.throttle_moves(plans[1:], 2_000_000)
+        wait_until(["0:1,1:1", "0:2,1:2", "2000000", "2000000"])
+        client.admin.release_throttles(plans[1:])
+        wait_until(["0:1", "0:2", "2000000", "2000000"])
+        client.admin.release_throttles(plans[:1])
+        wait_until([])
+        topic = ConfigResource(ResourceType.TOPIC, "beside")
+        client.admin.incremental_alter_configs({topic: [AlterConfig(every, "*")]})
+        wait_until(["*"])
+        client.admin.throttle_moves(plans, 1_000_000)
+        wait_until(["*", "0:2,1:2", "1000000", "1000000"])
+        client.admin.release_throttles(plans)
+        wait_until(["*", "1000000", "1000000"])
+        client.admin.unthrottle([1, 2], ["beside"])
+        wait_until([])
 
 
 def test_disks_are_balanced_over_hosts(nodes: Nodes) -> None:

@@ -245,3 +245,34 @@ def test_a_node_stops_while_a_change_goes_on() -> None:
         case.check_nothing_is_lost()
 
     Troubled().play(script)
+
+
+def test_a_removal_holds_up_its_own_disk_alone() -> None:
+    """Work that may take minutes is waited for without a bound, by the upkeep of its disk. Others have threads of their
+    own: there the removals of what was deleted go on."""
+
+    async def script(case: Troubled) -> None:
+        assert await case.write() == ErrorCode.NONE
+        hung = case.disk(1)
+        (sound,) = (each for each in case.broker(1).log_dirs if each is not hung)
+        disk = case.world.machine("node-1").disk
+
+        def doom(log_dir: LogDir, name: str) -> None:
+            log_dir.directory.subdir(name, create=True).write_atomic("file", b"")
+            log_dir.background.remove_tree_at(name, 0)
+
+        case.hang(1, HANG_SECONDS)
+        ended = case.world.now + HANG_SECONDS
+        doom(hung, "gone-0.0-delete")
+        await case.world.sleep(2.0)
+        for number in range(3):
+            name = f"gone-{number}.1-delete"
+            doom(sound, name)
+            await case.until(lambda name=name: name not in disk.in_cache(sound.path), writing=False)
+        assert case.world.now < ended
+        assert "gone-0.0-delete" in disk.in_cache(hung.path)
+        await case.until(lambda: "gone-0.0-delete" not in disk.in_cache(hung.path))
+        await case.until(lambda: not hung.is_stalled)
+        case.check_nothing_is_lost()
+
+    Troubled(settings=ON_THE_SECOND_DISK).play(script)

@@ -11,7 +11,7 @@ import pytest
 from data_plane.disks import replica_moves
 from data_plane.disks.replica_moves import Move
 from data_plane.log.directory import future_logs
-from data_plane.log.directory.future_logs import parse_future_name
+from data_plane.log.directory.future_logs import CAUGHT_UP_FILE, parse_future_name
 from data_plane.log.directory.log_dir import LogDir, parse_partition_name
 from data_plane.log.partition_log import PartitionLog
 from sim.machine.disk import Keep
@@ -26,6 +26,7 @@ from wire.messages.alter_replica_log_dirs import (
 )
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 WRITES = 6
@@ -105,12 +106,14 @@ def batches_of(log: PartitionLog) -> list[bytes]:
     return found
 
 
-def play(script: Callable[[Moving], Awaitable[None]], replicas: tuple[int, ...] = (1, 2, 3)) -> None:
+def play(
+    script: Callable[[Moving], Awaitable[None]], replicas: tuple[int, ...] = (1, 2, 3), log_dirs: int = 2
+) -> None:
     async def run(case: Troubled) -> None:
         assert isinstance(case, Moving)
         await script(case)
 
-    Moving(settings={"file.delete.delay.ms": "1000"}).play(run, replicas)
+    Moving(settings={"file.delete.delay.ms": "1000"}, log_dirs=log_dirs).play(run, replicas)
 
 
 def test_a_replica_moves_to_another_disk_while_it_is_written() -> None:
@@ -147,15 +150,45 @@ def test_a_move_is_given_up_when_the_replica_is_sent_back() -> None:
     async def script(case: Moving) -> None:
         await case.write_some()
         source, target = case.disk(1), case.other
-        target.is_stalled = True
+        target.set_stalled(True)
         assert await case.ask(target.path) == ErrorCode.NONE
         assert await case.described() == sorted([(source.path, False, 0), (target.path, True, WRITES)])
         assert await case.ask(source.path) == ErrorCode.NONE
         assert await case.described() == [(source.path, False, 0)]
-        target.is_stalled = False
+        target.set_stalled(False)
         await case.until(lambda: case.futures_on_disk() == [])
         assert not case.log.cleaning.is_held
         assert case.seen_by(1).directory_of(1) == source.directory_id
+
+    play(script)
+
+
+@pytest.mark.parametrize("keep", ["all", "synced"])
+def test_a_move_that_was_given_up_stays_so(keep: Keep, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker, or its machine, dies as soon as it has answered: the next start does not go on with the copy."""
+
+    async def script(case: Moving) -> None:
+        await case.write_some()
+        source, target = case.disk(1).path, case.other
+
+        def never(*_: object) -> bool:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(replica_moves.ReplicaMoves, "_copy_rest", never)
+            assert await case.ask(target.path) == ErrorCode.NONE
+            await case.until(lambda: case.move is not None and case.move.lag == 0, writing=False)
+            assert await case.ask(source) == ErrorCode.NONE
+            await case.member(1).kill(keep)
+        assert case.futures_on_disk() == []
+        case.member(1).launch()
+        await case.until(case.is_up, writing=False)
+        await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
+        assert case.lies_in(source)
+        assert case.move is None
+        disk = case.world.machine(case.member(1).name).disk
+        await case.until(lambda: not any("t-0" in name for name in disk.in_cache(target.path)))
+        case.check_nothing_is_lost()
 
     play(script)
 
@@ -369,3 +402,67 @@ def test_a_log_that_was_about_to_move_from_a_disk_that_is_away(monkeypatch: pyte
         case.check_nothing_is_lost()
 
     play(script)
+
+
+def test_a_copy_that_was_given_up_does_not_come_back_as_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A swap is given up while the disk of its copy is away. Later the log's disk is away, and the copy's is there: it
+    lacks what was acknowledged meanwhile, and is not served."""
+
+    async def script(case: Moving) -> None:
+        member = case.member(1)
+        disk = case.world.machine(member.name).disk
+        _, source, target = member.config.log_dirs
+        if not case.lies_in(source):
+            assert await case.ask(source) == ErrorCode.NONE
+            await case.until(lambda: case.lies_in(source))
+        await case.write_some()
+        take = future_logs.Swap.mark_caught_up
+
+        def crash_behind(swap: future_logs.Swap) -> None:
+            take(swap)
+            disk.crash_at(disk.operation_count + 1)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(future_logs.Swap, "mark_caught_up", crash_behind)
+            assert await case.ask(target) == ErrorCode.NONE
+            running = member.running
+            assert running is not None
+            await case.world.wait(running.ended, 60.0)
+            disk.crash("all")
+        (copy,) = case.futures_on_disk()
+        assert CAUGHT_UP_FILE in disk.in_cache(copy)
+        member.disk_is_bad = True
+
+        async def restart_without(path: str) -> None:
+            disk.dead_paths.clear()
+            disk.dead_paths[path] = errno.EIO
+            member.launch()
+            await case.until(case.is_up, writing=False)
+
+        async def elect() -> None:
+            # The controller knows only that the disk which the metadata named is away.
+            request = ElectLeadersRequest(1, [TopicPartitions("t", [0])], 5000)
+            await case.cluster.observer.request(request)
+            await case.until(lambda: case.seen_by(2).leader == 1, writing=False)
+
+        await restart_without(target)
+        await case.until(lambda: case.lies_in(source))
+        source_id = case.disk(1).directory_id
+        await case.until(lambda: case.seen_by(2).directory_of(1) == source_id)
+        await elect()
+        acknowledged = len(case.acknowledged)
+        await case.until(lambda: len(case.acknowledged) >= acknowledged + WRITES)
+        await member.kill("all")
+        await restart_without(source)
+        await case.until(lambda: bool(case.broker(1).log_dirs[-1].is_loaded), writing=False)
+        assert not case.is_live_in(target)
+        assert case.broker(1).hosted.partition("t", 0) is None
+        await member.kill("all")
+        disk.dead_paths.clear()
+        member.launch()
+        await case.until(case.is_up, writing=False)
+        await elect()
+        await case.until(lambda: len(case.live_on_disk()) == 1 and case.move is None, writing=False)
+        case.check_nothing_is_lost()
+
+    play(script, replicas=(1,), log_dirs=3)

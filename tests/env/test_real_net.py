@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from odradek.env.ports import Conn, ConnectionLost, DiskError
+from odradek.env.ports import Conn, ConnectionLost, DiskError, PeerEnd
 from odradek.env.real import RealEnv
 from odradek.env.real_net import TcpConn, TcpListener
 from sim.machine.disk import SimDisk
@@ -109,7 +109,6 @@ async def test_send_joins_chunks_and_bounds_their_number() -> None:
         assert 0 < taken <= 1024
         sent += taken
     assert await receive(there, len(whole)) == whole
-    assert here.send([]) == 0
 
 
 async def test_send_takes_what_fits_and_writable_waits_for_room() -> None:
@@ -377,3 +376,38 @@ async def test_the_segment_size_can_be_capped(monkeypatch: pytest.MonkeyPatch) -
     here, there = await pair(RealEnv())
     for conn in (here, there):
         assert conn._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= 8192
+
+
+async def test_the_end_of_a_peer_is_seen_without_a_receive() -> None:
+    """Bytes that have come stay to be received; an end behind them, and a reset, are seen all the same."""
+    here, there = await pair(RealEnv())
+    assert there.peer_end() is PeerEnd.OPEN
+    assert here.send([b"abc"]) == 3
+    await there.readable()
+    assert there.peer_end() is PeerEnd.OPEN
+    here._socket.shutdown(socket.SHUT_WR)
+    there.wait_for(100)
+    await there.readable()
+    assert there.peer_end() is PeerEnd.BEHIND_DATA
+    assert await receive(there, 3) == b"abc"
+    assert there.peer_end() is PeerEnd.ENDED
+    assert there.send([b"an answer"]) == 9
+    assert await receive(here, 9) == b"an answer", "a half of the connection is open"
+    here.close()
+    there.close()
+
+
+@pytest.mark.parametrize("data", [b"", b"abc"])
+async def test_a_reset_is_seen_without_a_receive(data: bytes) -> None:
+    """A peer that has reset the connection takes no answer any more, whatever it has sent before."""
+    here, there = await pair(RealEnv())
+    if data:
+        here.send([data])
+        await there.readable()
+    here._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    here.close()
+    there.wait_for(100)
+    await there.readable()
+    with pytest.raises(ConnectionLost):
+        there.peer_end()
+    there.close()

@@ -10,6 +10,7 @@ import pytest
 from data_plane.log.dump import verify_partition
 from data_plane.log.log_config import LogConfig
 from data_plane.log.log_types import Origin
+from data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import DiskError, DiskFull
 from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, fill, finish
 from wire.errors import ErrorCode, KafkaError
@@ -63,6 +64,55 @@ def test_a_roll_on_a_full_disk_needs_no_index_on_disk() -> None:
         assert len(log.read_bytes(offset, 1, upper_bound=11, min_one=True)) == SIZE
     assert log.offset_for_timestamp(NOW_MS, upper_bound=11) == (NOW_MS, 0, 0)
     assert node.offline == []
+
+
+def test_retention_makes_room_where_the_leader_epochs_have_none() -> None:
+    """What is deleted makes the room that the epochs' file lacks. A crash before it is written loses no epoch."""
+    for crashes in (False, True):
+        node = Node(LogConfig(segment_bytes=2 * SIZE, retention_bytes=2 * SIZE))
+        log = node.log()
+        fill(log, 6)
+        node.look()
+        log.flush()
+        append(log, batch(), epoch=5)
+        log.advance_high_watermark(log.log_end_offset)
+        node.disk.capacity_bytes = node.disk.used_bytes
+        node.look(600_000)
+        assert log.log_start_offset == 4
+        assert log.epochs.is_dirty
+        assert log.recovery_point == 6, "a recovery must come upon the record of the new epoch"
+        epochs = log.epochs.entries
+        if crashes:
+            node.disk.crash("synced")
+            node.disk.capacity_bytes = None
+            node.start()
+            log = node.log()
+            assert log.log_end_offset == 7
+        else:
+            node.look(120_000)
+            node.look(120_000)
+            assert not log.epochs.is_dirty, "the files have gone, and there is room"
+            assert log.recovery_point == 7
+        assert log.epochs.entries[-1] == epochs[-1] == (5, 6)
+        assert node.offline == []
+
+
+def test_retention_goes_on_where_no_new_segment_can_begin() -> None:
+    """When everything has expired, and the disk has no room for a new segment, the older ones go at least."""
+    node = Node(LogConfig(segment_bytes=2 * SIZE, retention_ms=1_000))
+    log = node.log()
+    fill(log, 5)
+    log.advance_high_watermark(log.log_end_offset)
+
+    def refuse(now_ms: int) -> None:
+        raise DiskFull("disk", "t-0", "write", errno.ENOSPC, "no space left")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PartitionLog, "roll", lambda log, now_ms: refuse(now_ms))
+        assert log.delete_old_segments(NOW_MS + 10_000) == 2
+    assert (log.log_start_offset, log.log_end_offset) == (4, 5)
+    assert log.delete_old_segments(NOW_MS + 10_000) == 1
+    assert log.log_start_offset == 5
 
 
 def test_background_work_waits_for_room() -> None:

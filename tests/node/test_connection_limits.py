@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from data_plane.quotas.address_rates import AddressRates
 from metadata_quorum.config.config_defs import ConfigError
 from metadata_quorum.config.config_values import parse_overrides
 from odradek.node.connections.connection_limits import INT_MAX, ConnectionLimits, client_room
@@ -119,3 +120,28 @@ def test_descriptors_are_kept_for_logs_and_peers() -> None:
     limits.leave("b", is_peers=True)
     assert not limits.enter("a")
     assert limits.statistics() == {"connections": 2, "addresses": 1}
+
+
+def test_a_refusal_names_the_limit_that_is_reached() -> None:
+    """The operator is told which limit to raise, and its value."""
+    addresses = AddressRates(burst_seconds=10.0)
+    addresses.apply({((("ip", "d"),), "connection_creation_rate"): 0.1})
+    limits = ConnectionLimits(
+        connections_max=3, per_ip_max=1, listener_connections_max={"SMALL": 0}, addresses=addresses
+    )
+    assert limits.enter("d")
+    limits.leave("d")
+    assert not limits.enter("d")
+    assert limits.refused_by == ("connection_creation_rate", 0.1)
+    assert limits.enter("a")
+    assert not limits.enter("a")
+    assert limits.refused_by == ("max.connections.per.ip", 1)
+    assert not limits.enter("b", "SMALL")
+    assert limits.refused_by == ("max.connections of SMALL", 0)
+    assert limits.enter("b")
+    assert limits.enter("c")
+    assert not limits.enter("e")
+    assert limits.refused_by == ("max.connections", 3)
+    limits.connections_max, limits.room = INT_MAX, 3
+    assert not limits.enter("e")
+    assert limits.refused_by == ("open files", 3)

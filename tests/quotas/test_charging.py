@@ -26,7 +26,7 @@ def charging(*, is_of_nodes: bool = False) -> tuple[Charging, ClientQuotas]:
     """Each user has a quota of bytes that are fetched, and one of processor time."""
     quotas = ClientQuotas(QuotaSettings(11, 1))
     of_each = ((USER, None),)
-    quotas.apply({(of_each, CONSUMER_BYTE_RATE): 1000.0, (of_each, REQUEST_PERCENTAGE): 10.0}, 0.0)
+    quotas.apply({(of_each, CONSUMER_BYTE_RATE): 1000.0, (of_each, REQUEST_PERCENTAGE): 10.0})
     made = Charging(
         quotas,
         is_of_nodes=is_of_nodes,
@@ -106,7 +106,7 @@ def test_a_connection_that_logs_in_anew_pays_as_somebody_else() -> None:
 def test_a_debt_of_months_is_told_as_the_longest_wait_there_is() -> None:
     """Kafka takes every quota from 1 byte per second on. The answer has 32 bits for the milliseconds."""
     made, quotas = charging()
-    quotas.apply({(((USER, None),), PRODUCER_BYTE_RATE): 1.0}, 0.0)
+    quotas.apply({(((USER, None),), PRODUCER_BYTE_RATE): 1.0})
     wait = made.charge(Context("PLAINTEXT", "10.0.0.1"), int(ApiKey.PRODUCE), 1 << 30, OF_CONSUMER, 0.0)
     assert wait == (1 << 31) - 1
     ((_, account),) = quotas.accounts()

@@ -6,6 +6,7 @@ import pytest
 
 from data_plane.quotas.client_quotas import IDLE_SECONDS_MAX, ClientQuotas, QuotaSettings
 from metadata_quorum.quotas.quota_levels import REQUEST_PERCENTAGE, USER, Entity
+from odradek.serving.slices import UNFINISHED, run_slice, run_through
 
 PRODUCE, FETCH, REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
 OF_ANN: Entity = (("user", "ann"),)
@@ -14,7 +15,7 @@ OF_EACH_CLIENT: Entity = (("client-id", None),)
 
 def quotas(values: dict[tuple[Entity, str], float], accounts_max: int = 100) -> ClientQuotas:
     made = ClientQuotas(QuotaSettings(11, 1), accounts_max)
-    made.apply(values, 0.0)
+    made.apply(values)
     return made
 
 
@@ -56,12 +57,12 @@ def test_a_changed_value_holds_at_once_and_the_use_is_kept() -> None:
     share = made.share_of("User:ann", None, 0.0)
     assert share.produce is not None
     share.produce.charge(11_000, 0.0)
-    made.apply({(OF_ANN, PRODUCE): 500.0}, 0.0)
+    made.apply({(OF_ANN, PRODUCE): 500.0})
     assert share.generation != made.generation
     again = made.share_of("User:ann", None, 0.0)
     assert again.produce is share.produce
     assert again.produce.wait_seconds(0.0) == 2.0
-    made.apply({}, 0.0)
+    made.apply({})
     assert made.share_of("User:ann", None, 0.0).produce is None
     assert not made.is_charging
 
@@ -73,10 +74,30 @@ def test_a_change_of_another_quota_leaves_a_debt_as_it_is() -> None:
     assert share.produce is not None
     share.produce.charge(1_010_000, 0.0)
     for number in range(3):
-        made.apply({(OF_ANN, PRODUCE): 1000.0, (OF_EACH_CLIENT, FETCH): 5.0 + number}, 0.0)
+        made.apply({(OF_ANN, PRODUCE): 1000.0, (OF_EACH_CLIENT, FETCH): 5.0 + number})
         again = made.share_of("User:ann", None, 0.0).produce
         assert again is share.produce
         assert again.wait_seconds(0.0) == 1000.0
+
+
+def test_a_change_of_quotas_looks_at_accounts_in_slices() -> None:
+    """Ten thousand accounts must not hold up the loop. One that is asked for has its new value all the same."""
+    made = quotas({(OF_EACH_CLIENT, PRODUCE): 1000.0}, accounts_max=3_000)
+    for number in range(2_500):
+        made.share_of("User:ann", f"c{number}", 0.0)
+    made.apply({(OF_EACH_CLIENT, PRODUCE): 500.0})
+    assert {account.rate for _, account in made.accounts()} == {1000.0}
+    asked = made.share_of("User:ann", "c2499", 0.0).produce
+    assert asked is not None
+    assert asked.rate == 500.0
+    work = made.judge_accounts(lambda: 0.0)
+    assert run_slice(work) is UNFINISHED
+    assert sum(account.rate == 1000.0 for _, account in made.accounts()) >= 1_499
+    made.apply({(OF_ANN, PRODUCE): 5.0})
+    assert run_slice(work, 3_000) is None, "it goes on by the newest quotas"
+    run_through(made.judge_accounts(lambda: 0.0))
+    assert made.statistics()["accounts"] == 0
+    assert asked.has_ended
 
 
 def test_clients_beyond_the_accounts_keep_their_debt_when_another_quota_changes() -> None:
@@ -88,11 +109,12 @@ def test_clients_beyond_the_accounts_keep_their_debt_when_another_quota_changes(
     assert late.is_overflow
     late.charge(1e9, 0.0)
     both = {(OF_EACH_CLIENT, PRODUCE): 1_000_001.0, (OF_ANN, PRODUCE): 1_000_002.0}
-    made.apply(both, 0.0)
+    made.apply(both)
     again = made.share_of("User:eve", "latest", 0.0).produce
     assert again is late
     assert made.share_of("User:ann", None, 0.0).produce is not late
-    made.apply({(OF_ANN, PRODUCE): 1_000_002.0}, 0.0)
+    made.apply({(OF_ANN, PRODUCE): 1_000_002.0})
+    run_through(made.judge_accounts(lambda: 0.0))
     assert late.has_ended
 
 
@@ -100,7 +122,7 @@ def test_a_more_specific_quota_opens_an_account_of_its_own() -> None:
     """KIP-55: precedence is decided anew when quotas change."""
     made = quotas({(OF_ANN, PRODUCE): 1000.0})
     before = made.share_of("User:ann", "app", 0.0)
-    made.apply({(OF_ANN, PRODUCE): 1000.0, ((("client-id", "app"), *OF_ANN), PRODUCE): 10.0}, 0.0)
+    made.apply({(OF_ANN, PRODUCE): 1000.0, ((("client-id", "app"), *OF_ANN), PRODUCE): 10.0})
     after = made.share_of("User:ann", "app", 0.0)
     assert after.produce is not before.produce
     assert after.produce is not None
@@ -165,7 +187,7 @@ def test_short_turns_are_charged_together() -> None:
     """Turns of some microseconds are gathered, up to what the quota gives in a millisecond; none is lost."""
     of_each = ((USER, None),)
     quotas = ClientQuotas(QuotaSettings(11, 1))
-    quotas.apply({(of_each, REQUEST_PERCENTAGE): 50.0}, 0.0)
+    quotas.apply({(of_each, REQUEST_PERCENTAGE): 50.0})
     account = quotas.share_of("User:ann", None, 0.0).request
     assert account is not None
     for _ in range(4):

@@ -10,6 +10,7 @@ import trio
 from data_plane.log.batch_work import SMALL_BYTES_MAX
 from odradek.env.ports import ConnectionLost
 from odradek.node.node import Node
+from sim.machine.network import SimConn
 from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_bad_batches import good_batch
@@ -267,6 +268,66 @@ def test_a_muted_connection_is_not_idle() -> None:
     play(script, connections_max_idle_ms="1000")
 
 
+async def in_debt(world: World, connect: Any, requests: int) -> tuple[Client, float]:
+    """A client that has sent so many Produce requests at once, and had the first answer; the monotonic time until
+    which it has to wait."""
+    admin, client = await connect(), await connect()
+    await create_topic(admin)
+    await set_quota(admin, "producer_byte_rate", 1.0, "client-id", "limited")
+    produce = produce_request(good_batch(timestamp_ms=0))
+    await client.send(bytes(frame(produce, 9, client_id=b"limited")) * requests)
+    told = (await answer_to(client, produce, 9)).throttle_time_ms
+    assert told > 100_000
+    return client, world.node_env("client").clock.monotonic() + told / 1000
+
+
+async def seconds_until_closed(world: World, nodes: list[Node], wanted: int) -> float:
+    """Seconds until the node has no more connections of clients than these."""
+    clock = world.node_env("client").clock
+    began = clock.monotonic()
+    (server,) = (each for each in nodes[0].servers if each.name == "PLAINTEXT")
+    while len(list(server.connections)) > wanted:
+        await clock.sleep_until(clock.monotonic() + 0.1)
+    return clock.monotonic() - began
+
+
+def test_a_client_that_leaves_while_it_has_to_wait_gives_its_connection_free() -> None:
+    """A debt of days must not keep a descriptor for days."""
+    nodes: list[Node] = []
+
+    async def script(world: World, connect: Any) -> None:
+        client, _ = await in_debt(world, connect, 1)
+        client.conn.close()
+        assert await seconds_until_closed(world, nodes, 1) < 3.0
+
+    play(script, made=nodes.append)
+
+
+def test_a_client_that_leaves_requests_behind_is_served_unless_it_takes_too_long() -> None:
+    """What came before the end of the stream counts; a muted connection that has ended may be idle for so long."""
+    nodes: list[Node] = []
+
+    async def script(world: World, connect: Any) -> None:
+        client, _ = await in_debt(world, connect, 2)
+        client.conn.close()
+        assert 20.0 < await seconds_until_closed(world, nodes, 1) < 23.0
+
+    play(script, made=nodes.append, connections_max_idle_ms="20000")
+
+
+def test_a_half_closed_client_gets_all_its_answers() -> None:
+    """A client that ends its half of the connection still waits for what it has asked."""
+
+    async def script(world: World, connect: Any) -> None:
+        client, until = await in_debt(world, connect, 2)
+        assert isinstance(client.conn, SimConn)
+        client.conn.peer.end()
+        await answer_to(client, produce_request(good_batch(timestamp_ms=0)), 9)
+        assert world.node_env("client").clock.monotonic() == pytest.approx(until, abs=2.0)
+
+    play(script)
+
+
 def test_a_change_of_another_quota_lets_no_debtor_in() -> None:
     """Else a client that ignores its waits would get one request through for each change, of any size."""
 
@@ -290,6 +351,37 @@ def test_a_change_of_another_quota_lets_no_debtor_in() -> None:
         assert clock.monotonic() - began == pytest.approx(told / 1000, abs=1.0)
 
     play(script)
+
+
+def test_a_change_of_quotas_judges_many_waits_in_slices() -> None:
+    """The loop is not held up, and each client that waits is judged by the newest quotas at last."""
+    nodes: list[Node] = []
+    judged: list[tuple[int, float | None]] = []
+
+    class Waiting:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def judge_wait(self) -> None:
+            held = nodes[0].broker.quotas.holding("producer_byte_rate", "ann", "")  # type: ignore[union-attr]
+            judged.append((self.number, None if held is None else held.value))
+
+    async def script(world: World, connect: Any) -> None:
+        await connect()
+        (broker,) = (each.broker for each in nodes)
+        assert broker is not None
+        services = nodes[0]._services[-1]
+        services.muted |= {Waiting(number): None for number in range(2_000)}
+        broker.quotas.apply({((("user", None),), "producer_byte_rate"): 1000.0})
+        assert 0 < len(judged) <= 250
+        broker.quotas.apply({((("user", None),), "producer_byte_rate"): 500.0})
+        assert 0 < len(judged) <= 250, "the work that is under way takes it up"
+        clock = world.node_env("client").clock
+        while {number for number, value in judged if value == 500.0} != set(range(2_000)):
+            await clock.sleep_until(clock.monotonic() + 0.1)
+        services.muted.clear()
+
+    play(script, made=nodes.append)
 
 
 def test_a_change_of_another_quota_lets_nobody_change_metadata() -> None:

@@ -83,3 +83,13 @@ def test_the_least_quota_is_one() -> None:
     assert wait_ms(bucket.wait_seconds(5.0)) == WAIT_MS_MAX
     bucket.set_rate(0.0, 0.0, 6.0)
     assert bucket.charge(1.0, 6.0) > 0.0
+
+
+def test_the_quota_that_a_bucket_has_changes_nothing() -> None:
+    """Else each look at the quotas would cut a debt to one burst, also where the quota is less than buckets count by."""
+    for rate in (5e-324, 1.0):
+        bucket = TokenBucket(rate, rate * 10, 0.0)
+        bucket.charge(1_000.0, 0.0)
+        debt = bucket.wait_seconds(1.0)
+        bucket.set_rate(rate, rate * 10, 1.0)
+        assert bucket.wait_seconds(1.0) == debt

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from odradek.env.ports import Buffer, ConnectionLost, DiskError
+from odradek.env.ports import Buffer, ConnectionLost, DiskError, PeerEnd
 from odradek.env.real import RealClock
 from odradek.env.real_tls import RealTls
 from odradek.env.tls_ports import TlsFailed, TlsSettings
@@ -55,6 +55,11 @@ class Below:
         buffer[:count] = self.to_come[:count]
         del self.to_come[:count]
         return count or None
+
+    def peer_end(self) -> PeerEnd:
+        if not self.is_ended:
+            return PeerEnd.OPEN
+        return PeerEnd.BEHIND_DATA if self.to_come else PeerEnd.ENDED
 
     def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
         if self.is_closed:
@@ -317,3 +322,18 @@ def test_a_handshake_has_a_size() -> None:
         bounds.take(record)
     with pytest.raises(TlsFailed, match="before the handshake is done"):
         bounds.take(record)
+
+
+def test_the_end_of_a_peer_is_seen_once_all_is_received() -> None:
+    """Plain bytes that wait in OpenSSL, and encrypted ones below, are still to be received."""
+    pair = Pair()
+    assert pair.conn.recv_into(memoryview(bytearray(10))) is None
+    assert pair.conn.peer_end() is PeerEnd.OPEN
+    pair.client_says(b"a request")
+    pair.below.is_ended = True
+    assert pair.conn.peer_end() is PeerEnd.BEHIND_DATA
+    assert pair.conn.recv_into(memoryview(bytearray(4))) == 4
+    assert pair.conn.peer_end() is PeerEnd.BEHIND_DATA
+    assert pair.conn.recv_into(memoryview(bytearray(5))) == 5
+    with pytest.raises(ConnectionLost):
+        pair.conn.recv_into(memoryview(bytearray(5)))

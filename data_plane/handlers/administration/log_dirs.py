@@ -172,6 +172,7 @@ class AlterReplicaLogDirsHandler:
                 checked.append(AlterReplicaLogDirPartitionResult(index, self._move(name, index, path)))
                 yield 1
             results.append(AlterReplicaLogDirTopicResult(name, checked))
+        self._broker.moves.sync_given_up()
         return AlterReplicaLogDirsResponse(0, results)
 
     def _move(self, topic: str, index: int, path: str) -> ErrorCode:

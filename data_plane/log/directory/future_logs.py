@@ -14,18 +14,23 @@ The loop takes all steps in one turn, so both logs stay as they are meanwhile. `
 start, before any log is opened. If the other log is still there, it is the live one, and the mark is taken away again. If
 it is gone, step 5 is repeated. So two directories never both have the live log, and one always has.
 
+A mark may be out of date: its disk was away when the swap was given up, and the other log has grown since. If that one is
+on a disk that is away now, nothing here says so, but the metadata does. They name the new directory before a swap, and
+the old one again once it was given up. So step 5 is repeated only where the metadata name this directory.
+
 PORTED but for the files.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TypeAlias
 
 import attrs
 
-from data_plane.log.directory.log_dir import LogDir
+from data_plane.log.directory.log_dir import FUTURE_SUFFIX, LogDir
 from data_plane.log.loading import LoadOptions, open_partition_log, read_topic_id, write_topic_id
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.parts.leader_epochs import LeaderEpochs
@@ -34,7 +39,6 @@ from data_plane.log.segments.segment import remove_if_present
 from odradek.env.ports import Dir, DiskError, FileMissing, Log
 from wire.topic_partition import TopicPartition
 
-FUTURE_SUFFIX = "-future"
 CAUGHT_UP_FILE = "caught-up"
 NAME_BYTES_MAX = 255
 _FUTURE_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})\.[0-9a-f]{32}-future")
@@ -215,7 +219,11 @@ def _take_name(directory: Dir, future: str, name: str) -> None:
 # -- the start of a broker ---------------------------------------------------------------------------------------------
 
 
-def settle_moves(log_dirs: Sequence[LogDir], log: Log) -> list[tuple[LogDir, DiskError]]:
+Assigned: TypeAlias = Callable[[TopicPartition, bytes], bytes | None]
+"""The directory that the metadata name for a replica of this broker, by the topic's id; None where they have none."""
+
+
+def settle_moves(log_dirs: Sequence[LogDir], assigned: Assigned, log: Log) -> list[tuple[LogDir, DiskError]]:
     """Finish or undo swaps that a crash has interrupted (blocking). To be called before the logs are opened.
 
     Returns the directories that failed, each with its first error.
@@ -233,18 +241,26 @@ def settle_moves(log_dirs: Sequence[LogDir], log: Log) -> list[tuple[LogDir, Dis
             key = parse_future_name(name)
             if key is not None and log_dir.path not in failed:
                 try:
-                    _settle(log_dir, name, key, listed, log)
+                    _settle(log_dir, name, key, listed, assigned, log)
                 except DiskError as error:
                     failed[log_dir.path] = log_dir, error
     return list(failed.values())
 
 
-def _settle(log_dir: LogDir, name: str, key: TopicPartition, listed: dict[str, list[str]], log: Log) -> None:
+def _settle(
+    log_dir: LogDir,
+    name: str,
+    key: TopicPartition,
+    listed: dict[str, list[str]],
+    assigned: Assigned,
+    log: Log,
+) -> None:
     directory = log_dir.directory.subdir(name)
     if not directory.exists(CAUGHT_UP_FILE):
         return
     live = f"{key.topic}-{key.partition}"
-    if any(live in names for names in listed.values()):
+    is_here = assigned(key, read_topic_id(directory, directory.list())) == log_dir.directory_id
+    if any(live in names for names in listed.values()) or not is_here:
         directory.remove(CAUGHT_UP_FILE)
         directory.sync()
         return

@@ -37,6 +37,7 @@ from data_plane.log.directory.late_changes import LateChanges
 from data_plane.log.directory.log_dir_background import Background, UpkeepContext
 from data_plane.log.directory.log_loader import (
     DELETE_SUFFIX,
+    FUTURE_SUFFIX,
     METADATA_TOPIC,
     STRAY_SUFFIX,
     LogLoader,
@@ -65,6 +66,7 @@ from wire.topic_partition import TopicPartition
 
 __all__ = [
     "DELETE_SUFFIX",
+    "FUTURE_SUFFIX",
     "METADATA_TOPIC",
     "STRAY_SUFFIX",
     "DiskSpace",
@@ -329,16 +331,22 @@ class LogDir:
         tail = f"-{log.partition}.{self.context.random.getrandbits(128):032x}{suffix}"
         renamed = log.topic[: _NAME_BYTES_MAX - len(tail)] + tail
 
+        self._rename(f"{log.topic}-{log.partition}", renamed, remove_at_ms)
+        return renamed if self.offline_reason is None else None
+
+    def give_up_future(self, name: str) -> None:
+        """Remove the directory of a future replica. It gets another name at once, so that no start goes on with it."""
+        self._rename(name, name.removesuffix(FUTURE_SUFFIX) + DELETE_SUFFIX, 0)
+
+    def _rename(self, name: str, renamed: str, remove_at_ms: int | None) -> None:
         def done() -> None:
             self.background.entry_is_dirty = True
             if remove_at_ms is not None:
                 self.background.remove_tree_at(renamed, remove_at_ms)
 
-        may_remove = remove_at_ms is not None
-        self.names.set_aside(f"{log.topic}-{log.partition}", renamed, done, may_remove=may_remove)
+        self.names.set_aside(name, renamed, done, may_remove=remove_at_ms is not None)
         if not self.is_stalled:
             self._carry_out_renames()
-        return renamed if self.offline_reason is None else None
 
     def _carry_out_renames(self) -> None:
         try:

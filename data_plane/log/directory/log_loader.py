@@ -25,10 +25,18 @@ from data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES
 from odradek.env.ports import Dir, ResourcesShort
 from wire.topic_partition import TopicPartition
 
-__all__ = ["DELETE_SUFFIX", "METADATA_TOPIC", "STRAY_SUFFIX", "LogLoader", "parse_partition_name"]
+__all__ = [
+    "DELETE_SUFFIX",
+    "FUTURE_SUFFIX",
+    "METADATA_TOPIC",
+    "STRAY_SUFFIX",
+    "LogLoader",
+    "parse_partition_name",
+]
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
+FUTURE_SUFFIX = "-future"
 METADATA_TOPIC = "__cluster_metadata"
 _LOGS_PER_LOAD = 32
 _LOAD_RETRY_SECONDS = 1.0

@@ -14,6 +14,7 @@ from data_plane.log.parts.leader_epochs import LeaderEpochs
 from data_plane.log.parts.log_home import LogHome
 from data_plane.log.parts.segment_list import SegmentList
 from data_plane.log.segments.segment import SNAPSHOT_SUFFIX, file_name
+from odradek.env.ports import DiskFull
 
 _NOTHING = (0, 0)
 """What is durable of a log without records, shared by all such logs."""
@@ -86,16 +87,21 @@ class Durability:
     def flush(self, end_offset: int, segments: SegmentList, epochs: LeaderEpochs, truncations: int) -> None:
         """Make everything below `end_offset` durable, and advance the recovery point (blocking, in a worker).
 
-        `truncations` was read before `end_offset`. Raises `DiskError`.
+        Where the leader epochs find no room, all else becomes durable, so that retention may make room. But the recovery
+        point stays, or a recovery would miss an epoch. `truncations` was read before `end_offset`. Raises `DiskError`.
         """
         listed = segments.segments
         recovery_point = self.recovery_point
+        no_room: DiskFull | None = None
         # The epoch of a log without records tells nobody anything, and thousands of them begin one at every start.
         if epochs.is_dirty and end_offset:
             with self._home.small_files():
                 # The name may lead into the directory of a log that was made since.
                 if not self._home.is_closed:
-                    epochs.save(self._home.directory)
+                    try:
+                        epochs.save(self._home.directory)
+                    except DiskFull as error:
+                        no_room = error
         segments.sync_topic_id()
         for segment, following in pairwise(listed):
             if following.base_offset > recovery_point or segment.needs_sync:
@@ -103,5 +109,7 @@ class Durability:
         if end_offset > recovery_point or listed[-1].needs_sync:
             listed[-1].flush()
         segments.sync_entry()
+        if no_room is not None:
+            raise no_room
         if end_offset > recovery_point and not self._is_cutting:
             self._durable = (truncations, end_offset)

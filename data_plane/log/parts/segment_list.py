@@ -428,7 +428,7 @@ class SegmentList:
         self.entry_is_dirty = True
 
     def sync_topic_id(self) -> None:
-        """Make the topic's id durable before records are: without it they belong to nobody (blocking). Raises `DiskError`.
+        """Make the topic's id durable before records are: it says whose they are (blocking). Raises `DiskError`.
 
         Kafka writes `partition.metadata` to the device before the first append.
         """

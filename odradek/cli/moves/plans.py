@@ -184,8 +184,7 @@ def _finish(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> 
             if args.throttle is not None and not any(
                 isinstance(error, RequestTimedOut) for error in outcomes.values()
             ):
-                nodes = {node for move in moves for node in (*move.before, *move.after)}
-                client.admin.unthrottle(nodes, {move.topic for move in moves})
+                client.admin.release_throttles(moves)
     except KeyboardInterrupt:
         print(
             "odradek: interrupted: moves that have begun go on, the others are not begun "

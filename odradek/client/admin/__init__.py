@@ -138,6 +138,7 @@ if TYPE_CHECKING:
         MoveProgress,
         elect_preferred,
         move_partitions,
+        release_throttles,
         survey_cluster,
         throttle_moves,
         unthrottle,
@@ -243,6 +244,7 @@ __all__ = [
     "move_partitions",
     "offset_spans",
     "plan_offset_reset",
+    "release_throttles",
     "remove_raft_voter",
     "renew_delegation_token",
     "survey_cluster",
@@ -269,7 +271,7 @@ _HOMES = {
         "admin_topics": "ClusterDescription CreatedTopic NewPartitions NewTopic create_partitions create_topics delete_topics describe_cluster describe_topic_partitions describe_topics",
         "admin_transactions": "TIMELESS_MS FencedProducer TransactionDescription TransactionListing abort_transaction describe_transactions fence_producer list_transactions",
         "admin_users": "ScramDeletion ScramUpsertion alter_user_scram_credentials describe_user_scram_credentials",
-        "moves.moving": "ClusterSurvey MoveProgress elect_preferred move_partitions survey_cluster throttle_moves unthrottle",
+        "moves.moving": "ClusterSurvey MoveProgress elect_preferred move_partitions release_throttles survey_cluster throttle_moves unthrottle",
     }.items()
     for name in names.split()
 }

@@ -95,6 +95,7 @@ class BlockingAdminMethods:
     move_partitions = _blocking(lambda: admin.move_partitions)
     elect_preferred = _blocking(lambda: admin.elect_preferred)
     throttle_moves = _blocking(lambda: admin.throttle_moves)
+    release_throttles = _blocking(lambda: admin.release_throttles)
     unthrottle = _blocking(lambda: admin.unthrottle)
 
     # The quorum of controllers
@@ -175,6 +176,7 @@ class AsyncAdminMethods:
     move_partitions = _async(lambda: admin.move_partitions)
     elect_preferred = _async(lambda: admin.elect_preferred)
     throttle_moves = _async(lambda: admin.throttle_moves)
+    release_throttles = _async(lambda: admin.release_throttles)
     unthrottle = _async(lambda: admin.unthrottle)
 
     # The quorum of controllers

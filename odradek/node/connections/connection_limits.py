@@ -18,6 +18,7 @@ import attrs
 
 from data_plane.quotas.address_rates import AddressRates
 from metadata_quorum.config.typed_settings import setting
+from metadata_quorum.quotas.quota_levels import CONNECTION_CREATION_RATE
 
 INT_MAX = (1 << 31) - 1
 LOGS_SHARE = 4
@@ -78,6 +79,8 @@ class ConnectionLimits:
     """The open connections of each listener whose clients give way to peers."""
     addresses: AddressRates | None = None
     """The quotas of addresses; None where there are none to follow."""
+    refused_by: tuple[str, float] = attrs.field(init=False, default=("", 0))
+    """The limit that has turned the last connection away, and its value."""
     _open: int = attrs.field(init=False, default=0)
     _reserved: int = attrs.field(init=False, default=0)
     """The number of open connections that are peers'."""
@@ -102,14 +105,21 @@ class ConnectionLimits:
         self._second_of.setdefault(listener, _Second()).accepted += 1
         from_host = self._by_host.get(host, 0)
         at_listener = self._by_listener.get(listener, 0)
-        is_full = self._open >= self.connections_max or self._open - self._reserved >= self.room
-        if (
-            (is_full and not is_peers)
-            or at_listener >= self.listener_connections_max.get(listener, INT_MAX)
-            or from_host >= self.per_ip_overrides.get(host, self.per_ip_max)
+        in_all = () if is_peers else self._in_all()
+        for name, count, bound in (
+            *in_all,
+            (
+                f"max.connections of {listener}",
+                at_listener,
+                self.listener_connections_max.get(listener, INT_MAX),
+            ),
+            ("max.connections.per.ip", from_host, self.per_ip_overrides.get(host, self.per_ip_max)),
         ):
-            return False
+            if count >= bound:
+                self.refused_by = name, bound
+                return False
         if self.addresses is not None and not is_peers and not self.addresses.admits(host, now):
+            self.refused_by = CONNECTION_CREATION_RATE, self.addresses.rate(host)
             return False
         self._open += 1
         self._reserved += is_peers
@@ -118,6 +128,13 @@ class ConnectionLimits:
         if is_peers and self._open > self.connections_max:
             self._close_idlest()
         return True
+
+    def _in_all(self) -> tuple[tuple[str, int, int], ...]:
+        """The limits of all clients: name, connections that count, and the most of them."""
+        return (
+            ("max.connections", self._open, self.connections_max),
+            ("open files", self._open - self._reserved, self.room),
+        )
 
     def _close_idlest(self) -> None:
         """Close the client's connection that has been silent for the longest, if there is any."""

@@ -29,7 +29,7 @@ from functools import partial
 from typing import Any
 
 from data_plane.quotas.client_quotas import ClientShare
-from odradek.env.ports import Conn, ConnectionLost, DiskError, Event
+from odradek.env.ports import Conn, ConnectionLost, DiskError, Event, PeerEnd
 from odradek.node.connections.answer_queue import AnswerQueue
 from odradek.node.connections.buffers import PooledBuffer
 from odradek.node.connections.complaints import size_refusal
@@ -366,6 +366,24 @@ class Connection(AnswerQueue):
         super().close()
         if self.memory is not None:
             self.memory.set()
+
+    def has_left(self, now: float, idle_seconds_max: float) -> bool:
+        """True if this connection is muted, and its client is gone for good: it sends and expects nothing more.
+
+        Requests that came before its end are served when the mute is over. For that the connection may be idle for
+        `idle_seconds_max`.
+        """
+        if self.woken is None or self.closing:
+            return False
+        try:
+            end = self.conn.peer_end()
+        except ConnectionLost:
+            return True
+        if end is PeerEnd.OPEN or self.slots or self.send_queue.chunks:
+            return False
+        if end is PeerEnd.ENDED and not self.pending_frames:
+            return True
+        return now - self.last_active > idle_seconds_max
 
     def trim(self) -> None:
         """Give back an empty buffer of an idle connection, unless a request is suspended."""

@@ -15,8 +15,11 @@ from wire.errors import ProtocolError
 
 REAP_INTERVAL_SECONDS = 1.0
 TRIM_AFTER_SECONDS = 5.0
+LOOKS_MAX = 1_000
+"""Muted connections that are looked at in one go; each look asks the system, and takes a microsecond."""
 REFUSED_INTERVAL_SECONDS = 10.0
 """Time between two log lines about connections that are turned away."""
+_HANDSHAKES = ("TLS handshakes that wait", None)
 
 
 class Server:
@@ -51,6 +54,7 @@ class Server:
         self._accepted = 0
         self._refused = 0
         self._reaped = 0
+        self._looks = 0
 
     async def accept_loop(self) -> None:
         """Start one task per connection until the listener closes."""
@@ -64,12 +68,15 @@ class Server:
                 conn = await self._listener.accept()
             except ConnectionLost:
                 return
-            entrance = self._entrance
-            if (entrance is not None and not entrance.has_room(conn.peer_host)) or not limits.enter(
-                conn.peer_host, self.name, is_peers=self._is_peers, now=clock.monotonic()
-            ):
+            entrance, host = self._entrance, conn.peer_host
+            refused_by: tuple[str, float | None] | None = None
+            if entrance is not None and not entrance.has_room(host):
+                refused_by = _HANDSHAKES
+            elif not limits.enter(host, self.name, is_peers=self._is_peers, now=clock.monotonic()):
+                refused_by = limits.refused_by
+            if refused_by is not None:
                 self._refused += 1
-                self._tell_refused(clock.monotonic(), conn.peer_host)
+                self._tell_refused(clock.monotonic(), host, *refused_by)
                 conn.close()
                 continue
             self._accepted += 1
@@ -117,19 +124,19 @@ class Server:
         del self._connections[connection]
         self._limits.leave(connection.conn.peer_host, self.name, is_peers=self._is_peers)
 
-    def _tell_refused(self, now: float, peer: str) -> None:
-        """One line for many that are turned away."""
+    def _tell_refused(self, now: float, peer: str, limit: str, bound: float | None) -> None:
+        """One line for many that are turned away; it names the limit of the last one."""
         if now >= self._tell_refusals_at:
             self._tell_refusals_at = now + REFUSED_INTERVAL_SECONDS
             count, self._refusals_told = self._refused - self._refusals_told, self._refused
-            limits = self._limits
             self._services.log.warning(
                 "connection.refused",
                 listener=self.name,
                 peer=peer,
                 count=count,
-                open=limits.statistics()["connections"],
-                max=min(limits.connections_max, limits.room),
+                open=self._limits.statistics()["connections"],
+                limit=limit,
+                max=bound,
             )
 
     async def reap_loop(self) -> None:
@@ -152,6 +159,16 @@ class Server:
                 self._tell_evicted(holder, f"half a frame, {holder.have} bytes of it, while memory is wanted")
                 holder.close()
             self._evict_holders(now)
+            self._close_left(now)
+
+    def _close_left(self, now: float) -> None:
+        """Close muted connections whose clients have left. Of very many, a share is looked at each time."""
+        self._looks += 1
+        shares = 1 + len(self._services.muted) // LOOKS_MAX
+        muted = [each for each in self._connections if each.muted_until]
+        for connection in muted[self._looks % shares :: shares]:
+            if connection.has_left(now, self._idle_seconds_max):
+                connection.close()
 
     def _tell_evicted(self, holder: Holder, reason: str) -> None:
         self._services.log.warning("connection.evicted", peer=holder.address, reason=reason)

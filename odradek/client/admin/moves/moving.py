@@ -7,7 +7,7 @@ plan may be stopped at any time, and every partition stays whole. Reassignments 
 partitions stay where they are.
 
 A throttle is configuration (KIP-73): a rate on each broker, and on each topic the list of replicas that it applies
-to. It is removed when all is done.
+to. It is removed when all is done, as far as moves of others need it no more.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from odradek.client.admin.admin_configs import (
     ConfigOperation,
     ConfigResource,
     ResourceType,
+    describe_configs,
     incremental_alter_configs,
 )
 from odradek.client.admin.admin_logs import describe_log_dirs
@@ -48,6 +49,7 @@ __all__ = [
     "MoveProgress",
     "elect_preferred",
     "move_partitions",
+    "release_throttles",
     "survey_cluster",
     "throttle_moves",
     "unthrottle",
@@ -59,6 +61,7 @@ _IMAGE_SECONDS_MAX = 30.0
 _MEASURE_SECONDS = 2.0
 _FINISH_SECONDS = 1.0
 _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+_EVERY = "*"
 _REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 _SETTLED = frozenset((ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NONE))
 
@@ -313,24 +316,78 @@ def elect_preferred(
 
 def throttle_moves(core: ClientCore, moves: Sequence[Move], bytes_per_second: int) -> Operation[None]:
     """Hold replication for these moves to a rate on every broker concerned that lives. Raises `KafkaError` and
-    `ClientError`."""
+    `ClientError`.
+
+    Moves of others may be throttled at the same time: their replicas stay listed, and the rate that was set last holds.
+    """
     nodes = sorted(
         {node for move in moves for node in (*move.before, *move.after) if node in core.cluster.brokers}
     )
     rates = [AlterConfig(key, str(bytes_per_second)) for key in _RATES]
     changes = {ConfigResource(ResourceType.BROKER, str(node)): rates for node in nodes}
-    leaders: dict[str, list[str]] = {}
-    followers: dict[str, list[str]] = {}
+    changes |= yield from _changed_lists(core, moves, ConfigOperation.APPEND)
+    yield from _altered(core, changes)
+
+
+def release_throttles(core: ClientCore, moves: Sequence[Move]) -> Operation[None]:
+    """Take the throttles of these moves away. Raises `KafkaError` and `ClientError`.
+
+    A broker's rate stays as long as replicas of others are throttled there: who ends last takes it away.
+    """
+    yield from _altered(core, (yield from _changed_lists(core, moves, ConfigOperation.SUBTRACT)))
+    topics = yield from describe_topics(core)
+    lists = yield from _throttled_lists(core, [topic.name for topic in topics])
+    own = _replicas_of(moves)
+    nodes = {node for move in moves for node in (*move.before, *move.after)}
+    for topic, texts in lists.items():
+        for text, gone in zip(texts, own.get(topic, ((), ())), strict=True):
+            # The broker that was asked may still list what has just been taken away.
+            others = {item for item in text.split(",") if item and item not in gone}
+            nodes = set() if _EVERY in others else nodes - {int(item.partition(":")[2]) for item in others}
+    yield from unthrottle(core, nodes, ())
+
+
+def _replicas_of(moves: Sequence[Move]) -> dict[str, tuple[list[str], list[str]]]:
+    """The replicas from which these moves copy, and those to which they do, as configuration lists them by topic."""
+    found: dict[str, tuple[list[str], list[str]]] = {}
     for move in moves:
         if move.adding:
-            leaders.setdefault(move.topic, []).extend(f"{move.partition}:{node}" for node in move.before)
-            followers.setdefault(move.topic, []).extend(f"{move.partition}:{node}" for node in move.adding)
-    for topic, replicas in leaders.items():
-        changes[ConfigResource(ResourceType.TOPIC, topic)] = [
-            AlterConfig(_REPLICAS[0], ",".join(replicas)),
-            AlterConfig(_REPLICAS[1], ",".join(followers[topic])),
-        ]
-    yield from _altered(core, changes)
+            leaders, followers = found.setdefault(move.topic, ([], []))
+            leaders.extend(f"{move.partition}:{node}" for node in move.before)
+            followers.extend(f"{move.partition}:{node}" for node in move.adding)
+    return found
+
+
+def _changed_lists(
+    core: ClientCore, moves: Sequence[Move], operation: ConfigOperation
+) -> Operation[dict[ConfigResource, list[AlterConfig]]]:
+    """The changes by which topics list the replicas of these moves, or do so no more. Where a topic lists every replica,
+    an operator has said so, and it stays.
+    """
+    own = _replicas_of(moves)
+    lists = yield from _throttled_lists(core, list(own))
+    return {
+        ConfigResource(ResourceType.TOPIC, topic): changes
+        for topic, texts in lists.items()
+        if (
+            changes := [
+                AlterConfig(key, ",".join(items), operation)
+                for key, items, text in zip(_REPLICAS, own[topic], texts, strict=True)
+                if text != _EVERY
+            ]
+        )
+    }
+
+
+def _throttled_lists(core: ClientCore, topics: Sequence[str]) -> Operation[dict[str, tuple[str, ...]]]:
+    """The throttled replicas of each topic that is there still: those of leaders, and those of followers."""
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    described = (yield from describe_configs(core, resources, _REPLICAS)) if resources else []
+    return {
+        each.resource.name: tuple(each[key].value or "" for key in _REPLICAS)
+        for each in described
+        if each.error is None
+    }
 
 
 def unthrottle(core: ClientCore, nodes: Iterable[int], topics: Iterable[str]) -> Operation[None]:
