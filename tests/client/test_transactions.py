@@ -101,6 +101,40 @@ def test_a_producer_can_work_by_an_older_level(open_producer: Opener) -> None:
     assert producer.broker.committed == [b"v"]
 
 
+def test_a_raised_level_holds_from_a_new_epoch_on(open_producer: Opener) -> None:
+    """EndTxn of level 1 keeps the epoch, and is answered before the markers are written. Offsets that join by themselves
+    could count for the transaction before them (seed 440164). So the end asks for a new epoch, as Kafka's client does."""
+    producer = open_producer(1)
+    features = producer.core.cluster.features
+    producer.begin()
+    producer.send(b"one")
+    producer.send_offset(1)
+    features["transaction.version"] = 2
+    producer.commit()
+    assert producer.transactions.current is not None
+    assert producer.transactions.current.producer_epoch == 1
+    producer.broker.level = 2
+    producer.begin()
+    producer.send(b"two")
+    producer.send_offset(2)
+    producer.commit()
+    assert len(asked(producer, AddOffsetsToTxnRequest)) == 1
+    assert producer.broker.offsets == {("g", "in", 0): 2}
+
+
+def test_a_level_that_is_raised_between_transactions_waits_for_a_new_epoch(open_producer: Opener) -> None:
+    """The next transaction has the epoch of the one before, so it works as that one did; the one after is another."""
+    producer = open_producer(1)
+    for level, adds in ((1, 1), (2, 2), (2, 2)):
+        producer.core.cluster.features["transaction.version"] = level
+        producer.broker.level = 1 if adds > len(asked(producer, AddOffsetsToTxnRequest)) else 2
+        producer.begin()
+        producer.send(b"v")
+        producer.send_offset(1)
+        producer.commit()
+        assert len(asked(producer, AddOffsetsToTxnRequest)) == adds
+
+
 @LEVELS
 def test_an_empty_transaction_asks_for_nothing(open_producer: Opener, level: int) -> None:
     """The coordinator has not heard of it, so EndTxn is left out."""

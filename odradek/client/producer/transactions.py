@@ -19,6 +19,8 @@ Rules
 * Sequence numbers start again from 0 under each new epoch: the sender sees another `current`.
 * The outcome is told when all records have theirs: a batch that comes after the marker might hang in no transaction.
 * A commit is told only if all records are written. One that failed leaves nothing but to abort.
+* An epoch that has ended a transaction of the first protocol is not used in the second. EndTxn is answered before the
+  markers are written, so offsets that join by themselves might count for the transaction before.
 * A call that runs out of time is made again, since what the coordinator did is unknown. Offsets are the exception: a
   transaction whose offsets are in doubt can only be aborted.
 """
@@ -103,6 +105,8 @@ class Transactions:
         self.level_max = _IMPLICIT_LEVEL
         """The highest level of `transaction.version` to work by. Below 2: as clients do that do not know KIP-890."""
         self._is_implicit = False
+        self._epoch_is_explicit = False
+        """True once a transaction of the first protocol has ended under the present epoch."""
         self._joined: dict[Lane, None] = {}
         self._joining: dict[Lane, None] = {}
         self._joined_groups: dict[str, None] = {}
@@ -216,8 +220,10 @@ class Transactions:
         """Open a transaction; the coordinator hears of it with the first partition or offset."""
         with self._alone(Step.BEGIN.value):
             self.machine.make(Step.BEGIN)
-            level = min(self._core.cluster.features.get(_FEATURE, 0), self.level_max)
-            self._is_implicit = level >= _IMPLICIT_LEVEL
+            self._is_implicit = self._may_be_implicit() and not self._epoch_is_explicit
+
+    def _may_be_implicit(self) -> bool:
+        return min(self._core.cluster.features.get(_FEATURE, 0), self.level_max) >= _IMPLICIT_LEVEL
 
     def send_offsets(
         self,
@@ -255,6 +261,9 @@ class Transactions:
             if not self.machine.ended:
                 yield from self._tell_outcome(commit, deadline)
                 self.machine.ended = True
+                if not self._is_implicit:
+                    self._epoch_is_explicit = True
+                    self.machine.bump_needed |= self._may_be_implicit()
             if self.machine.bump_needed:
                 assert self.current is not None
                 yield from self._take_identity(self.current, deadline)
@@ -280,6 +289,7 @@ class Transactions:
         )
         response = yield from self._ask(ApiKey.INIT_PRODUCER_ID, message, _own_code, deadline=deadline)
         self.current = Identity(response.producer_id, response.producer_epoch)
+        self._epoch_is_explicit = False
         self.counts["epochs bumped"] += known.producer_id >= 0
         found: InitProducerIdResponse = response
         return found
