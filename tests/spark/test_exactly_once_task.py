@@ -134,6 +134,23 @@ def test_progress_that_contradicts(node: RunningNode, topic: str) -> None:
     assert TaskProtocol(query, 0, 2).step is Step.FENCE
 
 
+@pytest.mark.parametrize(
+    "consecutive", [True, False], ids=["checkpoint from a backup", "txnVersion goes back"]
+)
+def test_an_old_batch_with_more_tasks_writes_nothing(
+    node: RunningNode, topic: str, consecutive: bool
+) -> None:
+    """A batch planned anew from a backup has tasks that the topic does not know: none of them writes its rows again."""
+    query, plan = f"q-{uuid4()}", plan_of(node.bootstrap, topic)
+    for batch in range(3):
+        attempt(node.bootstrap, topic, query, batch)
+    for task in (0, 1):
+        protocol = TaskProtocol(query, task, 1, consecutive=consecutive)
+        with pytest.raises(ProgressError, match=f"{query} is at batch 2 in the topic"):
+            write_once(plan, protocol, iter([rows_of(ROWS)]))
+    assert len(stored_committed(node.bootstrap, topic, 3 * ROWS)) == 3 * ROWS
+
+
 def test_a_topic_made_anew_ends_the_query(node: RunningNode, topic: str) -> None:
     """The rows of committed batches are gone with the old topic: one sentence, until the new one is adopted."""
     query, topics = f"q-{uuid4()}", Topics(node.bootstrap)
