@@ -28,7 +28,7 @@ from .decisions_topic import DECISIONS_TOPIC
 from .markers import MarkerLog, partition_of
 from .two_phase import Decision, last_of
 
-__all__ = ["Decisions"]
+__all__ = ["Decisions", "new_topic"]
 
 _PARTITIONS = 8
 _REPLICAS = 3
@@ -40,7 +40,11 @@ _SETTINGS = {
     "segment.ms": str(3_600_000),
     "min.cleanable.dirty.ratio": "0.1",
     "compression.type": "producer",
+    # A marker that is lost without its rows has them written again.
+    "unclean.leader.election.enable": "false",
 }
+_SAFE = {"min.insync.replicas": "2"}
+"""What three replicas have besides: a marker is never on one disk alone."""
 _READ_COMMITTED = 1
 _VERSION_MAX_WITHOUT_TOPIC_IDS = 12
 _FETCH_BYTES = 4 << 20
@@ -56,6 +60,13 @@ class _Answer:
     records: memoryview
     last_stable_offset: int
     aborted: list[tuple[int, int]]
+
+
+def new_topic(name: str, brokers: int) -> NewTopic:
+    """The decisions topic as it is made in a cluster of so many brokers."""
+    if brokers < _REPLICAS:
+        return NewTopic(name, _PARTITIONS, -1, configs=_SETTINGS)
+    return NewTopic(name, _PARTITIONS, _REPLICAS, configs={**_SETTINGS, **_SAFE})
 
 
 class Decisions:
@@ -87,9 +98,7 @@ class Decisions:
         """See that the topic is there and keeps its markers. Raises `ValueError`, `KafkaError`, `ClientError`."""
         cluster = self.client.metadata([self.topic])
         if self.topic not in cluster.topics:
-            replicas = _REPLICAS if len(cluster.brokers) >= _REPLICAS else -1
-            wanted = NewTopic(self.topic, _PARTITIONS, replicas, configs=_SETTINGS)
-            [created] = self.client.admin.create_topics([wanted])
+            [created] = self.client.admin.create_topics([new_topic(self.topic, len(cluster.brokers))])
             error = created.error
             exists = isinstance(error, KafkaError) and error.code is ErrorCode.TOPIC_ALREADY_EXISTS
             if error is not None and not exists:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from odradek import Admin, Producer
 from odradek.client.shells.blocking import Client
-from spark.delivery.decisions import Decisions
+from spark.delivery.decisions import Decisions, new_topic
 from spark.delivery.decisions_topic import DECISIONS_TOPIC
 from spark.delivery.markers import marker_key, marker_value, partition_of
 from spark.delivery.task_protocol import Marker, ProgressError, RowSummary, Step, TaskProtocol
@@ -222,3 +222,11 @@ def test_progress_has_three_replicas_where_it_can(
                 decisions.make()
         decisions.make()
         assert name in decisions.client.metadata([name]).topics
+
+
+def test_progress_outlives_its_leader() -> None:
+    """A lost marker doubles rows: no unclean election, and three replicas write on two disks at least."""
+    for brokers, in_sync in ((1, None), (2, None), (3, "2"), (9, "2")):
+        made = new_topic("d", brokers)
+        assert made.configs["unclean.leader.election.enable"] == "false"
+        assert made.configs.get("min.insync.replicas") == in_sync
