@@ -51,6 +51,7 @@ _FETCH_BYTES = 4 << 20
 _FETCH_WAIT_MS = 500
 _TIMEOUT_MS_MAX = "transaction.max.timeout.ms"
 _LOGS_MAX = 64
+_AGAIN_SECONDS = 0.05
 
 
 @attrs.define
@@ -156,6 +157,20 @@ class Decisions:
         key, end = self.end_of(query)
         log = self.read(query, key, end)
         return last_of(query, batch, log.decision, log.markers)
+
+    def last_settled(self, query: str, batch: int, seconds: float) -> Decision | None:
+        """As `last`. An earlier batch that is not complete is read again, for `seconds` at most.
+
+        The driver's FINISH is answered before the markers of its transaction are in the log (KIP-98). Where a leader
+        moves, they come late, and the next batch has begun.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            decision = self.last(query, batch)
+            is_open = decision is not None and not decision.is_complete and decision.batch < batch
+            if not is_open or time.monotonic() > deadline:
+                return decision
+            time.sleep(_AGAIN_SECONDS)
 
     def _fetch(self, key: TopicPartition, position: int, isolation_level: int) -> _Answer:
         """One answer of the leader; errors that pass are waited for, `max.block.ms` long."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -27,7 +26,6 @@ __all__ = ["check_two_phase", "prepare_rows"]
 
 _TWO_PHASE = "transaction.two.phase.commit.enable"
 _CLOSE_SECONDS_MAX = 1.0
-_AGAIN_SECONDS = 0.05
 _FEATURE = "transaction.version"
 _LEVEL_MIN = 2
 """The level from which each transaction has an epoch of its own (KIP-890)."""
@@ -93,8 +91,8 @@ def prepare_rows(
 def _steps(
     plan: SinkPlan, protocol: AttemptProtocol, first_slot: int, iterator: Iterator[pa.RecordBatch]
 ) -> TaskReport:
-    decisions = decisions_of(plan)
-    decision = _last(plan, protocol, decisions)
+    decisions, seconds = decisions_of(plan), plan.look_up_ms / 1000
+    decision = decisions.last_settled(protocol.query, protocol.batch, seconds)
     writes = protocol.looked(decision)
     if decision is not None and not plan.adopts:
         check_topics(protocol.query, decision.batch, decision.topics, plan.planned_topics)
@@ -108,28 +106,13 @@ def _steps(
     slot, producer = _claim(plan, protocol, first_slot, decisions)
     try:
         protocol.claimed()
-        decision = _last(plan, protocol, decisions)
+        decision = decisions.last_settled(protocol.query, protocol.batch, seconds)
         whole = chain([first], iterator)
         if not protocol.looked(decision):
             return _count(protocol, rows, whole)
         return _write(plan, protocol, slot, producer, rows, whole, decision)
     finally:
         producer.close(_CLOSE_SECONDS_MAX)
-
-
-def _last(plan: SinkPlan, protocol: AttemptProtocol, decisions: Decisions) -> Decision | None:
-    """The last decision. One about an earlier batch that is not complete is read again, for `look_up_ms` at most.
-
-    The driver's FINISH is answered before the markers of its transaction are in the log (KIP-98). Where a leader moves,
-    they come late, and the next batch has begun.
-    """
-    deadline = time.monotonic() + plan.look_up_ms / 1000
-    while True:
-        decision = decisions.last(protocol.query, protocol.batch)
-        is_open = decision is not None and not decision.is_complete and decision.batch < protocol.batch
-        if not is_open or time.monotonic() > deadline:
-            return decision
-        time.sleep(_AGAIN_SECONDS)
 
 
 def _count(protocol: AttemptProtocol, rows: CountedRows, iterator: Iterator[pa.RecordBatch]) -> TaskReport:

@@ -140,7 +140,7 @@ def test_progress_that_contradicts(node: RunningNode, topic: str) -> None:
 def test_an_old_batch_with_more_tasks_writes_nothing(
     node: RunningNode, topic: str, consecutive: bool
 ) -> None:
-    """A batch planned anew from a backup has tasks that the topic does not know: none of them writes its rows again."""
+    """A batch planned anew from a backup may have more tasks: all are refused, also those without a marker of their own."""
     query, plan = f"q-{uuid4()}", plan_of(node.bootstrap, topic)
     for batch in range(3):
         attempt(node.bootstrap, topic, query, batch)
