@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from enum import Enum
 from typing import Any, Final, TypeVar
@@ -35,6 +35,8 @@ __all__ = [
 T = TypeVar("T")
 
 _OFFSET_MAX: Final = 2**63 - 1
+_SHOWN_MAX: Final = 200
+"""Characters of a wrong option that its error repeats."""
 _NAMES: Final = {each.name.lower(): each.name for each in SOURCE_OPTIONS}
 """All but `kafka.*`."""
 _STRATEGIES: Final = ("assign", "subscribe", "subscribePattern")
@@ -298,7 +300,7 @@ class _Parser:
             return None
         topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
         if not topics:
-            raise OptionError(f"subscribe names no topic ({text!r})")
+            raise OptionError(f"subscribe names no topic ({_shown(text)})")
         return topics
 
     def _pattern(self) -> str | None:
@@ -309,8 +311,8 @@ class _Parser:
             raise OptionError("subscribePattern is empty")
         try:
             re.compile(text)
-        except re.error as error:
-            raise OptionError(f"subscribePattern {text!r} is no regular expression: {error}") from None
+        except (re.error, RecursionError, OverflowError) as error:
+            raise OptionError(f"subscribePattern {_shown(text)} is no regular expression: {error}") from None
         return text
 
     def _assigned(self) -> tuple[TopicPartition, ...] | None:
@@ -320,10 +322,11 @@ class _Parser:
         example = '{"topic": [0, 1]}'
         found = _json(text)
         if not isinstance(found, dict) or not all(isinstance(each, list) for each in found.values()):
-            raise OptionError(f"assign must be JSON like {example}, not {text!r}")
+            raise OptionError(f"assign must be JSON like {example}, not {_shown(text)}")
+        _check_topics("assign", found)
         pairs = [TopicPartition(topic, index) for topic, indexes in found.items() for index in indexes]
         if not pairs or not all(type(each.partition) is int and each.partition >= 0 for each in pairs):
-            raise OptionError(f"assign must name partitions like {example}, not {text!r}")
+            raise OptionError(f"assign must name partitions like {example}, not {_shown(text)}")
         return tuple(sorted(set(pairs)))
 
     def _by_partition(self, name: str, least: int) -> dict[TopicPartition, int]:
@@ -332,17 +335,18 @@ class _Parser:
         words = "earliest, latest or " if least else ""
         found = _json(text)
         if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
-            raise OptionError(f"{name} must be {words}JSON like {example}, not {text!r}")
+            raise OptionError(f"{name} must be {words}JSON like {example}, not {_shown(text)}")
+        _check_topics(name, found)
         offsets: dict[TopicPartition, int] = {}
         for topic, by_index in found.items():
             for index, offset in by_index.items():
                 if not re.fullmatch(r"\d{1,9}", index) or type(offset) is not int:
-                    raise OptionError(f"{name} must be {words}JSON like {example}, not {text!r}")
+                    raise OptionError(f"{name} must be {words}JSON like {example}, not {_shown(text)}")
                 if not least <= offset <= _OFFSET_MAX:
                     raise OptionError(f"{name} has {offset} for {topic}-{index}")
                 offsets[TopicPartition(topic, int(index))] = offset
         if not offsets:
-            raise OptionError(f"{name} names no partition ({text!r})")
+            raise OptionError(f"{name} names no partition ({_shown(text)})")
         return offsets
 
     # Single values
@@ -356,7 +360,7 @@ class _Parser:
             return None
         value = parse(text.strip())
         if value is None:
-            raise OptionError(f"{name} must be {expected}, not {text!r}")
+            raise OptionError(f"{name} must be {expected}, not {_shown(text)}")
         return value
 
     def _number(self, name: str, least: int, most: int = _OFFSET_MAX) -> int | None:
@@ -381,7 +385,10 @@ class _Parser:
         def parse(text: str) -> timedelta | None:
             found = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", text.lower())
             unit = _UNITS_MS.get((found[2] or "ms") if found else "")
-            return timedelta(milliseconds=int(found[1]) * unit) if found and unit else None
+            try:
+                return timedelta(milliseconds=int(found[1]) * unit) if found and unit else None
+            except OverflowError:
+                return None
 
         return _or(self._value(name, parse, "a time like 30s, 15m or 1h"), default)
 
@@ -393,5 +400,21 @@ def _or(value: T | None, default: T) -> T:
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
+
+
+def _check_topics(option: str, topics: Iterable[str]) -> None:
+    """Raise `OptionError` for a name that no request can carry: JSON writes halves of UTF-16 pairs, too."""
+    for topic in topics:
+        try:
+            topic.encode()
+        except UnicodeEncodeError:
+            raise OptionError(f"{option} has a topic that is no text: {_shown(topic)}") from None
+
+
+def _shown(text: str) -> str:
+    """The text for an error, which stays a sentence however long an option is."""
+    if len(text) <= _SHOWN_MAX:
+        return repr(text)
+    return f"{text[:_SHOWN_MAX]!r}... ({len(text)} characters)"

@@ -28,7 +28,7 @@ from .decisions_topic import DECISIONS_TOPIC
 from .markers import MarkerLog, partition_of
 from .two_phase import Decision, last_of
 
-__all__ = ["Decisions"]
+__all__ = ["Decisions", "new_topic"]
 
 _PARTITIONS = 8
 _REPLICAS = 3
@@ -40,13 +40,18 @@ _SETTINGS = {
     "segment.ms": str(3_600_000),
     "min.cleanable.dirty.ratio": "0.1",
     "compression.type": "producer",
+    # A marker that is lost without its rows has them written again.
+    "unclean.leader.election.enable": "false",
 }
+_SAFE = {"min.insync.replicas": "2"}
+"""What three replicas have besides: a marker is never on one disk alone."""
 _READ_COMMITTED = 1
 _VERSION_MAX_WITHOUT_TOPIC_IDS = 12
 _FETCH_BYTES = 4 << 20
 _FETCH_WAIT_MS = 500
 _TIMEOUT_MS_MAX = "transaction.max.timeout.ms"
 _LOGS_MAX = 64
+_AGAIN_SECONDS = 0.05
 
 
 @attrs.define
@@ -56,6 +61,13 @@ class _Answer:
     records: memoryview
     last_stable_offset: int
     aborted: list[tuple[int, int]]
+
+
+def new_topic(name: str, brokers: int) -> NewTopic:
+    """The decisions topic as it is made in a cluster of so many brokers."""
+    if brokers < _REPLICAS:
+        return NewTopic(name, _PARTITIONS, -1, configs=_SETTINGS)
+    return NewTopic(name, _PARTITIONS, _REPLICAS, configs={**_SETTINGS, **_SAFE})
 
 
 class Decisions:
@@ -87,9 +99,7 @@ class Decisions:
         """See that the topic is there and keeps its markers. Raises `ValueError`, `KafkaError`, `ClientError`."""
         cluster = self.client.metadata([self.topic])
         if self.topic not in cluster.topics:
-            replicas = _REPLICAS if len(cluster.brokers) >= _REPLICAS else -1
-            wanted = NewTopic(self.topic, _PARTITIONS, replicas, configs=_SETTINGS)
-            [created] = self.client.admin.create_topics([wanted])
+            [created] = self.client.admin.create_topics([new_topic(self.topic, len(cluster.brokers))])
             error = created.error
             exists = isinstance(error, KafkaError) and error.code is ErrorCode.TOPIC_ALREADY_EXISTS
             if error is not None and not exists:
@@ -147,6 +157,20 @@ class Decisions:
         key, end = self.end_of(query)
         log = self.read(query, key, end)
         return last_of(query, batch, log.decision, log.markers)
+
+    def last_settled(self, query: str, batch: int, seconds: float) -> Decision | None:
+        """As `last`. An earlier batch that is not complete is read again, for `seconds` at most.
+
+        The driver's FINISH is answered before the markers of its transaction are in the log (KIP-98). Where a leader
+        moves, they come late, and the next batch has begun.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            decision = self.last(query, batch)
+            is_open = decision is not None and not decision.is_complete and decision.batch < batch
+            if not is_open or time.monotonic() > deadline:
+                return decision
+            time.sleep(_AGAIN_SECONDS)
 
     def _fetch(self, key: TopicPartition, position: int, isolation_level: int) -> _Answer:
         """One answer of the leader; errors that pass are waited for, `max.block.ms` long."""

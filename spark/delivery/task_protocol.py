@@ -24,7 +24,8 @@ late writers, and shows that each of these rules is needed.
 
 What the marker allows (`judge`): the same batch is compared, a later one is written. Task 0 is part of each batch, so
 its marker must name this batch or the one before. Whatever else is there, such as a checkpoint from a backup, is an
-error in one sentence.
+error in one sentence. The other tasks' markers count, too: a batch older than one of them is refused to each task. A
+backup's batch may have more tasks than the topic knows, and those have no marker of their own.
 """
 
 from __future__ import annotations
@@ -106,9 +107,12 @@ class TaskProtocol:
         """The high watermark is known."""
         self._leave(Step.TAKE_END, Step.READ_MARKER)
 
-    def marker_read(self, marker: Marker | None) -> None:
-        """The task's last marker is known, or that there is none. Raises `ProgressError`."""
-        writes = judge(self, marker)
+    def marker_read(self, marker: Marker | None, newest: int = -1) -> None:
+        """The task's last marker is known, or that there is none. Raises `ProgressError`.
+
+        `newest` is the last batch that any task of the query has committed; -1: none.
+        """
+        writes = judge(self, marker, newest)
         self.marker = marker
         self._leave(Step.READ_MARKER, Step.WRITE if writes else Step.COMPARE)
 
@@ -142,20 +146,25 @@ class TaskProtocol:
         self.step = following
 
 
-def judge(attempt: TaskProtocol, marker: Marker | None) -> bool:
-    """True if the attempt writes its rows, false if they are committed. Raises `ProgressError` for all else."""
+def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1) -> bool:
+    """True if the attempt writes its rows, false if they are committed. Raises `ProgressError` for all else.
+
+    `newest` is the last batch that any task of the query has committed; -1: none.
+    """
     batch, query = attempt.batch, attempt.query
-    if marker is not None and marker.batch == batch:
-        return False
-    if marker is not None and marker.batch > batch:
+    if marker is not None:
+        newest = max(newest, marker.batch)
+    if newest > batch:
         way_out = (
             "the checkpoint is older than the topic, so take the newest checkpoint, or a new one"
             if attempt.consecutive
             else "txnVersion may only grow"
         )
         raise ProgressError(
-            f"{query} is at batch {marker.batch} in the topic, and batch {batch} is to be written: {way_out}."
+            f"{query} is at batch {newest} in the topic, and batch {batch} is to be written: {way_out}."
         )
+    if marker is not None and marker.batch == batch:
+        return False
     # Other tasks than the first are not part of every batch: small ones have fewer tasks.
     if attempt.task or attempt.adopt or not attempt.consecutive:
         return True

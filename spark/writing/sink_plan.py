@@ -45,6 +45,7 @@ _NAMES = tuple(each.name for each in SINK_OPTIONS)
 _SPARKS = ("checkpointlocation", "path", "queryname")
 """Options that Spark itself reads."""
 _TIMEOUT = "transaction.timeout.ms"
+_RESERVED = "2pc-"
 
 
 class Delivery(Enum):
@@ -189,6 +190,11 @@ def _job(options: Mapping[str, str], topic: str | None) -> tuple[str | None, int
         return None, 0
     if app is None or version is None or not app.strip():
         raise ValueError("the options txnAppId and txnVersion are given together, or neither.")
+    if app.strip().startswith(_RESERVED):
+        # Transactional ids of two-phase delivery begin so: a job's would end what another one has prepared.
+        raise ValueError(
+            f"the option txnAppId begins with '{_RESERVED}', which is reserved: take another name."
+        )
     if not re.fullmatch(r"\d{1,18}", version.strip()):
         raise ValueError(f"the option txnVersion is a number from 0 on, and not '{version}'.")
     # One job may write to several topics under one version, as it may to several tables of Delta.

@@ -89,7 +89,8 @@ def _steps(
         )
     check_mode(protocol, log.decision)
     marker = _newest(log.markers.get(protocol.task), log.decision)
-    protocol.marker_read(marker)
+    newest = max((each.batch for each in log.markers.values()), default=-1)
+    protocol.marker_read(marker, newest)
     before = () if marker is None or plan.adopts else marker.topics
     check_topics(protocol.query, marker.batch if marker else -1, before, plan.planned_topics)
     rows = CountedRows(plan.hashed_columns)

@@ -91,8 +91,8 @@ def prepare_rows(
 def _steps(
     plan: SinkPlan, protocol: AttemptProtocol, first_slot: int, iterator: Iterator[pa.RecordBatch]
 ) -> TaskReport:
-    decisions = decisions_of(plan)
-    decision = decisions.last(protocol.query, protocol.batch)
+    decisions, seconds = decisions_of(plan), plan.look_up_ms / 1000
+    decision = decisions.last_settled(protocol.query, protocol.batch, seconds)
     writes = protocol.looked(decision)
     if decision is not None and not plan.adopts:
         check_topics(protocol.query, decision.batch, decision.topics, plan.planned_topics)
@@ -106,7 +106,7 @@ def _steps(
     slot, producer = _claim(plan, protocol, first_slot, decisions)
     try:
         protocol.claimed()
-        decision = decisions.last(protocol.query, protocol.batch)
+        decision = decisions.last_settled(protocol.query, protocol.batch, seconds)
         whole = chain([first], iterator)
         if not protocol.looked(decision):
             return _count(protocol, rows, whole)

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from odradek import Admin, Producer
 from odradek.client.shells.blocking import Client
-from spark.delivery.decisions import Decisions
+from spark.delivery.decisions import Decisions, new_topic
 from spark.delivery.decisions_topic import DECISIONS_TOPIC
 from spark.delivery.markers import marker_key, marker_value, partition_of
 from spark.delivery.task_protocol import Marker, ProgressError, RowSummary, Step, TaskProtocol
@@ -134,6 +134,23 @@ def test_progress_that_contradicts(node: RunningNode, topic: str) -> None:
     assert TaskProtocol(query, 0, 2).step is Step.FENCE
 
 
+@pytest.mark.parametrize(
+    "consecutive", [True, False], ids=["checkpoint from a backup", "txnVersion goes back"]
+)
+def test_an_old_batch_with_more_tasks_writes_nothing(
+    node: RunningNode, topic: str, consecutive: bool
+) -> None:
+    """A batch planned anew from a backup may have more tasks: all are refused, also those without a marker of their own."""
+    query, plan = f"q-{uuid4()}", plan_of(node.bootstrap, topic)
+    for batch in range(3):
+        attempt(node.bootstrap, topic, query, batch)
+    for task in (0, 1):
+        protocol = TaskProtocol(query, task, 1, consecutive=consecutive)
+        with pytest.raises(ProgressError, match=f"{query} is at batch 2 in the topic"):
+            write_once(plan, protocol, iter([rows_of(ROWS)]))
+    assert len(stored_committed(node.bootstrap, topic, 3 * ROWS)) == 3 * ROWS
+
+
 def test_a_topic_made_anew_ends_the_query(node: RunningNode, topic: str) -> None:
     """The rows of committed batches are gone with the old topic: one sentence, until the new one is adopted."""
     query, topics = f"q-{uuid4()}", Topics(node.bootstrap)
@@ -205,3 +222,11 @@ def test_progress_has_three_replicas_where_it_can(
                 decisions.make()
         decisions.make()
         assert name in decisions.client.metadata([name]).topics
+
+
+def test_progress_outlives_its_leader() -> None:
+    """A lost marker doubles rows: no unclean election, and three replicas write on two disks at least."""
+    for brokers, in_sync in ((1, None), (2, None), (3, "2"), (9, "2")):
+        made = new_topic("d", brokers)
+        assert made.configs["unclean.leader.election.enable"] == "false"
+        assert made.configs.get("min.insync.replicas") == in_sync

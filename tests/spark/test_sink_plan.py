@@ -121,6 +121,11 @@ def schema(ddl: str) -> StructType:
         ),
         (
             "value string",
+            {"txnAppId": " 2pc-a", "txnVersion": "1"},
+            "the option txnAppId begins with '2pc-', which is reserved",
+        ),
+        (
+            "value string",
             {"txnAppId": "a", "txnVersion": "1", "delivery": "at-least-once"},
             "the options txnAppId and txnVersion need delivery=exactly-once or two-phase.",
         ),

@@ -168,6 +168,15 @@ REFUSED: list[tuple[Query, dict[str, str], str]] = [
     (BATCH, {**TOPIC, "kafka.fetch.max.byte": "5"}, r"unknown configuration key 'fetch\.max\.byte' \(did you mean fetch\.max\.bytes"),
     (BATCH, {**TOPIC, "kafka.fetch.max.wait.ms": "x"}, r"fetch\.max\.wait\.ms='x': expected a whole number"),
     (BATCH, {"kafka.bootstrap.servers": "nowhere", "subscribe": "a"}, r"bootstrap\.servers"),
+    (BATCH, {**TOPIC, "startingOffsets": "[" * 200_000}, r"startingOffsets must be .*\.\.\. \(200000 characters\)$"),
+    (BATCH, {**SERVERS, "assign": '{"a":' * 200_000}, r"assign must be JSON .*\.\.\. \(1000000 characters\)$"),
+    (BATCH, {**TOPIC, "startingOffsets": '{"a": {"0": "' + "x" * 10_000_000 + '"}}'}, r"\(10000016 characters\)$"),
+    (BATCH, {**TOPIC, "minPartitions": "9" * 100_000}, r"minPartitions must be .* \(100000 characters\)$"),
+    (BATCH, {**SERVERS, "assign": '{"\\ud800": [0]}'}, r"assign has a topic that is no text: '\\ud800'$"),
+    (BATCH, {**TOPIC, "startingOffsets": '{"\\ud800": {"0": 1}}'}, r"startingOffsets has a topic that is no text"),
+    (BATCH, {**SERVERS, "subscribePattern": "(" * 5000 + "a" + ")" * 5000}, r"\(10001 characters\) is no regular expression"),
+    (BATCH, {**SERVERS, "subscribePattern": "a{99999999999999}"}, r"is no regular expression: .* too large"),
+    (STREAM, {**TOPIC, "maxTriggerDelay": "999999999999d"}, r"maxTriggerDelay must be a time like 30s"),
 ]  # fmt: skip
 
 

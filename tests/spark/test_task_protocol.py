@@ -239,6 +239,19 @@ def test_batches_that_contradict_their_marker(task: int, last: int | None, batch
         assert judge(TaskProtocol("query q", task, batch, adopt=True), marker)
 
 
+@pytest.mark.parametrize("last", [None, 4, 5])
+@pytest.mark.parametrize("consecutive", [True, False])
+def test_no_task_writes_a_batch_that_the_query_has_passed(last: int | None, consecutive: bool) -> None:
+    """Another task has committed a later batch: one without a marker, or with an old one, is refused as well."""
+    marker = None if last is None else Marker(last, SUMMARY)
+    attempt = TaskProtocol("query q", 3, 5, consecutive=consecutive, adopt=True)
+    with pytest.raises(
+        ProgressError, match="query q is at batch 6 in the topic, and batch 5 is to be written"
+    ):
+        judge(attempt, marker, newest=6)
+    assert judge(attempt, marker, newest=5) is (last != 5)
+
+
 def test_other_rows_of_a_committed_batch() -> None:
     """Rows that differ in number or content from what is committed are an error that names the way out."""
     for found, words in ((RowSummary(4, 17), "this attempt has 4"), (RowSummary(3, 18), "as many others")):

@@ -221,6 +221,34 @@ def test_a_driver_that_sleeps_ends_nothing_of_the_next_batch(
     query.check(2)
 
 
+def test_an_attempt_waits_for_the_end_of_the_batch_before(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record that a batch is complete is committed, and visible late: the next batch reads again and fails no task."""
+    reports = [query.attempt(0, task) for task in range(TASKS)]
+
+    def run() -> None:
+        dies_at("before-swept", monkeypatch)
+        query.end(query.driver(0, reports))
+
+    killed(run)
+    last, seen = Decisions.last, list[bool]()
+
+    def late(self: Decisions, name: str, batch: int) -> Any:
+        found = last(self, name, batch)
+        if batch == 1:
+            seen.append(found is not None and found.is_complete)
+            if len(seen) == 1:
+                query.end(query.driver(0, reports))
+        return found
+
+    monkeypatch.setattr(Decisions, "last", late)
+    later = [query.attempt(1, task) for task in range(TASKS)]
+    assert seen[:2] == [False, True]
+    query.end(query.driver(1, later))
+    query.check(2)
+
+
 def test_an_abort_drops_what_it_was_told_and_overrides_no_decision(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
