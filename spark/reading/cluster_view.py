@@ -17,7 +17,7 @@ import attrs
 
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, ListedOffset, list_offsets
 from odradek.client.core.requests import refresh_metadata
-from odradek.client.errors import ClientError, is_retriable
+from odradek.client.errors import BrokerUnavailable, ClientError, is_retriable
 from odradek.client.shells.blocking import Client
 from wire.errors import ErrorCode, KafkaError
 from wire.topic_partition import TopicPartition
@@ -73,7 +73,11 @@ class ClusterView:
             self._client = None
 
     def patiently(self, ask: Callable[[], T]) -> T:
-        """Ask again after errors that pass, as often as `fetchOffset.numRetries` says."""
+        """Ask again after errors that pass, as often as `fetchOffset.numRetries` says.
+
+        Raises:
+            ReadError: no broker could be reached.
+        """
         for _ in range(self._options.retries):
             try:
                 return ask()
@@ -82,7 +86,13 @@ class ClusterView:
                     raise
                 self.close()
                 time.sleep(self._options.retry_interval_ms / 1000)
-        return ask()
+        try:
+            return ask()
+        except BrokerUnavailable as error:
+            where = self._options.properties["bootstrap.servers"]
+            raise ReadError(
+                f"no broker can be asked: {error} (is kafka.bootstrap.servers={where} right, and does it run?)"
+            ) from None
 
     # Which partitions
 
