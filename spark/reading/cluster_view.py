@@ -91,7 +91,8 @@ class ClusterView:
         except BrokerUnavailable as error:
             where = self._options.properties["bootstrap.servers"]
             raise ReadError(
-                f"no broker can be asked: {error} (is kafka.bootstrap.servers={where} right, and does it run?)"
+                f"no broker can be asked: {error} (look at kafka.bootstrap.servers={where}, kafka.security.protocol"
+                " and kafka.ssl.*)"
             ) from None
 
     # Which partitions
