@@ -41,13 +41,16 @@ class Known:
 
 
 def new_client(options: SourceOptions) -> Client:
-    """A client as `kafka.*` describes it."""
+    """A client as `kafka.*` describes it. Raises `OptionError` where a file that it names is of no use."""
     settings = options.consumer
-    return Client(
-        options.properties["bootstrap.servers"],
-        config=settings.client_config(fail_fast=True),
-        timeout_ms=settings.default_api_timeout_ms,
-    )
+    try:
+        return Client(
+            options.properties["bootstrap.servers"],
+            config=settings.client_config(fail_fast=True),
+            timeout_ms=settings.default_api_timeout_ms,
+        )
+    except ValueError as error:
+        raise OptionError(f"option kafka.*: {error}") from None
 
 
 class ClusterView:

@@ -62,6 +62,12 @@ class TestBatch:
         ):
             read(given)
 
+    def test_an_authority_that_is_not_there(self, options: Options) -> None:
+        """A file that the options name is opened late, and its error is one of options all the same."""
+        tls = {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.type": "PEM"}
+        with pytest.raises(OptionError, match=r"option kafka\.\*: /none\.pem: cannot use it as trusted"):
+            read(options("t", **tls, **{"kafka.ssl.truststore.location": "/none.pem"}))
+
     def test_what_to_read(self, topics: Topics, options: Options, fresh_topic: Callable[[str], str]) -> None:
         """subscribe, subscribePattern (of whole names, without internal topics) and assign."""
         stem = fresh_topic("which")
