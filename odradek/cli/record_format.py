@@ -106,15 +106,22 @@ def record_of_json(line: bytes, line_number: int) -> ParsedRecord:
         document = json.loads(line)
         if not isinstance(document, dict):
             raise ValueError("it is no object")
-        headers = tuple(
-            (str(each["key"]), _bytes_of(each, "value")) for each in document.get("headers") or ()
-        )
+        headers = _headers_of(document.get("headers") or [])
         timestamp = document.get("timestamp")
         if timestamp is not None and (not isinstance(timestamp, int) or not 0 <= timestamp < 1 << 63):
             raise ValueError("its timestamp is no number of milliseconds")
         return _bytes_of(document, "key"), _bytes_of(document, "value"), headers, timestamp
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise CliError(f"line {line_number} is not a record in JSON: {error}") from None
+
+
+def _headers_of(documents: Any) -> tuple[tuple[str, bytes | None], ...]:
+    """Keys and values of headers; raises `ValueError` that shows how they are written."""
+    if not isinstance(documents, list) or not all(
+        isinstance(each, dict) and isinstance(each.get("key"), str) for each in documents
+    ):
+        raise ValueError('its headers are no list of objects like {"key": "h", "value": "v"}')
+    return tuple((each["key"], _bytes_of(each, "value")) for each in documents)
 
 
 def _bytes_of(document: dict[str, Any], name: str) -> bytes | None:

@@ -67,16 +67,23 @@ def left_open(decisions: Decisions) -> list[LeftOpen]:
     return found
 
 
-def end_query(decisions: Decisions, properties: dict[str, str], query: str) -> None:
-    """Commit what is decided of a query that runs no more, and abort the rest. Raises as `run_driver`."""
+def end_query(decisions: Decisions, properties: dict[str, str], query: str) -> bool:
+    """Commit what is decided of a query that runs no more, and abort the rest; false if nothing was open.
+
+    Raises as `run_driver`.
+    """
     client = decisions.client
     key, end = decisions.end_of(query)
     decision = decisions.read(query, key, end).decision
     batch = 0 if decision is None else decision.batch
     reported = client.run(open_slots(client.core, query, decisions.timeout))
-    if decision is not None and not decision.is_complete:
+    is_decided = decision is None or decision.is_complete
+    if is_decided and not reported:
+        return False
+    if decision is not None and not is_decided:
         reported = tuple(each for each in reported if each not in decision.winners)
     run_driver(properties, decisions.topic, DriverProtocol(query, batch, reported, _NOTHING, aborts=True))
+    return True
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -111,7 +118,10 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         with Decisions(properties, given.decisions_topic) as decisions:
             if given.end is not None:
-                end_query(decisions, properties, given.end)
+                if not end_query(decisions, properties, given.end):
+                    raise ValueError(
+                        f"the query {given.end} has no transaction open: without --end all are listed"
+                    )
                 print(f"{given.end}: what was decided is committed, the rest is aborted")
             else:
                 _print(left_open(decisions))
@@ -134,4 +144,6 @@ def _print(found: list[LeftOpen]) -> None:
         else:
             last = f"batch {each.decision.batch}, {'not complete' if each.is_half_done else 'complete'}"
         print(f"{each.query:44} {each.transactions:>5} {f'{seconds} s':>9}  {last}")
-    print("A query that is started again ends these by itself. For one that is not: --end QUERY.")
+    print(
+        "A stream, or a batch job with txnAppId, ends these when it is started again. Others need --end QUERY."
+    )

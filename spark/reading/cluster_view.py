@@ -17,7 +17,7 @@ import attrs
 
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, ListedOffset, list_offsets
 from odradek.client.core.requests import refresh_metadata
-from odradek.client.errors import ClientError, is_retriable
+from odradek.client.errors import BrokerUnavailable, ClientError, is_retriable
 from odradek.client.shells.blocking import Client
 from wire.errors import ErrorCode, KafkaError
 from wire.topic_partition import TopicPartition
@@ -41,13 +41,16 @@ class Known:
 
 
 def new_client(options: SourceOptions) -> Client:
-    """A client as `kafka.*` describes it."""
+    """A client as `kafka.*` describes it. Raises `OptionError` where a file that it names is of no use."""
     settings = options.consumer
-    return Client(
-        options.properties["bootstrap.servers"],
-        config=settings.client_config(fail_fast=True),
-        timeout_ms=settings.default_api_timeout_ms,
-    )
+    try:
+        return Client(
+            options.properties["bootstrap.servers"],
+            config=settings.client_config(fail_fast=True),
+            timeout_ms=settings.default_api_timeout_ms,
+        )
+    except ValueError as error:
+        raise OptionError(f"option kafka.*: {error}") from None
 
 
 class ClusterView:
@@ -73,7 +76,11 @@ class ClusterView:
             self._client = None
 
     def patiently(self, ask: Callable[[], T]) -> T:
-        """Ask again after errors that pass, as often as `fetchOffset.numRetries` says."""
+        """Ask again after errors that pass, as often as `fetchOffset.numRetries` says.
+
+        Raises:
+            ReadError: no broker could be reached.
+        """
         for _ in range(self._options.retries):
             try:
                 return ask()
@@ -82,7 +89,14 @@ class ClusterView:
                     raise
                 self.close()
                 time.sleep(self._options.retry_interval_ms / 1000)
-        return ask()
+        try:
+            return ask()
+        except BrokerUnavailable as error:
+            where = self._options.properties["bootstrap.servers"]
+            raise ReadError(
+                f"no broker can be asked: {error} (look at kafka.bootstrap.servers={where}, kafka.security.protocol"
+                " and kafka.ssl.*)"
+            ) from None
 
     # Which partitions
 

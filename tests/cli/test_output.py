@@ -209,6 +209,15 @@ def test_what_is_no_record_names_its_line(line: bytes) -> None:
         record_of_json(line, 7)
 
 
+@pytest.mark.parametrize("headers", [b'[["h","v"]]', b'{"h":"v"}', b'"h"', b'[{"key":1}]', b"[{}]", b"7"])
+def test_headers_in_another_form_are_told_their_own(headers: bytes) -> None:
+    """Pairs and maps are what people try first: the error shows what is expected, not what Python stumbled over."""
+    with pytest.raises(
+        CliError, match=r'its headers are no list of objects like \{"key": "h", "value": "v"\}'
+    ):
+        record_of_json(b'{"value":"v","headers":' + headers + b"}", 7)
+
+
 def test_moments(monkeypatch: pytest.MonkeyPatch) -> None:
     """ISO 8601, milliseconds, spans back from now."""
     monkeypatch.setattr("odradek.cli.times.time.time_ns", lambda: 10_000_000_000_000)

@@ -99,7 +99,7 @@ def test_groups() -> None:
     assert of(15) == ({PLACE: CommittedOffset(110, metadata="text")}, 0, [])
     assert of(25, 111) == ({PLACE: CommittedOffset(115, metadata="text")}, 0, [])
     assert of(4, 104) == ({}, 1, [])
-    assert of(4, 108) == ({}, 0, ["t-0: the target's group is at 108 already, behind 104"])
+    assert of(4, 108) == ({}, 0, ["t-0: the target's group is at 108 already, further on than 104"])
     assert of(26) == ({}, 0, ["t-0: offset 26 is not copied yet"])
 
 

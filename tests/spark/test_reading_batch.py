@@ -54,6 +54,20 @@ class TestBatch:
         with pytest.raises(ReadError, match=r"startingOffsets of .*-0 \(4\) lies behind endingOffsets \(2\)"):
             offsets(startingOffsets=at(4), endingOffsets=at(2))
 
+    def test_a_wrong_address(self, options: Options) -> None:
+        """The error names the option that is to be looked at, once the driver has asked as often as it may."""
+        given = options("t", **{"kafka.bootstrap.servers": "127.0.0.1:9", "fetchOffset.retryIntervalMs": 1})
+        with pytest.raises(
+            ReadError, match=r"(?s)127\.0\.0\.1:9: .*look at kafka\.bootstrap\.servers=127\.0\.0\.1:9,"
+        ):
+            read(given)
+
+    def test_an_authority_that_is_not_there(self, options: Options) -> None:
+        """A file that the options name is opened late, and its error is one of options all the same."""
+        tls = {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.type": "PEM"}
+        with pytest.raises(OptionError, match=r"option kafka\.\*: /none\.pem: cannot use it as trusted"):
+            read(options("t", **tls, **{"kafka.ssl.truststore.location": "/none.pem"}))
+
     def test_what_to_read(self, topics: Topics, options: Options, fresh_topic: Callable[[str], str]) -> None:
         """subscribe, subscribePattern (of whole names, without internal topics) and assign."""
         stem = fresh_topic("which")

@@ -407,6 +407,12 @@ def test_what_an_abandoned_query_leaves_is_listed_and_ended(
     capsys.readouterr()
     assert undecided.main(where) == 0
     assert query.name not in capsys.readouterr().out
+    assert undecided.main([*where, "--end", query.name]) == 1
+    assert undecided.main([*where, "--end", "mistyped"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("has no transaction open: without --end all are listed") == 2
+    query.check(1)
     assert undecided.main(["--bootstrap", "127.0.0.1:9", "--option", "kafka.max.block.ms=300"]) == 1
     assert "127.0.0.1:9" in capsys.readouterr().err
 

@@ -44,7 +44,7 @@ def translated(
         elif offset is None:
             left.append(f"{key}: offset {there.offset} is not copied yet")
         elif before > offset:
-            left.append(f"{key}: the target's group is at {before} already, behind {offset}")
+            left.append(f"{key}: the target's group is at {before} already, further on than {offset}")
         elif before == offset:
             same += 1
         else:
