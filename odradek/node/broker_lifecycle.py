@@ -164,9 +164,7 @@ class BrokerLifecycle:
                 self._log.warning("broker.heartbeat_refused", error=ErrorCode(response.error_code).name)
                 await self._pause(RETRY_SECONDS)
                 continue
-            if not response.is_fenced and not self.is_unfenced.is_set() and self._sees_itself():
-                self.is_unfenced.set()
-                self._log.info("broker.unfenced", broker_epoch=self.broker_epoch)
+            self.metadata_applied()
             if response.should_shut_down:
                 self.may_shut_down.set()
                 return
@@ -246,10 +244,20 @@ class BrokerLifecycle:
     def _registration(self) -> BrokerImage | None:
         return self._broker.image.brokers.get(self._broker.settings.node_id)
 
-    def _sees_itself(self) -> bool:
-        """True if the metadata that this broker serves shows it unfenced, so that its clients learn of it."""
+    def metadata_applied(self) -> None:
+        """Begin to serve once the metadata that this broker serves shows it unfenced, so that its clients learn of it.
+
+        No answer to a heartbeat is waited for: the controller that has decided it may hang by now.
+        """
         own = self._registration()
-        return own is not None and own.epoch == self.broker_epoch and not own.fenced
+        if (
+            not self.is_unfenced.is_set()
+            and own is not None
+            and own.epoch == self.broker_epoch
+            and not own.fenced
+        ):
+            self.is_unfenced.set()
+            self._log.info("broker.unfenced", broker_epoch=self.broker_epoch)
 
     async def shut_down(self) -> None:
         """Ask the controller to move leaderships away, and wait for its answer, at most `SHUTDOWN_SECONDS_MAX`.

@@ -444,6 +444,8 @@ class Node:
     def _apply_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:
         assert self._broker is not None
         self._broker.apply_metadata(image, delta)
+        if self._lifecycle is not None:
+            self._lifecycle.metadata_applied()
 
     # -- listeners ------------------------------------------------------------------------------------------------
 

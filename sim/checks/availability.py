@@ -256,7 +256,10 @@ class Availability:
                         or server.image.leader_epoch != partition.leader_epoch
                     ):
                         self._servers[key] = Server(key, member, broker, partition, now)
-                    if topic.name == OFFSETS_TOPIC:
+                    if image.brokers[partition.leader].fenced:
+                        # It has begun anew, and serves no client until the controller lets it in.
+                        self._loading.pop(key, None)
+                    elif topic.name == OFFSETS_TOPIC:
                         self._look_at_coordinator(key)
                     continue
                 outage = self._unserved.get(key)

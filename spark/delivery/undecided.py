@@ -68,7 +68,7 @@ def left_open(decisions: Decisions) -> list[LeftOpen]:
 
 
 def end_query(decisions: Decisions, properties: dict[str, str], query: str) -> bool:
-    """Commit what is decided of a query that runs no more, and abort the rest; false if nothing was open.
+    """Commit what is decided of a query that has ended, and abort the rest. False if nothing was open.
 
     Raises as `run_driver`.
     """
