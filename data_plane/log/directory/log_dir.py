@@ -117,6 +117,7 @@ class LogDir:
         """Logs that workers make now. They count when new logs are spread over directories."""
         self.offline_reason: str | None = None
         self.is_released = False
+        self._is_let_go = False
         """True once the node has let go of the directory, because its disk is to be pulled."""
         self.clean_shutdown_broker_epoch = take_clean_shutdown(directory)
         """The broker epoch in the clean-shutdown marker: None after a crash, -1 if the marker has no valid one."""
@@ -497,7 +498,9 @@ class LogDir:
     @property
     def is_let_go(self) -> bool:
         """True once nothing of a released directory is open: a worker may have been at work there."""
-        return self.is_released and not self.directory.is_open()
+        if self.is_released and not self._is_let_go:
+            self._is_let_go = not self.directory.is_open()
+        return self._is_let_go
 
     def set_stalled(self, stalled: bool) -> None:
         """Refuse all appends and reads; or end that for the logs that have neither failed nor been closed
