@@ -131,6 +131,24 @@ def test_a_broker_that_has_registered_waits_for_controllers_for_ever() -> None:
     assert play(script)[0] == ""
 
 
+def test_a_broker_serves_when_the_metadata_shows_it_unfenced() -> None:
+    """The controller that has let it in may hang before it answers the heartbeat (seed 441021). An older registration,
+    or one that is fenced, is none."""
+
+    async def script(world: World, broker: Any, lifecycle: BrokerLifecycle, controller: Controller) -> None:
+        await world.sleep(1)
+        controller.is_deaf = True
+        for epoch, fenced in ((70, False), (71, True)):
+            broker.image.brokers[1] = SimpleNamespace(epoch=epoch, fenced=fenced)
+            lifecycle.metadata_applied()
+            assert not lifecycle.is_unfenced.is_set()
+        broker.image.brokers[1] = SimpleNamespace(epoch=71, fenced=False)
+        lifecycle.metadata_applied()
+        assert lifecycle.is_unfenced.is_set()
+
+    assert play(script)[0] == ""
+
+
 def test_a_failed_directory_is_told_in_time_or_the_broker_ends() -> None:
     """`log.dir.failure.timeout.ms`: a broker ends when it cannot report a failed directory, so that others are elected
     for it."""
