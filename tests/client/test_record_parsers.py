@@ -89,7 +89,7 @@ PARSERS: dict[str, Callable[[bytes], list[Record]]] = {
 
 def compare(parser: str, batch: bytes) -> None:
     """The parser finds the oracle's records, or refuses the batch as the oracle does."""
-    key_errors = "replace" if parser.startswith("consumer") else "strict"
+    key_errors = "strict" if parser == "wire" else "replace"
     try:
         expected = oracle_records(batch, BYTES_MAX, key_errors)
         if parser == "spark":
@@ -149,6 +149,15 @@ def test_a_length_that_no_counter_holds(parser: str, length: str) -> None:
     """A record that says it is longer than 64 bits can count makes a bad batch, as every other wrong length does."""
     batch = batch_of([(1, 0, None, None, ()), (1, 0, None, None, ())])
     batch[HEADER_SIZE:HEADER_SIZE] = bytes.fromhex(length)
+    compare(parser, sealed(batch))
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_a_header_key_that_is_no_text(parser: str) -> None:
+    """Readers of records replace what is not UTF-8; who reads the wire alone refuses it."""
+    batch = batch_of([(1, 0, None, None, [("key", b"v")])])
+    at = batch.index(b"key")
+    batch[at] = 0x80
     compare(parser, sealed(batch))
 
 
