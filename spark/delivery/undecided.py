@@ -77,11 +77,11 @@ def end_query(decisions: Decisions, properties: dict[str, str], query: str) -> b
     decision = decisions.read(query, key, end).decision
     batch = 0 if decision is None else decision.batch
     reported = client.run(open_slots(client.core, query, decisions.timeout))
-    is_decided = decision is None or decision.is_complete
-    if is_decided and not reported:
+    open_decision = None if decision is None or decision.is_complete else decision
+    if open_decision is None and not reported:
         return False
-    if decision is not None and not is_decided:
-        reported = tuple(each for each in reported if each not in decision.winners)
+    if open_decision is not None:
+        reported = tuple(each for each in reported if each not in open_decision.winners)
     run_driver(properties, decisions.topic, DriverProtocol(query, batch, reported, _NOTHING, aborts=True))
     return True
 

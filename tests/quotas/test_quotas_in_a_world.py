@@ -363,7 +363,9 @@ def test_a_change_of_quotas_judges_many_waits_in_slices() -> None:
             self.number = number
 
         def judge_wait(self) -> None:
-            held = nodes[0].broker.quotas.holding("producer_byte_rate", "ann", "")  # type: ignore[union-attr]
+            broker = nodes[0].broker
+            assert broker is not None
+            held = broker.quotas.holding("producer_byte_rate", "ann", "")
             judged.append((self.number, None if held is None else held.value))
 
     async def script(world: World, connect: Any) -> None:
