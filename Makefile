@@ -81,7 +81,7 @@ quick: install-dev ## before each commit: format, lint, types, imports, and the 
 	wait $$types; types=$$?; tail -n 30 .mypy_cache/quick.txt; exit $$((types | tests))
 
 test-security: install-dev ## the full attacks on logins, TLS and rights; short forms are in make test (ARGS=)
-	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m attack $(or $(ARGS),tests/security)
+	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m attack $(or $(ARGS),tests/security tests/attacks)
 
 test-disks: install-dev ## disks that fill, freeze, die and turn read-only, on ext4 and xfs on loop devices; for root (ARGS=)
 	@exec env ODRADEK_TEST_DISKS=ext4,xfs $(BIN)/python -m pytest -v -n 0 tests/cluster/test_real_disks.py tests/cluster/test_full_disk.py tests/cluster/test_frozen_disk.py tests/cli/test_disk_moves.py $(ARGS)
