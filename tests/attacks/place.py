@@ -7,6 +7,7 @@ It is what `odradek dev --secure` makes, and more listeners beside it. `admin` m
 from __future__ import annotations
 
 import re
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from pathlib import Path
 import attrs
 
 from bench.odradek_server import ODRADEK
-from bench.processes import ServerProcess, free_ports, spawn, wait_until_serving
+from bench.processes import ServerProcess, free_ports, memory_kib, spawn, wait_until_serving
 from odradek.cli.commands.storage import format_storage_of
 from odradek.cli.dev_security import DevSecurity
 from odradek.env.real import RealEnv
@@ -42,11 +43,38 @@ class Ports:
 
 
 @attrs.frozen
+class NodeProcess:
+    """A node's process, which need not be our child: attacks of a siege run in processes of their own."""
+
+    pid: int
+    log_path: Path
+
+    def cpu_seconds(self) -> float:
+        """Return user and system time of all threads so far."""
+        return time.clock_gettime((~self.pid << 3) | 2)
+
+    def rss_kib(self) -> int:
+        """Return the resident memory, in KiB."""
+        return memory_kib(self.pid, "VmRSS")
+
+    def is_running(self) -> bool:
+        """Return True unless the process is gone, or a corpse that waits for its parent."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except FileNotFoundError:
+            return False
+
+    def log_tail(self, count: int = 20) -> str:
+        """Return the last lines that the node wrote."""
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-count:])
+
+
+@attrs.frozen
 class AttackedNode:
     """One node of the place."""
 
     node_id: int
-    process: ServerProcess
+    process: NodeProcess
     ports: Ports
     directory: Path
 
@@ -66,13 +94,14 @@ class AttackedNode:
             text: str = page.read().decode()
         return text
 
-    def longest_stall_seconds(self) -> float:
-        """Return an upper bound of the loop's longest stall, by the node's own meter."""
-        longest, below = 0.0, 0
-        for bound, count in re.findall(r'odradek_loop_late_seconds_bucket{le="([^"]+)"} (\d+)', self.page()):
-            if int(count) > below:
-                longest, below = float(bound), int(count)
-        return longest
+    def stalls(self) -> dict[float, int]:
+        """Return how often the loop was late, by the upper bound in seconds, as the node's own meter has it."""
+        found = re.findall(r'odradek_loop_late_seconds_bucket{le="([^"]+)"} (\d+)', self.page())
+        stalls, below = {}, 0
+        for bound, count in found:
+            stalls[float(bound)] = int(count) - below
+            below = int(count)
+        return stalls
 
 
 @attrs.frozen
@@ -135,8 +164,8 @@ def attacked(directory: Path, count: int = 1, settings: Mapping[str, str] | None
         for process in processes:
             wait_until_serving(process)
         nodes = tuple(
-            AttackedNode(number, *of_node, path.parent)
-            for number, (path, *of_node) in enumerate(zip(files, processes, ports, strict=True), 1)
+            AttackedNode(number, NodeProcess(process.pid, process.log_path), of_node, process.log_path.parent)
+            for number, (process, of_node) in enumerate(zip(processes, ports, strict=True), 1)
         )
         yield Place(nodes, security)
     finally:
