@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import attrs
 
+from odradek.client.core.arguments import INT64_MAX, as_integer, as_text, by_partition
+from odradek.client.core.partition_keys import ByPartition
 from odradek.client.errors import ClientError, is_retriable
 from wire.topic_partition import TopicPartition
 
@@ -30,6 +32,7 @@ __all__ = [
     "TruncationDetected",
     "UndecodableRecord",
     "Wakeup",
+    "judged_offsets",
 ]
 
 
@@ -74,6 +77,26 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+
+
+def judged_offsets(
+    what: str, offsets: ByPartition[OffsetAndMetadata | int]
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return positions to commit as the client keeps them. Raises `TypeError` and `ValueError`, which name the argument."""
+    return by_partition(what, offsets, _judged_offset)
+
+
+def _judged_offset(what: str, value: Any) -> OffsetAndMetadata:
+    if not isinstance(value, tuple):
+        return OffsetAndMetadata(as_integer(what, value, most=INT64_MAX))
+    if len(value) != len(OffsetAndMetadata._fields):
+        raise TypeError(f"{what} has {len(value)} parts, expected an offset or OffsetAndMetadata")
+    offset, leader_epoch, metadata = value
+    return OffsetAndMetadata(
+        as_integer(f"the offset of {what}", offset, most=INT64_MAX),
+        as_integer(f"the leader epoch of {what}", leader_epoch, -1),
+        as_text(f"the metadata of {what}", metadata, may_be_empty=True),
+    )
 
 
 @attrs.frozen

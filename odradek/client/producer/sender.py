@@ -49,6 +49,7 @@ from odradek.client.core.operation import Call, Operation, Wait
 from odradek.client.errors import (
     BrokerUnavailable,
     ClientClosed,
+    RecordsNotEncoded,
     RequestTimedOut,
     broker_error,
     error_code,
@@ -112,6 +113,9 @@ class Sender:
         self._accumulator = accumulator
         self._linger = settings.linger_ms / 1000
         self._in_flight: Counter[int] = Counter()
+        self._availability = settings.partitioner_availability_timeout_ms / 1000
+        self._silent_since: dict[int, float] = {}
+        """Brokers that take nothing: their pipeline is full, or they did not answer. Only where someone asks for it."""
         self._codec = int(CompressionType[settings.compression_type.upper()])
         level = {
             "gzip": settings.compression_gzip_level,
@@ -172,9 +176,12 @@ class Sender:
             "batches incomplete": len(self._accumulator.incomplete),
         }
 
-    def fail_unacknowledged(self) -> None:
-        """Fail everything that is not done, because the producer ends."""
-        self.abort(ClientClosed("the producer was closed before the record was acknowledged"))
+    def fail_unacknowledged(self, failure: Exception | None = None) -> None:
+        """Fail everything that is not done, because the producer ends: it was closed, or it failed."""
+        reason = "was closed" if failure is None else f"failed ({failure!r})"
+        error = ClientClosed(f"the producer {reason} before the record was acknowledged")
+        error.__cause__ = failure
+        self.abort(error)
 
     def abort(self, error: Exception) -> None:
         """Fail everything that is not done."""
@@ -231,9 +238,18 @@ class Sender:
                 by_node.setdefault(leader, []).append(lane)
         for node, theirs in by_node.items():
             until = min(until, self._send_to(node, theirs))
+        if self._availability:
+            self._accumulator.blocked = self._blocked()
         if self._topics.wanted:
             until = min(until, self._topics.keep())
         return min(until, self._next_expiry())
+
+    def _blocked(self) -> frozenset[int]:
+        """The brokers that have taken nothing for `partitioner.availability.timeout.ms`, and still are to take something."""
+        leaders = {self._leader(lane) for lane in self._accumulator.active}
+        self._silent_since = {node: since for node, since in self._silent_since.items() if node in leaders}
+        since_before = self._core.now - self._availability
+        return frozenset(node for node, since in self._silent_since.items() if since <= since_before)
 
     def _ready_at(self, lane: Lane) -> float:
         """The time from which the lane's first batch may be sent; `_NEVER` if an answer must come first."""
@@ -270,12 +286,17 @@ class Sender:
             taken: list[tuple[Lane, Batch]] = []
             for _ in range(len(waiting)):
                 lane = waiting[0]
-                count = self._encode(lane, lane.batches[0]) + _REQUEST_OVERHEAD
+                if not self._encode(lane, lane.batches[0]):
+                    waiting.popleft()
+                    continue
+                count = len(lane.batches[0].data or b"") + _REQUEST_OVERHEAD
                 if taken and size + count > settings.max_request_size:
                     break
                 size += count
                 waiting.popleft()
                 taken.append((lane, self._accumulator.take(lane)))
+            if not taken:
+                continue
             for lane, _ in taken:
                 self._accumulator.active.pop(lane)
                 self._accumulator.active[lane] = None
@@ -286,17 +307,24 @@ class Sender:
                     waiting.append(lane)
                 else:
                     until = min(until, ready_at)
+        if waiting and self._availability:
+            self._silent_since.setdefault(node, self._core.now)
         return until
 
-    def _encode(self, lane: Lane, batch: Batch) -> int:
-        """Make the batch's bytes, under the lane's numbers; their count."""
+    def _encode(self, lane: Lane, batch: Batch) -> bool:
+        """Make the batch's bytes, under the lane's numbers; False if that is impossible, and the batch was given up."""
         fresh = batch.data is None or not batch.attempts
         if batch.data is None:
-            batch.closed = True
-            batch.record_count = len(batch.rows)
-            batch.data = encode_batch(batch.rows, compression_type=self._codec, compression_level=self._level)
             if lane.open is batch:
-                lane.open = None
+                self._accumulator.close(lane)
+            batch.record_count = len(batch.rows)
+            try:
+                batch.data = encode_batch(
+                    batch.rows, compression_type=self._codec, compression_level=self._level
+                )
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this batch's alone
+                self._cannot_encode(lane, batch, error)
+                return False
             self._accumulator.encoded(batch)
         if self._identity.needed and batch.base_sequence < 0:
             batch.producer_id = lane.producer_id
@@ -308,7 +336,17 @@ class Sender:
             if self.transactions is not None:
                 set_transactional(batch.data)
             stamp(batch.data, batch.producer_id, batch.producer_epoch, batch.base_sequence)
-        return len(batch.data)
+        return True
+
+    def _cannot_encode(self, lane: Lane, batch: Batch, cause: Exception) -> None:
+        """Fail one batch whose records have no bytes. It has no sequence number yet, unless it is a half of another."""
+        error = RecordsNotEncoded(f"{batch.record_count} records for {lane} cannot be encoded: {cause!r}")
+        error.__cause__ = cause
+        self._accumulator.take(lane)
+        self._given_up(lane, batch, error)
+        self._finish(batch, error)
+        self._accumulator.settle(lane)
+        self._look_again()
 
     def _send(self, node: int, taken: list[tuple[Lane, Batch]]) -> None:
         core = self._core
@@ -343,6 +381,10 @@ class Sender:
 
     def _answered(self, call: Call, node: int, taken: list[tuple[Lane, Batch]]) -> None:
         self._in_flight[node] -= 1
+        if call.error is None:
+            self._silent_since.pop(node, None)
+        elif self._availability:
+            self._silent_since.setdefault(node, self._core.now)
         self._look_again()
         answers = answers_by_partition(self._core.cluster, call.response)
         for lane, batch in taken:

@@ -10,13 +10,26 @@ import concurrent.futures
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from odradek.client.consumer.consumer_types import ConsumerGroupMetadata, OffsetAndMetadata
+from odradek.client.consumer.consumer_types import ConsumerGroupMetadata, OffsetAndMetadata, judged_offsets
+from odradek.client.core.arguments import (
+    INT32_MAX,
+    NO_HEADERS,
+    as_bytes,
+    as_headers,
+    as_integer,
+    as_partition,
+    as_seconds,
+    as_text,
+    as_timestamp,
+)
 from odradek.client.core.client_keys import ProducerSettings, merged_properties
+from odradek.client.core.operation import Operation
 from odradek.client.core.partition_keys import ByPartition
 from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import (
@@ -28,9 +41,10 @@ from odradek.client.errors import (
     RequestTimedOut,
 )
 from odradek.client.producer.accumulator import Accumulator, Batch
-from odradek.client.producer.record_metadata import RecordMetadata, as_bytes
+from odradek.client.producer.record_metadata import RecordMetadata
 from odradek.client.producer.sender import Sender
 from odradek.client.shells.io_thread import FORKED, IoThread
+from wire.batches.batch_header import HEADER_SIZE
 from wire.batches.records import Header
 from wire.errors import KafkaError
 
@@ -155,12 +169,13 @@ class Producer:
         self._transactions = self._sender.transactions
         self._room = threading.Condition(self.lock)
         self._closed_because = "the producer is closed"
+        self._failure: Exception | None = None
         self._forked = False
         self._accumulator.on_room = self._room.notify_all
         self._bytes_since_turn = 0
         self._closing = False
         self._io.on_fork = self._after_fork
-        self._sending = self._io.start(self._sender.run(), self._stopped)
+        self._sending = self._io.start(self._send_all(), self._stopped)
 
     def __enter__(self) -> Producer:
         return self
@@ -175,13 +190,14 @@ class Producer:
         topic: str,
         value: Any = None,
         key: Any = None,
-        headers: Sequence[Header] = (),
+        headers: Iterable[Header] | None = NO_HEADERS,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture:
         """Send a record; the future has where it went.
 
-        `value` and `key` are bytes or None, or what `value.serializer` and `key.serializer` take. Blocks for at most
+        `value` and `key` are bytes or None, or what `value.serializer` and `key.serializer` take. `headers` are pairs of
+        a str and bytes, and are read once. What can still change (a bytearray) is copied. Blocks for at most
         `max.block.ms`, when the topic's partitions are not known yet or `buffer.memory` is in use.
 
         Raises:
@@ -191,7 +207,7 @@ class Producer:
             ClientError: no metadata within `max.block.ms`, or the producer is closed.
             TransactionError: the transaction can only be aborted, or the producer only be closed.
             IllegalTransactionCall: a producer with a `transactional.id` has no open transaction.
-            TypeError: value or key is neither bytes nor None.
+            TypeError, ValueError: an argument, which the text names, is of the wrong type or out of its range.
         """
         settings = self.settings
         if settings.value_serializer is not None:
@@ -202,8 +218,16 @@ class Producer:
             value = as_bytes("value", value)
         if key is not None and not isinstance(key, bytes):
             key = as_bytes("key", key)
+        if headers is not NO_HEADERS:
+            headers = as_headers("headers", headers)
+        if partition is not None:
+            partition = as_partition("partition", partition)
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
+        else:
+            timestamp_ms = as_timestamp("timestamp_ms", timestamp_ms)
+        if type(topic) is not str:
+            topic = as_text("topic", topic)
         with self.lock:
             if self._closing or self._transactions is not None:
                 self._check_open()
@@ -220,6 +244,11 @@ class Producer:
         from now on. Once the batch is `done`, `failure()` is its error; `flush` waits for it. Blocks and raises as
         `send` does.
         """
+        topic = as_text("topic", topic)
+        partition = as_partition("partition", partition)
+        record_count = as_integer("record_count", record_count, 1, INT32_MAX)
+        if not isinstance(data, bytearray) or len(data) < HEADER_SIZE:
+            raise TypeError("data is no bytearray that holds a batch")
         deadline = time.monotonic() + self.settings.max_block_ms / 1000
         accumulator = self._accumulator
         with self._failing_transaction():
@@ -240,7 +269,10 @@ class Producer:
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
         """The topic's partitions. Raises as `send` does when they are not known within `timeout` seconds
         (None: `max.block.ms`)."""
-        seconds = self.settings.max_block_ms / 1000 if timeout is None else timeout
+        topic = as_text("topic", topic)
+        seconds = as_seconds("timeout", timeout)
+        if seconds is None:
+            seconds = self.settings.max_block_ms / 1000
         self._learn(topic, time.monotonic() + seconds)
         with self.lock:
             return sorted(self._io.core.cluster.topic(topic).partitions)
@@ -250,11 +282,13 @@ class Producer:
 
         Raises `KafkaError` for one that is not known.
         """
+        topic = as_text("topic", topic)
         with self.lock:
             return self._io.core.cluster.topic(topic).topic_id
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every record sent so far has its outcome. Raises `RequestTimedOut` after `timeout` seconds."""
+        timeout = as_seconds("timeout", timeout)
         if self._io.is_own_thread():
             raise RuntimeError("a callback may not wait for its own producer")
         if self._forked:
@@ -311,8 +345,11 @@ class Producer:
         `group` is from `Consumer.group_metadata`. That consumer has `enable.auto.commit=false`. Waits for
         `max.block.ms` at most; after any error but `IllegalTransactionCall` the transaction can only be aborted.
         """
+        commits = judged_offsets("offsets", offsets)
+        if not isinstance(group, ConsumerGroupMetadata):
+            raise TypeError(f"group is a {type(group).__name__}, expected what Consumer.group_metadata has")
         seconds = self.settings.max_block_ms / 1000
-        self._io.run(self._of_transactions().send_offsets(offsets, group, seconds))
+        self._io.run(self._of_transactions().send_offsets(commits, group, seconds))
 
     def commit_transaction(self) -> None:
         """Wait until all records are written, then commit; for `max.block.ms` at most.
@@ -374,6 +411,7 @@ class Producer:
         Records that were not acknowledged by then fail with `ClientClosed`. An open transaction is aborted. Safe to
         call twice.
         """
+        timeout = as_seconds("timeout", timeout)
         self._abort_open_transaction(timeout)
         with self.lock:
             self._closing = True
@@ -421,7 +459,7 @@ class Producer:
     def _check_open(self) -> None:
         """Raise unless a record may be sent now."""
         if self._closing:
-            raise ClientClosed(self._closed_because)
+            raise ClientClosed(self._closed_because) from self._failure
         if self._transactions is not None:
             self._transactions.machine.check("send")
 
@@ -457,9 +495,10 @@ class Producer:
         timestamp_ms: int,
         key: bytes | None,
         value: bytes | None,
-        headers: Sequence[Header],
+        headers: tuple[Header, ...],
     ) -> RecordFuture:
         """Send where a batch must be opened: wait for metadata and memory, and wake the sender."""
+        as_text("topic", topic)
         deadline = time.monotonic() + self.settings.max_block_ms / 1000
         accumulator = self._accumulator
         while True:
@@ -520,8 +559,18 @@ class Producer:
         self._closing = self._forked = True
         self._closed_because = FORKED
 
+    def _send_all(self) -> Operation[None]:
+        """Run the sender. A bug in it ends the producer; every later call and every record says which."""
+        try:
+            yield from self._sender.run()
+        except Exception as error:
+            self._failure = error
+            self._closed_because = f"the producer failed: {error!r}"
+            self._io.defer(partial(_LOGGER.critical, "the producer failed", exc_info=error))
+            raise
+
     def _stopped(self) -> None:
         """Fail all records that are left, because the sender has ended, by `close` or by a failure."""
         self._closing = True
-        self._sender.fail_unacknowledged()
+        self._sender.fail_unacknowledged(self._failure)
         self._room.notify_all()
