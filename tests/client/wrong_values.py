@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-__all__ = ["WRONG", "parameters_of", "public_methods"]
+__all__ = ["WRONG", "public_methods", "wrong_calls"]
 
 WRONG: dict[str, Callable[[], Any]] = {
     "None": lambda: None,
@@ -49,8 +51,19 @@ def public_methods(client: type) -> dict[str, Callable[..., Any]]:
     }
 
 
-def parameters_of(method: Callable[..., Any]) -> Iterator[str]:
-    """Yield the names of what a caller may give, without `self`."""
-    for name, parameter in inspect.signature(method).parameters.items():
-        if name != "self" and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            yield name
+def wrong_calls(
+    method: Callable[..., Any], good: Mapping[str, Any]
+) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """Yield calls of a bound method: one parameter has a wrong value, those that must be given a good one.
+
+    Each with the name of the parameter, and what kind of value it has.
+    """
+    parameters = inspect.signature(method).parameters
+    needed = {
+        name: good[name] for name, each in parameters.items() if each.default is each.empty and name in good
+    }
+    for (name, parameter), (kind, make) in itertools.product(parameters.items(), WRONG.items()):
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            yield name, kind, partial(method, make())
+        else:
+            yield name, kind, partial(method, **{**needed, name: make()})

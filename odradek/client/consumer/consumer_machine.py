@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from odradek.client.consumer.commits import Commits
@@ -44,7 +44,6 @@ from odradek.client.consumer.positions import Positions
 from odradek.client.consumer.subscription import PartitionState, Subscription
 from odradek.client.core.metadata_keeper import MetadataKeeper
 from odradek.client.core.operation import Operation, Wait
-from odradek.client.core.partition_keys import ByPartition, named
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import RequestTimedOut
@@ -312,6 +311,11 @@ class ConsumerMachine:
             return None
         if self._event is not None:
             return self._event
+        if membership.fenced is not None:
+            if self.subscription.partitions:
+                owned = list(self.subscription.partitions)
+                return self._tell(RebalanceKind.LOST, owned, lambda: self.subscription.assign([]))
+            raise membership.fenced.with_traceback(None)
         membership.polled()
         if membership.state is MembershipState.PREPARING:
             event = yield from self._prepare(membership)
@@ -427,7 +431,7 @@ class ConsumerMachine:
 
     # Subscriptions
 
-    def subscribe(self, topics: Iterable[str] | str | re.Pattern[str]) -> None:
+    def subscribe(self, topics: Sequence[str] | re.Pattern[str]) -> None:
         """Have the group assign partitions of these topics, or of all whose whole name matches a pattern.
 
         Raises `ValueError` without a group, and while partitions are assigned by hand.
@@ -435,7 +439,7 @@ class ConsumerMachine:
         if isinstance(topics, re.Pattern):
             self.subscription.subscribe_pattern(topics)
         else:
-            self.subscription.subscribe([topics] if isinstance(topics, str) else topics)
+            self.subscription.subscribe(topics)
         if self.membership is None:
             self.subscription.unsubscribe()
             raise ValueError("subscribe needs a group.id (assign does not)")
@@ -468,8 +472,6 @@ class ConsumerMachine:
 
     def seek(self, key: TopicPartition, offset: int, leader_epoch: int) -> None:
         """Go on at this offset."""
-        if offset < 0:
-            raise ValueError(f"offset {offset} is negative")
         self.subscription.state(key).seek(offset, leader_epoch)
         self._stir()
 
@@ -523,13 +525,10 @@ class ConsumerMachine:
         }
 
     def offsets_for_times(
-        self, times_ms: ByPartition[int], timeout: float
+        self, times_ms: Mapping[TopicPartition, int], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndTimestamp | None]]:
-        """The first record at or after each time; None where there is none. Raises `ValueError` for negative times."""
-        wanted = named(times_ms)
-        if any(timestamp < 0 for timestamp in wanted.values()):
-            raise ValueError("times are milliseconds since 1970, not negative")
-        found = yield from self.list_offsets(wanted, timeout)
+        """The first record at or after each time; None where there is none."""
+        found = yield from self.list_offsets(times_ms, timeout)
         return {key: listed if listed.offset >= 0 else None for key, listed in found.items()}
 
     def offsets_at(

@@ -20,6 +20,7 @@ __all__ = [
     "NO_HEADERS",
     "TIMESTAMP_MS_MAX",
     "as_bytes",
+    "as_callback",
     "as_headers",
     "as_integer",
     "as_partition",
@@ -29,6 +30,7 @@ __all__ = [
     "as_topic_partition",
     "as_topic_partitions",
     "by_partition",
+    "kind_of",
 ]
 
 INT32_MAX = (1 << 31) - 1
@@ -39,8 +41,8 @@ TIMESTAMP_MS_MAX = 1 << 62
 """Half of what 64 bits hold: so the difference between any two times has a place in a batch."""
 NO_TIMESTAMP = -1
 NO_HEADERS: tuple[Header, ...] = ()
-SECONDS_MAX = 4_000_000.0
-"""The longest wait that all of Python's locks take; longer ones are cut to it (46 days)."""
+SECONDS_MAX = 2_000_000.0
+"""The longest wait; a longer one is cut to it (23 days). Requests have milliseconds of 32 bits."""
 
 
 def as_bytes(what: str, value: Any) -> bytes | None:
@@ -49,7 +51,7 @@ def as_bytes(what: str, value: Any) -> bytes | None:
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    raise TypeError(f"{what} is {_kind(value)}, expected bytes or None (or set {what}.serializer)")
+    raise TypeError(f"{what} is {kind_of(value)}, expected bytes or None (or set {what}.serializer)")
 
 
 def as_integer(what: str, value: Any, least: int = 0, most: int = INT32_MAX) -> int:
@@ -57,7 +59,7 @@ def as_integer(what: str, value: Any, least: int = 0, most: int = INT32_MAX) -> 
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{what} is {_kind(value)}, expected an integer") from None
+        raise TypeError(f"{what} is {kind_of(value)}, expected an integer") from None
     if not least <= number <= most:
         shown = str(number) if abs(number) <= INT64_MAX else "too large"
         raise ValueError(f"{what} is {shown}, expected a number from {least} to {most}")
@@ -79,7 +81,7 @@ def as_timestamp(what: str, value: Any) -> int:
 def as_text(what: str, value: Any, bytes_max: int = TEXT_BYTES_MAX, *, may_be_empty: bool = False) -> str:
     """Return a name that the protocol can carry."""
     if not isinstance(value, str):
-        raise TypeError(f"{what} is {_kind(value)}, expected a str")
+        raise TypeError(f"{what} is {kind_of(value)}, expected a str")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
@@ -98,7 +100,7 @@ def as_seconds(what: str, value: Any) -> float | None:
     try:
         seconds = float(value)
     except (TypeError, ValueError):
-        raise TypeError(f"{what} is {_kind(value)}, expected a number of seconds or None") from None
+        raise TypeError(f"{what} is {kind_of(value)}, expected a number of seconds or None") from None
     except OverflowError:
         raise ValueError(f"{what} is too large for a number of seconds") from None
     if not seconds >= 0 or isinstance(value, str):
@@ -106,30 +108,37 @@ def as_seconds(what: str, value: Any) -> float | None:
     return min(seconds, SECONDS_MAX)
 
 
+def as_callback(what: str, value: Any) -> Any:
+    """Return what can be called, or None."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{what} is {kind_of(value)}, expected something to call, or None")
+    return value
+
+
 def as_headers(what: str, values: Any) -> tuple[Header, ...]:
     """Return the headers of a record, which are read once; None has none."""
     if values is None:
         return ()
     if isinstance(values, Mapping):
-        raise TypeError(f"{what} is {_kind(values)}, expected pairs: {what}.items()")
+        raise TypeError(f"{what} is {kind_of(values)}, expected pairs: {what}.items()")
     if isinstance(values, (str, bytes, bytearray, memoryview)):
-        raise TypeError(f"{what} is {_kind(values)}, expected pairs of a str and bytes")
+        raise TypeError(f"{what} is {kind_of(values)}, expected pairs of a str and bytes")
     try:
         pairs = list(values)
     except TypeError:
-        raise TypeError(f"{what} is {_kind(values)}, expected pairs of a str and bytes") from None
+        raise TypeError(f"{what} is {kind_of(values)}, expected pairs of a str and bytes") from None
     return tuple(_header(f"{what}[{place}]", pair) for place, pair in enumerate(pairs))
 
 
 def _header(what: str, pair: Any) -> Header:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise TypeError(f"{what} is {_kind(pair)}, expected a pair of a str and bytes")
+        raise TypeError(f"{what} is {kind_of(pair)}, expected a pair of a str and bytes")
     name, value = pair
     if type(name) is not str or not name.isascii():
         name = as_text(f"the key of {what}", name, INT32_MAX, may_be_empty=True)
     if value is not None and type(value) is not bytes:
         if not isinstance(value, (bytes, bytearray, memoryview)):
-            raise TypeError(f"the value of {what} is {_kind(value)}, expected bytes or None")
+            raise TypeError(f"the value of {what} is {kind_of(value)}, expected bytes or None")
         value = bytes(value)
     return name, value
 
@@ -137,7 +146,7 @@ def _header(what: str, pair: Any) -> Header:
 def by_partition(what: str, values: Any, judge: Callable[[str, Any], Any]) -> dict[TopicPartition, Any]:
     """Return a value for each partition, whose keys are pairs of topic and number; `judge` looks at each value."""
     if not hasattr(values, "items"):
-        raise TypeError(f"{what} is {_kind(values)}, expected a mapping with a partition for each key")
+        raise TypeError(f"{what} is {kind_of(values)}, expected a mapping with a partition for each key")
     found = {}
     for key, value in values.items():
         partition = as_topic_partition(f"a key of {what}", key)
@@ -148,7 +157,7 @@ def by_partition(what: str, values: Any, judge: Callable[[str, Any], Any]) -> di
 def as_topic_partition(what: str, value: Any) -> TopicPartition:
     """Return a partition that is named by a pair of topic and number."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise TypeError(f"{what} is {_kind(value)}, expected a pair of topic and partition")
+        raise TypeError(f"{what} is {kind_of(value)}, expected a pair of topic and partition")
     return TopicPartition(
         as_text(f"the topic of {what}", value[0]), as_partition(f"the partition of {what}", value[1])
     )
@@ -157,10 +166,10 @@ def as_topic_partition(what: str, value: Any) -> TopicPartition:
 def as_topic_partitions(what: str, values: Any) -> list[TopicPartition]:
     """Return partitions that are named by pairs of topic and number, which are read once."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        raise TypeError(f"{what} is {_kind(values)}, expected pairs of topic and partition")
+        raise TypeError(f"{what} is {kind_of(values)}, expected pairs of topic and partition")
     return [as_topic_partition(f"one of {what}", each) for each in values]
 
 
-def _kind(value: Any) -> str:
-    """Return what to call a value of the wrong type."""
+def kind_of(value: Any) -> str:
+    """Return what an error calls a value of the wrong type."""
     return "None" if value is None else f"a {type(value).__name__}"
