@@ -6,7 +6,6 @@ ones become one while they wait: an application that commits each record keeps a
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from odradek.client.consumer.consumer_types import CommitCallback, CommitRefused
 from odradek.client.consumer.group_calls import Coordinator, Member
 from odradek.client.consumer.group_membership import GroupMembership, MembershipState
 from odradek.client.consumer.subscription import Subscription
+from odradek.client.core.notes import WARNING
 from odradek.client.core.operation import Operation, Signal, Wait
 from odradek.client.errors import ClientClosed, ClientError, RequestTimedOut
 from wire.errors import ErrorCode, KafkaError
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Commits"]
 
-_LOGGER = logging.getLogger("odradek.client")
 _SECONDS_BEFORE_REBALANCE = 10.0
 _NEVER = float("inf")
 
@@ -139,6 +138,7 @@ class Commits:
             batch.error = None
         except (KafkaError, ClientError) as error:
             batch.error = error
+            self._core.notes.add(WARNING, f"offsets were not committed: {error}", key="commit")
             if isinstance(error, CommitRefused):
                 self._note_gone(error)
             membership, who = self._membership, batch.who
@@ -175,9 +175,8 @@ class Commits:
         ids = self._topic_ids(gone)
         for key in gone:
             if key not in self._gone:
-                _LOGGER.warning(
-                    "offsets of %s are not committed any more: its topic was deleted or made anew", key
-                )
+                text = f"offsets of {key} are not committed any more: its topic was deleted or made anew"
+                self._core.notes.add(WARNING, text)
             self._gone[key] = ids.get(key)
 
     def _automatic(self, keys: Iterable[TopicPartition] | None) -> dict[TopicPartition, OffsetAndMetadata]:

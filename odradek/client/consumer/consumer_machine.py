@@ -43,6 +43,7 @@ from odradek.client.consumer.handout import Handout
 from odradek.client.consumer.positions import Positions
 from odradek.client.consumer.subscription import PartitionState, Subscription
 from odradek.client.core.metadata_keeper import MetadataKeeper
+from odradek.client.core.notes import INFO, WARNING
 from odradek.client.core.operation import Operation, Wait
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.core.requests import topics_with_metadata
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
 __all__ = ["ConsumerMachine"]
 
 T = TypeVar("T")
+_NAMED_MAX = 20
+"""The most partitions that a line of the log names."""
 
 
 class ConsumerMachine:
@@ -391,6 +394,10 @@ class ConsumerMachine:
         if not keys and not always:
             then()
             return None
+        if keys:
+            named = ", ".join(map(str, keys[:_NAMED_MAX])) + (", ..." if len(keys) > _NAMED_MAX else "")
+            level = WARNING if kind is RebalanceKind.LOST else INFO
+            self.core.notes.add(level, f"partitions {kind.value}: {named}")
         self._event = RebalanceEvent(kind, keys)
         self._on_told = then
         return self._event
@@ -566,7 +573,7 @@ class ConsumerMachine:
         passing = self._fetching.last_error or self._metadata.last_error
         return {
             **self.core.statistics(),
-            "last_error": "" if passing is None else str(passing),
+            "last_error": self.core.trouble or ("" if passing is None else str(passing)),
             "assigned_partitions": len(self.subscription.partitions),
             "buffered_bytes": self._fetching.buffered_bytes(),
             "fetches": self._fetching.fetches,

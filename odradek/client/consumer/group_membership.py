@@ -51,6 +51,7 @@ from odradek.client.consumer.assignors import (
 from odradek.client.consumer.group_calls import Coordinator, Member
 from odradek.client.consumer.subscription import Subscription
 from odradek.client.core.coordinator_finder import COORDINATOR_LANE
+from odradek.client.core.notes import ERROR, INFO, WARNING
 from odradek.client.core.operation import Call, Operation, Signal, Wait
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, RequestTimedOut, broker_error, error_code, is_retriable
@@ -232,6 +233,7 @@ class GroupMembership:
 
     def _fence(self, error: KafkaError) -> None:
         self.fenced = error
+        self._core.notes.add(ERROR, f"this consumer is out of its group for good: {error}")
         self._forget(keep_id=False)
         self._become(_IDLE)
 
@@ -335,6 +337,9 @@ class GroupMembership:
     def _leave_for_not_polling(self) -> Operation[None]:
         self._poll_interval_exceeded = True
         self.lost = True
+        self._core.notes.add(
+            WARNING, "the consumer leaves its group: max.poll.interval.ms has passed without a poll"
+        )
         self._become(_IDLE)
         yield from self.leave("max.poll.interval.ms has passed without a poll", timeout=_GRACE_SECONDS)
 
@@ -379,6 +384,8 @@ class GroupMembership:
             return
         self.assignment = assignment
         self.rebalances += 1
+        member = f"group {self._coordinator.group_id}: member {self.member_id}, generation {self.generation}"
+        self._core.notes.add(INFO, f"{member}, has {len(assignment)} partitions")
         self._heartbeat = None
         self._heartbeat_at = core.now + self._settings.heartbeat_interval_ms / 1000
         self._become(_ADOPTING)

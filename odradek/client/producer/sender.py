@@ -45,17 +45,20 @@ from typing import TYPE_CHECKING
 
 from odradek.client.core.client_keys import ProducerSettings
 from odradek.client.core.known_cluster import NO_TOPIC_ID
+from odradek.client.core.notes import WARNING
 from odradek.client.core.operation import Call, Operation, Wait
 from odradek.client.errors import (
     BrokerUnavailable,
     ClientClosed,
     RecordsNotEncoded,
     RequestTimedOut,
+    TransactionAborted,
     broker_error,
     error_code,
     is_retriable,
 )
 from odradek.client.producer.accumulator import Accumulator, Batch, Lane
+from odradek.client.producer.availability import Availability
 from odradek.client.producer.produce_calls import answers_by_partition, produce_request
 from odradek.client.producer.producer_upkeep import Identity, IdentityKeeper, TopicRefresher
 from wire.batches.batch_header import set_transactional
@@ -72,6 +75,8 @@ if TYPE_CHECKING:
 __all__ = ["Sender"]
 
 _SEQUENCE_END = 1 << 31
+_WORTH_A_NOTE_SECONDS = 1.0
+"""The age from which the repetition of a batch is said in the log."""
 _EPOCH_MAX = (1 << 15) - 1
 _NEVER = float("inf")
 _BATCHES_KNOWN = 5
@@ -113,9 +118,7 @@ class Sender:
         self._accumulator = accumulator
         self._linger = settings.linger_ms / 1000
         self._in_flight: Counter[int] = Counter()
-        self._availability = settings.partitioner_availability_timeout_ms / 1000
-        self._silent_since: dict[int, float] = {}
-        """Brokers that take nothing: their pipeline is full, or they did not answer. Only where someone asks for it."""
+        self._availability = Availability(settings.partitioner_availability_timeout_ms / 1000)
         self._codec = int(CompressionType[settings.compression_type.upper()])
         level = {
             "gzip": settings.compression_gzip_level,
@@ -238,18 +241,12 @@ class Sender:
                 by_node.setdefault(leader, []).append(lane)
         for node, theirs in by_node.items():
             until = min(until, self._send_to(node, theirs))
-        if self._availability:
-            self._accumulator.blocked = self._blocked()
+        if self._availability.is_on:
+            leaders = {self._leader(lane) for lane in self._accumulator.active}
+            self._accumulator.blocked = self._availability.blocked(leaders, core.now)
         if self._topics.wanted:
             until = min(until, self._topics.keep())
         return min(until, self._next_expiry())
-
-    def _blocked(self) -> frozenset[int]:
-        """The brokers that have taken nothing for `partitioner.availability.timeout.ms`, and still are to take something."""
-        leaders = {self._leader(lane) for lane in self._accumulator.active}
-        self._silent_since = {node: since for node, since in self._silent_since.items() if node in leaders}
-        since_before = self._core.now - self._availability
-        return frozenset(node for node, since in self._silent_since.items() if since <= since_before)
 
     def _ready_at(self, lane: Lane) -> float:
         """The time from which the lane's first batch may be sent; `_NEVER` if an answer must come first."""
@@ -307,8 +304,8 @@ class Sender:
                     waiting.append(lane)
                 else:
                     until = min(until, ready_at)
-        if waiting and self._availability:
-            self._silent_since.setdefault(node, self._core.now)
+        if waiting:
+            self._availability.silent(node, self._core.now)
         return until
 
     def _encode(self, lane: Lane, batch: Batch) -> bool:
@@ -382,9 +379,9 @@ class Sender:
     def _answered(self, call: Call, node: int, taken: list[tuple[Lane, Batch]]) -> None:
         self._in_flight[node] -= 1
         if call.error is None:
-            self._silent_since.pop(node, None)
-        elif self._availability:
-            self._silent_since.setdefault(node, self._core.now)
+            self._availability.answered(node)
+        else:
+            self._availability.silent(node, self._core.now)
         self._look_again()
         answers = answers_by_partition(self._core.cluster, call.response)
         for lane, batch in taken:
@@ -483,6 +480,10 @@ class Sender:
     def _repeat(self, lane: Lane, batch: Batch, error: Exception, *, at_once: bool) -> None:
         """Put the batch back in its place: behind those with older numbers, before all that were never sent."""
         batch.last_error = error
+        waited = self._core.now - batch.opened_at
+        if waited >= _WORTH_A_NOTE_SECONDS:
+            text = f"records for {lane} are sent again, for {waited:.0f} s now: {error}"
+            self._core.notes.add(WARNING, text, key=("repeat", lane.topic, lane.partition))
         delay = 0.0 if at_once and batch.attempts < 3 else self._core.backoff(batch.attempts - 1)
         batch.not_before = self._core.now + delay
         lane.repeating = True
@@ -542,6 +543,11 @@ class Sender:
 
     def _finish(self, batch: Batch, error: Exception) -> None:
         self.counts["batches failed"] += 1
+        if not isinstance(error, (TransactionAborted, ClientClosed)):
+            count = batch.record_count or len(batch.rows)
+            self._core.notes.add(
+                WARNING, f"{count} records for {batch.lane} were given up: {error}", key="given up"
+            )
         batch.error = error
         self._accumulator.complete(batch)
 

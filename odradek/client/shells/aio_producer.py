@@ -30,6 +30,7 @@ from odradek.client.producer.producer_upkeep import Identity
 from odradek.client.producer.record_metadata import RecordMetadata
 from odradek.client.producer.sender import Sender
 from odradek.client.shells.aio import AsyncClient
+from odradek.client.shells.client_log import CRITICAL, write_error
 from odradek.env.ports import Env, Event, TaskGroup
 from wire.batches.records import Header
 from wire.errors import KafkaError
@@ -333,7 +334,7 @@ class AsyncProducer:
             yield from self._sender.run()
         except Exception as error:
             self._failure = error
-            _LOGGER.critical("the producer failed", exc_info=error)
+            write_error(CRITICAL, "the producer failed", error)
             raise
 
     def _stopped(self) -> None:

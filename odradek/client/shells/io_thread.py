@@ -13,7 +13,7 @@ Rules
   nothing.
 * An exception in the thread is a bug. It ends the client: every operation, running and later ones, raises it.
 * Applications' callbacks run in the client's thread without the lock (`defer`), so they may take locks of
-  their own.
+  their own. So do the handlers of the log.
 * A program that computes all the time leaves other threads little but waiting for the interpreter.
   `give_turn` waits until the thread has taken one whole turn. That costs two switches of threads. Without it,
   the thread would wait five milliseconds (CPython's switch interval) for each of its system calls.
@@ -25,7 +25,6 @@ Rules
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import socket
@@ -38,8 +37,10 @@ from typing import Any, TypeVar
 
 from odradek.client.core.client_config import ClientConfig
 from odradek.client.core.client_core import ClientCore
+from odradek.client.core.notes import ERROR
 from odradek.client.core.operation import Operation, Task
 from odradek.client.errors import ClientClosed, RequestTimedOut
+from odradek.client.shells.client_log import CRITICAL, write_error, write_notes
 from odradek.client.shells.sockets import Sockets
 
 __all__ = ["FORKED", "IoThread"]
@@ -47,7 +48,6 @@ __all__ = ["FORKED", "IoThread"]
 T = TypeVar("T")
 FORKED = "this process was forked from the client's; make a client of its own in it"
 _DRAIN_SECONDS_MAX = 1.0
-_LOGGER = logging.getLogger("odradek.client")
 
 
 class IoThread:
@@ -194,6 +194,8 @@ class IoThread:
                     self.core.tick(time.monotonic())
                     self._sockets.perform_effects()
                     deadline = self.core.next_deadline()
+                    notes = self.core.notes.take()
+                write_notes(notes)
                 self._call_deferred()
                 if self._closing.is_set():
                     break
@@ -209,6 +211,7 @@ class IoThread:
                     self._sockets.handle(ready)
         except BaseException as error:
             self._failure = error
+            write_error(CRITICAL, "the client failed; every later call raises this", error)
             raise
         finally:
             self._closing.set()
@@ -228,8 +231,8 @@ class IoThread:
             function = deferred.popleft()
             try:
                 function()
-            except Exception:
-                _LOGGER.exception("a callback failed")
+            except Exception as error:  # noqa: BLE001 - it is the application's, and the log has it
+                write_error(ERROR, "a callback failed", error)
 
     def _given_turns(self) -> list[threading.Event]:
         given = list(self._turns)
@@ -257,6 +260,8 @@ class IoThread:
                 self._sockets.drain(self._drain_seconds_max)
                 self.core.close(self._closed_error())
                 self._sockets.perform_effects()
+            notes = self.core.notes.take()
+        write_notes(notes)
         self._call_deferred()
         for taken in self._given_turns():
             taken.set()

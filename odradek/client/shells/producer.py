@@ -43,6 +43,7 @@ from odradek.client.errors import (
 from odradek.client.producer.accumulator import Accumulator, Batch
 from odradek.client.producer.record_metadata import RecordMetadata
 from odradek.client.producer.sender import Sender
+from odradek.client.shells.client_log import CRITICAL, write_error
 from odradek.client.shells.io_thread import FORKED, IoThread
 from wire.batches.batch_header import HEADER_SIZE
 from wire.batches.records import Header
@@ -566,7 +567,7 @@ class Producer:
         except Exception as error:
             self._failure = error
             self._closed_because = f"the producer failed: {error!r}"
-            self._io.defer(partial(_LOGGER.critical, "the producer failed", exc_info=error))
+            self._io.defer(partial(write_error, CRITICAL, "the producer failed", error))
             raise
 
     def _stopped(self) -> None:
