@@ -91,6 +91,10 @@ class Batch:
     """An attempt was sent, and the broker may have appended it: its answer is missing, and later answers
     leave it open."""
     done: bool = False
+    outcome_taken: bool = False
+    """True once somebody has asked for the outcome of one of its records."""
+    whole: Batch | None = None
+    """The batch that this one is a half of."""
     base_offset: int = -1
     log_append_time_ms: int = -1
     error: Exception | None = None
@@ -109,8 +113,14 @@ class Batch:
         offset = self.base_offset + index if self.base_offset >= 0 else -1
         return offset, self.log_append_time_ms, self.error
 
+    @property
+    def is_heard_of(self) -> bool:
+        """True if somebody has asked for the outcome of this batch, or of that which it is a half of."""
+        return self.outcome_taken or (self.whole is not None and self.whole.is_heard_of)
+
     def failure(self) -> Exception | None:
         """The first error of any of its records, once `done`."""
+        self.outcome_taken = True
         if self.parts is not None:
             return next((error for _, part in self.parts if (error := part.failure()) is not None), None)
         return self.error
@@ -389,6 +399,7 @@ class Accumulator:
         for _, part in parts:
             batch.memory -= share
             part.memory = share
+            part.whole = batch
             part.on_done.append(part_done)
             self.incomplete[part] = None
 

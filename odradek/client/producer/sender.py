@@ -79,6 +79,7 @@ _WORTH_A_NOTE_SECONDS = 1.0
 """The age from which the repetition of a batch is said in the log."""
 _EPOCH_MAX = (1 << 15) - 1
 _NEVER = float("inf")
+_FAILED_KEPT_MAX = 1000
 _BATCHES_KNOWN = 5
 """The number of batches of each producer that a broker remembers, to know repetitions (Kafka's constant)."""
 _REQUEST_OVERHEAD = 128
@@ -113,6 +114,8 @@ class Sender:
         """The time at which the next step is due if nothing happens, in seconds of the core's clock."""
         self.closing = False
         self.counts: Counter[str] = Counter()
+        self.failed: deque[Batch] = deque(maxlen=_FAILED_KEPT_MAX)
+        """The latest batches that failed, for who wants to know whether their failure was heard of."""
         self._core = core
         self._settings = settings
         self._accumulator = accumulator
@@ -543,12 +546,13 @@ class Sender:
 
     def _finish(self, batch: Batch, error: Exception) -> None:
         self.counts["batches failed"] += 1
+        batch.record_count = batch.record_count or len(batch.rows)
         if not isinstance(error, (TransactionAborted, ClientClosed)):
-            count = batch.record_count or len(batch.rows)
-            self._core.notes.add(
-                WARNING, f"{count} records for {batch.lane} were given up: {error}", key="given up"
-            )
+            text = f"{batch.record_count} records for {batch.lane} were given up: {error}"
+            self._core.notes.add(WARNING, text, key="given up")
         batch.error = error
+        if not isinstance(error, TransactionAborted):
+            self.failed.append(batch)
         self._accumulator.complete(batch)
 
     # Numbers

@@ -24,6 +24,8 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import attrs
+
 from odradek.client.consumer.consumer_machine import ConsumerMachine
 from odradek.client.consumer.consumer_types import (
     CommitCallback,
@@ -37,6 +39,7 @@ from odradek.client.consumer.consumer_types import (
 from odradek.client.core.arguments import as_callback, as_text, as_topic_partition, as_topic_partitions
 from odradek.client.core.client_keys import ConsumerSettings, merged_properties
 from odradek.client.core.known_cluster import Partition
+from odradek.client.core.operation import Task
 from odradek.client.core.partition_keys import ByPartition
 from odradek.client.shells.consumer_steering import (
     ConsumerSteering,
@@ -46,6 +49,7 @@ from odradek.client.shells.consumer_steering import (
     topics_of,
 )
 from odradek.client.shells.io_thread import IoThread
+from odradek.client.shells.leaving import leave_when_dropped, weak_call
 from wire.topic_partition import TopicPartition
 
 __all__ = ["Consumer"]
@@ -54,6 +58,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _ITERATION_SECONDS = 3600.0
 _CLOSE_SECONDS = 30.0
+_LEAVE_SECONDS = 1.0
+"""The time that a coordinator has to answer a consumer that was not closed."""
 _TURN_BYTES = 1 << 19
 """Bytes of records after which a busy application gives the I/O thread a turn. Otherwise each system call of a fetch
 would wait 5 ms for the interpreter, and fetching ahead would stall."""
@@ -77,6 +83,25 @@ def _alone(method: Callable[Concatenate[Consumer, P], T]) -> Callable[Concatenat
     return guarded
 
 
+@attrs.define(eq=False)
+class _LastCall:
+    """A consumer that nobody closes commits nothing, and leaves its group (`leaving.py`)."""
+
+    machine: ConsumerMachine
+    task: Task[None] | None = None
+    records_left: int = 0
+
+    def begin(self) -> None:
+        """Begin to leave the group."""
+        core = self.machine.core
+        self.task = core.start(self.machine.leave("the consumer was not closed", _LEAVE_SECONDS), core.now)
+
+    @property
+    def is_over(self) -> bool:
+        """True once the coordinator has answered, or its time is up."""
+        return self.task is not None and self.task.done
+
+
 class Consumer(ConsumerSteering):
     """A consumer for blocking programs.
 
@@ -94,7 +119,7 @@ class Consumer(ConsumerSteering):
         self._io = IoThread(
             self.settings.bootstrap_servers, self.settings.client_config(), "odradek-consumer"
         )
-        self._io.on_fork = self._after_fork
+        self._io.on_fork = weak_call(self._after_fork)
         try:
             with self._io.lock:
                 self._machine = ConsumerMachine(self._io.core, self.settings, _wall_ms)
@@ -103,6 +128,7 @@ class Consumer(ConsumerSteering):
             raise
         for operation in self._machine.background():
             self._io.start(operation)
+        leave_when_dropped(self, self._io, _LastCall(self._machine))
 
     def __enter__(self) -> Consumer:
         return self

@@ -18,7 +18,7 @@ Rules
   `give_turn` waits until the thread has taken one whole turn. That costs two switches of threads. Without it,
   the thread would wait five milliseconds (CPython's switch interval) for each of its system calls.
 * `close` ends all operations with `ClientClosed`. The thread is a daemon: the process may end while a client
-  is open. What that client had not sent is lost.
+  is open. `odradek.client.shells.leaving` says what happens then.
 * A forked child has the client but not its thread: there it is failed from the start, and its connections are the
   parent's alone. A child makes clients of its own.
 """
@@ -71,8 +71,11 @@ class IoThread:
         self._closing = threading.Event()
         self._drain_seconds_max = _DRAIN_SECONDS_MAX
         self._failure: BaseException | None = None
+        self._is_over: Callable[[], bool] | None = None
         self.on_fork: Callable[[], None] | None = None
         """Called in a forked child. It must not wait for anything; the locks it takes must be new ones."""
+        self.on_end: Callable[[], object] | None = None
+        """Called when the thread has ended all operations."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         _FORKABLE.add(self)
         self._thread.start()
@@ -159,6 +162,14 @@ class IoThread:
         if not self.is_own_thread():
             self._thread.join()
 
+    def end_when(self, is_over: Callable[[], bool]) -> None:
+        """Have the thread end by itself once this is true, without a `close`. Called in the thread."""
+        self._is_over = is_over
+
+    def wait_for_end(self, seconds_max: float) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join(seconds_max)
+
     def after_fork(self) -> None:
         """End in a forked child, without touching the connections. The lock may be held by a thread that exists only in
         the parent."""
@@ -193,6 +204,8 @@ class IoThread:
                     self._take_posted()
                     self.core.tick(time.monotonic())
                     self._sockets.perform_effects()
+                    if self._is_over is not None and self._is_over():
+                        self._closing.set()
                     deadline = self.core.next_deadline()
                     notes = self.core.notes.take()
                 write_notes(notes)
@@ -216,6 +229,8 @@ class IoThread:
         finally:
             self._closing.set()
             self._end()
+            if self.on_end is not None:
+                self.on_end()
             self._sockets.close()
             self._wake_receiver.close()
             self._wake_sender.close()

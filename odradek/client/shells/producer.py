@@ -16,6 +16,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from odradek.client.consumer.consumer_types import ConsumerGroupMetadata, OffsetAndMetadata, judged_offsets
 from odradek.client.core.arguments import (
     INT32_MAX,
@@ -29,6 +31,7 @@ from odradek.client.core.arguments import (
     as_timestamp,
 )
 from odradek.client.core.client_keys import ProducerSettings, merged_properties
+from odradek.client.core.notes import WARNING, Note
 from odradek.client.core.operation import Operation
 from odradek.client.core.partition_keys import ByPartition
 from odradek.client.core.requests import topics_with_metadata
@@ -43,8 +46,9 @@ from odradek.client.errors import (
 from odradek.client.producer.accumulator import Accumulator, Batch
 from odradek.client.producer.record_metadata import RecordMetadata
 from odradek.client.producer.sender import Sender
-from odradek.client.shells.client_log import CRITICAL, write_error
+from odradek.client.shells.client_log import CRITICAL, write_error, write_notes
 from odradek.client.shells.io_thread import FORKED, IoThread
+from odradek.client.shells.leaving import leave_when_dropped, weak_call
 from wire.batches.batch_header import HEADER_SIZE
 from wire.batches.records import Header
 from wire.errors import KafkaError
@@ -100,18 +104,21 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
 
         Raises its error, or `TimeoutError` after `timeout` seconds.
         """
+        self._batch.outcome_taken = True
         if not self._batch.done:
             self._producer.wait_for(self._batch, timeout)
         return RecordMetadata.of(self._batch, self._index, self._timestamp_ms)
 
     def exception(self, timeout: float | None = None) -> Exception | None:
         """The record's error; None when it was acknowledged. Raises `TimeoutError`."""
+        self._batch.outcome_taken = True
         if not self._batch.done:
             self._producer.wait_for(self._batch, timeout)
         return self._batch.outcome(self._index)[2]
 
     def add_done_callback(self, function: Callable[[concurrent.futures.Future[RecordMetadata]], Any]) -> None:
         """Call `function(future)` once there is an outcome, in the producer's thread."""
+        self._batch.outcome_taken = True
         self._producer.call_when_done(self._batch, lambda: function(self))
 
     def __getattr__(self, name: str) -> Any:
@@ -151,11 +158,58 @@ class _Waiters:
         """Do nothing: late news do no harm to a waiter that is no longer used."""
 
 
+@attrs.define(eq=False)
+class _End:
+    """How a producer ends. Its thread knows this, and the producer itself only by its parts (`leaving.py`)."""
+
+    sender: Sender
+    accumulator: Accumulator
+    room: threading.Condition
+    closing: bool = False
+    because: str = "the producer is closed"
+    failure: Exception | None = None
+
+    def send_all(self, io: IoThread) -> Operation[None]:
+        """Run the sender. A bug in it ends the producer; every later call and every record says which."""
+        try:
+            yield from self.sender.run()
+        except Exception as error:
+            self.failure = error
+            self.because = f"the producer failed: {error!r}"
+            io.defer(partial(write_error, CRITICAL, "the producer failed", error))
+            raise
+
+    def stopped(self) -> None:
+        """Fail all records that are left, because the sender has ended, by `close` or by a failure."""
+        self.closing = True
+        self.sender.fail_unacknowledged(self.failure)
+        self.room.notify_all()
+
+    # For a producer that nobody closes
+
+    def begin(self) -> None:
+        """Send what is there, and nothing more."""
+        self.closing = True
+        self.sender.closing = True
+        self.sender.signal.notify()
+
+    @property
+    def is_over(self) -> bool:
+        """True once each record has its outcome."""
+        return not self.accumulator.incomplete
+
+    @property
+    def records_left(self) -> int:
+        """The number of records without an outcome."""
+        return sum(batch.record_count or len(batch.rows) for batch in list(self.accumulator.incomplete))
+
+
 class Producer:
     """A producer; `config` has Kafka's keys ("linger.ms"), keyword arguments the same with underscores (`linger_ms`).
 
-    Safe for several threads. Use it as a context manager, or call `close`: records that were not sent by then, or when
-    the process ends, are lost. Raises `ValueError` for a bad configuration.
+    Safe for several threads. Use it as a context manager, or call `close`. A producer that is dropped sends what it
+    has. When the process ends, all producers have 5 s together; a warning counts what was given up. Raises `ValueError`
+    for a bad configuration.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keys: Any) -> None:
@@ -168,15 +222,13 @@ class Producer:
         self._accumulator = Accumulator(settings, core.cluster, core.rng)
         self._sender = Sender(core, settings, self._accumulator)
         self._transactions = self._sender.transactions
-        self._room = threading.Condition(self.lock)
-        self._closed_because = "the producer is closed"
-        self._failure: Exception | None = None
+        self._end = _End(self._sender, self._accumulator, threading.Condition(self.lock))
         self._forked = False
-        self._accumulator.on_room = self._room.notify_all
+        self._accumulator.on_room = self._end.room.notify_all
         self._bytes_since_turn = 0
-        self._closing = False
-        self._io.on_fork = self._after_fork
-        self._sending = self._io.start(self._send_all(), self._stopped)
+        self._io.on_fork = weak_call(self._after_fork)
+        self._io.start(self._end.send_all(self._io), self._end.stopped)
+        leave_when_dropped(self, self._io, self._end)
 
     def __enter__(self) -> Producer:
         return self
@@ -230,7 +282,7 @@ class Producer:
         if type(topic) is not str:
             topic = as_text("topic", topic)
         with self.lock:
-            if self._closing or self._transactions is not None:
+            if self._end.closing or self._transactions is not None:
                 self._check_open()
             batch = self._accumulator.append(topic, partition, timestamp_ms, key, value, headers)
             if batch is not None:
@@ -313,7 +365,7 @@ class Producer:
         self._io.wake()
         try:
             if not finished.wait(timeout):
-                raise RequestTimedOut(f"records were not sent within {timeout} s")
+                raise RequestTimedOut(f"{self._end.records_left} records were not sent within {timeout:g} s")
         finally:
             with self.lock:
                 self._accumulator.flushing -= 1
@@ -415,8 +467,8 @@ class Producer:
         timeout = as_seconds("timeout", timeout)
         self._abort_open_transaction(timeout)
         with self.lock:
-            self._closing = True
-            self._room.notify_all()
+            self._end.closing = True
+            self._end.room.notify_all()
         try:
             if not self._io.closed:
                 self.flush(timeout)
@@ -425,6 +477,18 @@ class Producer:
                 self._sender.fail_unacknowledged()
         finally:
             self._io.close()
+            self._say_what_nobody_knows()
+
+    def _say_what_nobody_knows(self) -> None:
+        """Write one warning about failures whose outcome nobody has taken."""
+        failed = [batch for batch in self._sender.failed if not batch.is_heard_of]
+        self._sender.failed.clear()
+        if failed:
+            count = sum(batch.record_count for batch in failed)
+            text = (
+                f"{count} records were not written, and nobody has asked for their outcome: {failed[0].error}"
+            )
+            write_notes([Note(WARNING, text)])
 
     def metrics(self) -> dict[str, int]:
         """Figures since the start (batches, records, requests, refusals by code) and of this moment."""
@@ -459,8 +523,8 @@ class Producer:
 
     def _check_open(self) -> None:
         """Raise unless a record may be sent now."""
-        if self._closing:
-            raise ClientClosed(self._closed_because) from self._failure
+        if self._end.closing:
+            raise ClientClosed(self._end.because) from self._end.failure
         if self._transactions is not None:
             self._transactions.machine.check("send")
 
@@ -548,7 +612,7 @@ class Producer:
         self._sender.signal.notify()
         self._io.wake()
         try:
-            self._room.wait(left)
+            self._end.room.wait(left)
         finally:
             self._accumulator.starving -= 1
 
@@ -556,22 +620,6 @@ class Producer:
         """Close the producer in a forked child, with new locks. The batches stay as they are, because the parent's
         thread may have been changing them."""
         self.lock = self._io.lock
-        self._room = threading.Condition(self.lock)
-        self._closing = self._forked = True
-        self._closed_because = FORKED
-
-    def _send_all(self) -> Operation[None]:
-        """Run the sender. A bug in it ends the producer; every later call and every record says which."""
-        try:
-            yield from self._sender.run()
-        except Exception as error:
-            self._failure = error
-            self._closed_because = f"the producer failed: {error!r}"
-            self._io.defer(partial(write_error, CRITICAL, "the producer failed", error))
-            raise
-
-    def _stopped(self) -> None:
-        """Fail all records that are left, because the sender has ended, by `close` or by a failure."""
-        self._closing = True
-        self._sender.fail_unacknowledged(self._failure)
-        self._room.notify_all()
+        self._end.room = threading.Condition(self.lock)
+        self._end.closing = self._forked = True
+        self._end.because = FORKED
