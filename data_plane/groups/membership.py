@@ -94,13 +94,28 @@ class Membership:
         A group that has become too large for `group.max.size` begins a rebalance.
         """
         for group_id in sorted(turn.state.metadata):
-            stored = turn.state.metadata[group_id]
-            if stored.members:
-                group = self.groups[group_id] = ClassicGroup.restore(group_id, stored)
-                for member in group.members.values():
-                    self._renew_session(turn, group, member)
-                if len(group.members) > self._settings.group_size_max:
-                    self._prepare_rebalance(turn, group)
+            self._restore_members(turn, group_id)
+
+    def _restore_members(self, turn: Turn, group_id: str) -> None:
+        stored = turn.state.metadata.get(group_id)
+        if stored is None or not stored.members:
+            return
+        group = self.groups[group_id] = ClassicGroup.restore(group_id, stored)
+        for member in group.members.values():
+            self._renew_session(turn, group, member)
+        if len(group.members) > self._settings.group_size_max:
+            self._prepare_rebalance(turn, group)
+
+    def begin_anew(self, turn: Turn, group_id: str, code: ErrorCode) -> None:
+        """Take the group as the log has it, and forget what members have asked since. Those who wait get `code`."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return
+        self.forget_group(group_id)
+        for member in group.members.values():
+            turn.answer(member.join_reply, join_refused(UNKNOWN_MEMBER, code, 0))
+            turn.answer(member.sync_reply, sync_refused(code))
+        self._restore_members(turn, group_id)
 
     def forget_group(self, group_id: str) -> None:
         """Forget a deleted group. Timers that still name it do nothing."""
@@ -621,4 +636,4 @@ def _dashed(uuid: bytes) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-__all__ = ["LeaveMembers", "Membership", "join_refused", "sync_refused"]
+__all__ = ["UNKNOWN_MEMBER", "LeaveMembers", "Membership", "join_refused", "sync_refused"]
