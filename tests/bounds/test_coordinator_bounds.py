@@ -1,0 +1,130 @@
+"""Every string, number and list of the coordinators' logs at its bounds, reached by requests to their machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from data_plane.groups.record_sizes import group_bytes
+from tests.bounds import coordinator_rows as table
+from tests.bounds.coordinator_rows import Coordinator, CoordinatorRow, Step
+from tests.bounds.fields import Field, fields_of, values_at
+from tests.bounds.rows import NOTHING, UNSENDABLE, WRITTEN, Sent, expected, first_error
+from wire.errors import LocalProtocolError
+from wire.messages.coordinator_records import TransactionLogKey, TransactionLogValue
+from wire.record_batch import RecordBatchBuilder
+
+MODULES = ("coordinator_records", "share_group_records", "streams_group_records")
+
+
+def group_types() -> list[type]:
+    """The keys and values of `__consumer_offsets`, in the order of the schema."""
+    modules = [import_module(f"wire.messages.{name}") for name in MODULES]
+    types = dict.fromkeys(
+        cls for module in modules for table in (module.KEYS, module.VALUES) for cls in table.values()
+    )
+    return [cls for cls in types if not cls.__name__.startswith("TransactionLog")]
+
+
+def is_written(cls: type) -> bool:
+    return not cls.__name__.startswith(tuple(table.GROUP_TYPES_NEVER_WRITTEN))
+
+
+GROUP_FIELDS = [field for cls in group_types() if is_written(cls) for field in fields_of(cls)]
+TRANSACTION_FIELDS = [field for cls in (TransactionLogKey, TransactionLogValue) for field in fields_of(cls)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "fields"),
+    [(table.GROUP_ROWS, GROUP_FIELDS), (table.TRANSACTION_ROWS, TRANSACTION_FIELDS)],
+    ids=["groups", "transactions"],
+)
+def test_every_field_has_a_row(rows: Mapping[str, CoordinatorRow], fields: Sequence[Field]) -> None:
+    """A new field of the schema says which request leads to it, or why none does."""
+    assert sorted(rows) == sorted(field.path for field in fields)
+
+
+def encodes(records: Sequence[Any]) -> bool:
+    try:
+        for each in records:
+            each.encoded_key(), each.encoded_value()
+    except LocalProtocolError:
+        return False
+    return True
+
+
+def outcome(
+    begin: Callable[[Sequence[Any]], Coordinator], probe: Step, row: Sent, field: Field, value: Any
+) -> str:
+    """What becomes of a value. The coordinator lives, and answers everybody."""
+    before = row.before(value)
+    if not encodes(before):
+        return UNSENDABLE
+    coordinator = begin(before)
+    records: list[Any] = []
+    errors: list[str] = []
+    for each in row.make(value):
+        step = each(coordinator) if callable(each) else each
+        if not step.arrives:
+            return UNSENDABLE
+        told, reply = coordinator.ask(step)
+        records += told
+        errors.append(first_error(reply.answers))
+        assert not coordinator.not_encoded, "the answer is that of a bug"
+        if errors[-1] != NOTHING:
+            break
+    _, reply = coordinator.ask(probe)
+    assert len(reply.answers) == 1
+    assert not coordinator.failed
+    name = field.path.split(".")[0]
+    messages = [one for each in records for one in (each.key, each.value) if type(one).__name__ == name]
+    found = [one for each in messages for one in values_at(each, field.path)]
+    return WRITTEN if row.stored(value) in found else errors[-1]
+
+
+def check(
+    begin: Callable[[Sequence[Any]], Coordinator], probe: Step, row: CoordinatorRow, field: Field
+) -> None:
+    assert not isinstance(row, str)
+    for each in row if isinstance(row, tuple) else (row,):
+        wanted = expected(each, field)
+        found = {name: outcome(begin, probe, each, field, value) for name, value, _ in wanted}
+        assert found == {name: told for name, _, told in wanted}
+
+
+def reached(rows: Mapping[str, CoordinatorRow], fields: Sequence[Field]) -> list[Any]:
+    return [
+        pytest.param(field, id=field.path)
+        for field in fields
+        if not isinstance(rows.get(field.path, ""), str)
+    ]
+
+
+@pytest.mark.parametrize("field", reached(table.GROUP_ROWS, GROUP_FIELDS))
+def test_every_value_of_a_group_has_its_answer(field: Field) -> None:
+    """At the bound of a field a record has the value, beyond it the client is told; no value ends the coordinator."""
+    check(table.groups, table.GROUP_PROBE, table.GROUP_ROWS[field.path], field)
+
+
+@pytest.mark.parametrize("field", reached(table.TRANSACTION_ROWS, TRANSACTION_FIELDS))
+def test_every_value_of_a_transaction_has_its_answer(field: Field) -> None:
+    """At the bound of a field a record has the value, beyond it the client is told; no value ends the coordinator."""
+    check(table.transactions, table.TRANSACTION_PROBE, table.TRANSACTION_ROWS[field.path], field)
+
+
+def test_a_groups_record_is_no_larger_than_was_asked() -> None:
+    """A group is refused before its record exceeds a batch, whatever letters its names have: the log takes what is written."""
+    long = "\u20ac" * 10_000
+    joined = table.join(long, group_instance_id=long, protocol_type=long, protocol=long)
+    coordinator = table.groups()
+    written: list[Any] = []
+    for each in table.stable(joined):
+        written += coordinator.ask(each(coordinator) if callable(each) else each)[0]
+    builder = RecordBatchBuilder()
+    builder.append(table.WALL_MS, written[-1].encoded_key(), written[-1].encoded_value())
+    size = len(builder.build())
+    group = coordinator.machine.membership.groups["g"]
+    assert size <= group_bytes(group, {}) <= size + 100
