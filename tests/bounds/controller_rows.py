@@ -150,6 +150,10 @@ def feature(low: int, high: int, name: str = "x") -> list[Any]:
     return register(features=[*(Feature(*each) for each in ELR_FEATURES), Feature(name, low, high)])
 
 
+def unregister(broker_id: int) -> list[Any]:
+    return [UnregisterBrokerRequest(broker_id)]
+
+
 def register_controller(**fields: Any) -> list[Any]:
     known: dict[str, Any] = {
         "controller_id": 9,
@@ -203,9 +207,7 @@ _NODES: dict[str, Row] = {
     "RegisterBrokerRecord.rack": _registration_refused(lambda v: register(rack=v)),
     "RegisterBrokerRecord.log_dirs": Sent(lambda v: register(log_dirs=[UUID] * v), TOO_MANY_OF_A_NODE),
     "RegisterBrokerRecord.cordoned_log_dirs": "told by heartbeats, and kept by BrokerRegistrationChangeRecord",
-    "UnregisterBrokerRecord.broker_id": number(
-        lambda v: [UnregisterBrokerRequest(v)], NO_SUCH_BROKER, NO_SUCH_BROKER
-    ),
+    "UnregisterBrokerRecord.broker_id": number(unregister, NO_SUCH_BROKER, NO_SUCH_BROKER),
     "UnregisterBrokerRecord.broker_epoch": "the epoch of the registration, which is an offset",
     "BrokerRegistrationChangeRecord.broker_id": number(
         lambda v: heartbeat(broker_id=v, want_fence=True), STALE_EPOCH, STALE_EPOCH
@@ -252,8 +254,8 @@ def create(name: str = "new", index: int = 0, replicas: Sequence[int] = (1,)) ->
     return [CreateTopicsRequest([CreatableTopic(name, -1, -1, [assignment])], 1000)]
 
 
-def reassign(index: int = 0, replicas: Sequence[int] = (1,)) -> list[Any]:
-    topic = ReassignableTopic("t", [ReassignablePartition(index, list(replicas))])
+def reassign(index: int = 0, replicas: Sequence[int] = (1,), name: str = "t") -> list[Any]:
+    topic = ReassignableTopic(name, [ReassignablePartition(index, list(replicas))])
     return [AlterPartitionReassignmentsRequest(1000, True, [topic])]
 
 
@@ -325,6 +327,10 @@ def configure(kind: int, name: str, key: str, value: str, operation: int = Opera
     return [IncrementalAlterConfigsRequest([AlterConfigsResource(kind, name, [config])])]
 
 
+def update_feature(name: str, level: int) -> list[Any]:
+    return [UpdateFeaturesRequest(1000, [FeatureUpdateKey(name, level, False, 1)])]
+
+
 def append(value: str) -> list[Any]:
     """Two requests, each within the bound."""
     return [
@@ -347,11 +353,9 @@ _SINGLES: dict[str, Row] = {
     ),
     "ConfigRecord.name": freely(lambda v: configure(BROKER, "", v, "1")),
     "ConfigRecord.value": Sent(append, (WRITTEN, WRITTEN, ErrorCode.INVALID_CONFIG.name), appended),
-    "FeatureLevelRecord.name": refused(
-        ErrorCode.INVALID_UPDATE_VERSION, lambda v: [UpdateFeaturesRequest(1000, [FeatureUpdateKey(v, 1)])]
-    ),
+    "FeatureLevelRecord.name": refused(ErrorCode.INVALID_UPDATE_VERSION, lambda v: update_feature(v, 1)),
     "FeatureLevelRecord.feature_level": number(
-        lambda v: [UpdateFeaturesRequest(1000, [FeatureUpdateKey("transaction.version", v)])],
+        lambda v: update_feature("transaction.version", v),
         ErrorCode.INVALID_UPDATE_VERSION.name,
         ErrorCode.INVALID_UPDATE_VERSION.name,
     ),
@@ -408,8 +412,10 @@ def without_scram(name: str, mechanism: int = 1) -> list[Any]:
     ]
 
 
-def quota(entities: Sequence[EntityData], key: str = "producer_byte_rate") -> list[Any]:
-    entry = AlterClientQuotasRequestEntryData(list(entities), [OpData(key, 1.0, False)])
+def quota(
+    entities: Sequence[EntityData], key: str = "producer_byte_rate", *, remove: bool = False
+) -> list[Any]:
+    entry = AlterClientQuotasRequestEntryData(list(entities), [OpData(key, 1.0, remove)])
     return [AlterClientQuotasRequest([entry])]
 
 

@@ -89,6 +89,6 @@ def first_error(response: Any) -> str:
 
 
 def unaccounted(rows: Mapping[str, Row], fields: Sequence[Field]) -> tuple[list[str], list[str]]:
-    """The fields without a row, and the rows without a field."""
+    """The fields that lack a row, and the rows of fields that are gone."""
     paths = [field.path for field in fields]
     return [path for path in paths if path not in rows], [path for path in rows if path not in paths]

@@ -1,4 +1,4 @@
-"""A decision that fits no record: everybody who waits for it hears of it, and the machine goes on as if nothing had been asked.
+"""A decision that fits no record: everybody who waits for it hears of it, and the machine goes on as before.
 
 Requests find no such decision any more (the other tests of this folder). So the log refuses here what the test names, or the
 state holds what no record can.
@@ -230,7 +230,7 @@ def test_one_that_was_left_out_is_tried_again_when_it_has_changed() -> None:
 
 
 def test_a_request_that_was_held_for_records_is_answered_without_them() -> None:
-    """InitProducerId waits for the abort of the open transaction. If that is not written, it waits for nothing."""
+    """InitProducerId waits for the abort of the open transaction. It is answered at once where that fits no record."""
     transactions = Transactions("a")
     transactions.log.refused = ("a",)
     assert [each.code for each in transactions.ask(InitProducer("a", 1_000)).answers] == [UNKNOWN]
@@ -242,7 +242,7 @@ def test_a_request_that_was_held_for_records_is_answered_without_them() -> None:
 
 
 def test_a_shard_goes_on_and_tells_of_the_decision() -> None:
-    """The node does not end, the log is not read anew; one line and a count tell of it."""
+    """The node lives and the log is as before; one line and a count tell of it."""
     case = Case()
     case.follower_fetches()
     run_now(case.shard.load())
