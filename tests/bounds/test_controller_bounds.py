@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
 import pytest
 
+from metadata_quorum.image.image_records import records_of
 from metadata_quorum.replica.metadata_batches import encode_values
 from tests.bounds.controller_rows import ROWS, Cluster, configure
 from tests.bounds.fields import Field, fields_of, values_at
@@ -32,9 +34,9 @@ def arrived(request: Any) -> Any:
     return None if message is None else attrs.evolve(request, message=message)
 
 
-def encodes(records: Any) -> bool:
+def encodes(records: Iterable[Message]) -> bool:
     try:
-        encode_values(records)
+        encode_values(list(records))
     except LocalProtocolError:
         return False
     return True
@@ -58,6 +60,7 @@ def outcome(row: Sent, field: Field, value: Any) -> str:
     alive, _ = cluster.decide(configure(4, "", "some.key", "1")[0])
     assert alive
     assert not cluster.failed
+    assert encodes(records_of(cluster.machine.state)), "the state fits no snapshot"
     name = field.path.split(".")[0]
     found = [one for each in records if type(each).__name__ == name for one in values_at(each, field.path)]
     return WRITTEN if row.stored(value) in found else first_error(response)

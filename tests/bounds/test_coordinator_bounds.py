@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from data_plane.groups.listing import DescribeGroup
 from data_plane.groups.record_sizes import group_bytes
 from tests.bounds import coordinator_rows as table
 from tests.bounds.coordinator_rows import Coordinator, CoordinatorRow, Step
-from tests.bounds.fields import Field, fields_of, values_at
+from tests.bounds.fields import STRING_BYTES_MAX, Field, fields_of, values_at
 from tests.bounds.rows import NOTHING, UNSENDABLE, WRITTEN, Sent, expected, first_error
-from wire.errors import LocalProtocolError
+from wire.codec import decode, encode
+from wire.errors import ErrorCode, LocalProtocolError
 from wire.messages.coordinator_records import TransactionLogKey, TransactionLogValue
+from wire.messages.describe_groups import DescribeGroupsResponse
 from wire.record_batch import RecordBatchBuilder
 
 MODULES = ("coordinator_records", "share_group_records", "streams_group_records")
@@ -128,3 +131,14 @@ def test_a_groups_record_is_no_larger_than_was_asked() -> None:
     size = len(builder.build())
     group = coordinator.machine.membership.groups["g"]
     assert size <= group_bytes(group, {}) <= size + 100
+
+
+def test_a_group_that_is_not_there_is_described_whatever_its_name() -> None:
+    """The words around a name that is as long as a string do not make the answer's string longer than that."""
+    name = "x" * STRING_BYTES_MAX
+    _, reply = table.groups().ask(Step(DescribeGroup(name), version=6))
+    answer = DescribeGroupsResponse(groups=reply.answers)
+    assert (
+        decode(DescribeGroupsResponse, 6, encode(answer, 6)).groups[0].error_code
+        == ErrorCode.GROUP_ID_NOT_FOUND
+    )
