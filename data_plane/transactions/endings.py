@@ -120,25 +120,13 @@ def decided(
         partitions=transaction.partitions if is_open else frozenset(),
         start_ms=transaction.start_ms if is_open else wall_ms,
         last_update_ms=wall_ms,
-        client_version=_marker_version(transaction, client_version),
+        client_version=client_version,
     )
 
 
 def _grown(epoch: int) -> int:
     """The epoch after this one. There is none after the last, which a log may hold from an earlier release."""
     return min(epoch + 1, EPOCH_MAX)
-
-
-def _marker_version(transaction: Transaction, client_version: int) -> int:
-    """The transaction version of the markers.
-
-    Since version 2 their epoch is higher than that of the records before them, which cannot be at the last epoch.
-    """
-    return (
-        min(client_version, EPOCHS_GROW_SINCE - 1)
-        if transaction.producer_epoch == EPOCH_MAX
-        else client_version
-    )
 
 
 def _next_epoch(next_epoch: int, next_id: int) -> int:
@@ -162,7 +150,6 @@ def fenced(transaction: Transaction, wall_ms: int, next_id: int = NO_PRODUCER_ID
         next_producer_id=transaction.next_producer_id if next_id < 0 else next_id,
         next_producer_epoch=_next_epoch(transaction.next_producer_epoch, next_id),
         last_update_ms=wall_ms,
-        client_version=_marker_version(transaction, transaction.client_version),
     )
 
 
