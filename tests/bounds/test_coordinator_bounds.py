@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+import attrs
 import pytest
 
+from data_plane.coordination.decision_log import Latest
 from data_plane.groups.listing import DescribeGroup
 from data_plane.groups.record_sizes import group_bytes
+from data_plane.transactions.state import Transaction, TransactionStatus, record_of, state_of
 from tests.bounds import coordinator_rows as table
 from tests.bounds.coordinator_rows import Coordinator, CoordinatorRow, Step
 from tests.bounds.fields import STRING_BYTES_MAX, Field, fields_of, values_at
@@ -18,6 +21,7 @@ from wire.codec import decode, encode
 from wire.errors import ErrorCode, LocalProtocolError
 from wire.messages.coordinator_records import TransactionLogKey, TransactionLogValue
 from wire.messages.describe_groups import DescribeGroupsResponse
+from wire.messages.write_txn_markers import WritableTxnMarker, WriteTxnMarkersRequest
 from wire.record_batch import RecordBatchBuilder
 
 MODULES = ("coordinator_records", "share_group_records", "streams_group_records")
@@ -142,3 +146,25 @@ def test_a_group_that_is_not_there_is_described_whatever_its_name() -> None:
         decode(DescribeGroupsResponse, 6, encode(answer, 6)).groups[0].error_code
         == ErrorCode.GROUP_ID_NOT_FOUND
     )
+
+
+@pytest.mark.parametrize("version", [-1, 0, 2, 127, 128, (1 << 15) - 1])
+def test_a_transaction_whose_markers_no_request_can_hold_is_left_out(version: int) -> None:
+    """A stranger's record may name any transaction version; the markers that it would lead to must fit their request."""
+    ending = Transaction("t", 7, 1, 10, TransactionStatus.PREPARE_COMMIT, frozenset({("t", 0)}))
+    record = record_of(attrs.evolve(ending, client_version=version), 1)
+    skipped: list[str] = []
+    state = state_of(Latest({record.encoded_key(): record.encoded_value()}), skipped)
+    marker = WritableTxnMarker(7, 1, True, [], 0, version)
+    assert bool(state.transactions) == fits(WriteTxnMarkersRequest([marker])) == (not skipped)
+
+
+def fits(message: WriteTxnMarkersRequest) -> bool:
+    """True if bytes hold it, and the version is none that a reader refuses."""
+    marker = message.markers[0]
+    if marker.transaction_version < 0:
+        return False
+    try:
+        return bool(encode(message, message.VALID_VERSIONS[1]))
+    except LocalProtocolError:
+        return False
