@@ -93,7 +93,7 @@ EPOCH = IMAGE.brokers[1].epoch
 class Cluster:
     """A controller over a log that holds the small cluster, and maybe more."""
 
-    def __init__(self, before: Sequence[Any] = ()) -> None:
+    def __init__(self, before: Sequence[Any] = (), settings: ControllerSettings = SETTINGS) -> None:
         builder = ImageBuilder(IMAGE)
         for offset, record in enumerate(before, IMAGE.offset + 1):
             builder.replay(offset, record)
@@ -103,7 +103,7 @@ class Cluster:
         self.failed: list[BaseException] = []
         self.not_encoded: list[Exception] = []
         self.machine = ReplicatedStateMachine(
-            Controller(SETTINGS),
+            Controller(settings),
             self.log,
             image,
             random=Random(1),

@@ -10,12 +10,13 @@ import pytest
 
 from metadata_quorum.image.image_records import records_of
 from metadata_quorum.replica.metadata_batches import encode_values
-from tests.bounds.controller_rows import ROWS, Cluster, configure
+from tests.bounds.controller_rows import ROWS, SETTINGS, Cluster, configure, token
 from tests.bounds.fields import Field, fields_of, values_at
 from tests.bounds.rows import UNSENDABLE, WRITTEN, Sent, expected, first_error, sent, unaccounted
 from wire.codec import encode
-from wire.errors import LocalProtocolError
+from wire.errors import ErrorCode, LocalProtocolError
 from wire.messages.metadata_records import RECORDS
+from wire.primitives import INT64_MAX
 from wire.structure import Message
 
 FIELDS = [field for cls in RECORDS.values() for field in fields_of(cls)]
@@ -77,3 +78,12 @@ def test_every_value_has_its_answer(field: Field) -> None:
     assert {name: outcome(row, field, value) for name, value, _ in wanted} == {
         name: told for name, _, told in wanted
     }
+
+
+def test_a_token_may_last_for_ever() -> None:
+    """`delegation.token.max.lifetime.ms` may be any number of milliseconds: the last moment is that of a record's."""
+    settings = attrs.evolve(SETTINGS, token_max_lifetime_ms=INT64_MAX, token_expiry_ms=INT64_MAX)
+    cluster = Cluster(settings=settings)
+    (record,), response = cluster.decide(token()[0])
+    assert (response.error_code, record.max_timestamp) == (ErrorCode.NONE, INT64_MAX)
+    assert response.expiry_timestamp_ms == record.expiration_timestamp == INT64_MAX
