@@ -45,7 +45,7 @@ from metadata_quorum.replica.publisher import MetadataPublisher
 from metadata_quorum.replica.raft_quorum import RaftQuorum
 from metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter
 from metadata_quorum.replica.storage_format import bootstrap_records
-from metadata_quorum.state_machine import Deferred, ReplicatedStateMachine
+from metadata_quorum.state_machine import Deferred, NotEncoded, ReplicatedStateMachine
 from odradek.env.ports import DiskRefused, Env, Log, TaskGroup
 from odradek.security.audit.auditor import Auditor
 from odradek.security.doors.door import Admitted
@@ -118,6 +118,7 @@ class MetadataService:
         self._controller = Controller(settings.controller or ControllerSettings())
         self._machine: _Machine | None = None
         self.decided = DecisionFigures()
+        self.not_encoded = NotEncoded(env.clock, logger)
         self.doors: ControllerDoors | None = None
         """The judges of what clients ask the controller; None without an authorizer."""
         self.auditor: Auditor | None = None
@@ -370,7 +371,8 @@ class MetadataService:
         if publisher.in_transaction:
             # The leader that began the transaction is gone. As in Kafka the next leader aborts it.
             self._logger.warning("metadata.transaction_aborted")
-            quorum.decisions.append_batch([AbortTransactionRecord(reason="a new leader found it open")])
+            abort = AbortTransactionRecord(reason="a new leader found it open")
+            quorum.decisions.append_batch(quorum.decisions.encode_batch([abort]))
             return
         image = publisher.image
         first = {
@@ -387,12 +389,13 @@ class MetadataService:
             random=env.random,
             new_uuid=env.new_uuid,
             fail=quorum.fail,
+            not_encoded=lambda request, error: self.not_encoded.tell("controller", request, error),
         )
         self._published_bytes = quorum.decisions.written_bytes
         machine.subscribe(self._publish_decided)
         first_offset, activate = quorum.decisions.log_end_offset, Activate(settings.bootstrap)
         activation = machine.submit(activate, self._now_ms())
-        activation.on_release(lambda _: self._activated(machine))
+        activation.on_release(lambda offset: self._activated(machine, offset))
         if self.auditor is not None and quorum.decisions.log_end_offset > first_offset:
             self._audit(self.auditor, activation, activate, NODE_ITSELF, first_offset, machine)
 
@@ -403,8 +406,12 @@ class MetadataService:
         self.decided.committed(self._publisher.image, image, delta)
         self._publisher.publish(image, delta, size, self._env.clock.wall_ms())
 
-    def _activated(self, machine: _Machine) -> None:
+    def _activated(self, machine: _Machine, offset: int | None) -> None:
+        """The first decision is committed. Its `offset` is None if it was refused."""
         if self._machine is not machine:
+            return
+        if offset is None:
+            self.quorum.fail(InvalidMetadata("the first records of a new cluster fit no metadata log"))
             return
         self._is_active = True
         image = self.committed_image

@@ -24,12 +24,15 @@ from wire.messages.create_delegation_token import CreateDelegationTokenRequest, 
 from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
 from wire.messages.metadata_records import DelegationTokenRecord, RemoveDelegationTokenRecord
 from wire.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+from wire.primitives import INT64_MAX
 from wire.structure import Message
 
 __all__ = ["ExpireTokens", "TokenRequest", "decide_token_request", "expire_tokens"]
 
 EXPIRED_PER_TURN_MAX = 1_000
 """The most tokens that a turn of the timer removes, so that requests come in between."""
+PRINCIPAL_BYTES_MAX = 32_767
+"""The bytes of a principal in a record. Requests name its type and its name apart, each of which may have as many."""
 Asked: TypeAlias = CreateDelegationTokenRequest | RenewDelegationTokenRequest | ExpireDelegationTokenRequest
 
 
@@ -113,8 +116,11 @@ def _create(
     owner = owner_of(message, requester)
     secrets = settings.token_secrets
     refusal = None
+    renewers = tuple(principal_of(each.principal_type, each.principal_name) for each in message.renewers)
     if any(each.principal_type != "User" for each in message.renewers):
         refusal = ErrorCode.INVALID_PRINCIPAL_TYPE
+    elif any(len(each.encode()) > PRINCIPAL_BYTES_MAX for each in (owner, requester, *renewers)):
+        refusal = ErrorCode.INVALID_REQUEST
     elif secrets is None:
         refusal = ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
     if refusal is not None or secrets is None:
@@ -123,11 +129,11 @@ def _create(
     if message.max_lifetime_ms > 0:
         lifetime_ms = min(lifetime_ms, message.max_lifetime_ms)
     token_id = base64.urlsafe_b64encode(context.new_uuid()).decode().rstrip("=")
-    max_timestamp = now + lifetime_ms
+    max_timestamp = min(now + lifetime_ms, INT64_MAX)
     token = DelegationToken(
         owner,
         requester,
-        tuple(principal_of(each.principal_type, each.principal_name) for each in message.renewers),
+        renewers,
         now,
         max_timestamp,
         min(max_timestamp, now + settings.token_expiry_ms),
