@@ -151,7 +151,8 @@ def _deletion_costs(
         image.topics_by_id.get(each.topic_id) if each.name is None else image.topics.get(each.name)
         for each in request.topics
     ]
-    return [0 if topic is None else len(topic.partitions) for topic in found]
+    counts = Counter(topic.topic_id for topic in found if topic is not None)
+    return [0 if topic is None or counts[topic.topic_id] > 1 else len(topic.partitions) for topic in found]
 
 
 _COSTS: Mapping[type[Message], Callable[[MetadataImage, Any, ControllerSettings], Sequence[int]]] = {
