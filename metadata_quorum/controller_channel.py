@@ -26,6 +26,7 @@ from metadata_quorum.controller.doors import ControllerDoors
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, batch_too_large, names_more_than
 from metadata_quorum.controller.parts import LongRequest
 from metadata_quorum.envelope import NODE_ITSELF, Sender, open_response, seal_request, tells_of
+from metadata_quorum.quotas.token_bucket import wait_ms
 from metadata_quorum.replica.describe_quorum import refuse_description
 from metadata_quorum.replica.peers import Peer, PeerCall, PeerConnections
 from metadata_quorum.state_machine import Deferred
@@ -33,7 +34,7 @@ from odradek.env.long_work import Share
 from odradek.env.ports import ConnectionLost, Env, Event, Log
 from odradek.security.acls.authorizer import Rights
 from odradek.security.doors.door import Admitted
-from odradek.security.doors.token_doors import token_request_refused
+from odradek.security.doors.token_doors import refuse_token_request, token_request_refused
 from wire.api import api_versions, response_class
 from wire.api_keys import ApiKey
 from wire.codec import decode, encode
@@ -136,6 +137,8 @@ class Service(Protocol):
 
     def charge_changes(self, sender: Sender, request: Message, version: int) -> Admitted | None: ...
 
+    def charge_token_change(self, sender: Sender) -> float: ...
+
     def submit(
         self, request: Any, api_version: int | None = None, sender: Sender = NODE_ITSELF
     ) -> Deferred: ...
@@ -195,6 +198,11 @@ def let_token_request_in(
     )
     refused = token_request_refused(request, principal, may_ask=may_ask, allows=allows)
     if refused is not None:
+        return refused
+    seconds = service.charge_token_change(sender)
+    if seconds > 0:
+        refused = refuse_token_request(request, ErrorCode.THROTTLING_QUOTA_EXCEEDED, principal)
+        refused.throttle_time_ms = wait_ms(seconds)
         return refused
     return Admitted(TokenRequest(request, principal, service.env.clock.wall_ms()), _as_it_is)
 

@@ -209,6 +209,10 @@ class MetadataService:
         now = self._env.clock.monotonic()
         return self.mutation_quotas.admit(self._newest_image, sender, request, version, now)
 
+    def charge_token_change(self, sender: Sender) -> float:
+        """Charge a client for a change of a delegation token; the seconds that it has to wait first, if any."""
+        return self.mutation_quotas.charge_one(self._newest_image, sender, self._env.clock.monotonic())
+
     @property
     def _newest_image(self) -> MetadataImage:
         """The image of the next decision."""

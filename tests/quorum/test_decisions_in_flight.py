@@ -15,6 +15,7 @@ from odradek.env.ports import Env
 from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
 from odradek.security.acls.rules import Acl, Operation, ResourceType
 from odradek.security.doors.door import Admitted
+from odradek.security.tokens import TokenSecrets
 from tests.quorum.node_parts import create, join, make_world, run, running_controller
 from wire.errors import ErrorCode
 from wire.messages.alter_client_quotas import (
@@ -23,8 +24,11 @@ from wire.messages.alter_client_quotas import (
     EntityData,
     OpData,
 )
+from wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 
 ADMIN = Sender("User:admin", "admin", "10.0.0.1")
 READER = Sender("User:reader", "app", "10.0.0.2")
@@ -145,6 +149,37 @@ def test_a_quota_counts_partitions_of_a_topic_that_is_being_made() -> None:
             told = await deleting()
             assert told.responses[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
             assert told.throttle_time_ms > 8_000, "91 of 10 a second are owed"
+
+    _play(main)
+
+
+def test_a_quota_counts_changes_of_tokens() -> None:
+    """A client in debt is refused and told how long to wait, whatever it wants with a token; others go on."""
+
+    async def main(env: Env) -> None:
+        secrets = TokenSecrets.of_key("a secret of all nodes")
+        async with running_controller(
+            env, quota_windows=2, quota_window_seconds=1, token_secrets=secrets
+        ) as service:
+            quota = AlterClientQuotasRequestEntryData(
+                [EntityData("user", "reader")], [OpData("controller_mutation_rate", 1.0, False)]
+            )
+            await as_client(service, env, ADMIN, AlterClientQuotasRequest([quota], False))
+            made = await as_client(service, env, READER, CreateDelegationTokenRequest())
+            renewal, end = (
+                RenewDelegationTokenRequest(made.hmac, 1),
+                ExpireDelegationTokenRequest(made.hmac, -1),
+            )
+            assert not (await as_client(service, env, READER, renewal)).error_code
+            await as_client(service, env, READER, renewal)
+            for request in (CreateDelegationTokenRequest(), renewal, end):
+                refused = await as_client(service, env, READER, request)
+                assert refused.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+                assert 0 < refused.throttle_time_ms <= 2_000
+            assert made.token_id in service.committed_image.access.delegation_tokens
+            assert not (await as_client(service, env, ADMIN, CreateDelegationTokenRequest())).error_code
+            await env.clock.sleep_until(env.clock.monotonic() + refused.throttle_time_ms / 1000)
+            assert not (await as_client(service, env, READER, end)).error_code
 
     _play(main)
 
