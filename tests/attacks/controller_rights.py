@@ -28,7 +28,7 @@ REFUSALS = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-"""The last one is no refusal: ids in these requests are nobody's."""
+"""The last one is for ids that nobody has made."""
 LOGINS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 OPEN_TO_ALL = frozenset(
     {
@@ -41,7 +41,7 @@ OPEN_TO_ALL = frozenset(
 )
 """Everybody's own tokens are everybody's; those of others are judged by `checks`."""
 SHOWS_ONES_OWN = frozenset({ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_CLUSTER})
-"""Lists without that which the client may not see; what it sees is nothing, or where the brokers are."""
+"""Lists of what the client may see: nothing, or where the brokers are."""
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
