@@ -204,7 +204,7 @@ class MetadataService:
     def charge_changes(self, sender: Sender, request: Message, version: int) -> Admitted | None:
         """The part of a client's request that its quota of changes lets in; None where no quota says anything.
 
-        Charged is what the decision will find, also topics that are not committed yet.
+        Charged is what a decision finds now, also topics that are not committed yet.
         """
         now = self._env.clock.monotonic()
         return self.mutation_quotas.admit(self._newest_image, sender, request, version, now)

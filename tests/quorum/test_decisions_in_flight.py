@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from metadata_quorum.controller.doors import ControllerDoors
-from metadata_quorum.controller_channel import answer_request, let_in, tell_denials
+from metadata_quorum.controller.parts import PART_WEIGHT_MAX
+from metadata_quorum.controller_channel import (
+    answer_in_turns,
+    answer_request,
+    let_in,
+    takes_long,
+    tell_denials,
+)
 from metadata_quorum.envelope import Sender
 from metadata_quorum.service import MetadataService
 from odradek.env.ports import Env
@@ -26,6 +34,7 @@ from wire.messages.alter_client_quotas import (
 )
 from wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from wire.messages.renew_delegation_token import RenewDelegationTokenRequest
@@ -77,6 +86,13 @@ async def in_flight(service: MetadataService, env: Env, name: str) -> Callable[[
     creating = begun(service, env, ADMIN, create(name))
     assert name not in service.committed_image.topics
     return creating
+
+
+def quota_of_reader(rate: float) -> AlterClientQuotasRequest:
+    """A quota of changes, with a burst of a second in these tests."""
+    change = OpData("controller_mutation_rate", rate, False)
+    entry = AlterClientQuotasRequestEntryData([EntityData("user", "reader")], [change])
+    return AlterClientQuotasRequest([entry], False)
 
 
 def guarded(service: MetadataService, acls: dict[bytes, Acl]) -> None:
@@ -153,6 +169,53 @@ def test_a_quota_counts_partitions_of_a_topic_that_is_being_made() -> None:
     _play(main)
 
 
+def test_a_quota_counts_what_each_part_of_a_long_request_finds() -> None:
+    """A topic that comes while a long request waits for its turn is grown at the client's expense."""
+
+    async def main(env: Env) -> None:
+        async with running_controller(env, quota_windows=1, quota_window_seconds=1) as service:
+            await join(service, env)
+            await as_client(service, env, ADMIN, quota_of_reader(10.0))
+            topics = [CreatePartitionsTopic(f"none-{number}", 2, None) for number in range(PART_WEIGHT_MAX)]
+            grown = CreatePartitionsRequest([*topics, CreatePartitionsTopic("t", 101, None)], 1000, False)
+            version = CreatePartitionsRequest.VALID_VERSIONS[1]
+            admitted = let_in(service, READER, grown, version)
+            assert takes_long(service, admitted.request)
+            creating = begun(service, env, ADMIN, create("t", 1))
+            share = env.long_work.begin()
+            response = await answer_in_turns(service, share, admitted.request, version, READER)
+            told = {each.name: each.error_code for each in admitted.merge(response).results}
+            assert (told["t"], told["none-0"], len(told)) == (0, 3, PART_WEIGHT_MAX + 1)
+            assert not (await creating()).topics[0].error_code
+            deleted = DeleteTopicsRequest([DeleteTopicState("t")], [], 1000)
+            told = await as_client(service, env, READER, deleted)
+            assert told.responses[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+    _play(main)
+
+
+def test_the_parts_of_a_long_request_share_a_quota() -> None:
+    """What one part has spent the next one lacks, and the answer tells the longest wait."""
+
+    async def main(env: Env) -> None:
+        async with running_controller(env, quota_windows=1, quota_window_seconds=1) as service:
+            await join(service, env)
+            await as_client(service, env, ADMIN, quota_of_reader(50.0))
+            made = CreateTopicsRequest(
+                [CreatableTopic(f"t-{number}", 1, 1, [], []) for number in range(500)], 1000, False
+            )
+            version = CreateTopicsRequest.VALID_VERSIONS[1]
+            assert takes_long(service, made)
+            response = await answer_in_turns(service, env.long_work.begin(), made, version, READER)
+            codes = Counter(each.error_code for each in response.topics)
+            assert codes.total() == len({each.name for each in response.topics}) == 500
+            assert 50 <= codes[ErrorCode.NONE] == len(service.committed_image.topics) < 100
+            assert codes[ErrorCode.THROTTLING_QUOTA_EXCEEDED] == 500 - codes[ErrorCode.NONE]
+            assert response.throttle_time_ms > 0
+
+    _play(main)
+
+
 def test_a_quota_counts_changes_of_tokens() -> None:
     """A client in debt is refused and told how long to wait, whatever it wants with a token; others go on."""
 
@@ -161,10 +224,7 @@ def test_a_quota_counts_changes_of_tokens() -> None:
         async with running_controller(
             env, quota_windows=2, quota_window_seconds=1, token_secrets=secrets
         ) as service:
-            quota = AlterClientQuotasRequestEntryData(
-                [EntityData("user", "reader")], [OpData("controller_mutation_rate", 1.0, False)]
-            )
-            await as_client(service, env, ADMIN, AlterClientQuotasRequest([quota], False))
+            await as_client(service, env, ADMIN, quota_of_reader(1.0))
             made = await as_client(service, env, READER, CreateDelegationTokenRequest())
             renewal, end = (
                 RenewDelegationTokenRequest(made.hmac, 1),
