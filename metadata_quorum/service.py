@@ -203,9 +203,22 @@ class MetadataService:
         return self._is_active
 
     def charge_changes(self, sender: Sender, request: Message, version: int) -> Admitted | None:
-        """The part of a client's request that its quota of changes lets in; None where no quota says anything."""
+        """The part of a client's request that its quota of changes lets in; None where no quota says anything.
+
+        Charged is what a decision finds now, also topics that are not committed yet.
+        """
         now = self._env.clock.monotonic()
-        return self.mutation_quotas.admit(self.committed_image, sender, request, version, now)
+        return self.mutation_quotas.admit(self._newest_image, sender, request, version, now)
+
+    def charge_token_change(self, sender: Sender) -> float:
+        """Charge a client for a change of a delegation token; the seconds that it has to wait first, if any."""
+        return self.mutation_quotas.charge_one(self._newest_image, sender, self._env.clock.monotonic())
+
+    @property
+    def _newest_image(self) -> MetadataImage:
+        """The image of the next decision."""
+        machine = self._machine
+        return self._publisher.image if machine is None else machine.state
 
     @property
     def committed_image(self) -> MetadataImage:
@@ -283,9 +296,8 @@ class MetadataService:
 
     def long_request(self, request: Any) -> LongRequest | None:
         """The request as a long one, if it has to be submitted in parts."""
-        image = self._publisher.image if self._machine is None else self._machine.state
         weight_max = 1 if self._env.buggify("controller.small_parts") else PART_WEIGHT_MAX
-        return self._controller.long_request(image, request, weight_max)
+        return self._controller.long_request(self._newest_image, request, weight_max)
 
     def _note_commit(self, machine: _Machine, seconds: float) -> None:
         if self._machine is not machine:
