@@ -54,7 +54,7 @@ class Leaver(Protocol):
 
 @attrs.frozen
 class NothingToLeave:
-    """The way out of a client that has nothing to send and no group: its thread ends at once."""
+    """The way out of an administrator, whose thread may end at once."""
 
     is_over: bool = True
     records_left: int = 0
