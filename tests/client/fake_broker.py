@@ -465,12 +465,17 @@ class Wire:
 
 
 class LoopbackBroker:
-    """A `FakeBroker`, or another `kind`, behind 127.0.0.1, in a thread of its own; a context manager."""
+    """A `FakeBroker`, or another `kind`, behind a loopback address, in a thread of its own; a context manager.
 
-    def __init__(self, kind: type[FakeBroker] = FakeBroker) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
+    It may be one that exists, which had another address or has another name.
+    """
+
+    def __init__(
+        self, kind: type[FakeBroker] = FakeBroker, *, address: str = "127.0.0.1", of: FakeBroker | None = None
+    ) -> None:
+        self.listener = socket.create_server((address, 0 if of is None else of.port))
         self.listener.setblocking(False)
-        self.broker = kind("127.0.0.1", self.listener.getsockname()[1])
+        self.broker = kind(address, self.listener.getsockname()[1]) if of is None else of
         self.bootstrap = f"127.0.0.1:{self.broker.port}"
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = socket.socketpair()

@@ -95,7 +95,7 @@ class Commits:
         self.last_error: Exception | None = None
         self._queue: deque[_Batch] = deque()
         """The commit that is under way, and those that wait for it."""
-        self._gone: dict[TopicPartition, bytes | None] = {}
+        self.gone: dict[TopicPartition, bytes | None] = {}
         """Partitions of topics that are gone, with the ids of these."""
         self._turned = core.signal()
 
@@ -293,18 +293,21 @@ class Commits:
         gone = [key for key, error in refusal.errors.items() if isinstance(error, TopicGone)]
         ids = self._topic_ids(gone)
         for key in gone:
-            if key not in self._gone:
+            if key not in self.gone:
                 text = f"offsets of {key} are not committed any more: its topic was deleted or made anew"
                 self._core.notes.add(WARNING, text)
-            self._gone[key] = ids.get(key)
+            self.gone[key] = ids.get(key)
 
     def _automatic(self, keys: Iterable[TopicPartition] | None) -> dict[TopicPartition, OffsetAndMetadata]:
         """The positions that an automatic commit covers."""
         offsets = self._positions(keys)
-        if self._gone:
-            ids = self._topic_ids(self._gone)
-            self._gone = {key: gone for key, gone in self._gone.items() if ids.get(key) == gone}
-        return {key: offset for key, offset in offsets.items() if key not in self._gone}
+        if self.gone:
+            ids = self._topic_ids(self.gone)
+            owned = self._subscription.partitions
+            self.gone = {
+                key: gone for key, gone in self.gone.items() if key in owned and ids.get(key) == gone
+            }
+        return {key: offset for key, offset in offsets.items() if key not in self.gone}
 
     def _member(self) -> Member:
         """Return the member in whose name to commit now. Raises `KafkaError`: UNKNOWN_MEMBER_ID outside of the group,
