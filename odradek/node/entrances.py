@@ -25,10 +25,14 @@ from odradek.security.handshakes import Handshakes
 from odradek.security.oauth.oauth_settings import OauthSettings
 from odradek.security.sasl_server import BearerLogin, Login, SaslSettings
 from odradek.security.scram import MECHANISMS, ScramMechanism, ServerKeys
+from odradek.security.tls_conn import TlsConn
 from odradek.security.tokens import TokenLogin, TokenLogins
 from odradek.serving.api_table import ApiTable
 
 __all__ = ["Entrances", "World"]
+
+STRANGERS_OVERHEAD_BYTES_MAX = 64 * 1024
+"""What TLS may add to the bytes of a login: 700 records of any size, where a login has a dozen."""
 
 
 @attrs.frozen
@@ -211,9 +215,14 @@ class ServerEncryption:
             name = None if certificate is None else distinguished_name(subject_of(certificate))
         except (TlsFailed, MalformedName) as error:
             raise NotAuthenticated(f"TLS: {error}") from error
+        secured.overhead_left = STRANGERS_OVERHEAD_BYTES_MAX
         principal = None if name is None else self._rules.principal(name)
         if name is not None and principal is None:
             raise NotAuthenticated(
                 "no rule of ssl.principal.mapping.rules matches the certificate's name", tls_subject=name
             )
         return secured, principal, name
+
+    def let_in(self, conn: Conn) -> None:
+        assert isinstance(conn, TlsConn), "`handshake` made it"
+        conn.overhead_left = None

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from odradek.env.ports import Clock, Conn, ConnectionLost
+from odradek.env.ports import Clock, Conn, ConnectionCut, ConnectionLost
 from odradek.node.connections.audited_logins import AuditedLogins
 from odradek.node.connections.complaints import size_refusal
 from odradek.security.audit.auditor import Auditor
@@ -79,6 +79,9 @@ class Encryption(Protocol):
         Raises `ConnectionLost`, `NotAuthenticated`.
         """
 
+    def let_in(self, conn: Conn) -> None:
+        """Lift the bounds of such a connection that are for strangers."""
+
 
 class Entrance:
     """Lets the clients of one listener in."""
@@ -132,7 +135,7 @@ class Entrance:
             if entered is None:
                 raise NotAuthenticated(f"not authenticated within {ENTER_SECONDS_MAX:g} s")
             return entered
-        except (NotAuthenticated, ProtocolError) as error:
+        except (NotAuthenticated, ProtocolError, ConnectionCut) as error:
             self._logins.failed(context, str(error), getattr(error, "tls_subject", None))
             raise
         finally:
@@ -160,6 +163,8 @@ class Entrance:
             context.login = login
             await self._log_in(conn, context, login)
             context.principal = login.principal
+        if self._tls is not None:
+            self._tls.let_in(conn)
         self._logins.succeeded(context, subject)
         return Entered(conn, context)
 
