@@ -8,7 +8,7 @@ The allowance is refilled by time alone. If data refilled it, a peer could hide 
 
 from __future__ import annotations
 
-__all__ = ["IDLE_PER_SECOND", "IDLE_RECORDS_MAX", "IdleRecords"]
+__all__ = ["IDLE_BYTES_MAX", "IDLE_PER_SECOND", "IDLE_RECORDS_MAX", "IdleBytes", "IdleRecords"]
 
 IDLE_RECORDS_MAX = 100
 """Records without plain bytes that may come at once."""
@@ -16,6 +16,9 @@ IDLE_PER_SECOND = 1.0
 """Those that may come each second on top of it."""
 RECORD_BYTES = 640
 """A longer record counts as several, so that all of them together have 64 KiB at most: one may hold hundreds of tickets."""
+IDLE_BYTES_MAX = 64 * 1024
+PLAIN_BYTE_WORTH = 64
+"""The encrypted bytes that one of data accounts for: more than a record of a byte has, in TLS 1.3 and 1.2."""
 
 
 class IdleRecords:
@@ -32,3 +35,17 @@ class IdleRecords:
         count = max(records, encrypted_bytes // RECORD_BYTES)
         self._paid_until = max(self._paid_until, now) + count / IDLE_PER_SECOND
         return self._paid_until - now <= IDLE_RECORDS_MAX / IDLE_PER_SECOND
+
+
+class IdleBytes:
+    """The account of a connection whose records nobody counts: a client's, to a server that it has chosen."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    def allow(self, encrypted: int, plain: int) -> bool:
+        """Count encrypted bytes, and the plain ones that came of them; false if too many came of nothing."""
+        self._bytes = max(0, self._bytes + encrypted - PLAIN_BYTE_WORTH * plain)
+        return self._bytes <= IDLE_BYTES_MAX
