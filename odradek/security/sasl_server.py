@@ -281,13 +281,13 @@ class Login:
     def _plain(self, token: bytes) -> str:
         """The user of a PLAIN token (RFC 4616)."""
         # As Java does: bytes that are no UTF-8 become a sign that no password has.
-        parts = token.decode(errors="replace").split("\0")
-        if len(parts) != 3:
+        parts = token.count(b"\0") + 1
+        if parts != 3:
             raise LoginRefused(
-                f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}",
-                f"PLAIN: {len(parts)} parts where there should be 3",
+                f"Invalid SASL/PLAIN response: expected 3 tokens, got {parts}",
+                f"PLAIN: {parts} parts where there should be 3",
             )
-        authorization_id, user, password = parts
+        authorization_id, user, password = token.decode(errors="replace").split("\0")
         self.claimed = user
         if not user:
             raise LoginRefused("Authentication failed: username not specified", "PLAIN: no user")

@@ -111,7 +111,7 @@ def test_key_updates_without_end(tmp_path: Path) -> None:
 
 
 def test_answers_that_the_server_does_not_take(tmp_path: Path) -> None:
-    """A server that asks for key updates, and reads none of them, does not fill the client's memory."""
+    """A server that asks for key updates, and reads none of them, is given up before the memory is full of answers."""
 
     def speak(connection: socket.socket, context: ssl.SSLContext) -> None:
         writer = _shaken(connection, context)

@@ -114,7 +114,7 @@ def test_requests_share_a_connection_and_each_gets_its_answer() -> None:
 
 
 class Endless:
-    """A connection whose peer never stops to send one large answer; it counts receives without a wait."""
+    """A connection whose peer always has more of one large answer; it counts receives without a wait."""
 
     peer_host = "server"
 

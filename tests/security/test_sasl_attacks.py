@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from joserfc import jwt
+from joserfc import jws, jwt
 from joserfc.jwk import RSAKey
 
 from odradek.security.oauth.client_message import ClientMessage, encode_client_message
@@ -136,6 +136,30 @@ def test_fuzzed_handshakes_in_full(secured: SecuredNode, seed: int) -> None:
     """Ten thousand mutations for each seed."""
     with _undisturbed(secured):
         _fuzz(secured, MUTATIONS_FULL, seed)
+
+
+# -- costs before a proof ---------------------------------------------------------------------------------------
+
+MESSAGES = 20
+CPU_SECONDS_MAX = 0.6
+"""Messages of half a megabyte took the node up to 0.1 s each."""
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"n,,n=" + b"a" * 500_000, b"n,,n=" + b"=2C" * 160_000, b"n,,n=a,r=abc" + b",a=b" * 120_000],
+    ids=["name", "escapes", "extensions"],
+)
+def test_long_messages_of_scram_cost_little(secured: SecuredNode, message: bytes) -> None:
+    """A message that no user could need is refused before it is looked at."""
+    with _undisturbed(secured):
+        before = secured.process.cpu_seconds()
+        for _ in range(MESSAGES):
+            with RawClient(secured.sasl) as client:
+                client.send(frame(SaslHandshakeRequest("SCRAM-SHA-512"), 1))
+                assert not client.receive(17, 1).error_code
+                assert _token(client, message)[0] == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert secured.process.cpu_seconds() - before < CPU_SECONDS_MAX
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------
@@ -289,6 +313,9 @@ def _forgeries(issuer: Issuer) -> Iterator[tuple[str, str]]:
     yield "no issuer", issuer.token(iss=None)
     yield "nobody", issuer.token(sub="")
     yield "a subject that is a list", issuer.token(sub=["admin"])
+    header = {"alg": issuer.algorithm, "kid": "one"}
+    for nested in (b"[" * 20_000 + b"]" * 20_000, b'{"a":' * 8_000 + b"1" + b"}" * 8_000):
+        yield "claims that are nested deeply", jws.serialize_compact(header, nested, issuer.key)
     yield "an encrypted token", "e30.e30.e30.e30.e30"
 
 
