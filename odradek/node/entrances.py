@@ -135,6 +135,7 @@ class Entrances:
             refusal_delay_seconds=config.get_int("connection.failed.authentication.delay.ms") / 1000,
             tls=self._encryption(security),
             new_login=self._logins(security) if security.has_sasl else None,
+            compute=self._turns_of(listener).compute,
             auditor=self._auditor,
         )
         return entrance
@@ -143,8 +144,10 @@ class Entrances:
         tls = self.certificates.tls(security.name)
         if tls is None:
             return None
-        handshakes = self.peer_handshakes if self._is_peers(security.name) else self.handshakes
-        return ServerEncryption(tls, security, handshakes)
+        return ServerEncryption(tls, security, self._turns_of(security.name))
+
+    def _turns_of(self, listener: str) -> Handshakes:
+        return self.peer_handshakes if self._is_peers(listener) else self.handshakes
 
     def _is_peers(self, listener: str) -> bool:
         """True if a listener is for nodes alone."""
@@ -177,11 +180,11 @@ class Entrances:
             return None
         return ServerKeys(known.salt, known.stored_key, known.server_key, known.iterations)
 
-    def _token_of(self, token_id: str, mechanism: ScramMechanism) -> TokenLogin | None:
+    def _token_of(self, token_id: str, mechanism: ScramMechanism, at_once: bool) -> TokenLogin | None:
         if self._tokens is None:
             return None
         token = self._image().access.delegation_tokens.get(token_id)
-        return self._tokens.login(token_id, token, mechanism, self._env.clock.wall_ms())
+        return self._tokens.login(token_id, token, mechanism, self._env.clock.wall_ms(), at_once=at_once)
 
     def _nonce(self) -> str:
         """Random text, of the system's own randomness where the node is real."""

@@ -17,12 +17,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import TypeVar
 
 from odradek.env.ports import Clock, Conn, ConnectionLost, Env, Event
 from odradek.env.tls_ports import TlsFailed, TlsSession
 from odradek.security.tls_conn import HEADER_BYTES, Scratch, TlsConn
 
 __all__ = ["Handshakes", "RecordBounds"]
+
+T = TypeVar("T")
 
 WAITING_MAX = 256
 """Handshakes that wait for their turn."""
@@ -194,12 +197,12 @@ class _Turns:
         self._free_at = float("-inf")
         """The time until which the loop is for others, if they want it."""
 
-    async def run(self, host: str, step: Callable[[], bool]) -> bool:
+    async def run(self, host: str, step: Callable[[], T]) -> T:
         """Run a step when it is the turn of this address; its result. Raises `ConnectionLost` if it is refused a turn."""
         await self._wait_for_turn(host)
         spent = 0.0
 
-        def metered() -> bool:
+        def metered() -> T:
             nonlocal spent
             began = self._meter.thread_cpu_seconds()
             try:
@@ -268,6 +271,10 @@ class Handshakes:
     def has_room(self, host: str) -> bool:
         """True if another handshake with this address may wait for its turn."""
         return self._turns.waiting.has_room(host)
+
+    async def compute(self, host: str, step: Callable[[], T]) -> T:
+        """Run another step of a login with this address, in the turns of its handshakes. Raises `ConnectionLost`."""
+        return await self._turns.run(host, step)
 
     async def accept(self, conn: Conn, new_session: Callable[[], TlsSession]) -> TlsConn:
         """The server's end of a handshake; the caller bounds its time. Raises `ConnectionLost`, `TlsFailed`."""

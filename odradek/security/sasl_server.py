@@ -112,10 +112,10 @@ class Login:
         keys_of: Callable[[str, int], ServerKeys | None],
         nonce: Callable[[], str],
         now: Callable[[], float],
-        token_of: Callable[[str, ScramMechanism], TokenLogin | None] = lambda *_: None,
+        token_of: Callable[[str, ScramMechanism, bool], TokenLogin | None] = lambda *_: None,
     ) -> None:
         """`keys_of` gives a user's SCRAM keys for a mechanism's number; `nonce` random text; `now` seconds; `token_of`
-        the delegation token of an id (KIP-48)."""
+        the delegation token of an id (KIP-48), and may raise `KeysMissing` unless its last argument is true."""
         self._settings = settings
         self._keys_of = keys_of
         self._nonce = nonce
@@ -207,7 +207,9 @@ class Login:
 
     def _scram_server(self, mechanism: ScramMechanism) -> ScramServer:
         def token_keys_of(token_id: str) -> ServerKeys | None:
-            token = self._token = self._token_of(token_id, mechanism)
+            # A stranger's first message costs the loop little; one who was let in may renew a login at once.
+            at_once = bool(self.principal) or self._token is not None
+            token = self._token = self._token_of(token_id, mechanism, at_once)
             return None if token is None else token.keys
 
         return ScramServer(
@@ -239,7 +241,7 @@ class Login:
         return self.state is LoginState.DONE
 
     def take_token(self, token: bytes) -> bytes:
-        """The server's token in return. Raises `LoginRefused`."""
+        """The server's token in return. Raises `LoginRefused`, and `KeysMissing` before anything has changed."""
         try:
             if self._scram is not None:
                 user, answer, done = self._step_scram(self._scram, bytes(token))

@@ -34,6 +34,7 @@ from tests.security.fuzzing import failing_logins, mutated
 from tests.security.issuer import Issuer, claims_at
 from tests.security.secured_node import SecuredNode
 from wire.errors import ErrorCode
+from wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from wire.messages.metadata import MetadataRequest
 from wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from wire.messages.sasl_handshake import SaslHandshakeRequest
@@ -160,6 +161,41 @@ def test_long_messages_of_scram_cost_little(secured: SecuredNode, message: bytes
                 assert not client.receive(17, 1).error_code
                 assert _token(client, message)[0] == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert secured.process.cpu_seconds() - before < CPU_SECONDS_MAX
+
+
+TOKENS = 60
+KEYS_SECONDS = 0.0012
+"""To make a token's keys takes twice as long and more; to answer a first message takes a part of it."""
+
+
+def _loop_cpu_seconds(secured: SecuredNode) -> float:
+    """The processor time of the node's first thread, which has the loop."""
+    pid = secured.process.pid
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def _begin_logins(secured: SecuredNode, token_ids: list[str]) -> float:
+    """Send the first message of a login by each token, and no proof: what that cost the loop."""
+    before = _loop_cpu_seconds(secured)
+    for token_id in token_ids:
+        with RawClient(secured.sasl) as client:
+            client.send(frame(SaslHandshakeRequest("SCRAM-SHA-512"), 1))
+            assert not client.receive(17, 1).error_code
+            first = ScramClient(MECHANISMS["SCRAM-SHA-512"], token_id, "x", "nonce", by_token=True).first()
+            code, answer = _token(client, first)
+            assert (code, answer[:7]) == (0, b"r=nonce")
+    return _loop_cpu_seconds(secured) - before
+
+
+def test_the_keys_of_tokens_are_made_beside_the_loop(secured: SecuredNode) -> None:
+    """Who knows ids of tokens, which are no secrets, has their keys made: not by the thread that serves everybody."""
+    with _logged_in(secured) as client:
+        token_ids = []
+        for _ in range(TOKENS):
+            client.send(frame(CreateDelegationTokenRequest(), 3))
+            token_ids.append(client.receive(38, 3).token_id)
+    unknown = _begin_logins(secured, [f"unknown-{number}" for number in range(TOKENS)])
+    assert _begin_logins(secured, token_ids) < unknown + TOKENS * KEYS_SECONDS
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ the most gives way.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import attrs
@@ -21,6 +22,8 @@ from odradek.node.connections.audited_logins import AuditedLogins
 from odradek.node.connections.complaints import size_refusal
 from odradek.security.audit.auditor import Auditor
 from odradek.security.sasl_server import Login, LoginRefused, LoginState
+from odradek.security.scram import ServerKeys
+from odradek.security.tokens import KeysMissing
 from odradek.serving.api_table import ApiTable
 from odradek.serving.contract import Context
 from wire.api import ApiKey
@@ -97,9 +100,10 @@ class Entrance:
         tls: Encryption | None = None,
         new_login: Callable[[], Login] | None = None,
         auditor: Auditor | None = None,
+        compute: Callable[[str, Callable[[], ServerKeys]], Awaitable[ServerKeys]] | None = None,
     ) -> None:
         """`new_login` begins a login by SASL. A refusal is answered after `refusal_delay_seconds`. `auditor` hears of
-        each login."""
+        each login. `compute` makes the keys of a token beside the loop, when it is the turn of an address."""
         self._logins = AuditedLogins(listener, auditor)
         self._listener = listener
         self._clock = clock
@@ -108,6 +112,7 @@ class Entrance:
         self._refusal_delay_seconds = refusal_delay_seconds
         self._tls = tls
         self._new_login = new_login
+        self._compute = compute
         self._large_bytes = 0
         self._half_open: dict[str, dict[Conn, None]] = {}
         self.failed = 0
@@ -194,11 +199,20 @@ class Entrance:
             frame = await _read(conn, size)
         finally:
             self._large_bytes -= claimed
-        if login.state is LoginState.BARE_TOKEN:
-            return self._take_bare_token(login, frame)
-        return self._answer(context, login, frame)
+        handle = partial(
+            self._take_bare_token if login.state is LoginState.BARE_TOKEN else self._answer,
+            context,
+            login,
+            frame,
+        )
+        try:
+            return handle()
+        except KeysMissing as missing:
+            assert self._compute is not None, "where there are tokens, there is a way to their keys"
+            missing.keep(await self._compute(conn.peer_host, missing.make))
+            return handle()
 
-    def _take_bare_token(self, login: Login, frame: bytearray) -> bytes:
+    def _take_bare_token(self, context: Context, login: Login, frame: bytearray) -> bytes:
         """A token behind SaslHandshake version 0. A refusal has no answer there."""
         try:
             token = login.take_token(bytes(frame))
@@ -225,8 +239,6 @@ class Entrance:
         if entry.flexible:
             offset = skip_tags(view, offset, size)
         context.api_version = version
-        context.number += 1
-        entry.request_bytes += size + 4
         request, _ = (entry.decode if size <= ELEMENTS_AT_ONCE else entry.decode_large)(view, offset)
         response: Any
         if login.state is LoginState.TOKEN and api_key == ApiKey.API_VERSIONS:
@@ -234,8 +246,11 @@ class Entrance:
             response = ApiVersionsResponse(ErrorCode.ILLEGAL_SASL_STATE)
         else:
             response = entry.handle(context, request)
+        context.number += 1
         if api_key == ApiKey.API_VERSIONS and not response.error_code:
             login.state = LoginState.HANDSHAKE
+        # Only now: a request for which keys have to be made comes here twice.
+        entry.request_bytes += size + 4
         answer = bytearray(entry.prefix)
         entry.encode(answer, response, None, entry.errors)
         _PREFIX.pack_into(answer, 0, len(answer) - 4, correlation_id)
