@@ -6,7 +6,7 @@ byte makes nobody work. A session is made only when the first bytes have come.
 
 So many handshakes may wait for their turn. Addresses have their turns one after the other, however many handshakes each of
 them has. If all places are taken, the address with the most gives one up to another that has fewer. So a flood is in its
-own way alone. As many bytes as fit one step are received for it: what comes behind the handshake may be anything.
+own way alone. Addresses of IPv6 that share 64 bits count as one. As many bytes as fit one step are received for it: what comes behind the handshake may be anything.
 
 Between two turns, other work has the loop for `OTHERS_SHARE` times the CPU of a turn, as long as there is any. So a flood
 of handshakes takes an eighth of a busy node, and all of an idle one. The CPU counts: on a busy node a turn mostly waits for
@@ -17,13 +17,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
+from ipaddress import IPv6Address
 from typing import TypeVar
 
 from odradek.env.ports import Clock, Conn, ConnectionLost, Env, Event
 from odradek.env.tls_ports import TlsFailed, TlsSession
 from odradek.security.tls_conn import HEADER_BYTES, Scratch, TlsConn
 
-__all__ = ["Handshakes", "RecordBounds"]
+__all__ = ["Handshakes", "RecordBounds", "network_of"]
 
 T = TypeVar("T")
 
@@ -118,6 +120,21 @@ def _feed(session: TlsSession, held: bytes, data: memoryview, bounds: RecordBoun
     ready = whole[: len(whole) - len(bounds.head)]
     if ready:
         session.feed(ready)
+
+
+@lru_cache(maxsize=1024)
+def network_of(host: str) -> str:
+    """The part of an address by which places are shared: all of one of IPv4, 64 bits of one of IPv6.
+
+    Whoever has one address of IPv6 has all those that share these bits (RFC 4291, section 2.5.4).
+    """
+    if ":" not in host:
+        return host
+    try:
+        whole = IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return str(IPv6Address(int(whole) >> 64 << 64))
 
 
 class _Waiter:
@@ -270,11 +287,11 @@ class Handshakes:
 
     def has_room(self, host: str) -> bool:
         """True if another handshake with this address may wait for its turn."""
-        return self._turns.waiting.has_room(host)
+        return self._turns.waiting.has_room(network_of(host))
 
     async def compute(self, host: str, step: Callable[[], T]) -> T:
         """Run another step of a login with this address, in the turns of its handshakes. Raises `ConnectionLost`."""
-        return await self._turns.run(host, step)
+        return await self._turns.run(network_of(host), step)
 
     async def accept(self, conn: Conn, new_session: Callable[[], TlsSession]) -> TlsConn:
         """The server's end of a handshake; the caller bounds its time. Raises `ConnectionLost`, `TlsFailed`."""
@@ -339,7 +356,7 @@ class Handshakes:
 
     async def _turn(self, conn: Conn, session: TlsSession) -> bool:
         """Raises `ConnectionLost`, `TlsFailed`."""
-        return await self._turns.run(conn.peer_host, session.handshake)
+        return await self._turns.run(network_of(conn.peer_host), session.handshake)
 
     def statistics(self) -> dict[str, int]:
         """Handshakes that wait for their turn now, and those begun and refused since the start."""

@@ -115,7 +115,7 @@ class Login:
         token_of: Callable[[str, ScramMechanism, bool], TokenLogin | None] = lambda *_: None,
     ) -> None:
         """`keys_of` gives a user's SCRAM keys for a mechanism's number; `nonce` random text; `now` seconds; `token_of`
-        the delegation token of an id (KIP-48), and may raise `KeysMissing` unless its last argument is true."""
+        the delegation token of an id (KIP-48). Its last argument is false if it may raise `KeysMissing`."""
         self._settings = settings
         self._keys_of = keys_of
         self._nonce = nonce

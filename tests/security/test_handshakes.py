@@ -11,7 +11,7 @@ import trio.testing
 
 from odradek.env.ports import ConnectionLost
 from odradek.env.real import RealEnv, RealMeter
-from odradek.security.handshakes import OTHERS_SHARE, WAITING_MAX, Handshakes
+from odradek.security.handshakes import OTHERS_SHARE, WAITING_MAX, Handshakes, network_of
 
 
 class Peer:
@@ -175,3 +175,35 @@ async def test_a_busy_loop_keeps_its_share() -> None:
             nursery.start_soon(work)
             assert await pause_after(0.05) >= OTHERS_SHARE * 0.05 * 0.9
             is_over = True
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:0:1::7", "2001:db8:0:1::"),
+        ("2001:db8:0:1:ffff::", "2001:db8:0:1::"),
+        ("2001:db8:0:2::7", "2001:db8:0:2::"),
+        ("fe80::1%eth0", "fe80::"),
+        ("no:address", "no:address"),
+    ],
+)
+def test_addresses_of_one_network_count_as_one(host: str, network: str) -> None:
+    """A client of IPv6 has as many addresses as it likes."""
+    assert network_of(host) == network
+
+
+@pytest.mark.trio
+async def test_a_network_of_ipv6_gives_way_to_others() -> None:
+    """However many addresses a crowd comes from, one of another network finds a place."""
+    handshakes, gate = Handshakes(RealEnv()), threading.Event()
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for number in range(WAITING_MAX + 1):
+                nursery.start_soon(_shake, handshakes, Peer(f"2001:db8::{number:x}", gate), [])
+            await trio.testing.wait_all_tasks_blocked()
+            assert not handshakes.has_room("2001:db8::ffff")
+            assert handshakes.has_room("2001:db8:0:1::1")
+            assert (await _crowd(nursery, handshakes, 1, gate, "192.0.2.7")) == []
+            gate.set()
+    assert handshakes.statistics()["refused"] == 1

@@ -188,7 +188,7 @@ def _begin_logins(secured: SecuredNode, token_ids: list[str]) -> float:
 
 
 def test_the_keys_of_tokens_are_made_beside_the_loop(secured: SecuredNode) -> None:
-    """Who knows ids of tokens, which are no secrets, has their keys made: not by the thread that serves everybody."""
+    """Who knows ids of tokens has their keys made, and the thread that serves everybody has no part in it."""
     with _logged_in(secured) as client:
         token_ids = []
         for _ in range(TOKENS):

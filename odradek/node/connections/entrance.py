@@ -21,6 +21,7 @@ from odradek.env.ports import Clock, Conn, ConnectionCut, ConnectionLost
 from odradek.node.connections.audited_logins import AuditedLogins
 from odradek.node.connections.complaints import size_refusal
 from odradek.security.audit.auditor import Auditor
+from odradek.security.handshakes import network_of
 from odradek.security.sasl_server import Login, LoginRefused, LoginState
 from odradek.security.scram import ServerKeys
 from odradek.security.tokens import KeysMissing
@@ -131,7 +132,8 @@ class Entrance:
         """Raises `ConnectionLost`, `ProtocolError`, `NotAuthenticated`."""
         self._make_room()
         host = conn.peer_host
-        self._half_open.setdefault(host, {})[conn] = None
+        network = network_of(host)
+        self._half_open.setdefault(network, {})[conn] = None
         context = Context(self._listener, host)
         entered: Entered | None = None
         try:
@@ -145,10 +147,10 @@ class Entrance:
             raise
         finally:
             self.failed += entered is None
-            of_host = self._half_open[host]
-            del of_host[conn]
-            if not of_host:
-                del self._half_open[host]
+            of_network = self._half_open[network]
+            del of_network[conn]
+            if not of_network:
+                del self._half_open[network]
 
     def _make_room(self) -> None:
         """Close the oldest one of the address that has the most, if there are too many."""
