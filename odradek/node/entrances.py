@@ -16,7 +16,7 @@ from odradek.env.token_ports import FetchDocument, OpenTokens
 from odradek.node.certificates import Certificates
 from odradek.node.configuration.listener_security import ListenerSecurity
 from odradek.node.configuration.node_config import SCRAM_SECRET, NodeConfig
-from odradek.node.connections.entrance import Encryption, Entrance, NotAuthenticated
+from odradek.node.connections.entrance import Encryption, Entrance, NotAuthenticated, SaslLogins
 from odradek.node.directories import NodeCannotStart
 from odradek.security.audit.auditor import Auditor
 from odradek.security.dialing import SecuredEnv, SecuredNetwork
@@ -126,16 +126,13 @@ class Entrances:
         security = self._config.security[listener]
         if security.protocol == "PLAINTEXT":
             return None
-        config = self._config
         entrance = self._by_listener[listener] = Entrance(
             listener,
             clock=self._env.clock,
             table=table,
             frame_bytes_max=security.frame_bytes_max,
-            refusal_delay_seconds=config.get_int("connection.failed.authentication.delay.ms") / 1000,
             tls=self._encryption(security),
-            new_login=self._logins(security) if security.has_sasl else None,
-            compute=self._turns_of(listener).compute,
+            sasl=self._logins(security) if security.has_sasl else None,
             auditor=self._auditor,
         )
         return entrance
@@ -156,7 +153,7 @@ class Entrances:
             listener == config.inter_broker_listener_name and len(config.broker_listeners) > 1
         )
 
-    def _logins(self, security: ListenerSecurity) -> Callable[[], Login]:
+    def _logins(self, security: ListenerSecurity) -> SaslLogins:
         settings = SaslSettings(
             security.mechanisms,
             security.plain_users,
@@ -165,7 +162,11 @@ class Entrances:
             self._bearer_logins.get(security.name),
         )
         now = self._env.clock.monotonic
-        return lambda: Login(settings, self._keys_of, self._nonce, now, self._token_of)
+        return SaslLogins(
+            lambda: Login(settings, self._keys_of, self._nonce, now, self._token_of),
+            self._config.get_int("connection.failed.authentication.delay.ms") / 1000,
+            self._turns_of(security.name).compute,
+        )
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """By listener: clients that have yet to show who they are, and those that were not let in since the start."""

@@ -126,7 +126,7 @@ def _feed(session: TlsSession, held: bytes, data: memoryview, bounds: RecordBoun
 def network_of(host: str) -> str:
     """The part of an address by which places are shared: all of one of IPv4, 64 bits of one of IPv6.
 
-    Whoever has one address of IPv6 has all those that share these bits (RFC 4291, section 2.5.4).
+    A host of IPv6 may take any address that shares these bits (RFC 4291, section 2.5.4).
     """
     if ":" not in host:
         return host

@@ -34,7 +34,7 @@ from wire.errors import ErrorCode, ProtocolError, RemoteProtocolError
 from wire.framing.frames import skip_tags
 from wire.messages.api_versions import ApiVersionsResponse
 
-__all__ = ["ENTER_SECONDS_MAX", "HALF_OPEN_MAX", "Entered", "Entrance", "NotAuthenticated"]
+__all__ = ["ENTER_SECONDS_MAX", "HALF_OPEN_MAX", "Entered", "Entrance", "NotAuthenticated", "SaslLogins"]
 
 ENTER_SECONDS_MAX = 10.0
 """Time for handshake and login together. Honest clients need a few round trips."""
@@ -87,6 +87,17 @@ class Encryption(Protocol):
         """Lift the bounds of such a connection that are for strangers."""
 
 
+@attrs.frozen
+class SaslLogins:
+    """The logins by SASL of one listener."""
+
+    begin: Callable[[], Login]
+    refusal_delay_seconds: float
+    """A refusal is answered so much later."""
+    compute: Callable[[str, Callable[[], ServerKeys]], Awaitable[ServerKeys]]
+    """Makes the keys of a token beside the loop, when it is the turn of an address."""
+
+
 class Entrance:
     """Lets the clients of one listener in."""
 
@@ -97,23 +108,18 @@ class Entrance:
         clock: Clock,
         table: ApiTable,
         frame_bytes_max: int,
-        refusal_delay_seconds: float,
         tls: Encryption | None = None,
-        new_login: Callable[[], Login] | None = None,
+        sasl: SaslLogins | None = None,
         auditor: Auditor | None = None,
-        compute: Callable[[str, Callable[[], ServerKeys]], Awaitable[ServerKeys]] | None = None,
     ) -> None:
-        """`new_login` begins a login by SASL. A refusal is answered after `refusal_delay_seconds`. `auditor` hears of
-        each login. `compute` makes the keys of a token beside the loop, when it is the turn of an address."""
+        """`auditor` hears of each login."""
         self._logins = AuditedLogins(listener, auditor)
         self._listener = listener
         self._clock = clock
         self._table = table
         self._frame_bytes_max = frame_bytes_max
-        self._refusal_delay_seconds = refusal_delay_seconds
         self._tls = tls
-        self._new_login = new_login
-        self._compute = compute
+        self._sasl = sasl
         self._large_bytes = 0
         self._half_open: dict[str, dict[Conn, None]] = {}
         self.failed = 0
@@ -162,11 +168,11 @@ class Entrance:
         subject: str | None = None
         if self._tls is not None:
             conn, principal, subject = await self._tls.handshake(conn)
-            if principal is not None and self._new_login is None:
+            if principal is not None and self._sasl is None:
                 context.principal = principal
-        if self._new_login is not None:
-            login = self._new_login()
-            login.refusal_delay_seconds = self._refusal_delay_seconds
+        if self._sasl is not None:
+            login = self._sasl.begin()
+            login.refusal_delay_seconds = self._sasl.refusal_delay_seconds
             context.login = login
             await self._log_in(conn, context, login)
             context.principal = login.principal
@@ -180,7 +186,7 @@ class Entrance:
             # The frame is in no variable here: nothing of the client's is kept while a refusal waits.
             answer = await self._take_frame(conn, context, login)
             if login.state is LoginState.FAILED:
-                await self._clock.sleep_until(self._clock.monotonic() + self._refusal_delay_seconds)
+                await self._clock.sleep_until(self._clock.monotonic() + login.refusal_delay_seconds)
             if answer:
                 await _send_all(conn, answer)
             if login.state is LoginState.FAILED:
@@ -210,8 +216,8 @@ class Entrance:
         try:
             return handle()
         except KeysMissing as missing:
-            assert self._compute is not None, "where there are tokens, there is a way to their keys"
-            missing.keep(await self._compute(conn.peer_host, missing.make))
+            assert self._sasl is not None, "a login has begun"
+            missing.keep(await self._sasl.compute(conn.peer_host, missing.make))
             return handle()
 
     def _take_bare_token(self, context: Context, login: Login, frame: bytearray) -> bytes:
