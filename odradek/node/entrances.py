@@ -23,6 +23,7 @@ from odradek.security.dialing import SecuredEnv, SecuredNetwork
 from odradek.security.distinguished_names import MalformedName, distinguished_name, subject_of
 from odradek.security.handshakes import Handshakes
 from odradek.security.oauth.oauth_settings import OauthSettings
+from odradek.security.salt_forms import SaltForms
 from odradek.security.sasl_server import BearerLogin, Login, SaslSettings
 from odradek.security.scram import MECHANISMS, ScramMechanism, ServerKeys
 from odradek.security.tls_conn import TlsConn
@@ -163,7 +164,7 @@ class Entrances:
         )
         now = self._env.clock.monotonic
         return SaslLogins(
-            lambda: Login(settings, self._keys_of, self._nonce, now, self._token_of),
+            lambda: Login(settings, self._keys_of, self._nonce, now, self._token_of, self._forms),
             self._config.get_int("connection.failed.authentication.delay.ms") / 1000,
             self._turns_of(security.name).compute,
         )
@@ -180,6 +181,9 @@ class Entrances:
         if known is None:
             return None
         return ServerKeys(known.salt, known.stored_key, known.server_key, known.iterations)
+
+    def _forms(self) -> SaltForms:
+        return self._image().access.salt_forms
 
     def _token_of(self, token_id: str, mechanism: ScramMechanism, at_once: bool) -> TokenLogin | None:
         if self._tokens is None:
