@@ -135,6 +135,11 @@ class Entrances:
         )
         return entrance
 
+    def encryption(self, listener: str) -> Encryption | None:
+        """The server's end of TLS on a listener; None where it has none."""
+        security = self._config.security.get(listener)
+        return None if security is None else self._encryption(security)
+
     def _encryption(self, security: ListenerSecurity) -> Encryption | None:
         tls = self.certificates.tls(security.name)
         if tls is None:
@@ -158,7 +163,7 @@ class Entrances:
             self._bearer_logins.get(security.name),
         )
         now = self._env.clock.monotonic
-        return lambda: Login(settings, self._keys_of, self._nonce, now, self._token_of)
+        return lambda: Login(settings, self.keys_of, self._nonce, now, self._token_of)
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """By listener: clients that have yet to show who they are, and those that were not let in since the start."""
@@ -167,7 +172,8 @@ class Entrances:
             for name, each in self._by_listener.items()
         }
 
-    def _keys_of(self, user: str, mechanism: int) -> ServerKeys | None:
+    def keys_of(self, user: str, mechanism: int) -> ServerKeys | None:
+        """The keys of a user of SCRAM by the newest image."""
         known = self._image().access.scram_credentials.get((user, mechanism))
         if known is None:
             return None

@@ -175,7 +175,7 @@ def test_strangers_from_everywhere_share_what_they_have(place: Place) -> None:
 
 
 def test_who_is_anonymous_is_a_stranger(place: Place) -> None:
-    """No account is kept for a name that everybody has without proof."""
+    """A name that everybody has keeps no account."""
     for number in range(6000):
         place.deny(f"{number}" + "x" * 200, "User:ANONYMOUS", f"10.1.{number % 500 // 250}.{number % 250}")
     place.write()
@@ -221,7 +221,7 @@ def test_a_flood_hides_nothing_new_of_its_author(place: Place) -> None:
 
 
 def test_what_was_only_counted_is_told_at_once_and_then_each_minute(place: Place) -> None:
-    """An account's further lines are one line a minute; no count is lost, not even at the stop."""
+    """An account's further lines are one line a minute. No count is lost by a stop."""
     told = []
     for number in range(3000):
         place.deny(f"{number}" + "x" * 240)

@@ -141,8 +141,8 @@ class Budgets:
         self._principals = _Accounts("principal")
         self._addresses = _Accounts("address")
         self._strangers: dict[str, _Account] = {}
-        self._untold: dict[int, _Account] = {}
-        """By identity: accounts with lines that no line has told of."""
+        self._untold: list[_Account] = []
+        """Accounts with lines that no line has told of."""
         self.further_total = 0
         """Lines that were only counted, since the start."""
 
@@ -186,23 +186,24 @@ class Budgets:
         )
 
     def _count(self, account: _Account, count: int) -> None:
+        if not account.further:
+            self._untold.append(account)
         account.further += count
         self.further_total += count
-        self._untold[id(account)] = account
 
     def next_telling(self) -> float:
         """The time at which `take_further` has something to tell; infinite if nothing was counted."""
-        return min((each.tell_at for each in self._untold.values()), default=float("inf"))
+        return min((each.tell_at for each in self._untold), default=float("inf"))
 
     def take_further(self, now: float, *, is_last: bool = False) -> list[Further]:
         """What is to be told now. The last time it is all."""
-        due = [each for each in self._untold.values() if is_last or each.tell_at <= now]
+        due = [each for each in self._untold if is_last or each.tell_at <= now]
         told = []
         for account in due:
             told.append(Further(account.event, account.principal, account.address, account.further))
             account.further = 0
             account.tell_at = now + TELL_SECONDS
-            del self._untold[id(account)]
+        self._untold = [each for each in self._untold if each.further]
         return told
 
     def size(self) -> int:
