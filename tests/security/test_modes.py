@@ -106,7 +106,7 @@ def test_the_group_may_read(public: Path, given: int, is_open: bool) -> None:
 
 
 def test_what_stands_in_a_closed_directory_is_closed(public: Path) -> None:
-    """Others cannot reach it, so nobody is warned. A missing directory is passed over."""
+    """Others cannot reach it, and a missing directory is passed over."""
     (public / "home" / "data").mkdir(parents=True)
     (public / "home").chmod(0o700)
     assert open_to_everybody([str(public / "home" / "data"), str(public / "missing")]) == []

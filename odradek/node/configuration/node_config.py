@@ -54,12 +54,14 @@ from odradek.node.configuration.quorum_config import (
 )
 from odradek.security.acls.authorizer import AuthorizerSettings, parse_principals
 from odradek.security.tokens import TokenSecrets
+from wire.secret_fields import HIDDEN, holds_secret, is_key_name, is_secret_key
 
 PLAINTEXT = "PLAINTEXT"
 EVERYWHERE = ("", "0.0.0.0", "::")
 """Hosts that are good to listen on, but useless as an advertised address."""
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 _LISTENER = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)\Z")
+_URL = re.compile(r"(https?|file)://")
 _LISTENER_NAME = re.compile(r"[A-Z0-9_.\-]+\Z")
 START_WITHOUT_ACLS = "odradek.start.without.acls"
 """Our own key: `true` says that the operator knows that ACLs in the metadata log are not enforced."""
@@ -390,6 +392,7 @@ def _seconds(values: Mapping[str, ConfigValue], key: str) -> float:
 
 def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[str]]:
     defs = broker_defs()
+    _refuse_swallowed({name: text for name, text in explicit.items() if name in defs or name in OWN_DEFS})
     values: dict[str, ConfigValue] = {}
     for name, definition in defs.items():
         if name in explicit:
@@ -406,11 +409,26 @@ def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[st
             if not is_listener_key(name, _listener_names(values)):
                 warnings.append(f"{name} has no effect: there is no such listener, or no such setting of it")
         elif name not in values:
-            warnings.append(f"unknown key {name} is ignored")
+            warnings.append(_about_unknown(name))
     without_effect = warning_about(explicit)
     if without_effect is not None:
         warnings.append(without_effect)
     return values, warnings
+
+
+def _about_unknown(name: str) -> str:
+    if is_key_name(name):
+        return f"unknown key {name} is ignored"
+    return f"unknown key {HIDDEN} is ignored: does the line before it lack a backslash at its end?"
+
+
+def _refuse_swallowed(explicit: Mapping[str, str]) -> None:
+    """Raises `ConfigError` for a value that has a secret of another setting in it."""
+    for name, text in explicit.items():
+        if not is_secret_key(name) and not _URL.match(text) and holds_secret(text):
+            raise InvalidConfiguration(
+                name, HIDDEN, f"the value of {name} holds another setting: does its line end in a backslash?"
+            )
 
 
 def _listener_names(values: Mapping[str, ConfigValue]) -> tuple[str, ...]:
