@@ -87,6 +87,8 @@ SECONDS = {
     "tests/node/test_bad_files.py": 20,
     "tests/security/test_secrets.py": 14,
     "tests/security/test_audit_of_node.py": 13,
+    "tests/security/test_page_logins.py": 12,
+    "tests/security/test_audit_budgets.py": 12,
     "tests/node/test_away_at_the_start.py": 17,
     "tests/cluster/test_exactly_once.py": 40,
     "tests/cluster/test_deaths_in_a_transaction.py": 52,

@@ -138,6 +138,11 @@ class Entrances:
         )
         return entrance
 
+    def encryption(self, listener: str) -> Encryption | None:
+        """The server's end of TLS on a listener; None where it has none."""
+        security = self._config.security.get(listener)
+        return None if security is None else self._encryption(security)
+
     def _encryption(self, security: ListenerSecurity) -> Encryption | None:
         tls = self.certificates.tls(security.name)
         if tls is None:
@@ -164,7 +169,7 @@ class Entrances:
         )
         now = self._env.clock.monotonic
         return SaslLogins(
-            lambda: Login(settings, self._keys_of, self._nonce, now, self._token_of, self._forms),
+            lambda: Login(settings, self.keys_of, self._nonce, now, self._token_of, self._forms),
             self._config.get_int("connection.failed.authentication.delay.ms") / 1000,
             self._turns_of(security.name).compute,
         )
@@ -176,7 +181,8 @@ class Entrances:
             for name, each in self._by_listener.items()
         }
 
-    def _keys_of(self, user: str, mechanism: int) -> ServerKeys | None:
+    def keys_of(self, user: str, mechanism: int) -> ServerKeys | None:
+        """The keys of a user of SCRAM by the newest image."""
         known = self._image().access.scram_credentials.get((user, mechanism))
         if known is None:
             return None

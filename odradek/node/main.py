@@ -28,7 +28,7 @@ from odradek.node.garbage import Collections
 from odradek.node.logging import make_logger
 from odradek.node.node import HostProcess, Node, NodeCannotStart, NodeFailed
 from odradek.node.run_node import run_node
-from odradek.node.secret_files import open_secrets
+from odradek.node.secret_files import chmod_remedy, node_directories, open_secrets, open_to_everybody
 from odradek.node.signals import StopSignals
 
 PLAINTEXT = "PLAINTEXT"
@@ -107,6 +107,9 @@ async def _serve(
         log.warning("config.warning", message=warning)
     for path, holds in open_secrets(config_path, config):
         log.warning("secret.readable_by_everybody", path=path, holds=holds, remedy=f"chmod o= {path}")
+    exposed = open_to_everybody(node_directories(config))
+    if exposed:
+        log.warning("directory.open_to_everybody", paths=",".join(exposed), remedy=chmod_remedy(exposed))
     stop = env.event()
 
     collections = Collections()

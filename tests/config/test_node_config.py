@@ -124,7 +124,7 @@ def test_a_node_that_is_only_a_controller() -> None:
 def test_where_the_metrics_are(text: str, address: tuple[str, int] | None) -> None:
     """Our own key: known, and off unless it names a port."""
     node = config(odradek_metrics_listener=text)
-    assert (node.metrics_address, node.warnings) == (address, ())
+    assert ((node.metrics and (node.metrics.host, node.metrics.port)), node.warnings) == (address, ())
 
 
 def test_when_a_disk_gives_up_its_leaderships() -> None:
@@ -372,8 +372,9 @@ def test_where_the_audit_log_is(keys: dict[str, str], directory: str | None) -> 
     assert (None if found is None else found.directory) == directory
 
 
+@pytest.mark.parametrize("key", ["odradek.audit.files", "odradek.audit.refusals.files"])
 @pytest.mark.parametrize("text", ["1", "1001", "some"])
-def test_too_few_or_many_audit_files_are_refused(text: str) -> None:
+def test_too_few_or_many_audit_files_are_refused(key: str, text: str) -> None:
     """At least the newest file and the one before."""
-    with pytest.raises(ConfigError, match=r"odradek\.audit\.files"):
-        config(**{"odradek.audit.files": text})
+    with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
+        config(**{key: text})

@@ -65,7 +65,7 @@ MUTANTS_OF_ACCESS: tuple[Mutant, ...] = (
     Mutant(
         "first-password-is-kept",
         "KIP-84: a login is checked against the newest credential; here against the first that the node has seen.",
-        "odradek.node.entrances:Entrances._keys_of",
+        "odradek.node.entrances:Entrances.keys_of",
         "known = self._image().access.scram_credentials.get((user, mechanism))",
         "known = self.__dict__.setdefault((user, mechanism), self._image().access.scram_credentials.get((user, mechanism)))",
         "access",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ from data_plane.handlers.doors.topic_doors import metadata_door
 from metadata_quorum.controller.doors import CONTROLLER_DOORS, ControllerDoors
 from odradek.security.acls.authorizer import DENIALS_MAX, Authorizer, AuthorizerSettings, Denial, Rights
 from odradek.security.acls.rules import CLUSTER_NAME, Acl, Operation, ResourceType
-from odradek.security.audit.audit_log import PreparedLine
+from odradek.security.audit.audit_lines import Payer, PreparedLine, Value
 from odradek.security.audit.auditor import Auditor
 from odradek.security.doors.door import Admitted, Asked, GuardedHandler
 from odradek.serving.contract import Context
@@ -154,16 +155,13 @@ class KeptLines:
     def __init__(self, lines: list[dict[str, Any]]) -> None:
         self._lines = lines
 
-    def prepare(self, event: str, /, **fields: str | int | bool | None) -> PreparedLine:
-        return event, tuple(fields.items())
+    def put(self, line: PreparedLine, count: int = 1) -> None:
+        assert (line.event, count) == ("denied", 1)
+        assert line.payer is not None
+        assert (line.payer.principal, line.payer.address) == (ALICE, HOST)
+        self._lines.append(json.loads(b"{%b}" % line.body))
 
-    def put(self, key: PreparedLine, source: str | None = None, count: int = 1) -> None:
-        assert (key[0], source, count) == ("denied", HOST, 1)
-        self._lines.append(dict(key[1]))
-
-    def note(
-        self, event: str, /, source: str | None = None, count: int = 1, **fields: str | int | bool | None
-    ) -> None:
+    def note(self, event: str, /, payer: Payer | None = None, count: int = 1, **fields: Value) -> None:
         raise AssertionError("no request here has further refusals")
 
 

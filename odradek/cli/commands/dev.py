@@ -179,7 +179,7 @@ def _started(data: Path, count: int, first_port: int, security: DevSecurity | No
     """
     places = [_Place(data, number + 1, first_port + number) for number in range(count)]
     with _usable(data):
-        data.mkdir(parents=True, exist_ok=True)
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
         before = {
             place.properties: place.properties.read_bytes() if place.properties.exists() else None
             for place in places

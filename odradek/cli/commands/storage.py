@@ -161,6 +161,7 @@ def _adopt(args: argparse.Namespace) -> int:
         for path in blank:
             directory = env.open_dir(path, create=True)
             adopt_directory(directory, owner.cluster_id, owner.node_id, env.new_uuid())
+        _warn_of_modes(blank)
     except (StorageError, DiskError) as error:
         raise CliError(str(error)) from error
     if args.json:
@@ -291,7 +292,20 @@ def format_storage_of(
         )
     except (StorageError, DiskError) as error:
         raise CliError(str(error)) from error
+    _warn_of_modes(paths)
     return Formatted(cluster_id, config.node_id, formatted)
+
+
+def _warn_of_modes(paths: list[str]) -> None:
+    """Say which directories were there before and are open to everybody."""
+    from odradek.node.secret_files import chmod_remedy, open_to_everybody
+
+    exposed = open_to_everybody(paths)
+    if exposed:
+        print(
+            f"odradek: everybody may enter {', '.join(exposed)}, which will hold records and keys: {chmod_remedy(exposed)}",
+            file=sys.stderr,
+        )
 
 
 def _is_alone(config: NodeConfig) -> bool:

@@ -33,6 +33,14 @@ from odradek.node.configuration.listener_security import (
     is_listener_key,
     security_of_listeners,
 )
+from odradek.node.configuration.metrics_config import (
+    METRICS,
+    METRICS_DEFS,
+    METRICS_LISTENER,
+    MetricsConfig,
+    metrics_config,
+    metrics_security,
+)
 from odradek.node.configuration.oauth_keys import WAIVED
 from odradek.node.configuration.plain_logins import OWN_LOGIN_KEYS, read_secrets
 from odradek.node.configuration.properties import MalformedProperties, parse_properties
@@ -46,16 +54,15 @@ from odradek.node.configuration.quorum_config import (
 )
 from odradek.security.acls.authorizer import AuthorizerSettings, parse_principals
 from odradek.security.tokens import TokenSecrets
+from wire.secret_fields import HIDDEN, holds_secret, is_key_name, is_secret_key
 
 PLAINTEXT = "PLAINTEXT"
 EVERYWHERE = ("", "0.0.0.0", "::")
 """Hosts that are good to listen on, but useless as an advertised address."""
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 _LISTENER = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)\Z")
-_HOST_PORT = re.compile(r"\[?([0-9a-zA-Z\-%._:]*?)\]?:([0-9]+)\Z")
+_URL = re.compile(r"(https?|file)://")
 _LISTENER_NAME = re.compile(r"[A-Z0-9_.\-]+\Z")
-METRICS_LISTENER = "odradek.metrics.listener"
-"""Our own key: `host:port` of the metrics page. The page is off when the key is not set."""
 START_WITHOUT_ACLS = "odradek.start.without.acls"
 """Our own key: `true` says that the operator knows that ACLs in the metadata log are not enforced."""
 DISK_HUNG = "odradek.disk.hung.ms"
@@ -79,25 +86,28 @@ SCRAM_SECRET = "odradek.scram.secret"
 """Our own key: text that all brokers share, behind the salts that users who do not exist are answered with."""
 SECRETS_CHARACTERS_MAX = 1 << 20
 """The most that is read of a file with passwords."""
-OWN_DEFS: dict[str, ConfigDef] = {
-    name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
-    for name, kind, default, valid in (
-        (METRICS_LISTENER, "string", "", ""),
-        (START_WITHOUT_ACLS, "boolean", "false", ""),
-        (DISK_HUNG, "long", "15000", "[1,...,9999999999]"),
-        (DISK_FULL, "long", "5000", "[1,...,9999999999]"),
-        (DISK_WRITE_WAIT, "long", "1000", "[0,...,9999999999]"),
-        (RESERVE_BYTES, "long", "-1", "[-1,...]"),
-        (ADOPT_BLANK_DISKS, "boolean", "false", ""),
-        (SCRUB_INTERVAL, "long", "604800000", "[0,...]"),
-        (CLEANER_THREADS_PER_DISK, "int", "1", "[1,...]"),
-        (TRANSACTIONAL_IDS, "int", "100000", "[1,...]"),
-        (TOKENS_PER_OWNER, "int", "1000", "[1,...]"),
-        (SCRAM_SECRET, "password", "", ""),
-        (WAIVED, "string", "", ""),
-        *((key, "string", "", "") for key in OWN_LOGIN_KEYS),
-    )
-} | AUDIT_DEFS
+OWN_DEFS: dict[str, ConfigDef] = (
+    {
+        name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
+        for name, kind, default, valid in (
+            (START_WITHOUT_ACLS, "boolean", "false", ""),
+            (DISK_HUNG, "long", "15000", "[1,...,9999999999]"),
+            (DISK_FULL, "long", "5000", "[1,...,9999999999]"),
+            (DISK_WRITE_WAIT, "long", "1000", "[0,...,9999999999]"),
+            (RESERVE_BYTES, "long", "-1", "[-1,...]"),
+            (ADOPT_BLANK_DISKS, "boolean", "false", ""),
+            (SCRUB_INTERVAL, "long", "604800000", "[0,...]"),
+            (CLEANER_THREADS_PER_DISK, "int", "1", "[1,...]"),
+            (TRANSACTIONAL_IDS, "int", "100000", "[1,...]"),
+            (TOKENS_PER_OWNER, "int", "1000", "[1,...]"),
+            (SCRAM_SECRET, "password", "", ""),
+            (WAIVED, "string", "", ""),
+            *((key, "string", "", "") for key in OWN_LOGIN_KEYS),
+        )
+    }
+    | AUDIT_DEFS
+    | METRICS_DEFS
+)
 """Keys that Kafka does not have. Only the properties file has them; DescribeConfigs leaves them out."""
 
 FORMER_DEFS: dict[str, ConfigDef] = {
@@ -174,8 +184,8 @@ class NodeConfig:
     """`controller.quorum.voters`; empty where the voters stand in the metadata log (KIP-853)."""
     bootstrap_servers: tuple[tuple[str, int], ...]
     """Controllers to ask for the leader before the voters are known: host and port."""
-    metrics_address: tuple[str, int] | None
-    """Host (empty: every interface) and port of the metrics page."""
+    metrics: MetricsConfig | None
+    """The settings of the metrics page; None where there is none."""
     disk_hung_seconds: float
     disk_full_seconds: float
     disk_write_wait_seconds: float
@@ -323,6 +333,9 @@ def _check(explicit: dict[str, str], secrets: Mapping[str, str]) -> NodeConfig:
     security = security_of_listeners(
         explicit, protocols, [each.name for each in listeners], controller_names, inter_broker, secrets
     )
+    page_security = metrics_security(values, explicit, security)
+    if page_security is not None:
+        security[METRICS] = page_security
     _check_relations(values)
     _refuse_unsupported(explicit, values)
     log_dirs = _log_dirs(values)
@@ -347,7 +360,7 @@ def _check(explicit: dict[str, str], secrets: Mapping[str, str]) -> NodeConfig:
         ),
         static_voters=static_voters,
         bootstrap_servers=bootstrap_servers,
-        metrics_address=_metrics_address(str(values[METRICS_LISTENER])),
+        metrics=metrics_config(values, page_security),
         disk_hung_seconds=_seconds(values, DISK_HUNG),
         disk_write_wait_seconds=_seconds(values, DISK_WRITE_WAIT),
         disk_full_seconds=_seconds(values, DISK_FULL),
@@ -381,17 +394,9 @@ def _seconds(values: Mapping[str, ConfigValue], key: str) -> float:
     return value / 1000
 
 
-def _metrics_address(text: str) -> tuple[str, int] | None:
-    if not text:
-        return None
-    match = _HOST_PORT.match(text)
-    if match is None or int(match[2]) > 65535:
-        raise ConfigError(METRICS_LISTENER, text, "host:port, or :port for every interface")
-    return match[1], int(match[2])
-
-
 def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[str]]:
     defs = broker_defs()
+    _refuse_swallowed({name: text for name, text in explicit.items() if name in defs or name in OWN_DEFS})
     values: dict[str, ConfigValue] = {}
     for name, definition in defs.items():
         if name in explicit:
@@ -408,17 +413,33 @@ def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[st
             if not is_listener_key(name, _listener_names(values)):
                 warnings.append(f"{name} has no effect: there is no such listener, or no such setting of it")
         elif name not in values:
-            warnings.append(f"unknown key {name} is ignored")
+            warnings.append(_about_unknown(name))
     without_effect = warning_about(explicit)
     if without_effect is not None:
         warnings.append(without_effect)
     return values, warnings
 
 
+def _about_unknown(name: str) -> str:
+    if is_key_name(name):
+        return f"unknown key {name} is ignored"
+    return f"unknown key {HIDDEN} is ignored: does the line before it lack a backslash at its end?"
+
+
+def _refuse_swallowed(explicit: Mapping[str, str]) -> None:
+    """Raises `ConfigError` for a value that has a secret of another setting in it."""
+    for name, text in explicit.items():
+        if not is_secret_key(name) and not _URL.match(text) and holds_secret(text):
+            raise InvalidConfiguration(
+                name, HIDDEN, f"the value of {name} holds another setting: does its line end in a backslash?"
+            )
+
+
 def _listener_names(values: Mapping[str, ConfigValue]) -> tuple[str, ...]:
     """The names of all listeners that this node has or connects to."""
     names = [text.partition("://")[0].strip().upper() for text in _texts(values, "listeners")]
-    return (*names, *(each.upper() for each in _texts(values, "controller.listener.names")))
+    pages = (METRICS,) if values[METRICS_LISTENER] else ()
+    return (*names, *(each.upper() for each in _texts(values, "controller.listener.names")), *pages)
 
 
 def _texts(values: Mapping[str, ConfigValue], key: str) -> list[str]:
