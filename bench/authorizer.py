@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from data_plane.handlers.doors.producing_doors import fetch_door, produce_door
 from odradek.env.real import RealEnv
 from odradek.node.logging import make_logger
+from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings, Rights
 from odradek.security.acls.rules import Acl, Operation, Permission, ResourceType
 from odradek.security.audit.audit_log import AuditLog, AuditSettings
@@ -61,7 +62,7 @@ def measure(acls: int) -> dict[str, float]:
         )
         for number in range(acls)
     }
-    authorizer.apply(rules, ())
+    authorizer.apply(AclIndex.of(rules))
     topics = _Topics()
     fetch = FetchRequest(None, -1, ReplicaState(-1, -1), 0, 0, 1, 0, 0, -1, [], [], "")
     produce = ProduceRequest(None, -1, 1, [TopicProduceData("", _Topic.topic_id, [])])

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from metadata_quorum.image.layered_map import LayeredMap
+from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.rules import Acl
 from wire.messages.metadata_records import (
     AccessControlEntryRecord,
@@ -65,6 +66,8 @@ class AccessImage:
     """ACLs by their ids."""
     acl_ids: LayeredMap[Acl, bytes] = attrs.field(factory=LayeredMap, eq=False)
     """Ids by ACLs: one that is there already is not created again."""
+    acl_index: AclIndex = attrs.field(factory=AclIndex, eq=False)
+    """The same ACLs for decisions about clients. It changes with the image, so nobody keeps one of their own."""
     scram_credentials: LayeredMap[tuple[str, int], ScramCredential] = attrs.field(factory=LayeredMap)
     """Credentials by user and Kafka's number of the mechanism."""
     delegation_tokens: LayeredMap[str, DelegationToken] = attrs.field(factory=LayeredMap)
@@ -128,6 +131,7 @@ class AccessChanges:
         return AccessImage(
             base.acls.changed(self.acls),
             base.acl_ids.changed(self._changed_ids(base)) if self.acls else base.acl_ids,
+            base.acl_index.changed(base.acls, self.acls) if self.acls else base.acl_index,
             base.scram_credentials.changed(self.scram_credentials),
             base.delegation_tokens.changed(self.delegation_tokens),
             base.client_quotas.changed(self.client_quotas),

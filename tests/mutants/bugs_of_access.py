@@ -46,9 +46,9 @@ MUTANTS_OF_ACCESS: tuple[Mutant, ...] = (
     Mutant(
         "removed-rule-stays-in-the-index",
         "A broker replays that a rule was removed, and its authorizer keeps it.",
-        ACLS + "acl_index:AclIndex._take_out",
-        "if other != acl_id}",
-        "if other}",
+        ACLS + "acl_index:AclIndex._group",
+        "for acl in gone:",
+        "for acl in gone[:0]:",
         "access",
         20,
     ),

@@ -14,6 +14,7 @@ from bench.odradek_server import start_odradek
 from bench.processes import free_ports
 from data_plane.handlers.doors.broker_doors import AT_CONTROLLER, DOORS
 from metadata_quorum.controller.doors import CONTROLLER_DOORS, OF_NODES
+from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
 from odradek.security.acls.rules import CLUSTER_NAME, SUPPORTED, Acl, Operation, ResourceType
 from odradek.security.doors.door import Asked, GuardedHandler
@@ -76,7 +77,7 @@ def test_what_only_nodes_send_needs_cluster_action() -> None:
     held = Authorizer(AuthorizerSettings())
     acl_id = b"1" * 16
     for operation in SUPPORTED[ResourceType.CLUSTER]:
-        held.apply({acl_id: Acl(4, CLUSTER_NAME, 3, "User:alice", "*", operation, 3)}, [acl_id])
+        held.apply(AclIndex.of({acl_id: Acl(4, CLUSTER_NAME, 3, "User:alice", "*", operation, 3)}))
         asked = Asked(_rights(held), 0, Topics())
         for api in OF_NODES:
             refused = CONTROLLER_DOORS[api](asked, None)
@@ -97,7 +98,7 @@ def test_two_phases_need_a_right_of_their_own(asked_for: bool, written: bool, tw
         bytes([number]) * 16: Acl(ResourceType.TRANSACTIONAL_ID, "id", 3, "User:alice", "*", operation, 3)
         for number, operation in enumerate(granted)
     }
-    held.apply(acls, ())
+    held.apply(AclIndex.of(acls))
     request = InitProducerIdRequest("id", 60_000, enable2_pc=asked_for)
     refused = DOORS[ApiKey.INIT_PRODUCER_ID](Asked(_rights(held), 6, Topics()), request)
     if written and (two_phase or not asked_for):
@@ -115,8 +116,8 @@ def _rights(authorizer: Authorizer) -> Any:
 def test_a_parked_answer_is_judged_again() -> None:
     """A right that is taken while a request waits is gone before it is answered; the door's `again` decides."""
     held = Authorizer(AuthorizerSettings())
-    acl_id = b"1" * 16
-    held.apply({acl_id: Acl(ResourceType.TOPIC, "t", 3, "User:ANONYMOUS", "*", Operation.WRITE, 3)}, ())
+    rule = Acl(ResourceType.TOPIC, "t", 3, "User:ANONYMOUS", "*", Operation.WRITE, 3)
+    held.apply(AclIndex.of({b"1" * 16: rule}))
     waiting: list[Delayed] = [Delayed(), Delayed()]
     parked = iter(waiting)
 
@@ -130,7 +131,7 @@ def test_a_parked_answer_is_judged_again() -> None:
     handler.handle(context, None)
     handler.handle(context, None)
     waiting[0].complete("done")
-    held.apply({}, [acl_id])
+    held.apply(AclIndex())
     waiting[1].complete("done")
     assert [each.response for each in waiting] == ["done", "refused"]
 

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-One `Authorizer` per node holds the ACLs of the newest image. A question goes through these steps:
+One `Authorizer` per node has the index of ACLs of the newest image. A question goes through these steps:
 
 1. A super user may do everything.
 2. Before the first image (`apply`), nobody else may do anything. Rules must be read before anybody is served by them.
@@ -19,7 +19,7 @@ Kafka's brokers ask without `logIfDenied`: which topics to list, or whether one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -106,14 +106,9 @@ class Authorizer:
         """True as soon as the node's rules are read."""
         return self._index is not None
 
-    def apply(self, acls: Mapping[bytes, Acl], changed: Iterable[bytes]) -> None:
-        """Take over the rules with the ids `changed` from a newer image, or all of them the first time."""
-        index = self._index
-        if index is None:
-            self._index = AclIndex.of(acls)
-        else:
-            for acl_id in changed:
-                index.replace(acl_id, acls.get(acl_id))
+    def apply(self, index: AclIndex) -> None:
+        """Decide by the rules of a newer image from now on."""
+        self._index = index
         self.generation += 1
 
     def judge(self, principal: str, host: str, operation: int, resource_type: int, name: str) -> Judgement:
