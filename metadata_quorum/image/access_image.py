@@ -30,7 +30,15 @@ from wire.messages.metadata_records import (
 )
 from wire.structure import Message
 
-__all__ = ["ACCESS_RECORDS", "AccessChanges", "AccessImage", "Acl", "DelegationToken", "ScramCredential"]
+__all__ = [
+    "ACCESS_RECORDS",
+    "AccessChanges",
+    "AccessImage",
+    "Acl",
+    "DelegationToken",
+    "QuotaEntity",
+    "ScramCredential",
+]
 
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 """(type, name) in the order of the types; no name stands for the default of that type."""

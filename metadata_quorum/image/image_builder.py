@@ -511,6 +511,7 @@ def _build(
         changes.features is not None,
         not changes.access.is_empty,
         tuple(changes.access.acls),
+        tuple(changes.access.client_quotas),
     )
     return image, delta
 

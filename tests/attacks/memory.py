@@ -33,6 +33,8 @@ ZSTD = 4
 RECORD = b"\x0e\x00\x00\x00\x01\x02x\x00"
 BOMB_BYTES = 1 << 30
 QUOTAS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+NOT_YET = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+TRIES_MAX = 10_000
 QUOTA = 1e12
 """So large that it bounds nobody."""
 
@@ -103,11 +105,9 @@ def bombs(place: Place) -> Iterator[Outcome]:
             answer = admin.call(ProduceRequest(None, -1, 5000, [data]), 9)
             return int(answer.responses[0].partition_responses[0].error_code)
 
-        while produce(windowed(20)) in (
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ):
-            pass
+        for _ in range(TRIES_MAX):
+            if produce(windowed(20)) not in NOT_YET:
+                break
         before = place.node.process.rss_kib()
         codes = {window: produce(windowed(window)) for window in (23, 27, 28, 30, 31)}
         code = produce(bomb())
