@@ -17,23 +17,26 @@ the next index.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import attrs
 
 from metadata_quorum.image.layered_map import LayeredMap
+from odradek.security.acls.acl_requests import AclFilter
 from odradek.security.acls.rules import (
     ANY_HOST,
     ANY_NAME,
     ANY_PRINCIPAL,
+    SUPPORTED,
     Acl,
     Operation,
     PatternType,
     Permission,
+    ResourceType,
 )
 
-__all__ = ["AclIndex", "Found"]
+__all__ = ["AclIndex", "Found", "clients_of"]
 
 _IMPLIED_BY: Mapping[int, frozenset[int]] = {
     Operation.DESCRIBE: frozenset(
@@ -51,7 +54,7 @@ _Resource: TypeAlias = tuple[int, bool, str]
 """Type, whether the name is a prefix, and the name."""
 _Client: TypeAlias = tuple[str, str]
 """Principal and host, each of which may be the one that stands for all."""
-_Group: TypeAlias = LayeredMap[_Client, tuple[Acl, ...]]
+_Group: TypeAlias = Mapping[_Client, tuple[Acl, ...]]
 """The rules about one resource."""
 _Right: TypeAlias = tuple[int, int, str, str]
 """Type of resource, operation, principal and host."""
@@ -76,7 +79,7 @@ class AclIndex:
         self._groups: LayeredMap[_Resource, _Group] = LayeredMap()
         self._lengths: Mapping[int, Mapping[int, int]] = {}
         """For each resource type, the lengths of prefixes and how many resources have each."""
-        self._permissions: LayeredMap[_Right, LayeredMap[_Resource, Acl]] = LayeredMap()
+        self._permissions: LayeredMap[_Right, Mapping[_Resource, Acl]] = LayeredMap()
         """One permission of each resource."""
         self._answers: dict[_Right, tuple[Acl | None]] = {}
 
@@ -103,14 +106,14 @@ class AclIndex:
 
     def _group(self, resource: _Resource, clients: Mapping[_Client, tuple[list[Acl], list[Acl]]]) -> _Group:
         """The rules about a resource, after some have gone and others have come."""
-        group: _Group = self._groups.get(resource) or LayeredMap()
-        changes: dict[_Client, tuple[Acl, ...] | None] = {}
+        group: dict[_Client, tuple[Acl, ...]] = dict(self._groups.get(resource, {}))
         for client, (gone, new) in clients.items():
-            rules = [*group.get(client, ()), *new]
+            rules = [*group.pop(client, ()), *new]
             for acl in gone:
                 rules.remove(acl)
-            changes[client] = tuple(rules) or None
-        return group.changed(changes)
+            if rules:
+                group[client] = tuple(rules)
+        return group
 
     def _counted(self, groups: Mapping[_Resource, _Group]) -> Mapping[int, Mapping[int, int]]:
         """The lengths of prefixes, after these resources have changed."""
@@ -129,47 +132,68 @@ class AclIndex:
 
     def _permitting(
         self, acls: list[Acl], groups: Mapping[_Resource, _Group]
-    ) -> LayeredMap[_Right, LayeredMap[_Resource, Acl]]:
+    ) -> LayeredMap[_Right, Mapping[_Resource, Acl]]:
         """The permissions by who has them, after these ACLs have come or gone."""
-        changes: dict[_Right, dict[_Resource, Acl | None]] = {}
+        changed: dict[_Right, dict[_Resource, Acl]] = {}
         for acl in acls:
             if acl.permission_type != Permission.DENY:
+                right = (acl.resource_type, acl.operation, acl.principal, acl.host)
+                permissions = changed.get(right)
+                if permissions is None:
+                    permissions = changed[right] = dict(self._permissions.get(right, _NONE))
                 resource = _resource_of(acl)
                 group = groups.get(resource)
-                is_there = group is not None and acl in group.get((acl.principal, acl.host), ())
-                right = (acl.resource_type, acl.operation, acl.principal, acl.host)
-                changes.setdefault(right, {})[resource] = acl if is_there else None
-        made = {right: self._permissions.get(right, _NONE).changed(some) for right, some in changes.items()}
-        return self._permissions.changed({right: permissions or None for right, permissions in made.items()})
+                if group is not None and acl in group.get((acl.principal, acl.host), ()):
+                    permissions[resource] = acl
+                else:
+                    permissions.pop(resource, None)
+        return self._permissions.changed({right: some or None for right, some in changed.items()})
 
-    def _about(self, kind: int, name: str) -> Iterator[_Group]:
+    def _about(self, kind: int, name: str) -> list[_Group]:
         """The rules about a resource, by each of the names that mean it."""
         find = self._groups.get
-        if (group := find((kind, False, name))) is not None:
-            yield group
-        if name != ANY_NAME and (group := find((kind, False, ANY_NAME))) is not None:
-            yield group
+        found = [find((kind, False, name)), find((kind, False, ANY_NAME)) if name != ANY_NAME else None]
         for length in self._lengths.get(kind, ()):
             if length > len(name):
-                return
-            if (group := find((kind, True, name[:length]))) is not None:
-                yield group
+                break
+            found.append(find((kind, True, name[:length])))
+        return [group for group in found if group is not None]
 
     def find(self, principal: str, host: str, operation: int, resource_type: int, name: str) -> Found:
         """The rule that decides. A denial wins over any permission."""
+        return Found(*self.look_up(clients_of(principal, host), operation, resource_type, name))
+
+    def look_up(
+        self, clients: tuple[_Client, ...], operation: int, resource_type: int, name: str
+    ) -> tuple[Acl | None, bool]:
+        """The same as `find`, without an object: for clients whose pairs are known (`clients_of`)."""
         allowing: Acl | None = None
-        has_rules = False
-        clients = _clients(principal, host)
-        for group in self._about(resource_type, name):
-            has_rules = True
+        groups = self._about(resource_type, name)
+        for group in groups:
+            find = group.get
             for client in clients:
-                for acl in group.get(client, ()):
+                for acl in find(client, ()):
                     if acl.permission_type == Permission.DENY:
                         if acl.operation in (operation, Operation.ALL):
-                            return Found(acl, True)
+                            return acl, True
                     elif allowing is None and permits(acl, operation):
                         allowing = acl
-        return Found(allowing, has_rules)
+        return allowing, bool(groups)
+
+    def candidates(self, asked: AclFilter) -> list[Acl] | None:
+        """All ACLs whose name is meant by a filter; None for a filter without a name."""
+        name = asked.resource_name
+        if name is None:
+            return None
+        kinds = list(SUPPORTED) if asked.resource_type == ResourceType.ANY else [asked.resource_type]
+        groups: list[_Group] = []
+        for kind in kinds:
+            if asked.pattern_type == PatternType.MATCH:
+                groups += self._about(kind, name)
+            else:
+                found = (self._groups.get((kind, is_prefix, name)) for is_prefix in (False, True))
+                groups += (group for group in found if group is not None)
+        return [acl for group in groups for rules in group.values() for acl in rules]
 
     def find_any(self, principal: str, host: str, operation: int, resource_type: int) -> Acl | None:
         """A permission for some resource of this type that no denial covers wholly (KIP-679)."""
@@ -183,13 +207,13 @@ class AclIndex:
         return known[0]
 
     def _search_any(self, principal: str, host: str, operation: int, kind: int) -> Acl | None:
-        clients = _clients(principal, host)
+        clients = clients_of(principal, host)
         operations = (operation, Operation.ALL)
         if self._is_denied((kind, False, ANY_NAME), clients, operations):
             return None
         for each in operations:
             for client in clients:
-                permissions: LayeredMap[_Resource, Acl]
+                permissions: Mapping[_Resource, Acl]
                 permissions = self._permissions.get((kind, each, *client), _NONE)
                 for resource, acl in permissions.items():
                     if not self._is_covered(resource, clients, operations):
@@ -223,14 +247,14 @@ class AclIndex:
         )
 
 
-_NONE: LayeredMap[_Resource, Acl] = LayeredMap()
+_NONE: Mapping[_Resource, Acl] = {}
 
 
 def _resource_of(acl: Acl) -> _Resource:
     return acl.resource_type, acl.pattern_type == PatternType.PREFIXED, acl.resource_name
 
 
-def _clients(principal: str, host: str) -> tuple[_Client, ...]:
+def clients_of(principal: str, host: str) -> tuple[_Client, ...]:
     """The pairs of principal and host whose rules are about a client."""
     return (principal, host), (principal, ANY_HOST), (ANY_PRINCIPAL, host), (ANY_PRINCIPAL, ANY_HOST)
 

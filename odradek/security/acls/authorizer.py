@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import attrs
 
-from odradek.security.acls.acl_index import PROBE_NAME, AclIndex
+from odradek.security.acls.acl_index import PROBE_NAME, AclIndex, clients_of
 from odradek.security.acls.rules import Acl, Permission
 
 __all__ = [
@@ -118,6 +118,25 @@ class Authorizer:
         self._denied += not judgement.is_allowed
         return judgement
 
+    def allows(
+        self, clients: tuple[tuple[str, str], ...], operation: int, resource_type: int, name: str
+    ) -> bool:
+        """Decide as `judge` does, without a reason: for a client whose pairs are known (`clients_of`)."""
+        self._judged += 1
+        index = self._index
+        if clients[0][0] in self.settings.super_users:
+            return True
+        if index is not None:
+            rule, has_rules = index.look_up(clients, operation, resource_type, name)
+            if rule is None:
+                is_allowed = self.settings.allow_everyone and not has_rules
+            else:
+                is_allowed = rule.permission_type != Permission.DENY
+            if is_allowed:
+                return True
+        self._denied += 1
+        return False
+
     def why(self, principal: str, host: str, denial: Denial) -> Judgement:
         """The judgement behind a refusal, which is not counted again."""
         judgement = self._judge(
@@ -176,6 +195,7 @@ class Rights:
 
     __slots__ = (
         "_authorizer",
+        "_clients",
         "_denials",
         "_further",
         "_generation",
@@ -200,6 +220,7 @@ class Rights:
         self._denials: dict[Denial, None] | None = None
         self._further = 0
         self._authorizer = authorizer
+        self._clients = clients_of(principal, host)
         self._generation = authorizer.generation
         self._known: dict[_Question, bool] = {}
         self._remembered_max = remembered_max
@@ -229,7 +250,7 @@ class Rights:
                 return known
         return self._remember(
             (operation, resource_type, name),
-            self._authorizer.judge(self.principal, self.host, operation, resource_type, name).is_allowed,
+            self._authorizer.allows(self._clients, operation, resource_type, name),
         )
 
     def allows_any(self, operation: int, resource_type: int) -> bool:
