@@ -130,6 +130,7 @@ HELD_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             (),
             {"topic_partitions": None, "timeout_ms": 5000},
             "all",
+            since=2,
         ),
     ),
     ApiKey.DELETE_ACLS: (
