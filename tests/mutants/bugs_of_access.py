@@ -28,7 +28,7 @@ MUTANTS_OF_ACCESS: tuple[Mutant, ...] = (
     Mutant(
         "prefixed-denial-is-passed-over",
         "KIP-290: a denial wins, whatever kind of name it has; here one for a prefix counts for nothing.",
-        ACLS + "acl_index:AclIndex.find",
+        ACLS + "acl_index:AclIndex.look_up",
         "if acl.operation in (operation, Operation.ALL):",
         "if acl.operation in (operation, Operation.ALL) and acl.pattern_type != PatternType.PREFIXED:",
         "access",

@@ -183,7 +183,8 @@ def guarded(broker: Broker, authorizer: Authorizer, handlers: Mapping[int, Handl
             long_work=broker.long_work,
             after_work=broker.run_woken,
             api_key=key,
-            decisions=decisions.get(ApiKey(key)),
-        ).handle
+        )
+        .counting(decisions.get(ApiKey(key)))
+        .handle
         for key, handle in handlers.items()
     }
