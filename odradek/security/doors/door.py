@@ -219,9 +219,9 @@ class GuardedHandler:
         if context.of_connection is not None and self._long_work is not None:
             # It was decoded beside the loop, for it has thousands of elements.
             return self._long(self._long_work, context, asked, request)
-        count, long_work = self._decisions, self._long_work
-        if count is not None and long_work is not None and count(asked, request) > DECISIONS_AT_ONCE:
-            return self._long(long_work, context.for_later(), asked, request)
+        count = self._decisions
+        if count is not None and self._long_work is not None and count(asked, request) > DECISIONS_AT_ONCE:
+            return self._long(self._long_work, context.for_later(), asked, request)
         admitted = self._door(asked, request)
         if admitted is None:
             result = self._handle(context, request)
