@@ -66,7 +66,7 @@ SECONDS = {
     "tests/spark/test_reading_stream.py": 6,
     "tests/spark/test_decode.py": 12,
     "tests/spark/test_row_hash.py": 6,
-    "tests/node/test_request_budget.py": 43,
+    "tests/node/test_request_budget.py": 60,
     "tests/jepsen/test_cluster.py": 56,
     "tests/other_clients/test_groups.py": 50,
     "tests/node/test_stop_while_starting.py": 36,

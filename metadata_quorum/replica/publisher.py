@@ -11,7 +11,7 @@ the difference to what they had.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from metadata_quorum.image.image_builder import ImageBuilder, Interned
 from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
@@ -21,6 +21,8 @@ from metadata_quorum.replica.turns import Turns
 from odradek.env.ports import Workers
 
 __all__ = ["MetadataPublisher", "Observer"]
+
+K = TypeVar("K")
 
 READ_BYTES = 1 << 20
 
@@ -116,10 +118,13 @@ class MetadataPublisher:
 
     async def load(self, stored: StoredSnapshot) -> None:
         """Take a snapshot in place of what was replayed. Raises `InvalidMetadata`."""
-        image = await self._workers.run(self._image_of, stored)
-        delta = difference(self.image, image)
+        image, delta = await self._workers.run(self._loaded, self.image, stored)
         self.take_over(image, stored.end_offset)
         self.publish(image, delta)
+
+    def _loaded(self, before: MetadataImage, stored: StoredSnapshot) -> tuple[MetadataImage, MetadataDelta]:
+        image = self._image_of(stored)
+        return image, difference(before, image)
 
     def _image_of(self, stored: StoredSnapshot) -> MetadataImage:
         builder = ImageBuilder(MetadataImage.empty(self._cluster_id), self._interned)
@@ -174,12 +179,13 @@ def difference(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
         ),
         before.features != after.features,
         before.access != after.access,
-        tuple(
-            each
-            for each in dict.fromkeys([*before.access.acls, *after.access.acls])
-            if before.access.acls.get(each) != after.access.acls.get(each)
-        ),
+        _changed_keys(before.access.acls, after.access.acls),
+        _changed_keys(before.access.client_quotas, after.access.client_quotas),
     )
+
+
+def _changed_keys(before: Mapping[K, Any], after: Mapping[K, Any]) -> tuple[K, ...]:
+    return tuple(each for each in dict.fromkeys([*before, *after]) if before.get(each) != after.get(each))
 
 
 def _sorted_items(mapping: Mapping[Any, Any]) -> list[tuple[Any, Any]]:

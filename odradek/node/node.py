@@ -269,9 +269,9 @@ class Node:
 
         def follow(image: MetadataImage, delta: MetadataDelta) -> None:
             if delta.changed_acls:
-                authorizer.apply(image.access.acls, delta.changed_acls)
+                authorizer.apply(image.access.acl_index)
 
-        authorizer.apply(metadata.committed_image.access.acls, ())
+        authorizer.apply(metadata.committed_image.access.acl_index)
         metadata.subscribe(follow)
 
     def _open_metadata_log(self) -> MetadataLog:

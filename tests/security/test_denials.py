@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from data_plane.handlers.doors.broker_doors import DOORS
 from data_plane.handlers.doors.topic_doors import metadata_door
 from metadata_quorum.controller.doors import CONTROLLER_DOORS, ControllerDoors
+from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.authorizer import DENIALS_MAX, Authorizer, AuthorizerSettings, Denial, Rights
 from odradek.security.acls.rules import CLUSTER_NAME, Acl, Operation, ResourceType
 from odradek.security.audit.audit_lines import Payer, PreparedLine, Value
@@ -52,7 +53,7 @@ class Heard:
 def judged(*acls: Acl, settings: AuthorizerSettings | None = None) -> tuple[Authorizer, Heard]:
     """An authorizer with these rules, and who hears of its refusals."""
     made, heard = Authorizer(settings or AuthorizerSettings()), Heard()
-    made.apply({bytes([number]) * 16: acl for number, acl in enumerate(acls)}, ())
+    made.apply(AclIndex.of({bytes([number]) * 16: acl for number, acl in enumerate(acls)}))
     made.auditor = heard
     return made, heard
 
@@ -188,7 +189,7 @@ def test_the_line_says_why() -> None:
     ]
     assert auditor.denials == {"Fetch": 6}
     authorizer.auditor = auditor
-    authorizer.apply({}, [bytes(16)])
+    authorizer.apply(AclIndex())
     rights = Rights(authorizer, ALICE, HOST, listener="SASL")
     assert not rights.allows(Operation.READ, ResourceType.TOPIC, "orders-1")
     rights.tell_denials(ApiKey.FETCH)

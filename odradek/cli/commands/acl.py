@@ -290,11 +290,12 @@ def _check(args: argparse.Namespace) -> int:
 
 def _authorizer_of(args: argparse.Namespace, client: Client) -> Authorizer:
     """The cluster's rules, with the super users and the default that the command line tells."""
+    from odradek.security.acls.acl_index import AclIndex
     from odradek.security.acls.acl_requests import AclFilter
     from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
 
     acls = client.admin.describe_acls(AclFilter(1, None, 1, None, None, 1, 1))
     super_users = frozenset(_principal(user) for user in args.super_user)
     authorizer = Authorizer(AuthorizerSettings(super_users, args.allow_everyone))
-    authorizer.apply({number.to_bytes(16, "big"): acl for number, acl in enumerate(acls)}, ())
+    authorizer.apply(AclIndex.of({number.to_bytes(16, "big"): acl for number, acl in enumerate(acls)}))
     return authorizer
