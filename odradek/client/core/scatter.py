@@ -79,6 +79,7 @@ def scatter(
     take: Callable[[Any, list[K]], Iterable[tuple[K, V | CallError]]],
     *,
     deadline: float,
+    version_min: int = 0,
     version_max: int | None = None,
     repeat_after_loss: bool = True,
 ) -> Operation[Outcomes[K, V]]:
@@ -96,7 +97,7 @@ def scatter(
     outcomes: dict[K, V | CallError] = {}
     pending = wanted
     attempt = 0
-    ask = partial(core.call, deadline=deadline, version_max=version_max)
+    ask = partial(core.call, deadline=deadline, version_min=version_min, version_max=version_max)
     while pending:
         routed = yield from route(core, pending, deadline)
         retry: dict[K, CallError] = dict(routed.errors)
