@@ -132,7 +132,7 @@ def list_transactions(
         message,
         take,
         deadline=deadline,
-        version_min=_PATTERN_VERSION if transactional_id_pattern is not None else 0,
+        versions=(_PATTERN_VERSION if transactional_id_pattern is not None else 0, None),
     )
     found = []
     for node, told in outcomes.items():
