@@ -11,7 +11,7 @@ JOBS ?= 2
 ARGS ?=
 HOURS ?= 0.1667
 
-.PHONY: help install install-dev run test test-mirror test-disks test-security test-spark test-spark-kills test-transactions quick conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
+.PHONY: help install install-dev run test test-mirror test-disks test-security test-spark test-spark-kills test-transactions quick conformance deploy-hosts deploy-test deploy-tools release siege check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -81,7 +81,10 @@ quick: install-dev ## before each commit: format, lint, types, imports, and the 
 	wait $$types; types=$$?; tail -n 30 .mypy_cache/quick.txt; exit $$((types | tests))
 
 test-security: install-dev ## the full attacks on logins, TLS and rights; short forms are in make test (ARGS=)
-	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m attack $(or $(ARGS),tests/security)
+	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m attack $(or $(ARGS),tests/security tests/attacks)
+
+siege: install-dev ## all attacks of strangers and clients in turns for an hour, beside three ordinary clients of three nodes (HOURS=1)
+	@exec $(BIN)/python -m tests.attacks siege --hours $(if $(filter command line,$(origin HOURS)),$(HOURS),1) $(ARGS)
 
 test-disks: install-dev ## disks that fill, freeze, die and turn read-only, on ext4 and xfs on loop devices; for root (ARGS=)
 	@exec env ODRADEK_TEST_DISKS=ext4,xfs $(BIN)/python -m pytest -v -n 0 tests/cluster/test_real_disks.py tests/cluster/test_full_disk.py tests/cluster/test_frozen_disk.py tests/cli/test_disk_moves.py $(ARGS)
