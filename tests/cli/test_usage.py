@@ -269,7 +269,7 @@ def test_a_server_without_its_file(capsys: pytest.CaptureFixture[str], tmp_path:
     ],
 )
 def test_an_option_of_another_program_is_named_by_its_name_here(words: str, name: str) -> None:
-    """Users of Kafka's tools and of rpk type theirs; a command without such an option offers none."""
+    """Users of Kafka's tools and of rpk type theirs; only a command that has such an option names it."""
     said = odradek_here(*words.split()).err
     assert "is not known here" in said
     assert said.partition("; it is called ")[2].partition(":")[0] == name
