@@ -98,6 +98,7 @@ SECONDS = {
     "tests/security/test_our_tokens.py": 11,
     "tests/security/test_renewals.py": 15,
     "tests/security/test_sasl_attacks.py": 13,
+    "tests/cluster/test_answers_and_images.py": 18,
     "tests/cluster/test_real_nodes.py": 16,
     "tests/security/test_tls_attacks.py": 15,
     "tests/security/test_certificates_change.py": 12,

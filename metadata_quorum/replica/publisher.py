@@ -18,7 +18,7 @@ from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.ports import MetadataLogCorrupt, StoredSnapshot
 from metadata_quorum.replica.metadata_batches import MetadataBatch, read_batches
 from metadata_quorum.replica.turns import Turns
-from odradek.env.ports import Workers
+from odradek.env.ports import Env, Event, Workers
 
 __all__ = ["MetadataPublisher", "Observer"]
 
@@ -53,6 +53,8 @@ class MetadataPublisher:
         self._observers: list[Observer] = []
         self.on_committed: CommittedObserver | None = None
         self._published = 0
+        self._waiting: list[tuple[int, Event]] = []
+        """Those who wait for an image, by the offset that it must hold."""
 
     @property
     def in_transaction(self) -> bool:
@@ -109,6 +111,22 @@ class MetadataPublisher:
             observer(image, delta)
         if self.on_committed is not None:
             self.on_committed(image, size, timestamp_ms)
+        if self._waiting:
+            for offset, event in self._waiting:
+                if offset <= image.offset:
+                    event.set()
+
+    async def image_reaches(self, offset: int, env: Env, deadline: float) -> bool:
+        """Wait until an image is published that holds the record at `offset`; false if the deadline came first."""
+        place = (offset, env.event())
+        self._waiting.append(place)
+        try:
+            with env.clock.timeout_at(deadline):
+                while self.image.offset < offset:
+                    await place[1].wait()
+        finally:
+            self._waiting.remove(place)
+        return self.image.offset >= offset
 
     def take_over(self, image: MetadataImage, next_offset: int) -> None:
         """Go on from an image that is published already, and that holds all below `next_offset`."""
@@ -135,7 +153,12 @@ class MetadataPublisher:
 
     def statistics(self) -> dict[str, int]:
         """Figures for metrics."""
-        return {"images": self._published, "offset": self.image.offset, "next_offset": self.next_offset}
+        return {
+            "images": self._published,
+            "offset": self.image.offset,
+            "next_offset": self.next_offset,
+            "waiting": len(self._waiting),
+        }
 
 
 def difference(before: MetadataImage, after: MetadataImage) -> MetadataDelta:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from odradek.cli.failure import FAILURE, CliError
-from odradek.cli.parsing import Parser
+from odradek.cli.parsing import Parser, called_here
 
 __all__ = ["main"]
 
@@ -102,7 +102,9 @@ def _run(argv: Sequence[str] | None) -> int:
         parser = build_parser([words[0]] if words and words[0] in GROUPS else GROUPS)
         args, unknown = parser.parse_known_args(words)
         if unknown:
-            args.parser.error(f"{' '.join(unknown)} is not known here")
+            name = called_here(args.parser, unknown)
+            hint = f"; it is called {name}" if name else ""
+            args.parser.error(f"{' '.join(unknown)} is not known here{hint}")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else FAILURE
     _keep_client_log_off_the_terminal()

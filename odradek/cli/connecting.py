@@ -70,7 +70,7 @@ def bootstrap_of(args: argparse.Namespace) -> str:
 def _command_config(args: argparse.Namespace) -> dict[str, str]:
     if not args.command_config:
         return {}
-    from odradek.node.configuration.properties import MalformedProperties, parse_properties
+    from metadata_quorum.config.java_properties import MalformedProperties, parse_properties
 
     try:
         with open(args.command_config, encoding="utf-8") as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 from odradek.cli.failure import USAGE
@@ -16,6 +16,7 @@ __all__ = [
     "Parser",
     "add_command",
     "add_connection_options",
+    "called_here",
     "key_value",
     "natural",
     "port",
@@ -28,6 +29,17 @@ Leaf: TypeAlias = Callable[[argparse.Namespace], int]
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 _REQUIRED = "the following arguments are required: "
+_OTHERS_NAMES = {
+    "--set": "--config",
+    "--add-config": "--config",
+    "--topic-config": "--config",
+    "--delete-config": "--unset",
+    "--delete": "--unset",
+    "--topic": "TOPIC",
+    "--brokers": "--bootstrap-server",
+    "--broker-list": "--bootstrap-server",
+}
+"""The options of other programs that users of Kafka's tools and of rpk type, with what they are called here."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,6 +51,14 @@ class Parser(argparse.ArgumentParser):
             message = f"{message.removeprefix(_REQUIRED)} is missing"
         text = " ".join(message.split())
         self.exit(USAGE, f"odradek: {text}: `{self.prog} --help` shows what there is\n")
+
+
+def called_here(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
+    """The name that a command has for what another program calls by the first unknown word; empty if it has none."""
+    word = unknown[0].partition("=")[0]
+    known = {text for action in parser._actions for text in (*action.option_strings, action.metavar)}
+    name = _OTHERS_NAMES.get(word, "")
+    return name if name in known else ""
 
 
 def add_command(

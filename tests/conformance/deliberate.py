@@ -167,6 +167,12 @@ What is bounded otherwise stands in `NOT_SEEN`.
 NOT_SEEN = {
     "Connections and requests": (
         Remark(
+            "A broker that passes a change on to the controller",
+            "answers when its own image has it, or half a second later. That goes for topics, partitions, configurations, "
+            "rights, quotas and users. A client that asks the same broker at once finds the change there. Kafka answers "
+            "before, and the client may have to ask again.",
+        ),
+        Remark(
             "Several requests of one connection",
             "are in progress at once, where Kafka handles one at a time. Answers keep the order of the "
             "requests. With five fetches parked, or 4 MiB of answers behind one that waits, the connection "
@@ -385,6 +391,10 @@ NOT_SEEN = {
     ),
     "Security": (
         Remark(
+            "A client certificate that no authority here has signed",
+            "is refused with TLS alert 48, `unknown_ca` (RFC 8446, section 6.2). Java sends alert 42, `bad_certificate`.",
+        ),
+        Remark(
             "A delegation token",
             "is known to the controller as soon as it is made; in Kafka a renewal may not find it for a moment. It may have "
             "20 renewers, with 4,096 bytes in all, and its owner 1,000 tokens; above that POLICY_VIOLATION. A controller answers "
@@ -403,6 +413,17 @@ NOT_SEEN = {
             "`odradek storage format` of a controller whose file names no other",
             "may leave `--standalone` out. Where others are named, it asks for one of Kafka's three options, as "
             "`kafka-storage` does. `--feature kraft.version` is refused, since the level follows from them.",
+        ),
+        Remark(
+            "`odradek storage format --cluster-id`",
+            "takes any text, as Kafka's tool does, but for an empty one, and one of more than 32,767 bytes. Letters that are "
+            "not ASCII are escaped in `meta.properties`. Kafka writes them as UTF-8 and reads Latin-1: its nodes then know "
+            "the cluster by other letters. Such a file is read here as Kafka reads it.",
+        ),
+        Remark(
+            "`odradek storage format` of a file that a start refuses",
+            "succeeds with a warning where Kafka's tool takes the file, too. Such a file names certificates, passwords or users "
+            "that are still missing, classes of Java, or features that are not built.",
         ),
     ),
 }

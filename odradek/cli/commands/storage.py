@@ -31,7 +31,7 @@ def register(groups: Groups) -> None:
     form.add_argument(
         "--cluster-id",
         metavar="ID",
-        help="the id of the cluster, 22 characters of base64 (default: a random one)",
+        help="the id of the cluster, any text (default: a random one)",
     )
     form.add_argument(
         "--ignore-formatted", action="store_true", help="skip directories that are formatted already"
@@ -335,7 +335,8 @@ def _load(path: str) -> NodeConfig:
     from odradek.node.configuration.node_config import NodeConfig
 
     try:
-        config = NodeConfig.load(path)
+        # As Kafka's tool: certificates and passwords may come after the disks.
+        config = NodeConfig.load(path, starts=False)
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror or error}") from error
     except ConfigError as error:

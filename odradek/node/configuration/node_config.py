@@ -21,6 +21,7 @@ from metadata_quorum.config.config_defs import (
     broker_defs,
 )
 from metadata_quorum.config.effective_config import BrokerConfigLayers
+from metadata_quorum.config.java_properties import MalformedProperties, parse_properties
 from metadata_quorum.config.typed_settings import settings_of
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.features import THIS_RELEASE, Release
@@ -43,7 +44,6 @@ from odradek.node.configuration.metrics_config import (
 )
 from odradek.node.configuration.oauth_keys import WAIVED
 from odradek.node.configuration.plain_logins import OWN_LOGIN_KEYS, read_secrets
-from odradek.node.configuration.properties import MalformedProperties, parse_properties
 from odradek.node.configuration.quorum_config import (
     BROKER,
     CONTROLLER,
@@ -52,7 +52,15 @@ from odradek.node.configuration.quorum_config import (
     parse_quorum,
     parse_roles,
 )
-from odradek.security.acls.authorizer import AuthorizerSettings, parse_principals
+from odradek.node.configuration.start_rules import (
+    ALLOW_EVERYONE,
+    SUPER_USERS,
+    StartRules,
+    authorizer_of,
+    check_relations,
+    refuse_unsupported,
+)
+from odradek.security.acls.authorizer import AuthorizerSettings
 from odradek.security.tokens import TokenSecrets
 from wire.secret_fields import HIDDEN, holds_secret, is_key_name, is_secret_key
 
@@ -119,29 +127,11 @@ FORMER_DEFS: dict[str, ConfigDef] = {
 }
 """Keys that Kafka had before version 4 and that have an effect here. If they are unset, the node chooses the value."""
 
-SUPER_USERS = "super.users"
-ALLOW_EVERYONE = "allow.everyone.if.no.acl.found"
 AUTHORIZER_DEFS: dict[str, ConfigDef] = {
     name: ConfigDef("broker", name, kind, default, "", "medium", False, False)
     for name, kind, default in ((SUPER_USERS, "string", ""), (ALLOW_EVERYONE, "boolean", "false"))
 }
 """Keys of Kafka's StandardAuthorizer, which Kafka itself does not know (KIP-801)."""
-AUTHORIZERS = ("org.apache.kafka.metadata.authorizer.StandardAuthorizer",)
-"""Names of Kafka's that mean the authorizer here; others would be Java classes."""
-
-REPLICA_SELECTORS = (
-    "org.apache.kafka.common.replica.LeaderSelector",
-    "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-)
-"""Kafka's own; others would be Java classes."""
-_NOT_SUPPORTED = (
-    "create.topic.policy.class.name",
-    "alter.config.policy.class.name",
-    "client.quota.callback.class",
-    "config.providers",
-    "early.start.listeners",
-)
-"""Keys for features that are missing here; they are refused, because the operator would rely on them."""
 
 
 @attrs.frozen
@@ -201,14 +191,19 @@ class NodeConfig:
     """The versions and feature levels that this node speaks. They come from the code, not from a file."""
 
     @classmethod
-    def load(cls, path: str) -> NodeConfig:
-        """Raises `ConfigError`, or `OSError` when the file cannot be read."""
+    def load(cls, path: str, *, starts: bool = True) -> NodeConfig:
+        """The configuration in a file; with `starts` False what only a start refuses is a warning.
+
+        Raises `ConfigError`, or `OSError` when the file cannot be read.
+        """
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             text = file.read()
-        return cls.from_text(text, _contents)
+        return cls.from_text(text, _contents, starts=starts)
 
     @classmethod
-    def from_text(cls, text: str, read: Callable[[str], str] | None = None) -> NodeConfig:
+    def from_text(
+        cls, text: str, read: Callable[[str], str] | None = None, *, starts: bool = True
+    ) -> NodeConfig:
         """The configuration in the contents of a properties file. `read` gives those of other files that it names.
 
         Raises `ConfigError`.
@@ -217,14 +212,14 @@ class NodeConfig:
             properties = parse_properties(text)
         except MalformedProperties as error:
             raise InvalidConfiguration("properties", "", str(error)) from error
-        return cls.from_properties(properties, {} if read is None else read_secrets(properties, read))
+        return _check(properties, lambda: {} if read is None else read_secrets(properties, read), starts)
 
     @classmethod
     def from_properties(
         cls, properties: Mapping[str, str], secrets: Mapping[str, str] | None = None
     ) -> NodeConfig:
         """The configuration in keys and texts; `secrets` are contents of files, by their keys. Raises `ConfigError`."""
-        return _check(dict(properties), secrets or {})
+        return _check(dict(properties), lambda: secrets or {}, True)
 
     def get(self, key: str) -> ConfigValue:
         """The typed value of a known key."""
@@ -309,14 +304,10 @@ def _contents(path: str) -> str:
         return file.read(SECRETS_CHARACTERS_MAX)
 
 
-def _check(explicit: dict[str, str], secrets: Mapping[str, str]) -> NodeConfig:
+def _check(explicit: dict[str, str], secrets: Callable[[], Mapping[str, str]], starts: bool) -> NodeConfig:
     values, warnings = _parse(explicit)
-    node_id = values["node.id"]
-    assert isinstance(node_id, int)
-    if "broker.id" in explicit and values["broker.id"] != node_id:
-        raise ConfigError(
-            "broker.id", values["broker.id"], f"You must set it to the same value as node.id ({node_id})"
-        )
+    node_id = _node_id(explicit, values)
+    rules = StartRules(starts, warnings)
     roles = parse_roles(_texts(values, "process.roles"))
     controller_names = tuple(_texts(values, "controller.listener.names"))
     protocols = _security_protocols(explicit, values, controller_names)
@@ -330,17 +321,20 @@ def _check(explicit: dict[str, str], secrets: Mapping[str, str]) -> NodeConfig:
         _texts(values, "controller.quorum.voters"), _texts(values, "controller.quorum.bootstrap.servers")
     )
     check_voters(roles, static_voters, node_id)
-    security = security_of_listeners(
-        explicit, protocols, [each.name for each in listeners], controller_names, inter_broker, secrets
-    )
-    page_security = metrics_security(values, explicit, security)
-    if page_security is not None:
-        security[METRICS] = page_security
-    _check_relations(values)
-    _refuse_unsupported(explicit, values)
     log_dirs = _log_dirs(values)
     metadata_dir = str(values["metadata.log.dir"] or log_dirs[0])
-    authorizer = _authorizer(values)
+    names = [each.name for each in listeners]
+    no_security: dict[str, ListenerSecurity] = {}
+    security = rules.judge(
+        lambda: security_of_listeners(explicit, protocols, names, controller_names, inter_broker, secrets()),
+        no_security,
+    )
+    page_security = rules.judge(lambda: metrics_security(values, explicit, security), None)
+    if page_security is not None:
+        security[METRICS] = page_security
+    rules.judge(lambda: check_relations(values), None)
+    rules.judge(lambda: refuse_unsupported(explicit, values), None)
+    authorizer = rules.judge(lambda: authorizer_of(values), None)
     return NodeConfig(
         explicit=explicit,
         warnings=tuple(warnings),
@@ -353,10 +347,8 @@ def _check(explicit: dict[str, str], secrets: Mapping[str, str]) -> NodeConfig:
         inter_broker_listener_name=inter_broker,
         log_dirs=log_dirs,
         metadata_log_dir=metadata_dir,
-        controller_endpoints=tuple(
-            endpoint
-            for name in controller_names
-            if (endpoint := _voter(values, listeners, name, static_voters, node_id)) is not None
+        controller_endpoints=_controller_endpoints(
+            values, listeners, controller_names, static_voters, node_id
         ),
         static_voters=static_voters,
         bootstrap_servers=bootstrap_servers,
@@ -367,25 +359,20 @@ def _check(explicit: dict[str, str], secrets: Mapping[str, str]) -> NodeConfig:
         security=security,
         start_without_acls=values[START_WITHOUT_ACLS] is True,
         authorizer=authorizer,
-        audit=audit_config(values, security, metadata_dir, has_authorizer=authorizer is not None),
+        audit=rules.judge(
+            lambda: audit_config(values, security, metadata_dir, has_authorizer=authorizer is not None), None
+        ),
     )
 
 
-def _authorizer(values: Mapping[str, ConfigValue]) -> AuthorizerSettings | None:
-    """The authorizer that `authorizer.class.name` names. Raises `ConfigError` for a Java class that is none of Kafka's."""
-    key = "authorizer.class.name"
-    name = values[key]
-    if not name:
-        return None
-    if name not in AUTHORIZERS:
+def _node_id(explicit: Mapping[str, str], values: Mapping[str, ConfigValue]) -> int:
+    node_id = values["node.id"]
+    assert isinstance(node_id, int)
+    if "broker.id" in explicit and values["broker.id"] != node_id:
         raise ConfigError(
-            key, name, f"this node has no Java: name {AUTHORIZERS[0]}, or leave it empty for no authorizer"
+            "broker.id", values["broker.id"], f"You must set it to the same value as node.id ({node_id})"
         )
-    try:
-        super_users = parse_principals(str(values[SUPER_USERS] or ""))
-    except ValueError as error:
-        raise ConfigError(SUPER_USERS, values[SUPER_USERS], str(error)) from error
-    return AuthorizerSettings(super_users, values[ALLOW_EVERYONE] is True)
+    return node_id
 
 
 def _seconds(values: Mapping[str, ConfigValue], key: str) -> float:
@@ -604,6 +591,17 @@ def _inter_broker_listener(
     return name
 
 
+def _controller_endpoints(
+    values: Mapping[str, ConfigValue],
+    listeners: tuple[ListenerConfig, ...],
+    names: tuple[str, ...],
+    static_voters: tuple[StaticVoter, ...],
+    node_id: int,
+) -> tuple[VoterEndpoint, ...]:
+    found = (_voter(values, listeners, name, static_voters, node_id) for name in names)
+    return tuple(each for each in found if each is not None)
+
+
 def _voter(
     values: Mapping[str, ConfigValue],
     listeners: tuple[ListenerConfig, ...],
@@ -627,62 +625,6 @@ def _voter(
         if voter.node_id == node_id and host in EVERYWHERE:
             host = voter.host
     return VoterEndpoint(name, "localhost" if host in EVERYWHERE else host, port)
-
-
-def _check_relations(values: Mapping[str, ConfigValue]) -> None:
-    """Check Kafka's rules between keys, as far as they concern what this version does.
-
-    One is ours: the interval of heartbeats must be below the session timeout, or the broker would be fenced for ever.
-    """
-
-    def number(key: str) -> float:
-        value = values[key]
-        return value if isinstance(value, int | float) else 0
-
-    session, heartbeat = number("broker.session.timeout.ms"), number("broker.heartbeat.interval.ms")
-    if not 1 <= heartbeat < session:
-        raise ConfigError(
-            "broker.heartbeat.interval.ms",
-            int(heartbeat),
-            f"at least 1 and less than broker.session.timeout.ms ({int(session)})",
-        )
-    for key in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
-        value = values[key]
-        if isinstance(value, int) and value != -1 and value < 1:
-            raise ConfigError(key, value, "must be unlimited (-1) or, greater than or equal to 1")
-    roll, jitter = values["log.roll.ms"], values["log.roll.jitter.ms"]
-    if isinstance(roll, int) and roll < 1:
-        raise ConfigError("log.roll.ms", roll, "must be greater than or equal to 1")
-    if isinstance(jitter, int) and jitter < 0:
-        raise ConfigError("log.roll.jitter.ms", jitter, "must be greater than or equal to 0")
-    queued = number("queued.max.request.bytes")
-    if 0 < queued < number("socket.request.max.bytes"):
-        raise ConfigError("queued.max.request.bytes", int(queued), "at least socket.request.max.bytes, or -1")
-    if number("replica.fetch.wait.max.ms") > number("replica.socket.timeout.ms"):
-        raise ConfigError(
-            "replica.socket.timeout.ms",
-            values["replica.socket.timeout.ms"],
-            "should always be at least replica.fetch.wait.max.ms to prevent unnecessary socket timeouts",
-        )
-    if number("replica.fetch.wait.max.ms") > number("replica.lag.time.max.ms"):
-        raise ConfigError(
-            "replica.fetch.wait.max.ms",
-            values["replica.fetch.wait.max.ms"],
-            "should always be less than or equal to replica.lag.time.max.ms to prevent frequent changes in ISR",
-        )
-
-
-def _refuse_unsupported(explicit: Mapping[str, str], values: Mapping[str, ConfigValue]) -> None:
-    for key in _NOT_SUPPORTED:
-        if key in explicit and values[key]:
-            shown = "[hidden]" if broker_defs()[key].sensitive else explicit[key]
-            raise ConfigError(key, shown, "not supported by this version: leave it out")
-    selector = values["replica.selector.class"]
-    if selector is not None and selector not in REPLICA_SELECTORS:
-        raise ConfigError("replica.selector.class", selector, f"one of {', '.join(REPLICA_SELECTORS)}")
-    for key in ("remote.log.storage.system.enable", "controller.quorum.auto.join.enable"):
-        if values[key] is True:
-            raise ConfigError(key, "true", "not supported by this version: must be false")
 
 
 def _log_dirs(values: Mapping[str, ConfigValue]) -> tuple[str, ...]:
