@@ -25,6 +25,7 @@ __all__ = [
     "connected",
     "connected_to_controller",
     "kafka_failure",
+    "keys_judged",
     "present_quorum",
     "say_if_past",
     "security_properties",
@@ -68,16 +69,45 @@ def bootstrap_of(args: argparse.Namespace) -> str:
 
 
 def _command_config(args: argparse.Namespace) -> dict[str, str]:
-    if not args.command_config:
+    """The keys of --command-config; the file is read once, since it may be a pipe (`<(...)` of a shell)."""
+    found: dict[str, str] | None = getattr(args, "command_config_keys", None)
+    if found is None:
+        found = args.command_config_keys = _read_command_config(args.command_config)
+    return found
+
+
+def _read_command_config(path: str | None) -> dict[str, str]:
+    if not path:
         return {}
     from odradek.node.configuration.properties import MalformedProperties, parse_properties
 
     try:
-        with open(args.command_config, encoding="utf-8") as file:
-            found = parse_properties(file.read())
+        with open(path, encoding="utf-8") as file:
+            return parse_properties(file.read())
     except (OSError, UnicodeDecodeError, MalformedProperties) as error:
-        raise CliError(f"--command-config: cannot read {args.command_config}: {error}", USAGE) from None
-    return found
+        raise CliError(f"--command-config: cannot read {path}: {error}", USAGE) from None
+
+
+@contextmanager
+def keys_judged() -> Iterator[None]:
+    """Guard a client's making: a key that it refuses comes out as `CliError`."""
+    try:
+        yield
+    except ValueError as error:
+        raise CliError(f"--command-config: {error}", USAGE) from None
+
+
+def _without(properties: dict[str, str], kind: str | None) -> dict[str, str]:
+    """The keys without those that only clients of this kind know: "ConsumerSettings", "ProducerSettings"."""
+    if kind is None:
+        return properties
+    from odradek.client.core import client_keys
+
+    def names(settings: str) -> set[str]:
+        return {each.name.replace("_", ".") for each in getattr(client_keys, settings).__attrs_attrs__}
+
+    theirs = names(kind) - names("AdminSettings")
+    return {key: value for key, value in properties.items() if key not in theirs}
 
 
 def _client(args: argparse.Namespace, address: str, properties: dict[str, str]) -> Client:
@@ -103,12 +133,15 @@ def _client(args: argparse.Namespace, address: str, properties: dict[str, str]) 
 
 
 @contextmanager
-def connected(args: argparse.Namespace) -> Iterator[Client]:
-    """The blocking client for --bootstrap-server and --timeout. What it raises comes out as `CliError`."""
+def connected(args: argparse.Namespace, kind: str | None = None) -> Iterator[Client]:
+    """The blocking client for --bootstrap-server and --timeout. What it raises comes out as `CliError`.
+
+    `kind` names the settings of another client that the command opens; --command-config may hold their keys, too.
+    """
     from odradek.client.errors import ClientError
     from wire.errors import KafkaError
 
-    client = _client(args, bootstrap_of(args), security_properties(args))
+    client = _client(args, bootstrap_of(args), _without(security_properties(args), kind))
     try:
         with client:
             yield client

@@ -19,7 +19,7 @@ from odradek.cli.output import (
     table,
     wrapped,
 )
-from odradek.cli.record_format import json_line, record_of_json, template
+from odradek.cli.streams.record_format import json_line, record_of_json, template
 from odradek.cli.times import moment, span
 from odradek.client.consumer.consumer_types import ConsumerRecord
 

@@ -15,7 +15,7 @@ from odradek.cli.connecting import bootstrap_of, call_failure, connected, securi
 from odradek.cli.failure import CliError
 from odradek.cli.output import Progress, print_json
 from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value, natural
-from odradek.cli.record_format import ParsedRecord, record_of_json
+from odradek.cli.streams.record_format import ParsedRecord, record_of_json
 
 if TYPE_CHECKING:
     from odradek.client.shells.producer import Producer, RecordFuture
