@@ -58,7 +58,7 @@ class HandedOver:
     def offsets(self, positions: dict[TopicPartition, int | None]) -> dict[TopicPartition, int]:
         """The offset to commit of each partition whose position is given; None stands for one that is not known.
 
-        A partition without a known position and without records is left out.
+        One that has neither a known position nor records is left out.
         """
         first_waiting: dict[tuple[str, int], int] = {}
         for record in self._waiting[self._done :]:
