@@ -129,6 +129,7 @@ SECONDS = {
     "tests/cli/test_usage.py": 8,
     "tests/cli/test_ways_to_end.py": 20,
     "tests/cli/test_go_on.py": 12,
+    "tests/cli/test_hostile_words.py": 60,
     "tests/node/test_kill9_producer.py": 7,
     "tests/test_determinism.py": 7,
     "tests/cli/test_cli_admin.py": 7,

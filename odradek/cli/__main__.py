@@ -48,8 +48,9 @@ class _Version(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         import odradek
+        from odradek.cli.output import say
 
-        print(f"odradek {odradek.__version__}")
+        say(f"odradek {odradek.__version__}")
         parser.exit()
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.parsing import DefaultAddress
+from odradek.cli.streams.standard_streams import complain
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey, QuorumDescription
@@ -139,7 +140,7 @@ def connected(args: argparse.Namespace, kind: str | None = None) -> Iterator[Cli
     `kind` names the settings of another client that the command opens; --command-config may hold their keys, too.
     """
     from odradek.client.errors import ClientError
-    from wire.errors import KafkaError
+    from wire.errors import KafkaError, LocalProtocolError
 
     client = _client(args, bootstrap_of(args), _without(security_properties(args), kind))
     try:
@@ -147,6 +148,8 @@ def connected(args: argparse.Namespace, kind: str | None = None) -> Iterator[Cli
             yield client
     except (KafkaError, ClientError) as error:
         raise call_failure(error) from error
+    except LocalProtocolError as error:
+        raise CliError(f"what is given fits into no request: {error}", USAGE) from error
 
 
 @contextmanager
@@ -197,7 +200,7 @@ def say_if_past(survey: ClusterSurvey) -> None:
     """Print one line on stderr where no controller answered: the output is what a broker heard last."""
     if not survey.is_current:
         sys.stdout.flush()
-        print(f"odradek: no controller answers: {PAST}", file=sys.stderr)
+        complain(f"no controller answers: {PAST}")
 
 
 def call_failure(error: Exception, *, changes: bool = False) -> CliError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from odradek.cli.connecting import bootstrap_of, connected, keys_judged, security_properties
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import Progress, counted
-from odradek.cli.parsing import Groups, add_command, add_connection_options, natural, positive
+from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number, natural, positive
 from odradek.cli.streams.ending import Ended, Ending
 from odradek.cli.streams.handed_over import HandedOver
 from odradek.cli.streams.record_format import json_line, key_and_value, template
@@ -47,7 +47,7 @@ def register(groups: Groups) -> None:
     )
     parser.add_argument(
         "--partition",
-        type=natural,
+        type=id_number,
         action="append",
         metavar="N",
         help="read only this partition (repeat for more; default: all)",
@@ -102,9 +102,9 @@ def _start(text: str) -> tuple[str, int]:
     if text in ("earliest", "latest"):
         return text, 0
     if text.isascii() and text.isdigit():
-        return "offset", int(text)
+        return "offset", natural(text)
     if text.startswith("-") and text[1:].isascii() and text[1:].isdigit():
-        return "last", int(text[1:])
+        return "last", natural(text[1:])
     return "time", moment(text)
 
 
@@ -137,7 +137,7 @@ def _led(topic: Topic) -> list[int]:
         text = f"{what} cannot be read: no broker leads (`odradek cluster status` shows which are down)"
         if not led:
             raise CliError(text)
-        print(f"odradek: {text}; reading the others", file=sys.stderr)
+        complain(f"{text}; reading the others")
     return led
 
 
@@ -158,11 +158,10 @@ def _spans(
     for key, (start, end) in found.items():
         stable_end = stable[key].offset
         if stable_end < end and not args.follow:
-            print(
-                f"odradek: {key} is read up to offset {stable_end}, where an open transaction begins, with "
+            complain(
+                f"{key} is read up to offset {stable_end}, where an open transaction begins, with "
                 f"{counted(end - stable_end, 'offset')} behind it (`odradek txn find-hanging "
-                f"--topic {key.topic} --max-transaction-timeout 0` tells whose it is)",
-                file=sys.stderr,
+                f"--topic {key.topic} --max-transaction-timeout 0` tells whose it is)"
             )
         found[key] = (start, stable_end)
     return found

@@ -9,10 +9,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from odradek.cli.connecting import bootstrap_of, connected, keys_judged, security_properties
+from odradek.cli.connecting import bootstrap_of, call_failure, connected, keys_judged, security_properties
 from odradek.cli.failure import CliError
-from odradek.cli.output import print_json
-from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value, natural
+from odradek.cli.output import print_json, say
+from odradek.cli.parsing import Groups, add_command, add_connection_options, file_path, id_number, key_value
 from odradek.cli.streams.ending import Ending
 from odradek.cli.streams.line_input import line_source, lines
 from odradek.cli.streams.record_format import ParsedRecord, record_of_json
@@ -39,7 +39,9 @@ def register(groups: Groups) -> None:
     """Add the command."""
     parser = add_command(groups, "produce", _produce, "write each line of the input as a record")
     parser.add_argument("topic", metavar="TOPIC", help="the topic to write to")
-    parser.add_argument("--file", metavar="PATH", help="read this file instead of standard input")
+    parser.add_argument(
+        "--file", metavar="PATH", type=file_path, help="read this file instead of standard input"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--key-separator",
@@ -55,7 +57,7 @@ def register(groups: Groups) -> None:
         "value, headers, timestamp",
     )
     parser.add_argument(
-        "--partition", type=natural, metavar="N", help="write to this partition (default: by key, else any)"
+        "--partition", type=id_number, metavar="N", help="write to this partition (default: by key, else any)"
     )
     parser.add_argument(
         "--header",
@@ -121,7 +123,7 @@ def _report(args: argparse.Namespace, sent: SentLines) -> None:
         )
     else:
         noun = "record" if sent.written == 1 else "records"
-        print(f"{sent.written} {noun} written to {args.topic}")
+        say(f"{sent.written} {noun} written to {args.topic}")
 
 
 def _send_all(args: argparse.Namespace, sent: SentLines) -> None:
@@ -143,19 +145,26 @@ def _send_all(args: argparse.Namespace, sent: SentLines) -> None:
                         with ending.waiting():
                             sent.wait_oldest()
                         sent.count_done()
-                    sent.check()
+                    _check(sent)
                 with ending.waiting():
                     producer.flush()
                 sent.count_done()
-                sent.check()
+                _check(sent)
             except BaseException as error:
                 interrupted = isinstance(error, KeyboardInterrupt)
                 _settle(producer, sent, _LAST_SECONDS if interrupted else args.timeout)
                 if not interrupted:
                     # A line before the one that stopped us may have failed: it is where to go on.
-                    sent.check()
+                    _check(sent)
                 raise
         producer.close()
+
+
+def _check(sent: SentLines) -> None:
+    """Raise `CliError` for the first line that failed."""
+    if sent.first_failed is not None:
+        number, error = sent.first_failed
+        raise CliError(f"line {number}: {call_failure(error)}") from error
 
 
 def _settle(producer: Producer, sent: SentLines, patience_seconds: float) -> None:

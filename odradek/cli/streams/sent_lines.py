@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from odradek.cli.connecting import call_failure
-from odradek.cli.failure import CliError
 from odradek.cli.output import Progress, counted
 
 if TYPE_CHECKING:
@@ -32,7 +30,8 @@ class SentLines:
         self._pending: deque[tuple[int, int, RecordFuture]] = deque()
         self._sent = 0
         self._unknown = 0
-        self._first_failed: tuple[int, Exception] | None = None
+        self.first_failed: tuple[int, Exception] | None = None
+        """The first line that failed, and its error."""
 
     def add(self, number: int, size: int, future: RecordFuture) -> None:
         """Add a line that the producer has taken."""
@@ -60,20 +59,14 @@ class SentLines:
                 partition = future.result().partition
                 self.by_partition[partition] = self.by_partition.get(partition, 0) + 1
                 continue
-            if self._first_failed is None:
-                self._first_failed = number, error
+            if self.first_failed is None:
+                self.first_failed = number, error
             self._unknown += not isinstance(error, KafkaError)
         self.progress.add(self.written - before)
 
-    def check(self) -> None:
-        """Raise `CliError` for the first line that failed."""
-        if self._first_failed is not None:
-            number, error = self._first_failed
-            raise CliError(f"line {number}: {call_failure(error)}") from error
-
     def report(self) -> str:
         """How many lines are written and where to go on, once all of them are counted."""
-        go_on = self._sent + 1 if self._first_failed is None else self._first_failed[0]
+        go_on = self._sent + 1 if self.first_failed is None else self.first_failed[0]
         text = f"{counted(self.written, 'line')} {'is' if self.written == 1 else 'are'} written, go on from line {go_on}"
         unknown = self._unknown + (self.begun > self._sent)
         if behind := self.written - (go_on - 1):
