@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ __all__ = [
     "changing",
     "connected",
     "connected_to_controller",
+    "failure_of_some",
     "kafka_failure",
     "keys_judged",
     "present_quorum",
@@ -245,6 +246,14 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
             return CliError(f"{error}. The request may or may not have been performed: check, then try again")
         case _:
             return CliError(str(error))
+
+
+def failure_of_some(failed: Sequence[tuple[str, Exception]]) -> CliError:
+    """The failure of some of several changes: why the first was not made, and the names of the others."""
+    (_, error), *others = failed
+    text = str(call_failure(error, changes=True))
+    names = ", ".join(name for name, _ in others)
+    return CliError(f"{text}; not done either: {names}" if names else text)
 
 
 def kafka_failure(error: KafkaError, *, changes: bool = False) -> CliError:

@@ -305,6 +305,24 @@ def test_a_terminal_of_any_bytes(node: RunningNode, typed: bytes, said: str) -> 
     assert "Traceback" not in err.decode()
 
 
+@pytest.mark.parametrize("value", [*HOSTILE.values(), *NO_TEXT.values()], ids=[*HOSTILE, *NO_TEXT])
+def test_words_that_no_command_has(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command, an option or an argument that is unknown; the environment's address and file."""
+    for words in ([value], ["topic", value], ["topic", "list", value], ["topic", "list", f"--{value}"]):
+        done = run(words)
+        judge(words, done)
+        assert done.code == 2
+    for name in ("ODRADEK_BOOTSTRAP", "ODRADEK_COMMAND_CONFIG"):
+        if "\0" not in value:  # no environment has one
+            with monkeypatch.context() as patched:
+                patched.setenv("ODRADEK_BOOTSTRAP", "127.0.0.1:1")
+                patched.setenv(name, value)
+                words = ["topic", "list", "--timeout=1"]
+                done = run(words)
+                judge(words, done)
+                assert done.code in (1, 2)
+
+
 @pytest.mark.parametrize(
     "address",
     [

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.connecting import call_failure, changing, connected
+from odradek.cli.connecting import call_failure, changing, connected, failure_of_some
 from odradek.cli.failure import CliError
 from odradek.cli.output import YELLOW, paint, print_json, print_table, print_values, say, span_text
 from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number, natural, whole_number
@@ -349,9 +349,9 @@ def _delete(args: argparse.Namespace) -> int:
     else:
         for group in deleted:
             say(f"group {group} deleted")
-    failed = next((error for _, error in outcomes if error is not None), None)
-    if failed is not None:
-        raise call_failure(failed, changes=True)
+    failed = [(group, error) for group, error in outcomes if error is not None]
+    if failed:
+        raise failure_of_some(failed)
     return 0
 
 

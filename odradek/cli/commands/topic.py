@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.clean_status import uncleanable_text
-from odradek.cli.connecting import call_failure, changing, connected, kafka_failure
+from odradek.cli.connecting import call_failure, changing, connected, failure_of_some, kafka_failure
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.log_dirs import look_seconds
 from odradek.cli.output import RED, paint, print_json, print_table, print_values, say
@@ -256,14 +256,14 @@ def _delete(args: argparse.Namespace) -> int:
         if error is None:
             deleted.append(name)
         elif not (args.if_exists and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-            failures.append(error)
+            failures.append((name, error))
     if args.json:
         print_json({"deleted": deleted})
     else:
         for name in deleted:
             say(f"topic {name} deleted")
     if failures:
-        raise kafka_failure(failures[0], changes=True)
+        raise failure_of_some(failures)
     return 0
 
 
