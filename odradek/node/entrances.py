@@ -23,6 +23,7 @@ from odradek.security.dialing import SecuredEnv, SecuredNetwork
 from odradek.security.distinguished_names import MalformedName, distinguished_name, subject_of
 from odradek.security.handshakes import Handshakes
 from odradek.security.oauth.oauth_settings import OauthSettings
+from odradek.security.salt_forms import SaltForms
 from odradek.security.sasl_server import BearerLogin, Login, SaslSettings
 from odradek.security.scram import MECHANISMS, ScramMechanism, ServerKeys
 from odradek.security.tokens import TokenLogin, TokenLogins
@@ -158,7 +159,7 @@ class Entrances:
             self._bearer_logins.get(security.name),
         )
         now = self._env.clock.monotonic
-        return lambda: Login(settings, self._keys_of, self._nonce, now, self._token_of)
+        return lambda: Login(settings, self._keys_of, self._nonce, now, self._token_of, self._forms)
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """By listener: clients that have yet to show who they are, and those that were not let in since the start."""
@@ -172,6 +173,9 @@ class Entrances:
         if known is None:
             return None
         return ServerKeys(known.salt, known.stored_key, known.server_key, known.iterations)
+
+    def _forms(self) -> SaltForms:
+        return self._image().access.salt_forms
 
     def _token_of(self, token_id: str, mechanism: ScramMechanism) -> TokenLogin | None:
         if self._tokens is None:

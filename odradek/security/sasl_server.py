@@ -18,6 +18,7 @@ from typing import Protocol
 
 import attrs
 
+from odradek.security.salt_forms import NO_USERS, SaltForms
 from odradek.security.scram import MECHANISMS, ScramError, ScramMechanism, ScramServer, ServerKeys
 from odradek.security.tokens import TokenLogin
 from wire.errors import ErrorCode
@@ -113,9 +114,11 @@ class Login:
         nonce: Callable[[], str],
         now: Callable[[], float],
         token_of: Callable[[str, ScramMechanism], TokenLogin | None] = lambda *_: None,
+        forms: Callable[[], SaltForms] = lambda: NO_USERS,
     ) -> None:
         """`keys_of` gives a user's SCRAM keys for a mechanism's number; `nonce` random text; `now` seconds; `token_of`
-        the delegation token of an id (KIP-48)."""
+        the delegation token of an id (KIP-48). `forms` gives the forms of the users' salts."""
+        self._forms = forms
         self._settings = settings
         self._keys_of = keys_of
         self._nonce = nonce
@@ -216,6 +219,7 @@ class Login:
             self._settings.salt_secret,
             self._nonce(),
             token_keys_of,
+            self._forms(),
         )
 
     def ask_out_of_turn(self) -> None:
