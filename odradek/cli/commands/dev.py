@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from odradek.cli.dev_security import USERS, DevSecurity
 from odradek.cli.failure import USAGE, CliError
-from odradek.cli.output import print_json
+from odradek.cli.output import print_json, say
 from odradek.cli.parsing import Groups, add_command, port, positive
 
 __all__ = ["register"]
@@ -430,5 +430,5 @@ def _report(document: dict[str, object], text: str, as_json: bool) -> None:
     if as_json:
         print_json(document)
     else:
-        print(text)
+        say(text)
     sys.stdout.flush()
