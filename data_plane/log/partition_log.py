@@ -377,7 +377,7 @@ class PartitionLog(LogOffsets):
             base_sequence,
             supports_epoch_bump,
             now_ms,
-            checks_name=self.config.verifies_transactions,
+            self.config.verifies_transactions,
         )
 
     def _note_transaction(

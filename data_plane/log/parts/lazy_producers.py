@@ -97,7 +97,6 @@ class LazyProducers:
         base_sequence: int,
         supports_epoch_bump: bool,
         now_ms: int,
-        *,
         checks_name: bool,
     ) -> VerificationGuard:
         """See `PartitionLog.begin_verification`; the state has been read."""

@@ -20,7 +20,6 @@ belongs to one transactional id for ever, so what was verified stays true.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from hashlib import blake2b
 
 GUARDS_MAX = 4_000
@@ -60,14 +59,14 @@ ONGOING = VerificationGuard("", -1, -1, False, 0)
 class Verifications:
     """The guards of one log by producer id and transactional id, and what was verified for its open transactions."""
 
-    __slots__ = ("_count", "_guards", "_verified")
+    __slots__ = ("_count", "_guards", "verified")
 
     def __init__(self) -> None:
         self._guards: dict[int, dict[str, VerificationGuard]] = {}
         """Each transactional id has its own, so that a wrong one does nothing to the right one."""
         self._count = 0
-        self._verified: dict[int, str] = {}
-        """The transactional id by producer id, of open transactions alone."""
+        self.verified: dict[int, str] = {}
+        """The transactional id by producer id, of open transactions alone; read it, and change it by the methods below."""
 
     def __len__(self) -> int:
         return self._count
@@ -127,19 +126,14 @@ class Verifications:
 
     # --- open transactions
 
-    @property
-    def verified(self) -> Mapping[int, str]:
-        """The transactional id by producer id, of open transactions."""
-        return self._verified
-
     def note_verified(self, producer_id: int, guard: VerificationGuard) -> None:
         """Note that the producer's open transaction has a batch that was verified with this guard."""
-        self._verified[producer_id] = guard.name
+        self.verified[producer_id] = guard.name
 
     def note_ended(self, producer_id: int) -> None:
         """Forget for whom the transaction was verified, since it has ended."""
-        self._verified.pop(producer_id, None)
+        self.verified.pop(producer_id, None)
 
     def forget_verified(self) -> None:
         """Forget it for all: the log was cut, maybe before some of the transactions."""
-        self._verified.clear()
+        self.verified.clear()

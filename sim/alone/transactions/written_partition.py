@@ -104,7 +104,7 @@ class WrittenPartition:
     ) -> VerificationGuard:
         """As the log's. Raises `KafkaError`."""
         name = name_of(transactional_id)
-        return self._lazy.verify(producer_id, name, epoch, sequence, adds, now_ms, checks_name=True)
+        return self._lazy.verify(producer_id, name, epoch, sequence, adds, now_ms, True)
 
     def append(self, batch: bytes, origin: Origin, guard: VerificationGuard | None, version: int = 0) -> None:
         """Append a transactional batch or a marker. Raises `KafkaError`."""
