@@ -26,6 +26,7 @@ from metadata_quorum.controller.doors import ControllerDoors
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, batch_too_large, names_more_than
 from metadata_quorum.controller.parts import LongRequest
 from metadata_quorum.envelope import NODE_ITSELF, Sender, open_response, seal_request, tells_of
+from metadata_quorum.quotas.token_bucket import wait_ms
 from metadata_quorum.replica.describe_quorum import refuse_description
 from metadata_quorum.replica.peers import Peer, PeerCall, PeerConnections
 from metadata_quorum.state_machine import Deferred
@@ -33,7 +34,7 @@ from odradek.env.long_work import Share
 from odradek.env.ports import ConnectionLost, Env, Event, Log
 from odradek.security.acls.authorizer import Rights
 from odradek.security.doors.door import Admitted
-from odradek.security.doors.token_doors import token_request_refused
+from odradek.security.doors.token_doors import refuse_token_request, token_request_refused
 from wire.api import api_versions, response_class
 from wire.api_keys import ApiKey
 from wire.codec import decode, encode
@@ -136,6 +137,8 @@ class Service(Protocol):
 
     def charge_changes(self, sender: Sender, request: Message, version: int) -> Admitted | None: ...
 
+    def charge_token_change(self, sender: Sender) -> float: ...
+
     def submit(
         self, request: Any, api_version: int | None = None, sender: Sender = NODE_ITSELF
     ) -> Deferred: ...
@@ -161,27 +164,31 @@ def answer_request(
     elif request.API_KEY in QUORUM_APIS:
         service.quorum.receive(request, version, respond)
     else:
-        service.submit(request, version, sender).on_release(respond)
+        deferred, merge = _submitted(service, request, version, sender)
+        deferred.on_release(lambda response: respond(merge(response)))
+
+
+def _submitted(
+    service: Service, request: Any, version: int, sender: Sender
+) -> tuple[Deferred, Callable[[Any], Any]]:
+    """Decide what the sender's quota lets in; the answer to that, and how it becomes the answer to everything.
+
+    The quota counts what this decision finds, since nothing comes in between."""
+    charged = None if sender is NODE_ITSELF else service.charge_changes(sender, request, version)
+    if charged is None:
+        return service.submit(request, version, sender), _as_it_is
+    return service.submit(charged.request, version, sender), charged.merge
 
 
 def let_in(service: Service, sender: Sender, request: Message, version: int) -> Admitted | Any:
     """The part of a client's request that this node's controller may decide, or the refusal of the whole.
 
-    What a node asks its own controller needs neither a right nor a quota."""
+    What a node asks its own controller needs no right."""
     if request.API_KEY in TOKEN_APIS:
         return let_token_request_in(service, sender, request, may_ask=not sender.by_token)
-    if sender is NODE_ITSELF:
+    if sender is NODE_ITSELF or service.doors is None:
         return Admitted(request, _as_it_is)
-    admitted: Admitted | Any = Admitted(request, _as_it_is)
-    if service.doors is not None:
-        admitted = service.doors.admit(sender.principal, sender.client_address, request, version)
-        if not isinstance(admitted, Admitted):
-            return admitted
-    charged = service.charge_changes(sender, admitted.request, version)
-    if charged is None:
-        return admitted
-    merge, merge_charged = admitted.merge, charged.merge
-    return Admitted(charged.request, lambda response: merge(merge_charged(response)))
+    return service.doors.admit(sender.principal, sender.client_address, request, version)
 
 
 def let_token_request_in(
@@ -195,6 +202,11 @@ def let_token_request_in(
     )
     refused = token_request_refused(request, principal, may_ask=may_ask, allows=allows)
     if refused is not None:
+        return refused
+    seconds = service.charge_token_change(sender)
+    if seconds > 0:
+        refused = refuse_token_request(request, ErrorCode.THROTTLING_QUOTA_EXCEEDED, principal)
+        refused.throttle_time_ms = wait_ms(seconds)
         return refused
     return Admitted(TokenRequest(request, principal, service.env.clock.wall_ms()), _as_it_is)
 
@@ -273,10 +285,10 @@ async def _submit_all(
     service: Service, share: Share, requests: Sequence[Any], version: int, sender: Sender
 ) -> list[Any]:
     """The responses, when all of them are released; each request is decided in a turn of its own."""
-    deferred = [await share.on_loop(service.submit, request, version, sender) for request in requests]
-    for each in deferred:
-        await _wait_released(service, each)
-    return [each.response for each in deferred]
+    submitted = [await share.on_loop(_submitted, service, request, version, sender) for request in requests]
+    for deferred, _ in submitted:
+        await _wait_released(service, deferred)
+    return [merge(deferred.response) for deferred, merge in submitted]
 
 
 async def _wait_released(service: Service, deferred: Deferred) -> None:

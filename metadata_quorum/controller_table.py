@@ -36,7 +36,7 @@ from metadata_quorum.image.metadata_image import MetadataImage
 from odradek.env.long_work import LongWork, Share
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.doors.acl_handler import DescribeAclsHandler
-from odradek.security.doors.door import Admitted, GuardedHandler, revised
+from odradek.security.doors.door import Admitted, GuardedHandler
 from odradek.security.tokens import TokenSecrets
 from odradek.serving.api_table import ApiTable
 from odradek.serving.api_versions import ApiVersionsHandler
@@ -149,13 +149,6 @@ class AskHere:
     def handle(self, context: Context, request: Message) -> Result:
         service, version = self._service, context.api_version
         sender = Sender(context.principal, context.client_id or "", context.client_address)
-        charged = service.charge_changes(sender, request, version)
-        if charged is not None:
-            return revised(self._ask(charged.request, version, sender), charged.merge)
-        return self._ask(request, version, sender)
-
-    def _ask(self, request: Message, version: int, sender: Sender) -> Result:
-        service = self._service
         if takes_long(service, request):
             return Suspend(
                 lambda: answer_in_turns(service, service.env.long_work.begin(), request, version, sender),

@@ -182,8 +182,12 @@ class DecisionLog(Protocol):
     def has_room(self) -> bool:
         """True if decisions may be appended; false while too many wait for the disk."""
 
-    def append_batch(self, records: Sequence[Any]) -> int:
-        """Append the records of one decision, all or none of them; return the offset of the last."""
+    def encode_batch(self, records: Sequence[Any]) -> Any:
+        """The bytes of one decision's records, for `append_batch`. Changes nothing. Raises
+        `LocalProtocolError` for a value that fits no record."""
+
+    def append_batch(self, batch: Any) -> int:
+        """Append what `encode_batch` gave, all of it or nothing; return the offset of the last record."""
 
     def subscribe(self, listener: CommitListener) -> None: ...
 

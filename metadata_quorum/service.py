@@ -45,7 +45,7 @@ from metadata_quorum.replica.publisher import MetadataPublisher
 from metadata_quorum.replica.raft_quorum import RaftQuorum
 from metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter
 from metadata_quorum.replica.storage_format import bootstrap_records
-from metadata_quorum.state_machine import Deferred, ReplicatedStateMachine
+from metadata_quorum.state_machine import Deferred, NotEncoded, ReplicatedStateMachine
 from odradek.env.ports import DiskRefused, Env, Log, TaskGroup
 from odradek.security.audit.auditor import Auditor
 from odradek.security.doors.door import Admitted
@@ -118,6 +118,7 @@ class MetadataService:
         self._controller = Controller(settings.controller or ControllerSettings())
         self._machine: _Machine | None = None
         self.decided = DecisionFigures()
+        self.not_encoded = NotEncoded(env.clock, logger)
         self.doors: ControllerDoors | None = None
         """The judges of what clients ask the controller; None without an authorizer."""
         self.auditor: Auditor | None = None
@@ -202,9 +203,22 @@ class MetadataService:
         return self._is_active
 
     def charge_changes(self, sender: Sender, request: Message, version: int) -> Admitted | None:
-        """The part of a client's request that its quota of changes lets in; None where no quota says anything."""
+        """The part of a client's request that its quota of changes lets in; None where no quota says anything.
+
+        Charged is what a decision finds now, also topics that are not committed yet.
+        """
         now = self._env.clock.monotonic()
-        return self.mutation_quotas.admit(self.committed_image, sender, request, version, now)
+        return self.mutation_quotas.admit(self._newest_image, sender, request, version, now)
+
+    def charge_token_change(self, sender: Sender) -> float:
+        """Charge a client for a change of a delegation token; the seconds that it has to wait first, if any."""
+        return self.mutation_quotas.charge_one(self._newest_image, sender, self._env.clock.monotonic())
+
+    @property
+    def _newest_image(self) -> MetadataImage:
+        """The image of the next decision."""
+        machine = self._machine
+        return self._publisher.image if machine is None else machine.state
 
     @property
     def committed_image(self) -> MetadataImage:
@@ -282,9 +296,8 @@ class MetadataService:
 
     def long_request(self, request: Any) -> LongRequest | None:
         """The request as a long one, if it has to be submitted in parts."""
-        image = self._publisher.image if self._machine is None else self._machine.state
         weight_max = 1 if self._env.buggify("controller.small_parts") else PART_WEIGHT_MAX
-        return self._controller.long_request(image, request, weight_max)
+        return self._controller.long_request(self._newest_image, request, weight_max)
 
     def _note_commit(self, machine: _Machine, seconds: float) -> None:
         if self._machine is not machine:
@@ -370,7 +383,8 @@ class MetadataService:
         if publisher.in_transaction:
             # The leader that began the transaction is gone. As in Kafka the next leader aborts it.
             self._logger.warning("metadata.transaction_aborted")
-            quorum.decisions.append_batch([AbortTransactionRecord(reason="a new leader found it open")])
+            abort = AbortTransactionRecord(reason="a new leader found it open")
+            quorum.decisions.append_batch(quorum.decisions.encode_batch([abort]))
             return
         image = publisher.image
         first = {
@@ -387,12 +401,13 @@ class MetadataService:
             random=env.random,
             new_uuid=env.new_uuid,
             fail=quorum.fail,
+            not_encoded=lambda request, error: self.not_encoded.tell("controller", request, error),
         )
         self._published_bytes = quorum.decisions.written_bytes
         machine.subscribe(self._publish_decided)
         first_offset, activate = quorum.decisions.log_end_offset, Activate(settings.bootstrap)
         activation = machine.submit(activate, self._now_ms())
-        activation.on_release(lambda _: self._activated(machine))
+        activation.on_release(lambda offset: self._activated(machine, offset))
         if self.auditor is not None and quorum.decisions.log_end_offset > first_offset:
             self._audit(self.auditor, activation, activate, NODE_ITSELF, first_offset, machine)
 
@@ -403,8 +418,12 @@ class MetadataService:
         self.decided.committed(self._publisher.image, image, delta)
         self._publisher.publish(image, delta, size, self._env.clock.wall_ms())
 
-    def _activated(self, machine: _Machine) -> None:
+    def _activated(self, machine: _Machine, offset: int | None) -> None:
+        """The first decision is committed. Its `offset` is None if it was refused."""
         if self._machine is not machine:
+            return
+        if offset is None:
+            self.quorum.fail(InvalidMetadata("the first records of a new cluster fit no metadata log"))
             return
         self._is_active = True
         image = self.committed_image

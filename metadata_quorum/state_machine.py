@@ -9,16 +9,20 @@ only way in which state changes: on the leader, on a follower and after a restar
 On the leader, `ReplicatedStateMachine.submit`
 
 1. decides, against the newest state (which may not be committed yet),
-2. replays the records at the offsets that they will get,
-3. appends them, as one atomic batch, and takes the state that the replay gave: the next decision sees it,
-4. returns a `Deferred` that holds the response until everything that the state contained at the time of the answer
+2. encodes the records,
+3. replays them at the offsets that they will get,
+4. appends the encoded bytes, as one atomic batch, and takes the state that the replay gave: the next decision sees it,
+5. returns a `Deferred` that holds the response until everything that the state contained at the time of the answer
    is committed.
+
+Values that fit a request may fit no record, once they are joined or counted up. What the encoder refuses is an answer
+(`Machine.withdraw`): neither the state nor the log has changed, and the node goes on.
 
 So every decision in the log can be replayed; one that cannot would stop every other node and each restart. A replay
 that fails is a bug of `decide`, and so is a log that gives other offsets. Then `fail` ends the node, and the machine
 decides nothing more.
 
-The fourth step is for every answer. A read or an error tells of the state that it saw ("that topic exists"). If that
+The fifth step is for every answer. A read or an error tells of the state that it saw ("that topic exists"). If that
 state were taken back, the answer would be wrong. Answers are released in the order in which they were made.
 
 **Undo.** States are immutable values. The leader keeps every state above the high watermark with its end offset. The
@@ -34,14 +38,14 @@ order, with what changed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 
 from metadata_quorum.ports import DecisionLog
-from odradek.env.ports import DiskError
+from odradek.env.ports import Clock, DiskError, Log
 from wire.errors import ErrorCode, KafkaError
 from wire.structure import Message
 
@@ -49,6 +53,9 @@ RECORDS_PER_BATCH_MAX = 10_000
 """Kafka's limit. A decision that writes more (when a broker with many partitions goes) becomes several batches, in
 their order. A change that has to be atomic is refused when it would be more.
 """
+
+NOT_ENCODED_LINE_SECONDS = 1.0
+ERROR_LENGTH_MAX = 300
 
 S = TypeVar("S")
 D = TypeVar("D")
@@ -89,6 +96,39 @@ class Machine(Protocol[S, D_co]):
 
     def refuse(self, request: Any, code: ErrorCode) -> Any:
         """The response that tells of `code`, when a request cannot be decided or its decision was taken back."""
+
+    def withdraw(self, state: S, request: Any, decision: Decision, context: DecisionContext) -> Any:
+        """The response in place of a decision whose records fit no log. `state` is as it was before.
+
+        Soft state that counts on these records goes back as well. Everybody whom the decision has answered gets
+        UNKNOWN_SERVER_ERROR.
+        """
+
+
+class NotEncoded:
+    """Counts decisions whose values fit no record, and logs them: one line a second, whatever clients ask."""
+
+    __slots__ = ("_clock", "_log", "_next_line", "count")
+
+    def __init__(self, clock: Clock, log: Log) -> None:
+        self._clock = clock
+        self._log = log
+        self._next_line = float("-inf")
+        self.count = 0
+
+    def tell(self, decider: str, request: object, error: Exception) -> None:
+        """Count a decision. `decider` is the machine that made it."""
+        self.count += 1
+        now = self._clock.monotonic()
+        if now >= self._next_line:
+            self._next_line = now + NOT_ENCODED_LINE_SECONDS
+            self._log.error(
+                "decision.not_encoded",
+                decider=decider,
+                request=type(request).__name__,
+                error=str(error)[:ERROR_LENGTH_MAX],
+                count=self.count,
+            )
 
 
 class Deferred:
@@ -138,6 +178,14 @@ class _Version(Generic[S, D]):
     delta: D
 
 
+def _in_batches(records: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    if len(records) <= RECORDS_PER_BATCH_MAX:
+        yield records
+        return
+    for start in range(0, len(records), RECORDS_PER_BATCH_MAX):
+        yield records[start : start + RECORDS_PER_BATCH_MAX]
+
+
 CommittedListener = Callable[[Any, Any], None]
 """Called with (state, delta) for each state that has become committed, in order."""
 
@@ -156,14 +204,17 @@ class ReplicatedStateMachine(Generic[S, D]):
         random: Random,
         new_uuid: Callable[[], bytes],
         fail: Callable[[BaseException], None] | None = None,
+        not_encoded: Callable[[Any, Exception], None] | None = None,
     ) -> None:
         """`state` is the replay of everything that `log` holds below its log end offset.
 
         `fail` is told of a bug after which this node must not go on. `submit` raises the same, to its caller.
+        `not_encoded` is told of a request whose decision fits no record, and of the encoder's error.
         """
         self._machine = machine
         self._log = log
         self._fail = fail
+        self._not_encoded = not_encoded
         self._random = random
         self._new_uuid = new_uuid
         self._committed: S = state
@@ -216,19 +267,33 @@ class ReplicatedStateMachine(Generic[S, D]):
         base_offset = log.log_end_offset
         context = DecisionContext(now_ms, api_version, base_offset, log.epoch, self._random, self._new_uuid)
         decision = self._machine.decide(self._state, request, context)
+        response = decision.response
         if decision.records:
-            self._append_all(decision.records)
-        deferred = Deferred(request, decision.response, self._end_offset)
+            batches = self._encode_all(request, decision.records)
+            if batches is None:
+                response = self._machine.withdraw(self._state, request, decision, context)
+            else:
+                self._append_all(decision.records, batches)
+        deferred = Deferred(request, response, self._end_offset)
         self._waiting.append(deferred)
         # Nothing may overtake: an answer to the same state that waits already goes first.
         self._release(log.high_watermark)
         return deferred
 
-    def _append_all(self, records: Sequence[Any]) -> None:
+    def _encode_all(self, request: Any, records: Sequence[Any]) -> list[Any] | None:
+        """The encoded batches of a decision; None where a value of it fits no record. Changes nothing."""
+        try:
+            return [self._log.encode_batch(some) for some in _in_batches(records)]
+        except Exception as error:  # noqa: BLE001  # whatever the encoder stumbles over, nothing has changed yet
+            if self._not_encoded is not None:
+                self._not_encoded(request, error)
+            return None
+
+    def _append_all(self, records: Sequence[Any], batches: Sequence[Any]) -> None:
         """Replay the records, then append them: what cannot be replayed must stay out of the log."""
         try:
-            for some, version in self._replay_all(records):
-                self._append(some, version)
+            for batch, version in zip(batches, self._replay_all(records), strict=True):
+                self._append(batch, version)
         except (DiskError, KafkaError):
             raise
         except Exception as error:
@@ -237,23 +302,22 @@ class ReplicatedStateMachine(Generic[S, D]):
                 self._fail(error)
             raise
 
-    def _replay_all(self, records: Sequence[Any]) -> list[tuple[Sequence[Any], _Version[S, D]]]:
-        """The batches of a decision, and the state after each. Changes nothing."""
+    def _replay_all(self, records: Sequence[Any]) -> list[_Version[S, D]]:
+        """The states after each batch of a decision. Changes nothing."""
         log = self._log
         state, offset = self._state, log.log_end_offset
-        batches = []
-        for start in range(0, len(records), RECORDS_PER_BATCH_MAX):
-            some = records[start : start + RECORDS_PER_BATCH_MAX]
+        versions = []
+        for some in _in_batches(records):
             try:
                 state, delta = self._machine.replay(state, offset, log.epoch, some)
             except Exception as error:
                 raise AssertionError(f"a decision cannot be replayed at offset {offset}: {error}") from error
             offset += len(some)
-            batches.append((some, _Version(offset, state, delta)))
-        return batches
+            versions.append(_Version(offset, state, delta))
+        return versions
 
-    def _append(self, records: Sequence[Any], version: _Version[S, D]) -> None:
-        last_offset = self._log.append_batch(records)
+    def _append(self, batch: Any, version: _Version[S, D]) -> None:
+        last_offset = self._log.append_batch(batch)
         if last_offset != version.end_offset - 1:
             raise AssertionError(
                 f"records replayed up to offset {version.end_offset - 1} were appended up to {last_offset}"

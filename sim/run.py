@@ -6,6 +6,7 @@ verdicts. Two failures with the same `signature` are most likely the same bug.
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 import time
@@ -81,6 +82,8 @@ def run(
 
     `own` are workloads of the user's beside those of the options.
     """
+    # The clients' own log would be thousands of lines about faults that the run makes on purpose.
+    logging.getLogger("odradek.client").addHandler(logging.NullHandler())
     scenario = ClusterScenario.of(seed, options)
     scenario.own = own
     events: list[Event] = []

@@ -11,10 +11,11 @@ transaction is a decision of its own: its record is the marker.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import attrs
 
-from data_plane.coordination.records import CoordinatorRecord, TransactionEnd
+from data_plane.coordination.records import CoordinatorRecord, RecordProducer, TransactionEnd
 from data_plane.log.log_types import Origin
 from data_plane.log.partition_log import PartitionLog
 from data_plane.replication.partition import Partition
@@ -29,6 +30,26 @@ READ_BYTES = 1 << 20
 BATCH_BYTES = 1 << 20
 """Bytes of keys and values after which a decision goes on in another batch."""
 DECOMPRESSED_BYTES_MAX = 256 << 20
+
+
+@attrs.frozen
+class EncodedRecords:
+    """The keys and values of a decision, and in whose transaction they are."""
+
+    pairs: list[tuple[bytes, bytes | None]]
+    producer: RecordProducer | None
+
+
+@attrs.frozen
+class EncodedEnd:
+    """The marker of a transaction that ends here, as a batch."""
+
+    marker: memoryview
+    now_ms: int
+    transaction_version: int
+
+
+EncodedDecision: TypeAlias = EncodedRecords | EncodedEnd
 
 
 class CoordinatorLog:
@@ -58,7 +79,28 @@ class CoordinatorLog:
     def subscribe(self, listener: CommitListener) -> None:
         self._listeners.append(listener)
 
-    def append_batch(self, records: Sequence[CoordinatorRecord | TransactionEnd]) -> int:
+    def encode_batch(self, records: Sequence[CoordinatorRecord | TransactionEnd]) -> EncodedDecision:
+        """The bytes of a decision's records. Raises `LocalProtocolError` for a value that fits no record."""
+        first = records[0]
+        if isinstance(first, TransactionEnd):
+            assert len(records) == 1, "the end of a transaction is a decision of its own"
+            now_ms = self._wall_ms()
+            marker = build_marker(
+                first.producer_id,
+                first.producer_epoch,
+                first.coordinator_epoch,
+                is_commit=first.is_commit,
+                timestamp_ms=now_ms,
+            )
+            return EncodedEnd(memoryview(marker), now_ms, first.transaction_version)
+        pairs = []
+        for record in records:
+            assert isinstance(record, CoordinatorRecord), "a marker stands among records"
+            assert record.producer is first.producer, "records of several transactions are no single decision"
+            pairs.append((record.encoded_key(), record.encoded_value()))
+        return EncodedRecords(pairs, first.producer)
+
+    def append_batch(self, batch: EncodedDecision) -> int:
         """Append the records; the last one's offset. Many records (tombstones of all offsets in a topic) make several
         batches.
 
@@ -69,32 +111,28 @@ class CoordinatorLog:
             DiskError
             KafkaError: the partition takes no appends; the coordinator then begins anew.
         """
-        first = records[0]
-        if isinstance(first, TransactionEnd):
-            assert len(records) == 1, "the end of a transaction is a decision of its own"
-            return self._append_marker(first)
+        if isinstance(batch, EncodedEnd):
+            return self._partition.append_marker(
+                batch.marker, batch.now_ms, batch.transaction_version
+            ).last_offset
         last_offset = self.log_end_offset - 1
         builder: RecordBatchBuilder | None = None
         size = 0
         now_ms = self._wall_ms()
-        producer = first.producer
-        for record in records:
-            assert isinstance(record, CoordinatorRecord), "a marker stands among records"
-            assert record.producer is producer, "records of several transactions are no single decision"
-            key, value = record.encoded_key(), record.encoded_value()
+        producer = batch.producer
+        for key, value in batch.pairs:
             more = len(key) + len(value or b"")
             if builder is not None and size + more > BATCH_BYTES:
-                last_offset = self._write(builder, now_ms, first)
+                last_offset = self._write(builder, now_ms, producer)
                 builder = None
             if builder is None:
-                builder = self._new_builder(first)
+                builder = self._new_builder(producer)
                 size = 0
             builder.append(now_ms, key, value)
             size += more
-        return last_offset if builder is None else self._write(builder, now_ms, first)
+        return last_offset if builder is None else self._write(builder, now_ms, producer)
 
-    def _new_builder(self, first: CoordinatorRecord) -> RecordBatchBuilder:
-        producer = first.producer
+    def _new_builder(self, producer: RecordProducer | None) -> RecordBatchBuilder:
         if producer is None:
             return RecordBatchBuilder(compression_type=self._compression_type)
         return RecordBatchBuilder(
@@ -104,23 +142,11 @@ class CoordinatorLog:
             is_transactional=True,
         )
 
-    def _write(self, builder: RecordBatchBuilder, now_ms: int, first: CoordinatorRecord) -> int:
-        guard = None if first.producer is None else first.producer.guard
+    def _write(self, builder: RecordBatchBuilder, now_ms: int, producer: RecordProducer | None) -> int:
+        guard = None if producer is None else producer.guard
         result = self._partition.log.append(
             memoryview(builder.build()), Origin.COORDINATOR, self.epoch, now_ms, guard=guard
         )
-        return result.last_offset
-
-    def _append_marker(self, end: TransactionEnd) -> int:
-        now_ms = self._wall_ms()
-        batch = build_marker(
-            end.producer_id,
-            end.producer_epoch,
-            end.coordinator_epoch,
-            is_commit=end.is_commit,
-            timestamp_ms=now_ms,
-        )
-        result = self._partition.append_marker(memoryview(batch), now_ms, end.transaction_version)
         return result.last_offset
 
     def catch_up(self) -> None:

@@ -27,7 +27,7 @@ from data_plane.log.partition_log import PartitionLog
 from data_plane.ports import BrokerHost
 from data_plane.replication.hosted_topics import HostedTopic
 from data_plane.replication.partition import Partition
-from metadata_quorum.state_machine import Machine, ReplicatedStateMachine
+from metadata_quorum.state_machine import Machine, NotEncoded, ReplicatedStateMachine
 from odradek.env.ports import DiskError, Env, TaskGroup, Workers
 from odradek.serving.timers import Timer, Timers
 from wire.errors import ErrorCode, KafkaError, ProtocolError
@@ -85,14 +85,17 @@ class Shard(ABC, Generic[S]):
         partition: Partition,
         failed: Callable[[Any], None],
         machine: TimedMachine[S],
+        not_encoded: NotEncoded,
         *,
         compression_type: int,
         commit_timeout_ms: int,
     ) -> None:
-        """`failed` is told of a shard that must begin anew. `compression_type` is that of its batches."""
+        """`failed` is told of a shard that must begin anew. `not_encoded` counts for all shards. `compression_type` is
+        that of its batches."""
         self._broker = broker
         self._failed = failed
         self._timed_machine = machine
+        self._not_encoded = not_encoded
         self._commit_timeout_ms = commit_timeout_ms
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
@@ -184,6 +187,7 @@ class Shard(ABC, Generic[S]):
             random=broker.env.random,
             new_uuid=broker.env.new_uuid,
             fail=self._end_node,
+            not_encoded=lambda ask, error: self._not_encoded.tell(self.NAME, ask.request, error),
         )
         self.partition.waiting.watch(self._log.catch_up)
         self._set_timer()

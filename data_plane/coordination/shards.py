@@ -10,6 +10,7 @@ from data_plane.coordination.asking import Ask, Reply
 from data_plane.coordination.shard import RELOAD_SECONDS, CoordinatorHost, Shard
 from data_plane.replication.partition import Partition
 from metadata_quorum.image.metadata_image import MetadataDelta
+from metadata_quorum.state_machine import NotEncoded
 from odradek.serving.contract import Context, Delayed, Result
 from odradek.serving.timers import Timer
 from wire.coordinator_partition import coordinator_partition
@@ -41,6 +42,7 @@ class Shards(ABC, Generic[ShardT]):
     def __init__(self, broker: CoordinatorHost, topic: str) -> None:
         self._broker = broker
         self._topic = topic
+        self.not_encoded = NotEncoded(broker.clock, broker.log)
         self.shards: dict[int, ShardT] = {}
         self._is_open = True
         self._is_held = False

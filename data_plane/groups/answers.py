@@ -6,7 +6,7 @@ from typing import Any
 
 from data_plane.coordination.asking import Ask
 from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
-from data_plane.groups.membership import LeaveMembers, join_refused, sync_refused
+from data_plane.groups.membership import UNKNOWN_MEMBER, LeaveMembers, join_refused, sync_refused
 from data_plane.groups.offsets import (
     CommitOffsets,
     DeleteOffsets,
@@ -17,9 +17,17 @@ from data_plane.groups.offsets import (
 from wire.errors import ErrorCode
 from wire.messages.describe_groups import DescribedGroup
 from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from wire.messages.join_group import JoinGroupRequest
+from wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
-from wire.messages.sync_group import SyncGroupRequest
+from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+
+def refused_like(response: Any, code: ErrorCode) -> Any:
+    """The answer to a member that waited, with an error in place of `response`."""
+    if isinstance(response, JoinGroupResponse):
+        return join_refused(UNKNOWN_MEMBER, code, 0)
+    assert isinstance(response, SyncGroupResponse), "a request that no member waits with was answered late"
+    return sync_refused(code)
 
 
 def refusal(ask: Ask, code: ErrorCode) -> Any:

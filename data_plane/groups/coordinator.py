@@ -34,6 +34,7 @@ from data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from data_plane.groups.state import GroupsState, state_of
 from data_plane.replication.partition import Partition
 from metadata_quorum.image.metadata_image import MetadataDelta
+from metadata_quorum.state_machine import NotEncoded
 from odradek.env.ports import DiskError
 from odradek.serving.timers import Timer
 from wire.errors import ErrorCode, KafkaError
@@ -58,6 +59,7 @@ class Shard(CoordinatorShard[GroupsState]):
         settings: GroupSettings,
         partition: Partition,
         failed: Callable[[Shard], None],
+        not_encoded: NotEncoded,
     ) -> None:
         self.machine = machine = GroupMachine(settings)
         super().__init__(
@@ -65,6 +67,7 @@ class Shard(CoordinatorShard[GroupsState]):
             partition,
             failed,
             machine,
+            not_encoded,
             compression_type=settings.compression_type,
             commit_timeout_ms=settings.offsets_commit_timeout_ms,
         )
@@ -213,7 +216,7 @@ class GroupCoordinator(Shards[Shard]):
     def new_shard(self, partition: Partition, failed: Callable[[Any], None]) -> Shard:
         if self._expiry is None:
             self._set_expiry()
-        return Shard(self._broker, self.settings, partition, failed)
+        return Shard(self._broker, self.settings, partition, failed, self.not_encoded)
 
     def refusal(self, ask: Ask, code: ErrorCode) -> Any:
         return refusal(ask, code)

@@ -9,7 +9,7 @@ from data_plane.groups.classic_group import ClassicGroup, GroupPhase
 from data_plane.groups.membership import Membership
 from data_plane.groups.offsets import OffsetStore
 from data_plane.groups.turn import Turn
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, KafkaError
 from wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from wire.messages.list_groups import ListedGroup
 
@@ -72,7 +72,8 @@ def describe(group_id: str, group: ClassicGroup | None, version: int) -> Describ
     version 6 on that is an error (KIP-1043)."""
     if group is None:
         if version >= 6:
-            message = f"Group {group_id} not found."
+            # An id may be as long as a string. An error's text is cut, so that it fits with the words around the id.
+            message = KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.").message
             return DescribedGroup(ErrorCode.GROUP_ID_NOT_FOUND, message, group_id, GroupPhase.DEAD.value)
         return DescribedGroup(ErrorCode.NONE, None, group_id, GroupPhase.DEAD.value)
     stable = group.phase is GroupPhase.STABLE

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from data_plane.coordination.asking import Answers, Ask, Deadlines, TimePasses
 from data_plane.coordination.records import CoordinatorRecord, TransactionEnd
-from data_plane.groups.answers import refusal
+from data_plane.groups.answers import refusal, refused_like
 from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups, Listing
 from data_plane.groups.membership import LeaveMembers, Membership
@@ -25,6 +25,7 @@ from data_plane.groups.offsets import (
     ForgetTopics,
     OffsetStore,
 )
+from data_plane.groups.records import GroupMetadataKey
 from data_plane.groups.state import GroupsState
 from data_plane.groups.turn import Turn
 from metadata_quorum.state_machine import Decision, DecisionContext
@@ -100,6 +101,21 @@ class GroupMachine:
         elif code is ErrorCode.REQUEST_TIMED_OUT:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return [] if request.reply is None else [(request.reply, refusal(request, code))]
+
+    def withdraw(
+        self, state: GroupsState, request: Ask, decision: Decision, context: DecisionContext
+    ) -> Answers:
+        """The groups whose records fit no log are again as the log has them. Their members join anew."""
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        turn = Turn(state, context.now_ms, request.wall_ms, context.new_uuid)
+        for reply, response in decision.response:
+            turn.answer(
+                reply, refusal(request, code) if reply is request.reply else refused_like(response, code)
+            )
+        keys = (record.key for record in decision.records if isinstance(record, CoordinatorRecord))
+        for group_id in dict.fromkeys(key.group for key in keys if isinstance(key, GroupMetadataKey)):
+            self.membership.begin_anew(turn, group_id, code)
+        return turn.answers
 
     def statistics(self) -> dict[str, int]:
         """Figures for metrics."""

@@ -28,6 +28,7 @@ import attrs
 from data_plane.coordination.asking import Ask, Deadlines
 from data_plane.groups.classic_group import ClassicGroup, GroupPhase, Member, Protocols
 from data_plane.groups.group_settings import GroupSettings
+from data_plane.groups.record_sizes import group_bytes, has_too_long_id, protocols_bytes, stem_of
 from data_plane.groups.records import group_metadata_record
 from data_plane.groups.turn import Turn
 from wire.errors import ErrorCode
@@ -40,14 +41,13 @@ from wire.messages.leave_group import (
     MemberResponse,
 )
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from wire.primitives import INT32_MAX
 
 MEMBER_ID_REQUIRED_SINCE = 4
 SKIP_ASSIGNMENT_SINCE = 9
 REBALANCE_TIMEOUT_SINCE = 1
 LEAVE_MANY_SINCE = 3
 UNKNOWN_MEMBER = ""
-MEMBER_OVERHEAD_BYTES = 64
-PROTOCOL_OVERHEAD_BYTES = 64
 STATIC_WAIT_MS_MIN = 1_000
 """The shortest wait of a rebalance that no member has joined, before it looks again. A member's timeout may be 0."""
 PREPARING, COMPLETING = GroupPhase.PREPARING_REBALANCE, GroupPhase.COMPLETING_REBALANCE
@@ -94,13 +94,28 @@ class Membership:
         A group that has become too large for `group.max.size` begins a rebalance.
         """
         for group_id in sorted(turn.state.metadata):
-            stored = turn.state.metadata[group_id]
-            if stored.members:
-                group = self.groups[group_id] = ClassicGroup.restore(group_id, stored)
-                for member in group.members.values():
-                    self._renew_session(turn, group, member)
-                if len(group.members) > self._settings.group_size_max:
-                    self._prepare_rebalance(turn, group)
+            self._restore_members(turn, group_id)
+
+    def _restore_members(self, turn: Turn, group_id: str) -> None:
+        stored = turn.state.metadata.get(group_id)
+        if stored is None or not stored.members:
+            return
+        group = self.groups[group_id] = ClassicGroup.restore(group_id, stored)
+        for member in group.members.values():
+            self._renew_session(turn, group, member)
+        if len(group.members) > self._settings.group_size_max:
+            self._prepare_rebalance(turn, group)
+
+    def begin_anew(self, turn: Turn, group_id: str, code: ErrorCode) -> None:
+        """Take the group as the log has it, and forget what members have asked since. Those who wait get `code`."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return
+        self.forget_group(group_id)
+        for member in group.members.values():
+            turn.answer(member.join_reply, join_refused(UNKNOWN_MEMBER, code, 0))
+            turn.answer(member.sync_reply, sync_refused(code))
+        self._restore_members(turn, group_id)
 
     def forget_group(self, group_id: str) -> None:
         """Forget a deleted group. Timers that still name it do nothing."""
@@ -124,7 +139,10 @@ class Membership:
             return turn.answer(
                 ask.reply, join_refused(member_id, ErrorCode.INVALID_SESSION_TIMEOUT, ask.version)
             )
-        if self._has_too_large_protocols(request):
+        if has_too_long_id(ask.client_id, request):
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+            return turn.answer(ask.reply, join_refused(UNKNOWN_MEMBER, code, ask.version))
+        if protocols_bytes(request) > settings.append_bytes_max:
             return turn.answer(
                 ask.reply, join_refused(member_id, ErrorCode.UNKNOWN_SERVER_ERROR, ask.version)
             )
@@ -152,18 +170,6 @@ class Membership:
         else:
             self._join_known(turn, group, ask, request)
 
-    def _has_too_large_protocols(self, request: JoinGroupRequest) -> bool:
-        """True if a member's protocols are too large to be stored.
-
-        They are kept for as long as the member lives, and go into the group's record.
-
-        Kafka finds out when it writes that record, and has this error for it.
-        """
-        size = sum(
-            len(each.name) + len(each.metadata) + PROTOCOL_OVERHEAD_BYTES for each in request.protocols
-        )
-        return size > self._settings.append_bytes_max
-
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
         size_max = self._settings.group_size_max
         if group.phase is EMPTY:
@@ -175,8 +181,7 @@ class Membership:
 
     def _join_new(self, turn: Turn, group: ClassicGroup, ask: Ask, request: JoinGroupRequest) -> None:
         instance_id = request.group_instance_id
-        stem = ask.client_id if instance_id is None else instance_id
-        member_id = f"{stem}-{_dashed(turn.new_uuid())}"
+        member_id = f"{stem_of(ask.client_id, request)}-{_dashed(turn.new_uuid())}"
         if instance_id is not None:
             if instance_id in group.static_members:
                 self._replace_static(turn, group, ask, request, member_id)
@@ -355,7 +360,8 @@ class Membership:
             # Static members alone are left and none has come back: their sessions decide.
             self._set_join_timer(turn, group, max(group.rebalance_timeout_ms, STATIC_WAIT_MS_MIN))
             return
-        group.generation += 1
+        # After the last number, which only a log of others can hold, they begin anew.
+        group.generation = group.generation % INT32_MAX + 1
         group.pending_sync.clear()
         if not group.members:
             group.protocol = None
@@ -436,15 +442,7 @@ class Membership:
 
     def _is_too_large(self, group: ClassicGroup, more_bytes: int, given: Mapping[str, bytes]) -> bool:
         """True if the group's record, with these assignments instead of its own, would exceed the size of a batch."""
-        protocol = group.protocol or ""
-        size = more_bytes + sum(
-            len(given.get(member.member_id, b"") if given else member.assignment)
-            + len(member.metadata_for(protocol))
-            + 3 * (len(member.member_id) + len(member.client_id) + len(member.group_instance_id or ""))
-            + MEMBER_OVERHEAD_BYTES
-            for member in group.members.values()
-        )
-        return size > self._settings.append_bytes_max
+        return group_bytes(group, given) + more_bytes > self._settings.append_bytes_max
 
     def _take_assignment(self, turn: Turn, group: ClassicGroup, request: SyncGroupRequest) -> None:
         given = {each.member_id: each.assignment for each in request.assignments}
@@ -621,4 +619,4 @@ def _dashed(uuid: bytes) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-__all__ = ["LeaveMembers", "Membership", "join_refused", "sync_refused"]
+__all__ = ["UNKNOWN_MEMBER", "LeaveMembers", "Membership", "join_refused", "sync_refused"]

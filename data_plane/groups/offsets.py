@@ -17,6 +17,7 @@ from data_plane.coordination.records import RecordProducer, TransactionEnd
 from data_plane.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupPhase
 from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.membership import Membership
+from data_plane.groups.record_sizes import utf8_size
 from data_plane.groups.records import (
     OffsetCommitValue,
     group_metadata_tombstone,
@@ -62,7 +63,7 @@ class CommitOffsets:
 
 def record_bytes(group_bytes: int, commit: PartitionCommit) -> int:
     """An upper bound of the bytes that a committed offset takes in the log, and a close one."""
-    return group_bytes + len(commit.topic) + 3 * len(commit.metadata) + RECORD_OVERHEAD_BYTES
+    return group_bytes + len(commit.topic) + utf8_size(commit.metadata) + RECORD_OVERHEAD_BYTES
 
 
 @attrs.frozen

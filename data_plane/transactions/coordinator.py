@@ -34,6 +34,7 @@ from data_plane.transactions.state import Transaction, TransactionsState, state_
 from data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC, TransactionSettings
 from data_plane.transactions.verifier import CoordinatorVerifier
 from metadata_quorum.features import TRANSACTION_VERSION
+from metadata_quorum.state_machine import NotEncoded
 from odradek.serving.timers import Timer
 from wire.errors import ErrorCode
 
@@ -63,9 +64,16 @@ class TransactionShard(Shard[TransactionsState]):
         failed: Callable[[Any], None],
         machine: TransactionMachine,
         markers: MarkerSender,
+        not_encoded: NotEncoded,
     ) -> None:
         super().__init__(
-            broker, partition, failed, machine, compression_type=0, commit_timeout_ms=COMMIT_TIMEOUT_MS
+            broker,
+            partition,
+            failed,
+            machine,
+            not_encoded,
+            compression_type=0,
+            commit_timeout_ms=COMMIT_TIMEOUT_MS,
         )
         self.machine = machine
         self._markers = markers
@@ -220,7 +228,7 @@ class TransactionCoordinator(Shards[TransactionShard]):
             self.counts,
             partial(_append_bytes_max, partition),
         )
-        return TransactionShard(self._host, partition, failed, machine, self.markers)
+        return TransactionShard(self._host, partition, failed, machine, self.markers, self.not_encoded)
 
     def refusal(self, ask: Ask, code: ErrorCode) -> Any:
         return refusal(ask, code)

@@ -23,6 +23,7 @@ __all__ = [
     "fenced",
     "is_late",
     "may_end",
+    "needs_next_id",
     "outcome_of",
 ]
 
@@ -42,6 +43,13 @@ def may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
     if transaction.status.is_ending and request.client_version >= EPOCHS_GROW_SINCE:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     producer_id, epoch = expected_producer(transaction)
+    if request.producer_epoch == EPOCH_MAX:
+        # The coordinator's own, for fencing. A client can only have guessed it.
+        return (
+            ErrorCode.PRODUCER_FENCED
+            if request.producer_id == producer_id
+            else ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        )
     if request.producer_id != producer_id and not _repeats_overflow(transaction, request):
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if request.client_version < EPOCHS_GROW_SINCE:
@@ -84,16 +92,23 @@ def outcome_of(transaction: Transaction, request: EndTransaction) -> Transaction
     return ErrorCode.INVALID_TXN_STATE if is_commit or not grows else TransactionStatus.PREPARE_ABORT
 
 
+def needs_next_id(transaction: Transaction) -> bool:
+    """True if the epoch after the end of this transaction, in which the epoch grows, would be the last one or none."""
+    return expected_producer(transaction)[1] >= EPOCH_MAX - 1
+
+
 def decided(
     transaction: Transaction, status: TransactionStatus, client_version: int, next_id: int, wall_ms: int
 ) -> Transaction:
-    """The transaction with its outcome decided. Its markers have the epoch of this state."""
+    """The transaction with its outcome decided. Its markers have the epoch of this state.
+
+    `next_id` is the producer id after it where `needs_next_id` says so, else -1.
+    """
     epoch, last_epoch = transaction.producer_epoch, transaction.last_producer_epoch
     next_epoch = transaction.next_producer_epoch
     if client_version >= EPOCHS_GROW_SINCE:
-        epoch, last_epoch = epoch + 1, epoch
-        if next_epoch >= 0:
-            last_epoch, next_epoch = next_epoch, next_epoch + 1
+        last_epoch = expected_producer(transaction)[1]
+        epoch, next_epoch = _grown(epoch), _next_epoch(next_epoch, next_id)
     is_open = transaction.status is TransactionStatus.ONGOING
     return attrs.evolve(
         transaction,
@@ -109,17 +124,31 @@ def decided(
     )
 
 
-def fenced(transaction: Transaction, wall_ms: int) -> Transaction:
-    """The open transaction aborted by the coordinator, with an epoch that its producer does not have."""
-    epoch = transaction.producer_epoch
-    assert epoch < EPOCH_MAX, "the last epoch is kept for fencing"
-    next_epoch = transaction.next_producer_epoch
+def _grown(epoch: int) -> int:
+    """The epoch after this one. There is none after the last, which a log may hold from an earlier release."""
+    return min(epoch + 1, EPOCH_MAX)
+
+
+def _next_epoch(next_epoch: int, next_id: int) -> int:
+    """The epoch of the producer that has resumed, after the end of the transaction; -1 where nobody has resumed it."""
+    if next_epoch < 0:
+        return NO_PRODUCER_EPOCH
+    return _grown(next_epoch) if next_id < 0 else 0
+
+
+def fenced(transaction: Transaction, wall_ms: int, next_id: int = NO_PRODUCER_ID) -> Transaction:
+    """The open transaction aborted by the coordinator, with an epoch that its producer does not have.
+
+    Where `needs_next_id` says so, the id is used up and `next_id` takes its place. It is -1 while none is at hand. Then
+    the last epoch stays, and the next producer that begins gets a new id.
+    """
     return attrs.evolve(
         transaction,
         status=TransactionStatus.PREPARE_ABORT,
-        producer_epoch=epoch + 1,
-        last_producer_epoch=epoch,
-        next_producer_epoch=next_epoch if next_epoch < 0 else next_epoch + 1,
+        producer_epoch=_grown(transaction.producer_epoch),
+        last_producer_epoch=transaction.producer_epoch,
+        next_producer_id=transaction.next_producer_id if next_id < 0 else next_id,
+        next_producer_epoch=_next_epoch(transaction.next_producer_epoch, next_id),
         last_update_ms=wall_ms,
     )
 
@@ -128,7 +157,7 @@ def after_end(ending: Transaction) -> tuple[int, int]:
     """The producer id and epoch after the end of this transaction."""
     if ending.next_producer_epoch >= 0:
         return ending.next_producer_id, ending.next_producer_epoch
-    if ending.client_version >= EPOCHS_GROW_SINCE and ending.next_producer_id >= 0:
+    if ending.next_producer_id >= 0:
         return ending.next_producer_id, 0
     return ending.producer_id, ending.producer_epoch
 

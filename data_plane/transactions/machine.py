@@ -34,6 +34,10 @@ A partition may know a higher epoch of a producer id than the coordinator, from 
 transaction has ended, its epochs count as used up (`EPOCH_MAX - 1`). So its producer is fenced, and the next one that
 begins has a new id.
 
+The last epoch, `EPOCH_MAX`, is nobody's. Who fences a producer with it completes the transaction under a new producer id,
+as in Kafka. A request that names it has guessed it. A log of an earlier release may hold transactions in it: they are
+aborted like others.
+
 A transaction's state is one record, with all its partitions. As in Kafka, a batch beyond the topic's `max.message.bytes` or
 `segment.bytes` is refused with UNKNOWN_SERVER_ERROR. That is asked where a transaction grows, for the largest record of its
 life. Its end is never refused: the log takes it even where these limits have been lowered meanwhile.
@@ -62,6 +66,7 @@ from data_plane.transactions.endings import (
     fenced,
     is_late,
     may_end,
+    needs_next_id,
     outcome_of,
 )
 from data_plane.transactions.requests import (
@@ -84,6 +89,7 @@ from data_plane.transactions.state import (
     NO_TIME,
     TIMELESS,
     Transaction,
+    TransactionRecord,
     TransactionsState,
     TransactionStatus,
     record_bytes_max,
@@ -138,6 +144,11 @@ def _code_of(response: Any) -> Any:
     return response.code if isinstance(response, (Producer, Verified)) else response
 
 
+def _refused_like(response: Any, code: ErrorCode) -> Any:
+    """The error in the form that an answer to the same request has."""
+    return type(response)(code) if isinstance(response, (Producer, Verified)) else code
+
+
 def refusal(ask: Ask, code: ErrorCode) -> Any:
     """The answer to `ask` instead of a decision."""
     request = ask.request
@@ -170,6 +181,9 @@ class TransactionMachine:
         """Requests that wait for markers, by transactional id."""
         self._counts = counts
         self._append_bytes_max = append_bytes_max
+        self._aborted_max = CHECKED_MAX
+        self._unwritable: dict[str, Transaction] = {}
+        """Open transactions whose abort fits no record, as they were then."""
         self._deciders: dict[type, Callable[[Turn, Ask], None]] = {
             InitProducer: self._init,
             AddPartitions: self._add,
@@ -213,6 +227,19 @@ class TransactionMachine:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return [] if request.reply is None else [(request.reply, refusal(request, code))]
 
+    def withdraw(
+        self, state: TransactionsState, request: Ask, decision: Decision, context: DecisionContext
+    ) -> Answers:
+        """Everybody who was answered, or held because of these records, gets an error."""
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        answers: Answers = [(reply, _refused_like(response, code)) for reply, response in decision.response]
+        if isinstance(request.request, AbortTimedOut):
+            self._narrow_aborts(state, decision.records)
+            return [(reply, True) for reply, _ in answers]
+        if request.reply is not None and self._forget_held(request):
+            answers.append((request.reply, refusal(request, code)))
+        return answers
+
     def _write(self, turn: Turn, transaction: Transaction) -> None:
         turn.write(record_of(transaction, self._record_version()))
 
@@ -240,7 +267,7 @@ class TransactionMachine:
         if transaction.status is TransactionStatus.ONGOING:
             if request.keep_prepared:
                 return self._resume(turn, ask, transaction)
-            self._write(turn, fenced(transaction, turn.wall_ms))
+            self._fence(turn, transaction)
             return self._hold(turn, ask)
         begun = self._begun(transaction, request)
         if isinstance(begun, ErrorCode):
@@ -293,7 +320,8 @@ class TransactionMachine:
         until it ends.
         """
         producer_id, epoch = expected_producer(transaction)
-        if epoch >= EPOCH_MAX - 1:
+        if epoch >= EPOCH_MAX - 2:
+            # The transaction ends with one epoch more, which must not be the last one.
             fresh = self._take_producer_id()
             if fresh is None:
                 return turn.answer(ask.reply, Producer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
@@ -386,7 +414,7 @@ class TransactionMachine:
             return turn.answer(ask.reply, Producer(outcome))
         next_id = NO_PRODUCER_ID
         grows = request.client_version >= EPOCHS_GROW_SINCE
-        if grows and transaction.is_epoch_exhausted and transaction.next_producer_epoch < 0:
+        if grows and needs_next_id(transaction):
             taken = self._take_producer_id()
             if taken is None:
                 return turn.answer(ask.reply, Producer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
@@ -416,22 +444,41 @@ class TransactionMachine:
         for held in self._held.pop(request.transactional_id, ()):
             self._deciders[type(held.request)](turn, held)
 
+    def _fence(self, turn: Turn, transaction: Transaction) -> None:
+        """Abort the open transaction, with an epoch or a producer id that its producer does not have."""
+        fresh = self._take_producer_id() if needs_next_id(transaction) else None
+        self._write(turn, fenced(transaction, turn.wall_ms, NO_PRODUCER_ID if fresh is None else fresh))
+
     def _abort_timed_out(self, turn: Turn, ask: Ask) -> None:
         late = [
             transactional_id
             for transactional_id, start_ms in turn.state.open.items()
-            if is_late(turn.state.transactions[transactional_id], start_ms, turn.wall_ms)
+            if is_late(transaction := turn.state.transactions[transactional_id], start_ms, turn.wall_ms)
+            and self._unwritable.get(transactional_id) != transaction
         ]
         size = done = 0
-        for transactional_id in sorted(late)[:CHECKED_MAX]:
+        for transactional_id in sorted(late)[: self._aborted_max]:
             transaction = turn.state.transactions[transactional_id]
             size += record_bytes_max(transaction)
             if done and size > CHECKED_BYTES_MAX:
                 break
             done += 1
             self._counts.timed_out += 1
-            self._write(turn, fenced(transaction, turn.wall_ms))
+            self._fence(turn, transaction)
+        if done == len(late):
+            self._aborted_max = CHECKED_MAX
         turn.answer(ask.reply, done < len(late))
+
+    def _narrow_aborts(
+        self, state: TransactionsState, records: Sequence[CoordinatorRecord | TransactionEnd]
+    ) -> None:
+        """Find the transaction whose abort fits no record, so that the check goes on behind it: take fewer at once, and
+        leave out one that fails alone."""
+        ids = [record.transactional_id for record in records if isinstance(record, TransactionRecord)]
+        self._counts.timed_out -= len(ids)
+        self._aborted_max = max(1, len(ids) // 2)
+        if len(ids) == 1:
+            self._unwritable[ids[0]] = state.transactions[ids[0]]
 
     def _expire(self, turn: Turn, ask: Ask) -> None:
         before_ms = turn.wall_ms - self._settings.id_expiration_ms
@@ -464,15 +511,22 @@ class TransactionMachine:
             turn.answer(ask.reply, refusal(ask, ErrorCode.CONCURRENT_TRANSACTIONS))
             return
         held.append(ask)
-        self.deadlines.at(turn.now_ms + HELD_MS_MAX, partial(self._give_up, transactional_id, ask))
+        self.deadlines.at(turn.now_ms + HELD_MS_MAX, partial(self._give_up, ask))
 
-    def _give_up(self, transactional_id: str, ask: Ask, turn: Turn) -> None:
-        held = self._held.get(transactional_id)
-        if held is not None and ask in held:
-            held.remove(ask)
-            if not held:
-                del self._held[transactional_id]
+    def _give_up(self, ask: Ask, turn: Turn) -> None:
+        if self._forget_held(ask):
             turn.answer(ask.reply, refusal(ask, ErrorCode.CONCURRENT_TRANSACTIONS))
+
+    def _forget_held(self, ask: Ask) -> bool:
+        """Hold the request no longer; True if it was held."""
+        transactional_id = getattr(ask.request, "transactional_id", "")
+        held = self._held.get(transactional_id)
+        if held is None or ask not in held:
+            return False
+        held.remove(ask)
+        if not held:
+            del self._held[transactional_id]
+        return True
 
     # -- descriptions ---------------------------------------------------------------------------------------------
 
@@ -514,7 +568,7 @@ def _find(
     producer_id, epoch = expected_producer(transaction)
     if request.producer_id != producer_id:
         return transaction, ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if request.producer_epoch != epoch:
+    if request.producer_epoch != epoch or epoch == EPOCH_MAX:
         return transaction, ErrorCode.PRODUCER_FENCED
     if transaction.next_producer_epoch >= 0 and not transaction.status.is_ending:
         # Whoever has resumed a prepared transaction may only end it.

@@ -20,6 +20,8 @@ NO_PRODUCER_EPOCH = -1
 EPOCH_MAX = (1 << 15) - 1
 NO_TIME = -1
 FLEXIBLE_SINCE = 1
+CLIENT_VERSION_MAX = (1 << 7) - 1
+"""A marker's request has one byte for the transaction version; the record has two."""
 """The first version of records that tells what transaction version 2 needs."""
 CHARACTERS_PER_WEIGHT = 256
 PARTITIONS_PER_WEIGHT = 8
@@ -201,11 +203,13 @@ def _value(transaction: Transaction, version: int) -> TransactionLogValue:
 
 
 def _transaction(transactional_id: str, value: TransactionLogValue) -> Transaction:
-    """Raises `MalformedMessage` for a state that there is not."""
+    """Raises `MalformedMessage` for a state that there is not, or a version that no marker can have."""
     try:
         status = TransactionStatus(value.transaction_status)
     except ValueError:
         raise MalformedMessage(f"transaction state {value.transaction_status}") from None
+    if not 0 <= value.client_transaction_version <= CLIENT_VERSION_MAX:
+        raise MalformedMessage(f"transaction version {value.client_transaction_version}")
     return Transaction(
         transactional_id,
         value.producer_id,

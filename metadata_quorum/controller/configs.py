@@ -46,8 +46,8 @@ from wire.messages import incremental_alter_configs as incremental
 from wire.messages.metadata_records import ConfigRecord
 from wire.structure import Message
 
-VALUE_LENGTH_MAX = 32_767
-
+VALUE_BYTES_MAX = 32_767
+"""A record's string has no more. What is appended to a list may come to more than any request holds."""
 
 Changes = dict[str, str | None]
 """New values by key; None takes the override away."""
@@ -210,11 +210,11 @@ def _alter(
             _check_min_isr(name, value)
         if value is None:
             after.pop(key, None)
-        elif len(value) > VALUE_LENGTH_MAX:
+        elif len(value.encode()) > VALUE_BYTES_MAX:
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG,
                 "The configuration value cannot be added because it exceeds the maximum value size "
-                f"of {VALUE_LENGTH_MAX} bytes.",
+                f"of {VALUE_BYTES_MAX} bytes.",
             )
         else:
             after[key] = value

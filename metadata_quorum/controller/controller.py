@@ -140,6 +140,12 @@ class Controller:
         """A response that carries only an error."""
         return refusal(request, code)
 
+    def withdraw(
+        self, state: MetadataImage, request: Any, decision: Decision, context: DecisionContext
+    ) -> Any:
+        """One error for the whole request. Sessions stay: they tell who was heard, whatever was decided of it."""
+        return refusal(request, ErrorCode.UNKNOWN_SERVER_ERROR)
+
     def _try(
         self, image: MetadataImage, trial: Trial, context: DecisionContext, _basis: DecisionBasis
     ) -> Decision:

@@ -35,5 +35,7 @@ class ControllerSettings:
     release: Release = THIS_RELEASE
     has_authorizer: bool = False
     """True if `authorizer.class.name` is set; only then ACLs can be created."""
+    tokens_per_owner_max: int = 1_000
+    """The most delegation tokens that one owner may have (`odradek.delegation.token.max.per.owner`)."""
     token_secrets: TokenSecrets | None = None
     """None if `delegation.token.secret.key` is unset: delegation tokens are refused then."""

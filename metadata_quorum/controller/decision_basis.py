@@ -4,7 +4,7 @@ state. PURE."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -14,32 +14,60 @@ from odradek.security.tokens import TokenSecrets
 
 __all__ = ["DecisionBasis", "TokenIds"]
 
+Tokens: TypeAlias = Mapping[str, Any]
+"""The image's delegation tokens, by their ids."""
+
 
 class TokenIds:
-    """Finds delegation tokens by their secrets. It is made of the image when the first one is looked for."""
+    """Finds delegation tokens by their secrets and by their owners. It is made of the image at the first question.
+
+    What the image no longer has is left out, and forgotten then.
+    """
 
     def __init__(self) -> None:
         self._ids: dict[bytes, str] | None = None
+        self._of_owner: dict[str, dict[str, None]] = {}
 
-    def find(self, secret: bytes, tokens: Mapping[str, Any], secrets: TokenSecrets) -> str | None:
+    def find(self, secret: bytes, tokens: Tokens, secrets: TokenSecrets) -> str | None:
         """The id of the token that has this secret; None if there is none."""
-        if self._ids is None:
-            self._ids = {secrets.hmac(token_id): token_id for token_id in tokens}
-        token_id = self._ids.get(secret)
+        ids = self._made_of(tokens, secrets)
+        token_id = ids.get(secret)
         if token_id is not None and token_id not in tokens:
-            del self._ids[secret]
+            del ids[secret]
             token_id = None
         return token_id
 
-    def add(self, secret: bytes, token_id: str) -> None:
+    def held(self, owner: str, at_least: int, tokens: Tokens, secrets: TokenSecrets) -> list[str]:
+        """The ids of an owner's tokens, the oldest first; none of them if they are certainly fewer than `at_least`."""
+        self._made_of(tokens, secrets)
+        known = self._of_owner.get(owner, {})
+        if len(known) < at_least:
+            return []
+        known = self._of_owner[owner] = {token_id: None for token_id in known if token_id in tokens}
+        return list(known)
+
+    def _made_of(self, tokens: Tokens, secrets: TokenSecrets) -> dict[bytes, str]:
+        if self._ids is None:
+            self._ids = {secrets.hmac(token_id): token_id for token_id in tokens}
+            for token_id in sorted(tokens, key=lambda each: (tokens[each].issue_timestamp, each)):
+                self._of_owner.setdefault(tokens[token_id].owner, {})[token_id] = None
+        return self._ids
+
+    def add(self, secret: bytes, token_id: str, owner: str) -> None:
         """Remember a token that is being made."""
         if self._ids is not None:
             self._ids[secret] = token_id
+            self._of_owner.setdefault(owner, {})[token_id] = None
 
-    def forget(self, secret: bytes) -> None:
+    def forget(self, secret: bytes, owner: str) -> None:
         """Forget a token that is being removed."""
         if self._ids is not None:
-            self._ids.pop(secret, None)
+            token_id = self._ids.pop(secret, None)
+            known = self._of_owner.get(owner, {})
+            if token_id is not None:
+                known.pop(token_id, None)
+            if not known:
+                self._of_owner.pop(owner, None)
 
 
 @attrs.frozen

@@ -49,8 +49,6 @@ __all__ = ["CONTROLLER_DOORS", "OF_NODES", "ControllerDoors"]
 
 _DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 _TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-STATES_SINCE = 6
-"""DeleteTopics names topics by name or id since this version; before, in a list of names."""
 
 
 def _refuse(request: Any) -> Any:
@@ -118,43 +116,65 @@ def create_partitions_door(asked: Asked, request: CreatePartitionsRequest) -> Ad
 
 def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted | None:
     """DELETE on each topic. Only who may DESCRIBE a topic learns that it is there."""
-    if asked.version < STATES_SINCE:
-        names, hidden = split(request.topic_names, lambda name: _may_ask_deletion(asked, name))
-        told = [
-            DeletableTopicResult(name, ZERO_UUID, _TOPIC_DENIED, _TOPIC_DENIED.message)
-            for name in dict.fromkeys(hidden)
-        ]
-        admitted = attrs.evolve(request, topic_names=names)
-    else:
-        told = []
-        allowed = []
-        for topic in request.topics:
-            name = topic.name if topic.name is not None else asked.name_of(topic.topic_id)
-            if name is None or (topic.name is not None and topic.topic_id != ZERO_UUID):
-                allowed.append(topic)
-            elif topic.name is None and not asked.may(Operation.DELETE, name):
-                shown = name if asked.would(Operation.DESCRIBE, ResourceType.TOPIC, name) else None
-                told.append(DeletableTopicResult(shown, topic.topic_id, _TOPIC_DENIED, _TOPIC_DENIED.message))
-            elif topic.name is not None and not _may_ask_deletion(asked, name):
-                told.append(DeletableTopicResult(name, ZERO_UUID, _TOPIC_DENIED, _TOPIC_DENIED.message))
-            else:
-                allowed.append(topic)
-        admitted = attrs.evolve(request, topics=allowed)
+    # Nothing goes in without DELETE, for the decision may find a topic that this image does not have yet.
+    named = Counter(request.topic_names)
+    named.update(each.name for each in request.topics if each.name is not None and each.topic_id == ZERO_UUID)
+    ids = Counter(each.topic_id for each in request.topics if each.name is None)
+    told: dict[tuple[str | None, bytes], DeletableTopicResult] = {}
+    """One answer for each name and for each id."""
+
+    def passes(name: str | None, topic_id: bytes) -> bool:
+        if name is None and topic_id != ZERO_UUID:
+            refused = _refused_id(asked, topic_id, ids[topic_id])
+        elif name is not None and topic_id == ZERO_UUID:
+            refused = _refused_name(asked, name, named[name])
+        else:
+            return True  # The decision refuses both at once, and neither.
+        if refused is not None:
+            told[name, topic_id] = refused
+        return refused is None
+
+    names = [name for name in request.topic_names if passes(name, ZERO_UUID)]
+    topics = [topic for topic in request.topics if passes(topic.name, topic.topic_id)]
     if not told:
         return None
 
     def merge(response: DeleteTopicsResponse) -> DeleteTopicsResponse:
-        response.responses = [*response.responses, *told]
+        response.responses = [*response.responses, *told.values()]
         return response
 
-    return Admitted(admitted, merge)
+    return Admitted(attrs.evolve(request, topic_names=names, topics=topics), merge)
 
 
-def _may_ask_deletion(asked: Asked, name: str) -> bool:
-    """True if the answer may come from the decision: who may DESCRIBE a topic hears that it does not exist."""
+def _refused_id(asked: Asked, topic_id: bytes, times: int) -> DeletableTopicResult | None:
+    """The answer about a topic that the client may not delete by its id, or that is not there."""
+    name = asked.name_of(topic_id)
+    if times > 1:
+        code, text, name = ErrorCode.INVALID_REQUEST, "Duplicate topic id.", None
+    elif name is None:
+        code = ErrorCode.UNKNOWN_TOPIC_ID
+        text = code.message
+    elif asked.may(Operation.DELETE, name):
+        return None
+    else:
+        code, text = _TOPIC_DENIED, _TOPIC_DENIED.message
+        name = name if asked.would(Operation.DESCRIBE, ResourceType.TOPIC, name) else None
+    return DeletableTopicResult(name, topic_id, code, text)
+
+
+def _refused_name(asked: Asked, name: str, times: int) -> DeletableTopicResult | None:
+    """The answer about a topic that the client may not delete by its name, whether it is there or not."""
+    if times > 1:
+        return DeletableTopicResult(name, ZERO_UUID, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    code = ErrorCode.NONE
     if not asked.may(Operation.DESCRIBE, name):
-        return False
-    return name not in asked.topics.topics or asked.may(Operation.DELETE, name)
+        code = _TOPIC_DENIED
+    elif not asked.would(Operation.DELETE, ResourceType.TOPIC, name):
+        is_there = name in asked.topics.topics
+        code = _TOPIC_DENIED if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if is_there:
+            asked.may(Operation.DELETE, name)  # For the audit log.
+    return DeletableTopicResult(name, ZERO_UUID, code, code.message) if code else None
 
 
 def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admitted | Any | None:

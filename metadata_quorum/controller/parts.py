@@ -217,7 +217,8 @@ class _Topics(_Kind):
 
     def join(self, request: Any, groups: Groups, responses: Sequence[Any], ready: Ready) -> Any:
         results = [each for response in responses for each in getattr(response, self._results)]
-        return attrs.evolve(responses[0], **{self._results: [*results, *ready]})
+        waits_ms = max(response.throttle_time_ms for response in responses)
+        return attrs.evolve(responses[0], throttle_time_ms=waits_ms, **{self._results: [*results, *ready]})
 
 
 class _NewTopics(_Topics):

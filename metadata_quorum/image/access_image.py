@@ -10,13 +10,14 @@ Secrets do not show in what is printed of these values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import attrs
 
 from metadata_quorum.image.layered_map import LayeredMap
 from odradek.security.acls.rules import Acl
+from odradek.security.salt_forms import NO_USERS, SaltForm, SaltForms, form_of
 from wire.messages.metadata_records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
@@ -71,6 +72,8 @@ class AccessImage:
     """Tokens by their ids."""
     client_quotas: LayeredMap[tuple[QuotaEntity, str], float] = attrs.field(factory=LayeredMap)
     """Quotas by entity and key."""
+    salt_forms: SaltForms = attrs.field(default=NO_USERS, eq=False)
+    """The forms of the credentials' salts, which challenges to unknown users imitate."""
 
     def records(self) -> Iterator[Message]:
         """The records that give this image when they are replayed over an empty one. Equal images give the same ones."""
@@ -93,6 +96,14 @@ class AccessImage:
                 token.expiration_timestamp,
                 token_id,
             )
+
+
+def _forms(
+    credentials: Iterable[tuple[tuple[str, int], ScramCredential | None]],
+) -> Iterator[tuple[int, SaltForm]]:
+    for (_, mechanism), known in credentials:
+        if known is not None:
+            yield mechanism, form_of(known.salt, known.iterations)
 
 
 def _quota_order(known: tuple[QuotaEntity, str]) -> tuple[list[tuple[str, bool, str]], str]:
@@ -131,7 +142,12 @@ class AccessChanges:
             base.scram_credentials.changed(self.scram_credentials),
             base.delegation_tokens.changed(self.delegation_tokens),
             base.client_quotas.changed(self.client_quotas),
+            self._changed_forms(base) if self.scram_credentials else base.salt_forms,
         )
+
+    def _changed_forms(self, base: AccessImage) -> SaltForms:
+        before = ((user, base.scram_credentials.get(user)) for user in self.scram_credentials)
+        return base.salt_forms.changed(_forms(before), _forms(self.scram_credentials.items()))
 
     def _changed_ids(self, base: AccessImage) -> dict[Acl, bytes | None]:
         changed: dict[Acl, bytes | None] = {}

@@ -1,4 +1,5 @@
-"""Quotas of changes of the metadata: partitions that clients create and delete, per second (KIP-599). PURE.
+"""Quotas of changes of the metadata: partitions that clients create and delete, and changes of delegation tokens, per
+second (KIP-599). PURE.
 
 The active controller keeps a token bucket for each client with a quota of `controller_mutation_rate`; soft state, which
 a new controller begins anew. Two kinds of clients:
@@ -6,6 +7,9 @@ a new controller begins anew. Two kinds of clients:
 * **Strict**: CreateTopics since 6, DeleteTopics since 5, CreatePartitions since 3. While the client is in debt, each
   change is refused with THROTTLING_QUOTA_EXCEEDED, and the answer says how long to wait. The client asks again.
 * **Permissive**: older versions. The change is done, and the answer says how long to wait.
+
+Requests about tokens have no such versions: each counts as one change, and is refused while the client is in debt. (Kafka
+counts none of them.)
 
 Only what could be done is charged: to create a topic that exists costs nothing. A request for more partitions than one
 may ask for is free as well. Else one frame would lock out all who share the quota for years.
@@ -92,6 +96,20 @@ class MutationQuotas:
         self._refused += len(refused)
         return _without(image, request, refused, bucket.wait_seconds(now))
 
+    def charge_one(self, image: MetadataImage, sender: Sender, now: float) -> float:
+        """Charge one change of a delegation token. The seconds to wait if the sender is in debt: then it is refused."""
+        user = sender.principal.partition(":")[2]
+        holding = holding_quota(image.access.client_quotas, CONTROLLER_MUTATION_RATE, user, sender.client_id)
+        if holding is None:
+            return 0.0
+        bucket = self._bucket(holding, now)
+        seconds = bucket.wait_seconds(now)
+        if seconds > 0:
+            self._refused += 1
+        else:
+            bucket.charge(1, now)
+        return seconds
+
     def _bucket(self, holding: Holding, now: float) -> TokenBucket:
         burst = holding.value * self._burst_seconds
         sharers = holding.sharers
@@ -151,7 +169,8 @@ def _deletion_costs(
         image.topics_by_id.get(each.topic_id) if each.name is None else image.topics.get(each.name)
         for each in request.topics
     ]
-    return [0 if topic is None else len(topic.partitions) for topic in found]
+    counts = Counter(topic.topic_id for topic in found if topic is not None)
+    return [0 if topic is None or counts[topic.topic_id] > 1 else len(topic.partitions) for topic in found]
 
 
 _COSTS: Mapping[type[Message], Callable[[MetadataImage, Any, ControllerSettings], Sequence[int]]] = {

@@ -137,10 +137,13 @@ class QuorumLeader:
     def has_waiting_control(self) -> bool:
         return any(each.control is not None for each in self._waiting)
 
-    def append_batch(self, records: Sequence[Message]) -> int:
-        """Append the records of one decision; return the offset of the last."""
-        values = encode_values(records)
-        return self._append(len(values), values, None, None)
+    def encode_batch(self, records: Sequence[Message]) -> list[bytes]:
+        """The values of one decision's records. Raises `LocalProtocolError`."""
+        return encode_values(records)
+
+    def append_batch(self, batch: list[bytes]) -> int:
+        """Append the encoded records of one decision; return the offset of the last."""
+        return self._append(len(batch), batch, None, None)
 
     def append_control(self, records: list[Message], voters: VoterSet | None) -> int:
         """Append control records of this leader as one batch; return the offset of the last."""

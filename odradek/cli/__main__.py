@@ -105,6 +105,7 @@ def _run(argv: Sequence[str] | None) -> int:
             args.parser.error(f"{' '.join(unknown)} is not known here")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else FAILURE
+    _keep_client_log_off_the_terminal()
     try:
         code: int = args.run(args)
         return code
@@ -114,6 +115,13 @@ def _run(argv: Sequence[str] | None) -> int:
 
         print(f"odradek: {plain(str(error))}", file=sys.stderr)
         return error.exit_code
+
+
+def _keep_client_log_off_the_terminal() -> None:
+    """Have the client's log written nowhere: a command says itself what went wrong, in one sentence."""
+    import logging
+
+    logging.getLogger("odradek.client").addHandler(logging.NullHandler())
 
 
 if __name__ == "__main__":

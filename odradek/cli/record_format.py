@@ -111,7 +111,7 @@ def record_of_json(line: bytes, line_number: int) -> ParsedRecord:
         if timestamp is not None and (not isinstance(timestamp, int) or not 0 <= timestamp < 1 << 63):
             raise ValueError("its timestamp is no number of milliseconds")
         return _bytes_of(document, "key"), _bytes_of(document, "value"), headers, timestamp
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise CliError(f"line {line_number} is not a record in JSON: {error}") from None
 
 

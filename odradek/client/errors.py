@@ -18,6 +18,7 @@ __all__ = [
     "ConnectionBroken",
     "IllegalTransactionCall",
     "ProducerFencedError",
+    "RecordsNotEncoded",
     "RequestTimedOut",
     "TransactionAbortableError",
     "TransactionAborted",
@@ -66,6 +67,10 @@ class BufferFull(ClientError):
     """`buffer.memory` was in use for `max.block.ms`: records come faster than the cluster takes them."""
 
     retriable = True
+
+
+class RecordsNotEncoded(ClientError):
+    """The records of one batch have no form in Kafka's protocol; `__cause__` says why. Other batches go on."""
 
 
 class ClientClosed(ClientError):

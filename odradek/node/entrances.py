@@ -16,19 +16,24 @@ from odradek.env.token_ports import FetchDocument, OpenTokens
 from odradek.node.certificates import Certificates
 from odradek.node.configuration.listener_security import ListenerSecurity
 from odradek.node.configuration.node_config import SCRAM_SECRET, NodeConfig
-from odradek.node.connections.entrance import Encryption, Entrance, NotAuthenticated
+from odradek.node.connections.entrance import Encryption, Entrance, NotAuthenticated, SaslLogins
 from odradek.node.directories import NodeCannotStart
 from odradek.security.audit.auditor import Auditor
 from odradek.security.dialing import SecuredEnv, SecuredNetwork
 from odradek.security.distinguished_names import MalformedName, distinguished_name, subject_of
 from odradek.security.handshakes import Handshakes
 from odradek.security.oauth.oauth_settings import OauthSettings
+from odradek.security.salt_forms import SaltForms
 from odradek.security.sasl_server import BearerLogin, Login, SaslSettings
 from odradek.security.scram import MECHANISMS, ScramMechanism, ServerKeys
+from odradek.security.tls_conn import TlsConn
 from odradek.security.tokens import TokenLogin, TokenLogins
 from odradek.serving.api_table import ApiTable
 
 __all__ = ["Entrances", "World"]
+
+STRANGERS_OVERHEAD_BYTES_MAX = 64 * 1024
+"""What TLS may add to the bytes of a login: 700 records of any size, where a login has a dozen."""
 
 
 @attrs.frozen
@@ -122,15 +127,13 @@ class Entrances:
         security = self._config.security[listener]
         if security.protocol == "PLAINTEXT":
             return None
-        config = self._config
         entrance = self._by_listener[listener] = Entrance(
             listener,
             clock=self._env.clock,
             table=table,
             frame_bytes_max=security.frame_bytes_max,
-            refusal_delay_seconds=config.get_int("connection.failed.authentication.delay.ms") / 1000,
             tls=self._encryption(security),
-            new_login=self._logins(security) if security.has_sasl else None,
+            sasl=self._logins(security) if security.has_sasl else None,
             auditor=self._auditor,
         )
         return entrance
@@ -139,8 +142,10 @@ class Entrances:
         tls = self.certificates.tls(security.name)
         if tls is None:
             return None
-        handshakes = self.peer_handshakes if self._is_peers(security.name) else self.handshakes
-        return ServerEncryption(tls, security, handshakes)
+        return ServerEncryption(tls, security, self._turns_of(security.name))
+
+    def _turns_of(self, listener: str) -> Handshakes:
+        return self.peer_handshakes if self._is_peers(listener) else self.handshakes
 
     def _is_peers(self, listener: str) -> bool:
         """True if a listener is for nodes alone."""
@@ -149,7 +154,7 @@ class Entrances:
             listener == config.inter_broker_listener_name and len(config.broker_listeners) > 1
         )
 
-    def _logins(self, security: ListenerSecurity) -> Callable[[], Login]:
+    def _logins(self, security: ListenerSecurity) -> SaslLogins:
         settings = SaslSettings(
             security.mechanisms,
             security.plain_users,
@@ -158,7 +163,11 @@ class Entrances:
             self._bearer_logins.get(security.name),
         )
         now = self._env.clock.monotonic
-        return lambda: Login(settings, self._keys_of, self._nonce, now, self._token_of)
+        return SaslLogins(
+            lambda: Login(settings, self._keys_of, self._nonce, now, self._token_of, self._forms),
+            self._config.get_int("connection.failed.authentication.delay.ms") / 1000,
+            self._turns_of(security.name).compute,
+        )
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """By listener: clients that have yet to show who they are, and those that were not let in since the start."""
@@ -173,11 +182,14 @@ class Entrances:
             return None
         return ServerKeys(known.salt, known.stored_key, known.server_key, known.iterations)
 
-    def _token_of(self, token_id: str, mechanism: ScramMechanism) -> TokenLogin | None:
+    def _forms(self) -> SaltForms:
+        return self._image().access.salt_forms
+
+    def _token_of(self, token_id: str, mechanism: ScramMechanism, at_once: bool) -> TokenLogin | None:
         if self._tokens is None:
             return None
         token = self._image().access.delegation_tokens.get(token_id)
-        return self._tokens.login(token_id, token, mechanism, self._env.clock.wall_ms())
+        return self._tokens.login(token_id, token, mechanism, self._env.clock.wall_ms(), at_once=at_once)
 
     def _nonce(self) -> str:
         """Random text, of the system's own randomness where the node is real."""
@@ -211,9 +223,14 @@ class ServerEncryption:
             name = None if certificate is None else distinguished_name(subject_of(certificate))
         except (TlsFailed, MalformedName) as error:
             raise NotAuthenticated(f"TLS: {error}") from error
+        secured.overhead_left = STRANGERS_OVERHEAD_BYTES_MAX
         principal = None if name is None else self._rules.principal(name)
         if name is not None and principal is None:
             raise NotAuthenticated(
                 "no rule of ssl.principal.mapping.rules matches the certificate's name", tls_subject=name
             )
         return secured, principal, name
+
+    def let_in(self, conn: Conn) -> None:
+        assert isinstance(conn, TlsConn), "`handshake` made it"
+        conn.overhead_left = None

@@ -3,8 +3,9 @@
 A server keeps no password, only a salt, a number of iterations and two keys that follow from the password. Cryptography
 is the standard library's: PBKDF2, HMAC, SHA-2. Nonces and salts are arguments.
 
-A user who is unknown gets a salt like everybody else, made of the name and a secret that all brokers share. So an
-answer tells strangers nothing about who exists; only the proof at the end fails.
+A user who is unknown gets a salt like everybody else, made of the name and a secret that all brokers share. Its form and
+the iterations are those of some user (`salt_forms.py`). So an answer tells strangers nothing about who exists; only the
+proof at the end fails.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from binascii import Error as Base64Error
 from collections.abc import Callable
 
 import attrs
+
+from odradek.security.salt_forms import NO_USERS, OUR_FORM, SaltForms
 
 __all__ = [
     "ITERATIONS_MAX",
@@ -39,8 +42,11 @@ CLIENT_ITERATIONS_MAX = 65_536
 NONCE_MAX = 512
 """The most characters that a client's nonce may have."""
 
+MESSAGE_BYTES_MAX = 16 * 1024
+"""A message with the longest nonce and a name of thousands of letters; to read half a megabyte took a tenth of a second."""
+
 _PRINTABLE = r"[\x21-\x2B\x2D-\x7E]+"
-_NAME = r"(?:[^=,\x00]|=2C|=3D)+"
+_NAME = r"(?:[^=,\x00]++|=2C|=3D)+"
 _EXTENSIONS = r"(?:,[A-Za-z]+=[^\x00,]+)*"
 _CLIENT_FIRST = re.compile(
     rf"(n,(?:a=({_NAME}))?,)((?:m=[^\x00,]+,)?n=({_NAME}),r=({_PRINTABLE})({_EXTENSIONS}))\Z"
@@ -118,9 +124,11 @@ class ScramServer:
         salt_secret: bytes,
         nonce: str,
         token_keys_of: Callable[[str], ServerKeys | None] = lambda _: None,
+        forms: SaltForms = NO_USERS,
     ) -> None:
         """`keys_of` gives the keys of a user, `token_keys_of` those of a delegation token. `nonce` is random text
-        without commas."""
+        without commas. `forms` are those of the users' salts."""
+        self._forms = forms
         self._mechanism = mechanism
         self._keys_of = keys_of
         self._token_keys_of = token_keys_of
@@ -173,9 +181,11 @@ class ScramServer:
     def _keys_of_nobody(self) -> ServerKeys:
         """The keys of a user who does not exist: the same at every broker, and at each attempt."""
         name = f"{self._mechanism.name} {self.user}".encode()
-        salt = hmac.digest(self._salt_secret, name, "sha256")[:16]
+        form = self._forms.of_nobody(self._mechanism.number, self._salt_secret, name)
+        if self.by_token:
+            form = OUR_FORM
         filler = bytes(self._mechanism.digest_bytes)
-        return ServerKeys(salt, filler, filler, ITERATIONS_MIN)
+        return ServerKeys(form.salt(self._salt_secret, name), filler, filler, form.iterations)
 
     def _answer_final(self, text: str) -> bytes:
         keys, mechanism = self._keys, self._mechanism
@@ -252,6 +262,8 @@ class ScramClient:
 
 
 def _decoded(message: bytes) -> str:
+    if len(message) > MESSAGE_BYTES_MAX:
+        raise ScramError(f"a message of {len(message)} bytes, at most {MESSAGE_BYTES_MAX} are taken")
     try:
         return bytes(message).decode()
     except UnicodeDecodeError as error:

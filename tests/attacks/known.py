@@ -13,7 +13,7 @@ from tests.attacks.outcome import Outcome
 from tests.attacks.place import Place
 
 ROLES = ("stranger", "client", "administrator")
-FRAME = frozenset({"__main__", "known", "ordinary", "outcome", "place", "raw", "siege"})
+FRAME = frozenset({"__main__", "coordinators", "known", "ordinary", "outcome", "place", "raw", "siege"})
 """Modules that are no attacks."""
 
 

@@ -201,7 +201,16 @@ def test_a_record_in_json_comes_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"[]", b"{", b'{"value_base64":"!"}', b'{"timestamp":"now"}', b'{"headers":[{}]}']
+    "line",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"value":' + b"[" * 100_000,
+        b'{"value_base64":"!"}',
+        b'{"timestamp":"now"}',
+        b'{"headers":[{}]}',
+    ],
 )
 def test_what_is_no_record_names_its_line(line: bytes) -> None:
     """The line's number and the reason."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from odradek.client.consumer.consumer_types import ConsumerGroupMetadata
+from odradek.client.consumer.consumer_types import ConsumerGroupMetadata, judged_offsets
 from odradek.client.core.client_keys import ProducerSettings
 from odradek.client.core.operation import Operation
 from odradek.client.core.requests import topics_with_metadata
@@ -271,7 +271,7 @@ class FakeProducer:
 
     def send_offset(self, offset: int) -> None:
         """`send_offsets_to_transaction` for partition 0 of `in`, in the name of GROUP."""
-        self.run(self.transactions.send_offsets({("in", 0): offset}, GROUP, 60))
+        self.run(self.transactions.send_offsets(judged_offsets("offsets", {("in", 0): offset}), GROUP, 60))
 
     def commit(self, timeout: float = 60) -> None:
         """`commit_transaction`."""

@@ -131,26 +131,36 @@ class GroupBroker(FakeBroker):
         topics = []
         for topic in request.topics:
             answers = []
+            name, unknown = self._named(topic)
             for asked in topic.partitions:
-                if not code:
-                    self.commits[TopicPartition(topic.name, asked.partition_index)] = (
+                if not code and not unknown:
+                    self.commits[TopicPartition(name, asked.partition_index)] = (
                         asked.committed_offset,
                         asked.committed_leader_epoch,
                         asked.committed_metadata,
                     )
-                answers.append(OffsetCommitResponsePartition(asked.partition_index, code))
-            topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=answers))
+                answers.append(OffsetCommitResponsePartition(asked.partition_index, code or unknown))
+            topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, answers))
         return OffsetCommitResponse(topics=topics)
+
+    def _named(self, topic: Any) -> tuple[str, int]:
+        """The name of a topic that a request names by either, and an error code if there is no such topic."""
+        if topic.name:
+            return topic.name, 0 if topic.name in self.topics else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        name = next((name for name, each in self.topics.items() if each.topic_id == topic.topic_id), "")
+        return name, 0 if name else int(ErrorCode.UNKNOWN_TOPIC_ID)
 
     def _fetch_offsets(self, request: Any, code: int) -> OffsetFetchResponse:
         (group,) = request.groups
         topics = []
         for topic in group.topics:
             partitions = []
+            name, unknown = self._named(topic)
             for index in topic.partition_indexes:
-                commit = self.commits.get(TopicPartition(topic.name, index), (-1, -1, ""))
-                partitions.append(OffsetFetchResponsePartitions(index, *commit))
-            topics.append(OffsetFetchResponseTopics(name=topic.name, partitions=partitions))
+                commit = self.commits.get(TopicPartition(name, index), (-1, -1, ""))
+                code_of_one = unknown if not topic.name else 0
+                partitions.append(OffsetFetchResponsePartitions(index, *commit, error_code=code_of_one))
+            topics.append(OffsetFetchResponseTopics(topic.name, topic.topic_id, partitions))
         return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group.group_id, topics, code)])
 
     def _epoch_end(self, request: Any, code: int) -> OffsetForLeaderEpochResponse:

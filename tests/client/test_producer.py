@@ -297,7 +297,7 @@ def test_mistakes_of_the_caller(broker: LoopbackBroker) -> None:
             producer.send("t", b"x", partition=7)
         with pytest.raises(KafkaError, match=r"max\.request\.size"):
             producer.send("t", b"x" * 1000)
-        with pytest.raises(TypeError, match="value is str"):
+        with pytest.raises(TypeError, match="value is a str"):
             producer.send("t", "text")
     with pytest.raises(ValueError, match=r"unknown configuration key 'linger\.millis'"):
         Producer(bootstrap_servers=broker.bootstrap, linger_millis=1)

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from odradek.client.core.client_keys import ProducerSettings
 from odradek.client.core.known_cluster import Broker
+from odradek.client.core.operation import Operation, Wait
 from odradek.client.core.requests import topics_with_metadata
+from odradek.client.errors import RecordsNotEncoded
 from odradek.client.producer.accumulator import Accumulator
 from odradek.client.producer.partitioner import partition_for_key
 from odradek.client.producer.sender import Sender
@@ -151,6 +153,56 @@ def test_a_refused_batch_fails_alone_and_leaves_no_gap() -> None:
     deliveries = wire.run(producing.produce(values(3), timeout=5))
     assert errors(deliveries) == [ErrorCode.INVALID_TIMESTAMP, None, None]
     assert broker.values("t") == [[b"1", b"2"]]
+
+
+def test_a_batch_that_cannot_be_encoded_fails_alone_and_leaves_no_gap() -> None:
+    """A record that passed every check and still cannot be encoded ends its own batch, before it takes a sequence number."""
+    wire, broker, producing = setup(2, batch_bytes_max=1)
+    bad = RecordToSend("t", b"bad", headers=(("a", "text"),), partition=0, timestamp_ms=5)  # type: ignore[arg-type]
+    good = [RecordToSend("t", b"%d" % n, partition=n % 2, timestamp_ms=5) for n in range(8)]
+    deliveries = wire.run(producing.produce([*good[:3], bad, *good[3:]], timeout=5))
+    failed = [d for d in deliveries if d.error is not None]
+    assert [d.indexes for d in failed] == [(3,)]
+    assert isinstance(failed[0].error, RecordsNotEncoded)
+    assert isinstance(failed[0].error.__cause__, TypeError)
+    assert broker.values("t") == [[b"0", b"2", b"4", b"6"], [b"1", b"3", b"5", b"7"]]
+    assert {producer_epoch(message) for message in produced(broker)} == {0}
+
+
+def producer_epoch(message: ProduceRequest) -> int:
+    """The epoch of a request's first batch."""
+    records = message.topic_data[0].partition_data[0].records
+    assert records is not None
+    return parse_header(records).producer_epoch
+
+
+def test_a_broker_that_takes_nothing_for_too_long_is_blocked_until_it_answers() -> None:
+    """partitioner.availability.timeout.ms: it counts from the first request without an answer."""
+    core, wire, broker = make(request_timeout=3.0)
+    broker.add_topic("t", 1)
+    settings = ProducerSettings.from_properties(
+        {"bootstrap.servers": "fake:9092", "partitioner.availability.timeout.ms": 2000, "linger.ms": 0}
+    )
+    accumulator = Accumulator(settings, core.cluster, core.rng)
+    sender = Sender(core, settings, accumulator)
+    wire.run(topics_with_metadata(core, ["t"], deadline=5.0, auto_create=False))
+    broker.trouble[ApiKey.PRODUCE].extend([SILENCE] * 3)
+    seen: set[frozenset[int]] = set()
+
+    def produce() -> Operation[None]:
+        accumulator.open_batch("t", None, 5, None, b"v", (), core.now)
+        (batch,) = accumulator.incomplete
+        while not batch.done:
+            sender._step()
+            seen.add(accumulator.blocked)
+            yield Wait(until=core.now + 0.25)
+        sender._step()
+        seen.add(accumulator.blocked)
+
+    wire.run(produce())
+    assert frozenset({1}) in seen
+    assert accumulator.blocked == frozenset()
+    assert broker.values("t") == [[b"v"]]
 
 
 def test_a_batch_that_is_too_large_is_halved_until_it_fits() -> None:

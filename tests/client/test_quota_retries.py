@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import pytest
 
 from odradek.cli.connecting import call_failure
-from odradek.client.admin import NewTopic, create_partitions, create_topics, delete_topics
+from odradek.client.admin import (
+    DelegationToken,
+    NewTopic,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    renew_delegation_token,
+)
 from odradek.client.core.client_core import ClientCore
 from odradek.client.core.operation import Operation
 from tests.client.test_scatter import TwoBrokers
@@ -18,6 +26,7 @@ from wire.messages.create_partitions import CreatePartitionsResponse, CreatePart
 from wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
 from wire.messages.metadata import MetadataResponse
+from wire.messages.renew_delegation_token import RenewDelegationTokenResponse
 
 THROTTLE_MS = 2_000
 EXCEEDED = int(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
@@ -106,3 +115,33 @@ def test_a_client_that_is_refused_for_long_asks_once_per_throttle_time() -> None
     ((_, refusal),) = two.run(create(two.wire.core, ["a"], 9.0))
     assert refusal.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
     assert len(two.asked(1, ApiKey.CREATE_TOPICS)) == 5
+
+
+def renewed(throttle_ms: int, code: int) -> RenewDelegationTokenResponse:
+    return RenewDelegationTokenResponse(code, 0 if code else 77, throttle_ms)
+
+
+def test_a_refused_change_of_a_token_is_asked_for_again() -> None:
+    """Requests about tokens are changes, too: the client waits for as long as it is told, within its timeout."""
+    key = ApiKey.RENEW_DELEGATION_TOKEN
+    two = one_broker(key, renewed(THROTTLE_MS, EXCEEDED), renewed(0, 0))
+    assert two.run(renew_delegation_token(two.wire.core, b"secret", timeout=30.0)) == 77
+    assert two.wire.now >= THROTTLE_MS / 1000
+    assert len(two.asked(1, key)) == 2
+    two = one_broker(key, renewed(60_000, EXCEEDED))
+    with pytest.raises(KafkaError) as caught:
+        two.run(renew_delegation_token(two.wire.core, b"secret", timeout=30.0))
+    assert caught.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert len(two.asked(1, key)) == 1
+
+
+def test_the_list_of_tokens_shows_few_renewers(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line holds three renewers and the number of the others."""
+    from odradek.cli.commands.token import _show
+
+    token = DelegationToken("id", "User:a", "User:a", ("User:r",) * 20, 0, 1, 1, b"")
+    _show([token, attrs.evolve(token, renewers=("User:s",) * 3)])
+    first, second = capsys.readouterr().out.splitlines()[1:]
+    assert "User:r,User:r,User:r and 17 more" in first
+    assert "User:s,User:s,User:s " in second
+    assert "more" not in second

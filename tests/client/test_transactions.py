@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from odradek.client.consumer.consumer_types import judged_offsets
 from odradek.client.errors import (
     IllegalTransactionCall,
     ProducerFencedError,
@@ -554,7 +555,7 @@ def test_offsets_that_were_given_up_are_never_left_out(open_producer: Opener, le
     producer = open_producer(level)
     producer.begin()
     producer.broker.trouble[ApiKey.TXN_OFFSET_COMMIT].append(SILENCE)
-    sending = producer.transactions.send_offsets({("in", 0): 1}, GROUP, 60)
+    sending = producer.transactions.send_offsets(judged_offsets("offsets", {("in", 0): 1}), GROUP, 60)
     task = producer.core.start(sending, producer.wire.now)
     producer.wire.settle()
     producer.core.abandon(task)

@@ -99,6 +99,9 @@ class Service:
     def charge_changes(self, sender: Any, request: Any, version: int) -> None:
         """No quota holds for anybody."""
 
+    def charge_token_change(self, sender: Any) -> float:
+        return 0.0
+
     def submit(self, request: Any, api_version: int | None = None, sender: Any = None) -> Deferred:
         self.asked.append(request)
         if self.on_asked is not None:

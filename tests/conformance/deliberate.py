@@ -403,7 +403,7 @@ NOT_SEEN = {
         Remark(
             "A delegation token",
             "is known to the controller as soon as it is made; in Kafka a renewal may not find it for a moment. It may have "
-            "1,000 renewers, with 65,536 characters in all; above that POLICY_VIOLATION. A controller answers "
+            "20 renewers, with 4,096 bytes in all, and its owner 1,000 tokens; above that POLICY_VIOLATION. A controller answers "
             "DescribeDelegationToken, which Kafka's advertises and fails at. A token that has expired is refused at "
             "the login; Kafka answers the login well, and closes the connection at its first request.",
         ),

@@ -24,6 +24,7 @@ from data_plane.log.log_config import LogConfig
 from data_plane.log.log_types import Origin
 from data_plane.replication.partition import Partition
 from metadata_quorum.image.metadata_image import PartitionImage
+from metadata_quorum.state_machine import NotEncoded
 from odradek.env.ports import DiskFull
 from odradek.serving.timers import Timers
 from tests.log.support import ManualClock, new_log
@@ -127,7 +128,11 @@ class Case:
 
     def new_shard(self) -> Shard:
         return Shard(
-            cast("CoordinatorHost", self.broker), GroupSettings(), self.partition, self.failed.append
+            cast("CoordinatorHost", self.broker),
+            GroupSettings(),
+            self.partition,
+            self.failed.append,
+            NotEncoded(self.broker.clock, self.broker.log),
         )
 
     def ask(self, request: Any) -> Told:

@@ -50,6 +50,7 @@ from metadata_quorum.controller.brokers.broker_registration import FenceExpiredB
 from metadata_quorum.controller.controller import Activate, Controller
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage
+from metadata_quorum.replica.metadata_batches import encode_values
 from metadata_quorum.replica.storage_format import bootstrap_records
 from metadata_quorum.state_machine import ReplicatedStateMachine
 from tests.quorum.controller_commands import PartitionCommands, options_of
@@ -96,8 +97,12 @@ class InstantLog:
     def high_watermark(self) -> int:
         return len(self.records)
 
-    def append_batch(self, records: Sequence[Message]) -> int:
-        self.records += records
+    def encode_batch(self, records: Sequence[Message]) -> Sequence[Message]:
+        encode_values(records)
+        return records
+
+    def append_batch(self, batch: Sequence[Message]) -> int:
+        self.records += batch
         return len(self.records) - 1
 
     def subscribe(self, listener: Callable[[int], None]) -> None:

@@ -19,7 +19,10 @@ from metadata_quorum.state_machine import (
     ReplicatedStateMachine,
 )
 from tests.schedule import examples
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, LocalProtocolError
+
+ENCODES_NOT = 1 << 63
+"""A number that fits no record of `SlowLog`."""
 
 
 class SlowLog:
@@ -27,6 +30,7 @@ class SlowLog:
 
     def __init__(self) -> None:
         self.records: list[Any] = []
+        self.encoded = 0
         self.high_watermark = 0
         self.epoch = 3
         self.has_room = True
@@ -36,8 +40,15 @@ class SlowLog:
     def log_end_offset(self) -> int:
         return len(self.records)
 
-    def append_batch(self, records: Sequence[Any]) -> int:
-        self.records += records
+    def encode_batch(self, records: Sequence[Any]) -> tuple[Any, ...]:
+        if ENCODES_NOT in records:
+            raise LocalProtocolError("too large for a record")
+        self.encoded += len(records)
+        return tuple(records)
+
+    def append_batch(self, batch: tuple[Any, ...]) -> int:
+        assert type(batch) is tuple, "what is appended was not encoded"
+        self.records += batch
         return len(self.records) - 1
 
     def subscribe(self, listener: Callable[[int], None]) -> None:
@@ -70,6 +81,11 @@ class Sum:
 
     def refuse(self, request: Add, code: ErrorCode) -> Any:
         return code.name, ()
+
+    def withdraw(
+        self, state: tuple[int, ...], request: Add, decision: Decision, context: DecisionContext
+    ) -> Any:
+        return "withdrawn", state
 
 
 def make(log: SlowLog) -> ReplicatedStateMachine[Any, Any]:
@@ -200,9 +216,9 @@ def test_a_large_decision_is_several_batches_and_one_answer() -> None:
     sizes: list[int] = []
 
     class CountingLog(SlowLog):
-        def append_batch(self, records: Sequence[Any]) -> int:
-            sizes.append(len(records))
-            return super().append_batch(records)
+        def append_batch(self, batch: tuple[Any, ...]) -> int:
+            sizes.append(len(batch))
+            return super().append_batch(batch)
 
     log = CountingLog()
     machine: ReplicatedStateMachine[Any, Any] = ReplicatedStateMachine(
@@ -249,12 +265,48 @@ def test_what_cannot_be_replayed_is_never_in_the_log() -> None:
     assert log.records == [1, 2]
 
 
+def test_a_decision_that_fits_no_record_is_an_answer_and_changes_nothing() -> None:
+    """State and log stay without all of it, the batches before the refused one too. The next request is decided."""
+    log = SlowLog()
+    failures: list[BaseException] = []
+    told: list[tuple[Any, str]] = []
+    machine: ReplicatedStateMachine[Any, Any] = ReplicatedStateMachine(
+        Sum(),
+        log,
+        (),
+        random=Random(1),
+        new_uuid=lambda: bytes(16),
+        fail=failures.append,
+        not_encoded=lambda request, error: told.append((request, str(error))),
+    )
+    machine.submit(Add((1, 2)), 0)
+    request = Add((*range(RECORDS_PER_BATCH_MAX), ENCODES_NOT))
+    refused = machine.submit(request, 0)
+    assert log.records == [1, 2]
+    assert machine.state == (1, 2)
+    assert told == [(request, "too large for a record")]
+    assert not refused.is_released, "an answer overtakes the state that it has seen"
+    log.commit(2)
+    assert refused.response == ("withdrawn", (1, 2))
+    later = machine.submit(Add((3,)), 0)
+    log.commit(3)
+    assert later.response == ("ok", (1, 2, 3))
+    assert not failures
+
+
+def test_a_decision_is_encoded_once() -> None:
+    """The bytes that are looked at are the bytes that are appended."""
+    log = SlowLog()
+    make(log).submit(Add((1, 2, 3)), 0)
+    assert (log.encoded, log.records) == (3, [1, 2, 3])
+
+
 def test_nothing_is_in_the_state_that_the_log_did_not_take() -> None:
     """A log that fails for no reason of its own is a bug that ends the node, and the state is as it was."""
 
     class FailingLog(SlowLog):
-        def append_batch(self, records: Sequence[Any]) -> int:
-            raise TypeError("cannot be encoded")
+        def append_batch(self, batch: tuple[Any, ...]) -> int:
+            raise TypeError("cannot be appended")
 
     failures: list[BaseException] = []
     machine: ReplicatedStateMachine[Any, Any] = ReplicatedStateMachine(

@@ -20,6 +20,7 @@ import trio
 import trustme
 from hypothesis import given
 from hypothesis import strategies as st
+from joserfc import jws
 from joserfc.jwk import KeySet
 
 from odradek.env import documents
@@ -105,6 +106,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "without an issue time": {"iat": None},
     "issued after its expiry": {"iat": int(NOW) + 601},
     "not yet": {"nbf": int(NOW) + 31},
+    "a name longer than a record's": {"sub": "\u00e9" * 16_001},
     "another issuer": {"iss": "https://else"},
     "no issuer": {"iss": None},
     "another audience": {"aud": "else"},
@@ -120,6 +122,14 @@ REFUSED: dict[str, dict[str, Any]] = {
 def test_a_token_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(TokenRefused):
         RULES.judge(ISSUER.token(now=NOW, **changes), KEYS, NOW)
+
+
+def test_half_a_character_names_nobody() -> None:
+    """JSON may escape one half of a pair alone. No principal's text, record or answer can hold it."""
+    claims = json.dumps(claims_at(sub="a\ud800")).encode()
+    token = jws.serialize_compact({"alg": ISSUER.algorithm, "kid": ISSUER.key.kid}, claims, ISSUER.key)
+    with pytest.raises(TokenRefused, match="no text"):
+        RULES.judge(token, KEYS, NOW)
 
 
 def test_clocks_may_differ() -> None:

@@ -14,7 +14,12 @@ from metadata_quorum.controller.controller import Controller
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.state_machine import DecisionContext
-from odradek.security.doors.token_doors import RENEWERS_MAX, token_request_refused
+from odradek.security.doors.token_doors import (
+    OWNER_BYTES_MAX,
+    RENEWERS_BYTES_MAX,
+    RENEWERS_MAX,
+    token_request_refused,
+)
 from odradek.security.sasl_server import Login, SaslSettings
 from odradek.security.scram import (
     MECHANISMS,
@@ -24,7 +29,7 @@ from odradek.security.scram import (
     ScramServer,
     ServerKeys,
 )
-from odradek.security.tokens import LOGINS_MAX, TokenLogin, TokenLogins, TokenSecrets
+from odradek.security.tokens import LOGINS_MAX, KeysMissing, TokenLogin, TokenLogins, TokenSecrets
 from wire.errors import ErrorCode
 from wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
@@ -48,8 +53,8 @@ def secrets_of(key: str = KEY) -> TokenSecrets:
 class Decider:
     """A controller over its own image, without a log."""
 
-    def __init__(self, secrets: TokenSecrets | None = None) -> None:
-        self.controller = Controller(ControllerSettings(token_secrets=secrets))
+    def __init__(self, secrets: TokenSecrets | None = None, **settings: Any) -> None:
+        self.controller = Controller(ControllerSettings(token_secrets=secrets, **settings))
         self.image = MetadataImage()
         self.random = Random(7)
 
@@ -135,7 +140,7 @@ def test_a_token_is_found_by_its_secret_alone(is_restarted: bool) -> None:
 
 def test_the_timer_removes_expired_tokens_in_turns() -> None:
     """At most so many at a time; those that live stay."""
-    decider = Decider(secrets_of())
+    decider = Decider(secrets_of(), tokens_per_owner_max=2 * EXPIRED_PER_TURN_MAX)
     for _ in range(EXPIRED_PER_TURN_MAX + 1):
         decider.ask(CreateDelegationTokenRequest(max_lifetime_ms=5))
     alive = decider.ask(CreateDelegationTokenRequest(max_lifetime_ms=500))
@@ -148,14 +153,56 @@ def test_the_timer_removes_expired_tokens_in_turns() -> None:
 def test_too_many_renewers_are_refused_before_the_controller_is_asked() -> None:
     """Each node would keep them for as long as the token lives."""
     everybody: Callable[..., bool] = lambda *_: True  # noqa: E731  # stands for a method of `Rights`
-    for renewers in (
-        [CreatableRenewers("User", "r")] * (RENEWERS_MAX + 1),
-        [CreatableRenewers("User", "r" * 70_000)],
-    ):
-        refused = token_request_refused(
-            CreateDelegationTokenRequest(renewers=renewers), "User:a", may_ask=True, allows=everybody
-        )
-        assert refused.error_code == ErrorCode.POLICY_VIOLATION
+
+    def code(renewers: list[CreatableRenewers], owner: str | None = None) -> int:
+        request = CreateDelegationTokenRequest("User" if owner else None, owner, renewers)
+        refused = token_request_refused(request, "User:a", may_ask=True, allows=everybody)
+        return 0 if refused is None else int(refused.error_code)
+
+    bob, most = CreatableRenewers("User", "bob"), RENEWERS_BYTES_MAX - len("User:")
+    assert code([bob] * RENEWERS_MAX) == 0
+    assert code([bob] * (RENEWERS_MAX + 1)) == ErrorCode.POLICY_VIOLATION
+    assert code([CreatableRenewers("User", "\N{SNOWMAN}" * (most // 3))]) == 0
+    assert code([CreatableRenewers("User", "\N{SNOWMAN}" * (most // 3 + 1))]) == ErrorCode.POLICY_VIOLATION
+    longest = "o" * (OWNER_BYTES_MAX - len("User:"))
+    assert code([], longest) == 0
+    assert code([], longest + "o") == ErrorCode.POLICY_VIOLATION
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_an_owner_has_so_many_tokens_and_no_more(is_restarted: bool) -> None:
+    """One owner's many tokens leave the others alone. An ended token, and one that has expired, make room."""
+    decider = Decider(secrets_of(), tokens_per_owner_max=3)
+    create, for_bob = CreateDelegationTokenRequest(), CreateDelegationTokenRequest("User", "bob")
+    brief = CreateDelegationTokenRequest(max_lifetime_ms=5)
+    made = [decider.ask(each) for each in (brief, create, brief)]
+    if is_restarted:
+        decider.controller = Controller(decider.controller.settings)
+    assert decider.ask(create, now_ms=NOW_MS + 5).error_code == ErrorCode.POLICY_VIOLATION
+    assert [decider.ask(for_bob).error_code for _ in range(4)] == [0, 0, 0, ErrorCode.POLICY_VIOLATION]
+    assert len(decider.tokens) == 6
+    later = NOW_MS + 6
+    assert [decider.ask(create, now_ms=later).error_code for _ in range(3)] == [
+        0,
+        0,
+        ErrorCode.POLICY_VIOLATION,
+    ]
+    assert {each.token_id for each in made} & decider.tokens.keys() == {made[1].token_id}
+    assert not decider.ask(ExpireDelegationTokenRequest(made[1].hmac, -1), now_ms=later).error_code
+    assert decider.ask(create, now_ms=later).error_code == 0
+
+
+def test_a_renewal_that_changes_nothing_writes_nothing() -> None:
+    """A token's record is whole, so only a new time of its end is worth one."""
+    decider = Decider(secrets_of())
+    made = decider.ask(CreateDelegationTokenRequest())
+    offset = decider.image.offset
+    for _ in range(3):
+        again = decider.ask(RenewDelegationTokenRequest(made.hmac, -1))
+        assert again.expiry_timestamp_ms == made.expiry_timestamp_ms
+    assert decider.image.offset == offset
+    decider.ask(RenewDelegationTokenRequest(made.hmac, -1), now_ms=NOW_MS + 1)
+    assert decider.image.offset == offset + 1
 
 
 # -- logins -------------------------------------------------------------------------------------------------------
@@ -204,7 +251,7 @@ def test_who_does_not_log_in_by_token_is_not_let_in_by_one() -> None:
     )
     texts = set()
 
-    def token_of(token_id: str, _: ScramMechanism) -> TokenLogin | None:
+    def token_of(token_id: str, mechanism: ScramMechanism, at_once: bool) -> TokenLogin | None:
         return token_login(decider, made) if token_id == made.token_id else None
 
     for client in attempts:
@@ -254,3 +301,27 @@ def test_keys_are_made_once_and_as_many_are_kept(monkeypatch: pytest.MonkeyPatch
     assert len(made) == LOGINS_MAX + 1
     logins.login("1", kept, SHA_256, NOW_MS)
     assert len(made) == LOGINS_MAX + 2
+
+
+def test_the_keys_of_a_strangers_token_are_made_elsewhere() -> None:
+    """The first message of a login asks for them and changes nothing; with the keys it is answered, and so is the last."""
+    decider = Decider(secrets_of())
+    made = decider.ask(CreateDelegationTokenRequest("User", "bob"))
+    logins = TokenLogins(secrets_of(), b"")
+
+    def token_of(token_id: str, mechanism: ScramMechanism, at_once: bool) -> TokenLogin | None:
+        return logins.login(token_id, decider.tokens.get(token_id), mechanism, NOW_MS, at_once=at_once)
+
+    login = Login(SaslSettings(("SCRAM-SHA-256",)), lambda *_: None, lambda: "n", lambda: 0.0, token_of)
+    login.handshake(SaslHandshakeRequest("SCRAM-SHA-256"), 1)
+    client = ScramClient(SHA_256, made.token_id, password_of(made), "c", by_token=True)
+    with pytest.raises(KeysMissing) as missing:
+        login.authenticate(SaslAuthenticateRequest(client.first()))
+    missing.value.keep(missing.value.make())
+    first = login.authenticate(SaslAuthenticateRequest(client.first()))
+    for number in range(LOGINS_MAX):
+        # Others' keys take the place of this one's, which has not ended its login.
+        missing.value.keep.func((str(number), ""), missing.value.make())  # type: ignore[attr-defined]
+    final = login.authenticate(SaslAuthenticateRequest(client.final(first.auth_bytes)))
+    client.check(final.auth_bytes)
+    assert login.principal == "User:bob"

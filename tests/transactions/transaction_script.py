@@ -79,8 +79,13 @@ class CommittedLog:
     def log_end_offset(self) -> int:
         return len(self.records)
 
-    def append_batch(self, records: Sequence[CoordinatorRecord]) -> int:
-        self.records += records
+    def encode_batch(self, records: Sequence[CoordinatorRecord]) -> Sequence[CoordinatorRecord]:
+        for each in records:
+            each.encoded_key(), each.encoded_value()
+        return records
+
+    def append_batch(self, batch: Sequence[CoordinatorRecord]) -> int:
+        self.records += batch
         return len(self.records) - 1
 
     def subscribe(self, listener: Callable[[int], None]) -> None:

@@ -81,14 +81,11 @@ def offset_commit_door(asked: Asked, request: OffsetCommitRequest) -> Admitted |
         return OffsetCommitResponse(0, [_no_commit(each, _GROUP_DENIED) for each in request.topics])
     by_id = asked.version >= COMMIT_IDS_SINCE
 
-    def is_allowed(topic: Any) -> bool:
-        name = asked.name_of(topic.topic_id) if by_id else topic.name
-        return name is None or asked.may(Operation.READ, name)
-
-    allowed, refused = split(request.topics, is_allowed)
-    if not refused:
+    judged = [(each, _refused_topic(asked, Operation.READ, each, by_id)) for each in request.topics]
+    told = [_no_commit(topic, code) for topic, code in judged if code]
+    if not told:
         return None
-    told = [_no_commit(each, _TOPIC_DENIED) for each in refused]
+    allowed = [topic for topic, code in judged if not code]
 
     def merge(response: OffsetCommitResponse) -> OffsetCommitResponse:
         response.topics = [*response.topics, *told]
@@ -140,7 +137,12 @@ def offset_fetch_door(asked: Asked, request: OffsetFetchRequest) -> Admitted | O
     def merge(response: OffsetFetchResponse) -> OffsetFetchResponse:
         for group, (_, hidden), answer in zip(allowed, parted, response.groups, strict=True):
             if group.topics is None:
-                answer.topics = [each for each in answer.topics if _is_shown(asked, each, by_id)]
+                # The handler gives each its name, also where the client hears ids alone.
+                answer.topics = [
+                    each
+                    for each in answer.topics
+                    if asked.would(Operation.DESCRIBE, ResourceType.TOPIC, each.name)
+                ]
             elif not answer.error_code:
                 answer.topics = [*answer.topics, *hidden]
         denied = [OffsetFetchResponseGroup(each.group_id, [], _GROUP_DENIED) for each in refused]
@@ -150,15 +152,12 @@ def offset_fetch_door(asked: Asked, request: OffsetFetchRequest) -> Admitted | O
     return Admitted(attrs.evolve(request, groups=admitted), merge)
 
 
-def _may_describe(asked: Asked, topic: Any, by_id: bool) -> bool:
+def _refused_topic(asked: Asked, operation: Operation, topic: Any, by_id: bool) -> ErrorCode:
+    """The error for a topic that stays outside: by its name, or since its id is unknown here."""
     name = asked.name_of(topic.topic_id) if by_id else topic.name
-    return name is None or asked.may(Operation.DESCRIBE, name)
-
-
-def _is_shown(asked: Asked, topic: Any, by_id: bool) -> bool:
-    """True if a topic belongs in an answer about all topics."""
-    name = asked.name_of(topic.topic_id) if by_id else topic.name
-    return name is None or asked.would(Operation.DESCRIBE, ResourceType.TOPIC, name)
+    if name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    return ErrorCode.NONE if asked.may(operation, name) else _TOPIC_DENIED
 
 
 def _topics_of(
@@ -167,19 +166,17 @@ def _topics_of(
     """What may be asked of a group, and the refusals for its other topics."""
     if group.topics is None:
         return group, []
-    allowed, refused = split(group.topics, lambda topic: _may_describe(asked, topic, by_id))
+    judged = [(each, _refused_topic(asked, Operation.DESCRIBE, each, by_id)) for each in group.topics]
     hidden = [
         OffsetFetchResponseTopics(
             topic.name,
             topic.topic_id,
-            [
-                OffsetFetchResponsePartitions(index, -1, -1, "", _TOPIC_DENIED)
-                for index in topic.partition_indexes
-            ],
+            [OffsetFetchResponsePartitions(index, -1, -1, "", code) for index in topic.partition_indexes],
         )
-        for topic in refused
+        for topic, code in judged
+        if code
     ]
-    return attrs.evolve(group, topics=allowed), hidden
+    return attrs.evolve(group, topics=[topic for topic, code in judged if not code]), hidden
 
 
 def _one_group(asked: Asked, request: OffsetFetchRequest) -> Admitted | OffsetFetchResponse:

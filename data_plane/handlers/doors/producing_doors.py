@@ -46,22 +46,26 @@ def produce_door(asked: Asked, request: ProduceRequest) -> Admitted | ProduceRes
         if by_id:
             found = topics_by_id.get(topic.topic_id)
             if found is None:
-                continue
+                return _sorted_out(asked, request)
             name = found.name
         if remembered.get((_WRITE, _TOPIC, name)) is not True and not asked.may(Operation.WRITE, name):
             return _sorted_out(asked, request)
     return None
 
 
-def _may_write(asked: Asked, topic: Any) -> bool:
+def _write_refused(asked: Asked, topic: Any) -> ErrorCode:
+    """The reason why a topic may not be written to. An id that is unknown here may be known in a later turn."""
     name = asked.name_of(topic.topic_id) if asked.version >= IDS_SINCE else topic.name
-    return name is None or asked.may(Operation.WRITE, name)
+    if name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    return ErrorCode.NONE if asked.may(Operation.WRITE, name) else _DENIED
 
 
 def _sorted_out(asked: Asked, request: ProduceRequest) -> Admitted | ProduceResponse | Outcome:
     """The topics that may be written to; an error that acks=0 cannot tell closes the connection."""
-    allowed = [topic for topic in request.topic_data if _may_write(asked, topic)]
-    refused = [_refused(topic, _DENIED) for topic in request.topic_data if not _may_write(asked, topic)]
+    judged = [(topic, _write_refused(asked, topic)) for topic in request.topic_data]
+    allowed = [topic for topic, code in judged if not code]
+    refused = [_refused(topic, code) for topic, code in judged if code]
     if not allowed:
         return ProduceResponse(refused) if request.acks else CLOSE
 
@@ -89,7 +93,7 @@ def produce_again(asked: Asked, response: Any) -> Any:
     if isinstance(response, ProduceResponse):
         response.responses = [
             each
-            if _may_write(asked, each)
+            if _write_refused(asked, each) != _DENIED
             else attrs.evolve(
                 each, partition_responses=[_error(p.index, _DENIED, None) for p in each.partition_responses]
             )

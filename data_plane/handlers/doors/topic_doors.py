@@ -177,11 +177,13 @@ def _metadata_refusal(
     by_id = name is None or (topic.topic_id != ZERO_UUID and asked.version >= QUERY_BY_ID_SINCE)
     if by_id:
         found = asked.name_of(topic.topic_id)
-        if found is None or asked.may(Operation.DESCRIBE, found):
+        if found is not None and asked.may(Operation.DESCRIBE, found):
             return None
-        return MetadataResponseTopic(_DENIED, None, topic.topic_id, False, [], NOT_REQUESTED)
+        code = ErrorCode.UNKNOWN_TOPIC_ID if found is None else _DENIED
+        return MetadataResponseTopic(code, None, topic.topic_id, False, [], NOT_REQUESTED)
     assert name is not None
     if asked.may(Operation.DESCRIBE, name):
+        # One that goes before the handler looks is created in the client's name: the controller judges CREATE again.
         is_missing = creates and name not in asked.topics.topics
         may_all = is_missing and asked.would(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
         if not is_missing or may_all or asked.may(Operation.CREATE, name):

@@ -24,12 +24,15 @@ from wire.messages.create_delegation_token import CreateDelegationTokenRequest, 
 from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
 from wire.messages.metadata_records import DelegationTokenRecord, RemoveDelegationTokenRecord
 from wire.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+from wire.primitives import INT64_MAX
 from wire.structure import Message
 
 __all__ = ["ExpireTokens", "TokenRequest", "decide_token_request", "expire_tokens"]
 
 EXPIRED_PER_TURN_MAX = 1_000
 """The most tokens that a turn of the timer removes, so that requests come in between."""
+PRINCIPAL_BYTES_MAX = 32_767
+"""The bytes of a principal in a record. Requests name its type and its name apart, each of which may have as many."""
 Asked: TypeAlias = CreateDelegationTokenRequest | RenewDelegationTokenRequest | ExpireDelegationTokenRequest
 
 
@@ -63,7 +66,7 @@ def decide_token_request(
     message: Asked = request.message
     secrets = basis.settings.token_secrets
     if isinstance(message, CreateDelegationTokenRequest):
-        return _create(message, request, context, basis)
+        return _create(image, message, request, context, basis)
     response = (
         RenewDelegationTokenResponse()
         if isinstance(message, RenewDelegationTokenRequest)
@@ -79,9 +82,9 @@ def decide_token_request(
         else:
             expires_at = _expiring(token, message, request)
         if isinstance(message, ExpireDelegationTokenRequest) and message.expiry_time_period_ms < 0:
-            basis.token_ids.forget(bytes(message.hmac))
+            basis.token_ids.forget(bytes(message.hmac), token.owner)
             records.append(RemoveDelegationTokenRecord(token_id))
-        else:
+        elif expires_at != token.expiration_timestamp:
             records.append(_record(token_id, attrs.evolve(token, expiration_timestamp=expires_at)))
         response.expiry_timestamp_ms = expires_at
     except KafkaError as error:
@@ -99,11 +102,12 @@ def expire_tokens(
     secrets = basis.settings.token_secrets
     if secrets is not None:
         for token_id in gone:
-            basis.token_ids.forget(secrets.hmac(token_id))
+            basis.token_ids.forget(secrets.hmac(token_id), tokens[token_id].owner)
     return Decision([RemoveDelegationTokenRecord(each) for each in gone], len(gone))
 
 
 def _create(
+    image: MetadataImage,
     message: CreateDelegationTokenRequest,
     request: TokenRequest,
     context: DecisionContext,
@@ -113,34 +117,55 @@ def _create(
     owner = owner_of(message, requester)
     secrets = settings.token_secrets
     refusal = None
+    renewers = tuple(principal_of(each.principal_type, each.principal_name) for each in message.renewers)
     if any(each.principal_type != "User" for each in message.renewers):
         refusal = ErrorCode.INVALID_PRINCIPAL_TYPE
+    elif any(len(each.encode()) > PRINCIPAL_BYTES_MAX for each in (owner, requester, *renewers)):
+        refusal = ErrorCode.INVALID_REQUEST
     elif secrets is None:
         refusal = ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
     if refusal is not None or secrets is None:
         return Decision((), create_refused(message, requester, refusal or ErrorCode.NONE, no_time=0))
+    records = _room(image, owner, now, basis, secrets)
+    if records is None:
+        return Decision((), create_refused(message, requester, ErrorCode.POLICY_VIOLATION))
     lifetime_ms = settings.token_max_lifetime_ms
     if message.max_lifetime_ms > 0:
         lifetime_ms = min(lifetime_ms, message.max_lifetime_ms)
     token_id = base64.urlsafe_b64encode(context.new_uuid()).decode().rstrip("=")
-    max_timestamp = now + lifetime_ms
+    max_timestamp = min(now + lifetime_ms, INT64_MAX)
     token = DelegationToken(
         owner,
         requester,
-        tuple(principal_of(each.principal_type, each.principal_name) for each in message.renewers),
+        renewers,
         now,
         max_timestamp,
         min(max_timestamp, now + settings.token_expiry_ms),
     )
     secret = secrets.hmac(token_id)
-    basis.token_ids.add(secret, token_id)
+    basis.token_ids.add(secret, token_id, owner)
     response: CreateDelegationTokenResponse = create_refused(message, requester, ErrorCode.NONE)
     response.issue_timestamp_ms = now
     response.expiry_timestamp_ms = token.expiration_timestamp
     response.max_timestamp_ms = max_timestamp
     response.token_id = token_id
     response.hmac = secret
-    return Decision([_record(token_id, token)], response)
+    return Decision([*records, _record(token_id, token)], response)
+
+
+def _room(
+    image: MetadataImage, owner: str, now: int, basis: DecisionBasis, secrets: TokenSecrets
+) -> list[Message] | None:
+    """The records that make room for one more token of an owner: where there are too many, the expired ones go. None:
+    the owner has as many as one may have."""
+    tokens, most = image.access.delegation_tokens, basis.settings.tokens_per_owner_max
+    held = basis.token_ids.held(owner, most, tokens, secrets)
+    expired = [each for each in held if is_expired(tokens[each], now)][:EXPIRED_PER_TURN_MAX]
+    if len(held) - len(expired) >= most:
+        return None
+    for token_id in expired:
+        basis.token_ids.forget(secrets.hmac(token_id), owner)
+    return [RemoveDelegationTokenRecord(each) for each in expired]
 
 
 def _found(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 DRY_RUN = "nothing was changed: leave --dry-run out to do it"
+RENEWERS_SHOWN = 3
 _SPAN_HELP = "90s, 15m, 2h, 7d"
 _SHARED_KEYS = (
     "security.protocol",
@@ -183,13 +184,20 @@ def _show(tokens: list[DelegationToken]) -> None:
             each.token_id,
             each.owner,
             each.requester,
-            ",".join(each.renewers) or "-",
+            _renewers(each),
             "expired" if each.expires_at_ms < now_ms else moment_text(each.expires_at_ms),
             moment_text(each.max_at_ms),
         )
         for each in tokens
     ]
     print_table(("TOKEN", "OWNER", "REQUESTER", "RENEWERS", "EXPIRES", "NO RENEWAL BEYOND"), rows)
+
+
+def _renewers(token: DelegationToken) -> str:
+    """The renewers that fit a line; --json has all of them."""
+    shown = ",".join(token.renewers[:RENEWERS_SHOWN]) or "-"
+    more = len(token.renewers) - RENEWERS_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _found(client: Client, token_id: str) -> DelegationToken:

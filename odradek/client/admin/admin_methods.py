@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from odradek.client import admin
+from odradek.client.core.annotated_arguments import judged
 from odradek.client.core.client_core import ClientCore
 from odradek.client.core.operation import Operation
 from odradek.client.core.partition_offsets import list_offsets
@@ -51,7 +52,9 @@ def _blocking(
 ) -> Callable[Concatenate[BlockingAdminMethods, P], T]:
     def method_of(operation: Callable[..., Operation[T]]) -> Callable[..., T]:
         def method(self: BlockingAdminMethods, /, *args: Any, **kwargs: Any) -> T:
-            return self._run(operation(self._core, *args, **kwargs))
+            bound = judged(operation, args, kwargs)
+            bound.arguments["core"] = self._core
+            return self._run(operation(*bound.args, **bound.kwargs))
 
         return method
 
@@ -63,7 +66,9 @@ def _async(
 ) -> Callable[Concatenate[AsyncAdminMethods, P], Awaitable[T]]:
     def method_of(operation: Callable[..., Operation[T]]) -> Callable[..., Awaitable[T]]:
         async def method(self: AsyncAdminMethods, /, *args: Any, **kwargs: Any) -> T:
-            return await self._run(operation(self._core, *args, **kwargs))
+            bound = judged(operation, args, kwargs)
+            bound.arguments["core"] = self._core
+            return await self._run(operation(*bound.args, **bound.kwargs))
 
         return method
 

@@ -7,17 +7,18 @@ that the owner may do, so it does not show in what is printed of a token.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from odradek.client.core.operation import Operation
 from odradek.client.core.requests import request
-from odradek.client.core.scatter import deadline_of, item_error, reachable
+from odradek.client.core.scatter import deadline_of, item_error, reachable, within_quota
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
+    from wire.errors import KafkaError
 
 __all__ = [
     "DelegationToken",
@@ -134,13 +135,26 @@ def describe_delegation_tokens(
 
 
 def _asked(core: ClientCore, message: Any, timeout: float | None) -> Operation[Any]:
+    """The answer, once a quota of changes lets the request in."""
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)
-    response = yield from request(core, message, timeout=deadline - core.now)
-    error = item_error(response.error_code, None, "the delegation token")
+    answers: list[Any] = []
+
+    def ask(_: set[str]) -> Operation[Any]:
+        return request(core, message, timeout=deadline - core.now)
+
+    def error_of(response: Any) -> KafkaError | None:
+        return item_error(response.error_code, None, "the delegation token")
+
+    def take(response: Any) -> Iterator[tuple[str, KafkaError | None]]:
+        answers.append(response)
+        yield "token", error_of(response)
+
+    yield from within_quota(core, ["token"], ask, take, deadline)
+    error = error_of(answers[-1])
     if error is not None:
         raise error
-    return response
+    return answers[-1]
 
 
 def _parts(principal: str) -> tuple[str, str]:

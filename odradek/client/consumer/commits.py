@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from odradek.client.consumer.consumer_types import CommitCallback, OffsetAndMetadata
+from odradek.client.consumer.consumer_types import CommitCallback, CommitRefused, OffsetAndMetadata, TopicGone
 from odradek.client.consumer.group_calls import Coordinator, Member
 from odradek.client.consumer.group_membership import GroupMembership, MembershipState
 from odradek.client.consumer.subscription import Subscription
+from odradek.client.core.notes import WARNING
 from odradek.client.core.operation import Operation, Signal, Wait
 from odradek.client.errors import ClientClosed, ClientError, RequestTimedOut
 from wire.errors import ErrorCode, KafkaError
+from wire.structure import ZERO_UUID
 from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -77,6 +79,8 @@ class Commits:
         self.last_error: Exception | None = None
         self._queue: deque[_Batch] = deque()
         """The commit that is under way, and those that wait for it."""
+        self._gone: dict[TopicPartition, bytes | None] = {}
+        """Partitions of topics that are gone, with the ids of these."""
         self._turned = core.signal()
 
     def are_due(self, now: float) -> bool:
@@ -128,10 +132,15 @@ class Commits:
                     raise RequestTimedOut("commits that were asked for before have no answer")
                 yield Wait(until=batch.deadline, signals=(self._turned,))
             batch.may_grow = False
-            yield from self._the_coordinator().commit(batch.offsets, batch.who, deadline=batch.deadline)
+            yield from self._the_coordinator().commit(
+                batch.offsets, batch.who, deadline=batch.deadline, topic_ids=self._topic_ids(batch.offsets)
+            )
             batch.error = None
         except (KafkaError, ClientError) as error:
             batch.error = error
+            self._core.notes.add(WARNING, f"offsets were not committed: {error}", key="commit")
+            if isinstance(error, CommitRefused):
+                self._note_gone(error)
             membership, who = self._membership, batch.who
             if (
                 isinstance(error, KafkaError)
@@ -139,7 +148,7 @@ class Commits:
                 and who.generation >= 0
                 and who == membership.member
             ):
-                membership.refused(error.code)
+                membership.refused(error)
             raise
         finally:
             batch.may_grow = False
@@ -147,12 +156,46 @@ class Commits:
             self._queue.remove(batch)
             self._turned.notify()
 
+    def _topic_ids(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, bytes]:
+        """The ids of the topics that these partitions were read from, or else are of now."""
+        known = self._core.cluster.topics
+        found = {}
+        for key in keys:
+            state = self._subscription.partitions.get(key)
+            topic_id = None if state is None else state.topic_id
+            if topic_id is None and key.topic in known:
+                topic_id = known[key.topic].topic_id
+            if topic_id is not None and topic_id != ZERO_UUID:
+                found[key] = topic_id
+        return found
+
+    def _note_gone(self, refusal: CommitRefused) -> None:
+        """Leave partitions out of automatic commits, as long as they are those of a topic that is gone."""
+        gone = [key for key, error in refusal.errors.items() if isinstance(error, TopicGone)]
+        ids = self._topic_ids(gone)
+        for key in gone:
+            if key not in self._gone:
+                text = f"offsets of {key} are not committed any more: its topic was deleted or made anew"
+                self._core.notes.add(WARNING, text)
+            self._gone[key] = ids.get(key)
+
+    def _automatic(self, keys: Iterable[TopicPartition] | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions that an automatic commit covers."""
+        offsets = self._positions(keys)
+        if self._gone:
+            ids = self._topic_ids(self._gone)
+            self._gone = {key: gone for key, gone in self._gone.items() if ids.get(key) == gone}
+        return {key: offset for key, offset in offsets.items() if key not in self._gone}
+
     def _member(self) -> Member:
-        """In whose name to commit now. Raises `KafkaError` UNKNOWN_MEMBER_ID outside of the group."""
+        """Return the member in whose name to commit now. Raises `KafkaError`: UNKNOWN_MEMBER_ID outside of the group,
+        FENCED_INSTANCE_ID."""
         self._the_coordinator()
         membership = self._membership
         if not self._subscription.grouped or membership is None:
             return Member()
+        if membership.fenced is not None:
+            raise membership.fenced.with_traceback(None)
         if not membership.is_member:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "this consumer is not a member of its group now")
         return membership.member
@@ -163,7 +206,7 @@ class Commits:
             return
         self.due_at = self._core.now + max(1, self._settings.auto_commit_interval_ms) / 1000
         # All of them, also those that stand still: a commit that is not repeated expires (KIP-211).
-        offsets = self._positions(None)
+        offsets = self._automatic(None)
         membership = self._membership
         idle = self._subscription.grouped and (
             membership is None or membership.state is not MembershipState.STABLE
@@ -181,7 +224,7 @@ class Commits:
         if not self._settings.enable_auto_commit or self._coordinator is None:
             return
         try:
-            yield from self.commit(self._positions(keys), timeout=timeout)
+            yield from self.commit(self._automatic(keys), timeout=timeout)
         except (KafkaError, ClientError) as error:
             self.last_error = error
 

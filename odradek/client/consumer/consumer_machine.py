@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from odradek.client.consumer.commits import Commits
@@ -43,8 +43,8 @@ from odradek.client.consumer.handout import Handout
 from odradek.client.consumer.positions import Positions
 from odradek.client.consumer.subscription import PartitionState, Subscription
 from odradek.client.core.metadata_keeper import MetadataKeeper
+from odradek.client.core.notes import INFO, WARNING
 from odradek.client.core.operation import Operation, Wait
-from odradek.client.core.partition_keys import ByPartition, named
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import RequestTimedOut
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 __all__ = ["ConsumerMachine"]
 
 T = TypeVar("T")
+_NAMED_MAX = 20
+"""The most partitions that a line of the log names."""
 
 
 class ConsumerMachine:
@@ -312,6 +314,11 @@ class ConsumerMachine:
             return None
         if self._event is not None:
             return self._event
+        if membership.fenced is not None:
+            if self.subscription.partitions:
+                owned = list(self.subscription.partitions)
+                return self._tell(RebalanceKind.LOST, owned, lambda: self.subscription.assign([]))
+            raise membership.fenced.with_traceback(None)
         membership.polled()
         if membership.state is MembershipState.PREPARING:
             event = yield from self._prepare(membership)
@@ -387,6 +394,10 @@ class ConsumerMachine:
         if not keys and not always:
             then()
             return None
+        if keys:
+            named = ", ".join(map(str, keys[:_NAMED_MAX])) + (", ..." if len(keys) > _NAMED_MAX else "")
+            level = WARNING if kind is RebalanceKind.LOST else INFO
+            self.core.notes.add(level, f"partitions {kind.value}: {named}")
         self._event = RebalanceEvent(kind, keys)
         self._on_told = then
         return self._event
@@ -427,7 +438,7 @@ class ConsumerMachine:
 
     # Subscriptions
 
-    def subscribe(self, topics: Iterable[str] | str | re.Pattern[str]) -> None:
+    def subscribe(self, topics: Sequence[str] | re.Pattern[str]) -> None:
         """Have the group assign partitions of these topics, or of all whose whole name matches a pattern.
 
         Raises `ValueError` without a group, and while partitions are assigned by hand.
@@ -435,7 +446,7 @@ class ConsumerMachine:
         if isinstance(topics, re.Pattern):
             self.subscription.subscribe_pattern(topics)
         else:
-            self.subscription.subscribe([topics] if isinstance(topics, str) else topics)
+            self.subscription.subscribe(topics)
         if self.membership is None:
             self.subscription.unsubscribe()
             raise ValueError("subscribe needs a group.id (assign does not)")
@@ -468,8 +479,6 @@ class ConsumerMachine:
 
     def seek(self, key: TopicPartition, offset: int, leader_epoch: int) -> None:
         """Go on at this offset."""
-        if offset < 0:
-            raise ValueError(f"offset {offset} is negative")
         self.subscription.state(key).seek(offset, leader_epoch)
         self._stir()
 
@@ -523,13 +532,10 @@ class ConsumerMachine:
         }
 
     def offsets_for_times(
-        self, times_ms: ByPartition[int], timeout: float
+        self, times_ms: Mapping[TopicPartition, int], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndTimestamp | None]]:
-        """The first record at or after each time; None where there is none. Raises `ValueError` for negative times."""
-        wanted = named(times_ms)
-        if any(timestamp < 0 for timestamp in wanted.values()):
-            raise ValueError("times are milliseconds since 1970, not negative")
-        found = yield from self.list_offsets(wanted, timeout)
+        """The first record at or after each time; None where there is none."""
+        found = yield from self.list_offsets(times_ms, timeout)
         return {key: listed if listed.offset >= 0 else None for key, listed in found.items()}
 
     def offsets_at(
@@ -567,7 +573,7 @@ class ConsumerMachine:
         passing = self._fetching.last_error or self._metadata.last_error
         return {
             **self.core.statistics(),
-            "last_error": "" if passing is None else str(passing),
+            "last_error": self.core.trouble or ("" if passing is None else str(passing)),
             "assigned_partitions": len(self.subscription.partitions),
             "buffered_bytes": self._fetching.buffered_bytes(),
             "fetches": self._fetching.fetches,

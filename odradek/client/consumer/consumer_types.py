@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import attrs
 
+from odradek.client.core.arguments import INT64_MAX, as_integer, as_text, by_partition
+from odradek.client.core.partition_keys import ByPartition
 from odradek.client.errors import ClientError, is_retriable
+from wire.errors import ErrorCode, KafkaError
 from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CommitCallback",
+    "CommitRefused",
     "ConsumerGroupMetadata",
     "ConsumerRecord",
     "NoOffsetForPartition",
@@ -26,10 +30,12 @@ __all__ = [
     "RebalanceEvent",
     "RebalanceKind",
     "RebalanceListener",
+    "TopicGone",
     "TopicPartition",
     "TruncationDetected",
     "UndecodableRecord",
     "Wakeup",
+    "judged_offsets",
 ]
 
 
@@ -74,6 +80,26 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+
+
+def judged_offsets(
+    what: str, offsets: ByPartition[OffsetAndMetadata | int]
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return positions to commit as the client keeps them. Raises `TypeError` and `ValueError`, which name the argument."""
+    return by_partition(what, offsets, _judged_offset)
+
+
+def _judged_offset(what: str, value: Any) -> OffsetAndMetadata:
+    if not isinstance(value, tuple):
+        return OffsetAndMetadata(as_integer(what, value, most=INT64_MAX))
+    if len(value) != len(OffsetAndMetadata._fields):
+        raise TypeError(f"{what} has {len(value)} parts, expected an offset or OffsetAndMetadata")
+    offset, leader_epoch, metadata = value
+    return OffsetAndMetadata(
+        as_integer(f"the offset of {what}", offset, most=INT64_MAX),
+        as_integer(f"the leader epoch of {what}", leader_epoch, -1),
+        as_text(f"the metadata of {what}", metadata, may_be_empty=True),
+    )
 
 
 @attrs.frozen
@@ -187,6 +213,26 @@ class NoOffsetForPartition(ClientError):
         names = ", ".join(map(str, partitions))
         super().__init__(f"no committed offset for {names}, and auto.offset.reset is none: seek, or set it")
         self.partitions = partitions
+
+
+class TopicGone(KafkaError):
+    """The topic that an offset was read from was deleted, or another of its name has taken its place."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} was deleted, or made anew")
+
+
+class CommitRefused(KafkaError):
+    """Offsets of some partitions were refused for good; those of all others were committed.
+
+    `errors` has the error of each; `code` is that of the first.
+    """
+
+    def __init__(self, errors: Mapping[TopicPartition, KafkaError]) -> None:
+        first = next(iter(errors.values()))
+        more = f", and {len(errors) - 1} more partitions" if len(errors) > 1 else ""
+        super().__init__(first.code, f"{first.message}{more}")
+        self.errors = dict(errors)
 
 
 class OffsetsOutOfRange(ClientError):

@@ -15,7 +15,13 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from odradek.client.consumer.consumer_records import BatchRecords
-from odradek.client.consumer.consumer_types import ConsumerRecord, RawBatch, UndecodableRecord
+from odradek.client.consumer.consumer_types import (
+    ConsumerRecord,
+    NoOffsetForPartition,
+    RawBatch,
+    TruncationDetected,
+    UndecodableRecord,
+)
 from odradek.client.consumer.record_runs import LastShapes
 from odradek.client.consumer.subscription import Chunk, PartitionState
 from wire.batches.batch_errors import CorruptBatch
@@ -79,6 +85,9 @@ class Delivery:
         return found
 
     def _raise_error(self, state: PartitionState) -> None:
+        if isinstance(state.error, (NoOffsetForPartition, TruncationDetected)):
+            # Again at each poll, until the application seeks: a loop that overlooks it would wait for ever, or skip records.
+            raise state.error.with_traceback(None)
         if state.error is not None:
             error, state.error = state.error, None
             del self._ready[state]

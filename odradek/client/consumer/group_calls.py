@@ -1,28 +1,37 @@
 """Talking to a group's coordinator: committing offsets, asking for commits. PURE.
 
-Retriable answers are tried again until the deadline; a coordinator that moved is looked for again.
+Retriable answers are tried again until the deadline; a coordinator that moved is looked for again. Topics are named by
+their ids where the coordinator can do that (version 10). So an old topic's offset never lands in a new one of its name.
+A topic that the coordinator does not know may be too new for it, or gone. Fresh metadata decides which.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from odradek.client.consumer.consumer_types import OffsetAndMetadata
+from odradek.client.consumer.consumer_types import CommitRefused, OffsetAndMetadata, TopicGone
 from odradek.client.core.coordinator_finder import CoordinatorFinder, CoordinatorKind
 from odradek.client.core.operation import Operation, Wait
+from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, RequestTimedOut, broker_error, error_code, is_retriable
 from wire.errors import ErrorCode, KafkaError
+from wire.structure import ZERO_UUID
 from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
+    from wire.messages.offset_commit import OffsetCommitRequest
+    from wire.messages.offset_fetch import OffsetFetchRequest
 
-__all__ = ["Coordinator", "Member"]
+__all__ = ["Coordinator", "Member", "TopicIds"]
 
 _VERSION_MAX_WITH_TOPIC_NAMES = 9
+_TOPIC_UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+TopicIds: TypeAlias = Mapping[TopicPartition, bytes]
+"""The id of the topic that a partition is of; where it is not known, the partition is left out."""
 
 
 @attrs.frozen
@@ -45,93 +54,101 @@ class Coordinator(CoordinatorFinder):
     # Offsets
 
     def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: Member, *, deadline: float
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        member: Member,
+        *,
+        deadline: float,
+        topic_ids: TopicIds,
     ) -> Operation[None]:
-        """Commit; raises the `KafkaError` of the first partition that is refused for good."""
-        if not offsets:
-            return
+        """Commit. `topic_ids` are those of the topics that the offsets were read from.
+
+        Each partition is judged by itself. Raises `CommitRefused` with those that are refused for good, once all others
+        are written.
+        """
+        pending = dict(offsets)
+        refused: dict[TopicPartition, KafkaError] = {}
+        version_max = _version_max(pending, topic_ids)
+        names = {topic_ids.get(key, ZERO_UUID): key.topic for key in pending}
+        unknown = _UnknownTopics(self._core, topic_ids, deadline)
+        attempt = 0
+        while pending:
+            message = self._commit_request(pending, member, topic_ids)
+            response = yield from self.request(message, deadline=deadline, version_max=version_max)
+            errors: dict[TopicPartition, KafkaError] = {}
+            for topic in response.topics:
+                for answer in topic.partitions:
+                    key = TopicPartition(topic.name or names[topic.topic_id], answer.partition_index)
+                    if answer.error_code:
+                        errors[key] = self._noted_error(
+                            answer.error_code, f"commit of {key} in group {self.group_id}"
+                        )
+            yield from unknown.look(errors)
+            for key, error in errors.items():
+                if key in unknown.gone:
+                    refused[key] = TopicGone(key.topic)
+                elif not (_passing(error) or error.code in _TOPIC_UNKNOWN):
+                    refused[key] = error
+            pending = {key: pending[key] for key in errors if key not in refused}
+            if pending:
+                yield from self._pause(errors[next(iter(pending))], attempt, deadline)
+                attempt += 1
+        if refused:
+            raise CommitRefused(refused)
+
+    def _commit_request(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: Member, topic_ids: TopicIds
+    ) -> OffsetCommitRequest:
         from wire.messages.offset_commit import (
             OffsetCommitRequest,
             OffsetCommitRequestPartition,
             OffsetCommitRequestTopic,
         )
 
-        attempt = 0
-        pending = dict(offsets)
-        while True:
-            topics: dict[str, OffsetCommitRequestTopic] = {}
-            for key, (offset, epoch, metadata) in pending.items():
-                topic = topics.setdefault(key.topic, OffsetCommitRequestTopic(name=key.topic))
-                topic.partitions.append(OffsetCommitRequestPartition(key.partition, offset, epoch, metadata))
-            message = OffsetCommitRequest(
-                group_id=self.group_id,
-                generation_id_or_member_epoch=member.generation,
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                topics=list(topics.values()),
-            )
-            response = yield from self.request(
-                message, deadline=deadline, version_max=_VERSION_MAX_WITH_TOPIC_NAMES
-            )
-            errors: dict[TopicPartition, KafkaError] = {}
-            for topic in response.topics:
-                for answer in topic.partitions:
-                    key = TopicPartition(topic.name, answer.partition_index)
-                    code = error_code(answer.error_code)
-                    if code is not ErrorCode.NONE:
-                        self.noted(code)
-                        errors[key] = broker_error(code, None, f"commit of {key} in group {self.group_id}")
-            if not errors:
-                return
-            yield from self._again(next(iter(errors.values())), errors.values(), attempt, deadline)
-            pending = {key: pending[key] for key in errors}
-            attempt += 1
+        topics: dict[tuple[str, bytes], OffsetCommitRequestTopic] = {}
+        for key, (offset, epoch, metadata) in offsets.items():
+            named = key.topic, topic_ids.get(key, ZERO_UUID)
+            topic = topics.setdefault(named, OffsetCommitRequestTopic(*named))
+            topic.partitions.append(OffsetCommitRequestPartition(key.partition, offset, epoch, metadata))
+        return OffsetCommitRequest(
+            group_id=self.group_id,
+            generation_id_or_member_epoch=member.generation,
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            topics=list(topics.values()),
+        )
 
     def committed(
         self, keys: Iterable[TopicPartition], *, deadline: float
     ) -> Operation[dict[TopicPartition, OffsetAndMetadata | None]]:
         """The group's commits; None where there is none. Waits for open transactions (KIP-447)."""
-        from wire.messages.offset_fetch import (
-            OffsetFetchRequest,
-            OffsetFetchRequestGroup,
-            OffsetFetchRequestTopic,
-            OffsetFetchRequestTopics,
-        )
-
-        wanted: dict[str, list[int]] = {}
-        for key in keys:
-            wanted.setdefault(key.topic, []).append(key.partition)
-        if not wanted:
-            return {}
-        message = OffsetFetchRequest(
-            group_id=self.group_id,
-            topics=[OffsetFetchRequestTopic(name, indexes) for name, indexes in wanted.items()],
-            groups=[
-                OffsetFetchRequestGroup(
-                    self.group_id,
-                    topics=[
-                        OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
-                        for name, indexes in wanted.items()
-                    ],
-                )
-            ],
-            require_stable=True,
-        )
+        pending = list(dict.fromkeys(keys))
+        known = self._core.cluster.topics
+        topic_ids = {
+            key: topic.topic_id
+            for key in pending
+            if (topic := known.get(key.topic)) is not None and topic.topic_id != ZERO_UUID
+        }
+        version_max = _version_max(pending, topic_ids)
+        names = {topic_id: key.topic for key, topic_id in topic_ids.items()}
+        unknown = _UnknownTopics(self._core, topic_ids, deadline)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
         attempt = 0
-        while True:
-            response = yield from self.request(
-                message, deadline=deadline, version_max=_VERSION_MAX_WITH_TOPIC_NAMES
-            )
+        while pending:
+            message = self._fetch_request(pending, topic_ids)
+            response = yield from self.request(message, deadline=deadline, version_max=version_max)
             answer = response.groups[0] if response.groups else response
-            found: dict[TopicPartition, OffsetAndMetadata | None] = {}
-            errors: list[KafkaError] = []
+            errors: dict[TopicPartition, KafkaError] = {}
             if answer.error_code:
-                errors.append(broker_error(answer.error_code, None, f"group {self.group_id}"))
-            for topic in answer.topics:
+                refusal = self._noted_error(answer.error_code, f"group {self.group_id}")
+                errors = dict.fromkeys(pending, refusal)
+            for topic in answer.topics if not answer.error_code else ():
                 for partition in topic.partitions:
-                    key = TopicPartition(topic.name, partition.partition_index)
+                    # Before version 8 there is one group, whose topics have names alone.
+                    name = topic.name or names[topic.topic_id]
+                    key = TopicPartition(name, partition.partition_index)
                     if partition.error_code:
-                        errors.append(broker_error(partition.error_code, None, str(key)))
+                        errors[key] = self._noted_error(partition.error_code, str(key))
                     elif partition.committed_offset < 0:
                         found[key] = None
                     else:
@@ -140,23 +157,92 @@ class Coordinator(CoordinatorFinder):
                             partition.committed_leader_epoch,
                             partition.metadata or "",
                         )
-            if not errors:
-                return found
-            self.noted(errors[0].code)
-            yield from self._again(errors[0], errors, attempt, deadline)
-            attempt += 1
+            yield from unknown.look(errors)
+            for key, error in errors.items():
+                if key in unknown.gone:
+                    found[key] = None
+                elif not (_passing(error) or error.code in _TOPIC_UNKNOWN):
+                    raise error
+            pending = [key for key in errors if key not in found]
+            if pending:
+                yield from self._pause(errors[pending[0]], attempt, deadline)
+                attempt += 1
+        return found
 
-    def _again(
-        self, first: KafkaError, errors: Iterable[KafkaError], attempt: int, deadline: float
-    ) -> Operation[None]:
-        """Wait before the next attempt; raises instead where there must be none."""
-        final = next((error for error in errors if not _passing(error)), None)
-        if final is not None:
-            raise final
+    def _fetch_request(self, keys: Iterable[TopicPartition], topic_ids: TopicIds) -> OffsetFetchRequest:
+        from wire.messages.offset_fetch import (
+            OffsetFetchRequest,
+            OffsetFetchRequestGroup,
+            OffsetFetchRequestTopic,
+            OffsetFetchRequestTopics,
+        )
+
+        topics: dict[tuple[str, bytes], list[int]] = {}
+        for key in keys:
+            topics.setdefault((key.topic, topic_ids.get(key, ZERO_UUID)), []).append(key.partition)
+        return OffsetFetchRequest(
+            group_id=self.group_id,
+            topics=[OffsetFetchRequestTopic(name, indexes) for (name, _), indexes in topics.items()],
+            groups=[
+                OffsetFetchRequestGroup(
+                    self.group_id,
+                    topics=[
+                        OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=indexes)
+                        for (name, topic_id), indexes in topics.items()
+                    ],
+                )
+            ],
+            require_stable=True,
+        )
+
+    def _noted_error(self, number: int, subject: str) -> KafkaError:
+        """Make the error of an answer; a coordinator that has moved is looked for again."""
+        self.noted(error_code(number))
+        return broker_error(number, None, subject)
+
+    def _pause(self, error: KafkaError, attempt: int, deadline: float) -> Operation[None]:
+        """Wait before the next attempt. Raises `RequestTimedOut` where there is no time for one."""
         wake_at = self._core.now + self._core.backoff(attempt)
         if wake_at >= deadline:
-            raise RequestTimedOut(f"{first}, until the time was up") from first
+            raise RequestTimedOut(f"{error}, until the time was up") from error
         yield Wait(until=wake_at)
+
+
+class _UnknownTopics:
+    """Topics that a coordinator does not know: they are too new for it, or gone.
+
+    One answer of metadata may come from a broker that is behind. So a topic is gone when two in a row say so.
+    """
+
+    def __init__(self, core: ClientCore, topic_ids: TopicIds, deadline: float) -> None:
+        self.gone: set[TopicPartition] = set()
+        self._core = core
+        self._topic_ids = topic_ids
+        self._deadline = deadline
+        self._suspects: set[TopicPartition] = set()
+
+    def look(self, errors: Mapping[TopicPartition, KafkaError]) -> Operation[None]:
+        """Ask for metadata of those topics that were refused as unknown, if there are any."""
+        unknown = [key for key, error in errors.items() if error.code in _TOPIC_UNKNOWN]
+        if not unknown:
+            return
+        names = list(dict.fromkeys(key.topic for key in unknown))
+        yield from refresh_metadata(self._core, names, timeout=self._deadline - self._core.now)
+        missing = {key for key in unknown if self._is_missing(key)}
+        self.gone |= missing & self._suspects
+        self._suspects = missing
+
+    def _is_missing(self, key: TopicPartition) -> bool:
+        cluster = self._core.cluster
+        topic = cluster.topics.get(key.topic)
+        if topic is None:
+            return cluster.topic_errors.get(key.topic) in _TOPIC_UNKNOWN
+        return topic.topic_id != self._topic_ids.get(key, topic.topic_id)
+
+
+def _version_max(keys: Iterable[TopicPartition], topic_ids: TopicIds) -> int | None:
+    """Names of topics are the only way where an id is not known."""
+    return None if all(key in topic_ids for key in keys) else _VERSION_MAX_WITH_TOPIC_NAMES
 
 
 def _passing(error: KafkaError | ClientError) -> bool:

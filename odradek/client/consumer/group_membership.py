@@ -21,7 +21,8 @@ Rules
   list it when they join. What the new assignment lacks is given up while ADOPTING; then they join once more.
 * A member that the coordinator has forgotten has lost its partitions (`lost`), and may not commit for them.
 * `max.poll.interval.ms` without a poll: the member leaves, so that others get its partitions. The next poll rejoins.
-* Static members (KIP-345) keep their place when they go: they send no LeaveGroup.
+* Static members (KIP-345) keep their place when they go: they send no LeaveGroup. One that another has taken the
+  place of is `fenced` for good. A new membership would take the place back, and the two would do so in turns.
 * A join is held back by the coordinator until the others have come: its deadline is the rebalance timeout. Heartbeats
   behind it find out that the connection is dead. A SyncGroup is held back only as long as the leader needs. So when a
   firewall silently drops its connection, that costs two request timeouts. A JoinGroup then costs the rebalance
@@ -50,6 +51,7 @@ from odradek.client.consumer.assignors import (
 from odradek.client.consumer.group_calls import Coordinator, Member
 from odradek.client.consumer.subscription import Subscription
 from odradek.client.core.coordinator_finder import COORDINATOR_LANE
+from odradek.client.core.notes import ERROR, INFO, WARNING
 from odradek.client.core.operation import Call, Operation, Signal, Wait
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, RequestTimedOut, broker_error, error_code, is_retriable
@@ -140,6 +142,8 @@ class GroupMembership:
         self.is_leader = False
         self.lost = False
         """The partitions were lost, not given up, and the listener has yet to be called."""
+        self.fenced: KafkaError | None = None
+        """The refusal after which this consumer can be no member any more."""
         self.assignment: list[TopicPartition] = []
         """The partitions that ADOPTING is to adopt."""
         self.assignor_name: str | None = None
@@ -170,7 +174,7 @@ class GroupMembership:
     def polled(self) -> None:
         """The application is alive; a consumer that has subscribed, and is no member, joins."""
         self.last_poll = self._core.now
-        if self.state is _IDLE and self._subscription.topics:
+        if self.state is _IDLE and self._subscription.topics and self.fenced is None:
             self._poll_interval_exceeded = False
             self._become(_PREPARING)
 
@@ -222,9 +226,16 @@ class GroupMembership:
                     yield Wait(signals=[self._turned])
             except (KafkaError, ClientError) as error:
                 if isinstance(error, KafkaError) and error.code is ErrorCode.FENCED_INSTANCE_ID:
-                    self._forget(keep_id=False)
+                    self._fence(error)
+                    continue
                 self._become(_IDLE)
                 self._failed(error)
+
+    def _fence(self, error: KafkaError) -> None:
+        self.fenced = error
+        self._core.notes.add(ERROR, f"this consumer is out of its group for good: {error}")
+        self._forget(keep_id=False)
+        self._become(_IDLE)
 
     def _become(self, state: MembershipState) -> None:
         if state is self.state:
@@ -246,9 +257,12 @@ class GroupMembership:
             self._become(_PREPARING)
         self._changed.notify()
 
-    def refused(self, code: ErrorCode) -> None:
-        """A commit was refused with this code: what that says about the membership."""
-        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+    def refused(self, error: KafkaError) -> None:
+        """Act on the refusal of a commit, by what it says about the membership."""
+        code = error.code
+        if code is ErrorCode.FENCED_INSTANCE_ID:
+            self._fence(error)
+        elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self._forget(keep_id=code is ErrorCode.ILLEGAL_GENERATION)
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
             self.want_rejoin("a commit was refused, the group is rebalancing")
@@ -323,6 +337,9 @@ class GroupMembership:
     def _leave_for_not_polling(self) -> Operation[None]:
         self._poll_interval_exceeded = True
         self.lost = True
+        self._core.notes.add(
+            WARNING, "the consumer leaves its group: max.poll.interval.ms has passed without a poll"
+        )
         self._become(_IDLE)
         yield from self.leave("max.poll.interval.ms has passed without a poll", timeout=_GRACE_SECONDS)
 
@@ -367,6 +384,8 @@ class GroupMembership:
             return
         self.assignment = assignment
         self.rebalances += 1
+        member = f"group {self._coordinator.group_id}: member {self.member_id}, generation {self.generation}"
+        self._core.notes.add(INFO, f"{member}, has {len(assignment)} partitions")
         self._heartbeat = None
         self._heartbeat_at = core.now + self._settings.heartbeat_interval_ms / 1000
         self._become(_ADOPTING)

@@ -44,6 +44,7 @@ import attrs
 from odradek.client.core.broker_connection import BrokerConnection, ConnectionState
 from odradek.client.core.client_config import ClientConfig
 from odradek.client.core.known_cluster import Cluster
+from odradek.client.core.notes import DEBUG, ERROR, INFO, WARNING, Notes
 from odradek.client.core.operation import Call, Operation, Signal, Task, Work
 from odradek.client.core.retry import RetryPolicy
 from odradek.client.errors import (
@@ -121,6 +122,7 @@ class ClientCore:
         self.rng = rng
         self.tokens: Tokens | None = None
         """Gives a token for each login by OAUTHBEARER; the shell sets it."""
+        self.notes = Notes(lambda: self.now)
         self.cluster = Cluster()
         self.ever_connected = False
         self._ever_ready = False
@@ -313,6 +315,8 @@ class ClientCore:
             self._end(connection, f"{connection.address_text} does not speak Kafka's protocol: {error}")
         else:
             if connection.state is ConnectionState.READY:
+                if not was_ready:
+                    self._note_connected(connection)
                 self._trouble.pop(connection.address, None)
                 self._ever_ready = True
                 if not was_ready:
@@ -321,7 +325,22 @@ class ClientCore:
                 self._fetch_token(connection)
             self._flush(connection)
 
+    def _note_connected(self, connection: BrokerConnection) -> None:
+        if not self._ever_ready:
+            self.notes.add(INFO, f"connected to {connection.address_text}")
+        elif self.notes.settled(("connection", connection.address)):
+            self.notes.add(INFO, f"connected to {connection.address_text} again")
+        self.notes.settled(("login", connection.address))
+
+    @property
+    def trouble(self) -> str:
+        """Why no broker is connected, as far as attempts have failed; empty while one is."""
+        if not self._trouble or any(each.state is ConnectionState.READY for each in self._by_id.values()):
+            return ""
+        return "; ".join(dict.fromkeys(each.reason for each in self._trouble.values()))
+
     def _end_login(self, connection: BrokerConnection, reason: str) -> None:
+        self.notes.add(ERROR, reason, key=("login", connection.address))
         self._effects.append(Close(connection.connection_id))
         self.ever_connected = self._ever_ready
         waiting = list(connection.waiting)
@@ -542,6 +561,10 @@ class ClientCore:
         failures = 0 if was_ready else 1 + (0 if old is None else old.failures)
         retry_at = self.now if was_ready else self.now + self.config.reconnect.delay(failures - 1, self.rng)
         self._trouble[connection.address] = _Trouble(failures, retry_at, reason)
+        is_idle = was_ready and not connection.in_flight and not connection.waiting
+        self.notes.add(
+            DEBUG if is_idle else WARNING, reason, key=None if is_idle else ("connection", connection.address)
+        )
         sent, unsent = list(connection.in_flight), list(connection.waiting)
         connection.in_flight.clear()
         connection.waiting.clear()

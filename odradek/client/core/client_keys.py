@@ -76,7 +76,6 @@ NEUTRAL_ONLY: dict[str, tuple[str, ...]] = {
     "group.protocol": ("classic",),
     "group.remote.assignor": ("",),
     "interceptor.classes": ("",),
-    "partitioner.availability.timeout.ms": ("0",),
     "sasl.client.callback.handler.class": ("",),
     "sasl.login.callback.handler.class": (
         "",
@@ -435,6 +434,8 @@ class ProducerSettings(CommonSettings):
     max_in_flight_requests_per_connection: int = _key(5, _AT_LEAST_1)
     max_request_size: int = _key(1 << 20, _AT_LEAST_0)
     partitioner_adaptive_partitioning_enable: bool = _key(True, _boolean)
+    partitioner_availability_timeout_ms: int = _key(0, _AT_LEAST_0)
+    """The time after which a leader that takes nothing is left out when a partition is drawn; 0 switches that off."""
     partitioner_class: Any = attrs.field(default=None, metadata={"parse": _partitioner})
     """The partitioner. None: murmur2 of the key, sticky without; "RoundRobinPartitioner"; or a callable `(topic, key,
     value, partition_count, available) -> partition`."""

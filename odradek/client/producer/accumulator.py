@@ -15,9 +15,13 @@ Rules
 * A batch takes memory when it is opened: `batch.size` or what its first record needs, and what Python keeps
   for its first rows. It takes more when it gets more rows. Encoded it keeps what its bytes need, and gives
   that back when it is done. There is never more than `buffer.memory` in use.
-* Records without key and partition go to one partition for `batch.size` bytes, then another is drawn
-  (KIP-794). With `partitioner.adaptive.partitioning.enable`, a partition is drawn less often the more batches
-  wait there.
+* Records without key and partition go to one partition, the sticky one, and their bytes are counted as they are
+  appended. From `batch.size` on another is drawn when the next batch would open (KIP-794). The one before is full
+  then, or was sent when its linger was over. An open batch holds `batch.size` at most, so the next
+  partition comes at the latest after twice as much, at any rate.
+* With `partitioner.adaptive.partitioning.enable`, a partition is drawn less often the more batches wait there. With
+  `partitioner.availability.timeout.ms`, those are left out whose leader has taken nothing for so long, unless that
+  is true of all.
 """
 
 from __future__ import annotations
@@ -87,6 +91,10 @@ class Batch:
     """An attempt was sent, and the broker may have appended it: its answer is missing, and later answers
     leave it open."""
     done: bool = False
+    outcome_taken: bool = False
+    """True once somebody has asked for the outcome of one of its records."""
+    whole: Batch | None = None
+    """The batch that this one is a half of."""
     base_offset: int = -1
     log_append_time_ms: int = -1
     error: Exception | None = None
@@ -105,8 +113,14 @@ class Batch:
         offset = self.base_offset + index if self.base_offset >= 0 else -1
         return offset, self.log_append_time_ms, self.error
 
+    @property
+    def is_heard_of(self) -> bool:
+        """True if somebody has asked for the outcome of this batch, or of that which it is a half of."""
+        return self.outcome_taken or (self.whole is not None and self.whole.is_heard_of)
+
     def failure(self) -> Exception | None:
         """The first error of any of its records, once `done`."""
+        self.outcome_taken = True
         if self.parts is not None:
             return next((error for _, part in self.parts if (error := part.failure()) is not None), None)
         return self.error
@@ -177,6 +191,8 @@ class Accumulator:
         """Called when memory was given back."""
         self.flushing = 0
         """The number of callers that wait for everything to be sent. Batches linger only while it is 0."""
+        self.blocked: frozenset[int] = frozenset()
+        """The leaders that have taken nothing for `partitioner.availability.timeout.ms`."""
         self.starving = 0
         """The number of callers that wait for memory. Batches linger only while it is 0."""
         self._settings = settings
@@ -226,11 +242,13 @@ class Accumulator:
             size += len(value)
         if headers:
             size += _headers_size(headers)
-        size += batch.size
+        total = size + batch.size
         rows = batch.rows
-        if size > self._batch_bytes_max or len(rows) >= batch.rows_max:
+        if total > self._batch_bytes_max or len(rows) >= batch.rows_max:
             return None
-        batch.size = size
+        batch.size = total
+        if partition is None and (key is None or self._ignore_keys):
+            state.sticky_bytes += size
         rows.append((timestamp_ms, key, value, headers))
         return batch
 
@@ -284,7 +302,7 @@ class Accumulator:
             memory = max(self._batch_bytes_max, size + HEADER_SIZE) + self._rows_first * _ROW_MEMORY
             if self.memory_used + memory > self._settings.buffer_memory and self.memory_used:
                 return None
-            self._close(lane)
+            self.close(lane)
             self.memory_used += memory
             if deadline is None:
                 deadline = now + self._settings.delivery_timeout_ms / 1000
@@ -302,6 +320,8 @@ class Accumulator:
             batch.rows_max += more
         batch.size += size
         batch.rows.append((timestamp_ms, key, value, headers))
+        if lane is state.sticky and partition is None and (key is None or self._ignore_keys):
+            state.sticky_bytes += size if len(batch.rows) > 1 else batch.size
         return batch
 
     def add_encoded(
@@ -322,7 +342,7 @@ class Accumulator:
         memory = len(data) + _BATCH_MEMORY
         if self.memory_used + memory > self._settings.buffer_memory and self.memory_used:
             return None
-        self._close(lane)
+        self.close(lane)
         self.memory_used += memory
         deadline = now + self._settings.delivery_timeout_ms / 1000
         batch = Batch(lane, now, deadline, memory, size=len(data), closed=True)
@@ -336,13 +356,13 @@ class Accumulator:
     def close_all(self) -> None:
         """Close all open batches, so that later records go into new ones."""
         for lane in self.active:
-            self._close(lane)
+            self.close(lane)
 
     def take(self, lane: Lane) -> Batch:
         """The lane's first batch, to be sent."""
         batch = lane.batches.popleft()
         if lane.open is batch:
-            self._close(lane)
+            self.close(lane)
         return batch
 
     def encoded(self, batch: Batch) -> None:
@@ -379,6 +399,7 @@ class Accumulator:
         for _, part in parts:
             batch.memory -= share
             part.memory = share
+            part.whole = batch
             part.on_done.append(part_done)
             self.incomplete[part] = None
 
@@ -427,17 +448,22 @@ class Accumulator:
         if key is not None and not self._ignore_keys:
             return state.lanes[(murmur2(key) & 0x7FFFFFFF) % len(state.lanes)]
         lane = state.sticky
-        if lane is not None and lane.open is None and state.sticky_bytes < self._batch_bytes_max:
-            return lane
-        if lane is not None and lane.open is not None and lane.open.size + size <= self._batch_bytes_max:
+        if lane is None:
+            return self._draw(state)
+        if lane.open is not None and lane.open.size + size <= self._batch_bytes_max:
             return lane  # it only lacks memory for another row
-        if lane is not None:
-            self._close(lane)
-        return self._draw(state)
+        self.close(lane)
+        return lane if state.sticky_bytes < self._batch_bytes_max else self._draw(state)
 
     def _draw(self, state: _TopicState) -> Lane:
-        """Another sticky partition, at random: among those with a leader, rather one with a short queue."""
+        """Another sticky partition, at random: among those with a leader that takes records, rather one with a
+        short queue."""
         candidates = [state.lanes[index] for index in state.available] or state.lanes
+        if self.blocked:
+            leaders = {index: partition.leader for index, partition in state.topic.partitions.items()}
+            candidates = [
+                lane for lane in candidates if leaders[lane.partition] not in self.blocked
+            ] or candidates
         others = [lane for lane in candidates if lane is not state.sticky] or candidates
         if self._settings.partitioner_adaptive_partitioning_enable and len(others) > 1:
             longest = max(len(lane.batches) for lane in others)
@@ -449,16 +475,11 @@ class Accumulator:
         state.sticky_bytes = 0
         return lane
 
-    def _close(self, lane: Lane) -> None:
-        """Close the open batch to more records; what it holds counts for the sticky partition."""
-        batch = lane.open
-        if batch is None:
-            return
-        batch.closed = True
-        lane.open = None
-        state = self._topics.get(lane.topic)
-        if state is not None and state.sticky is lane:
-            state.sticky_bytes += batch.size
+    def close(self, lane: Lane) -> None:
+        """Close the open batch to more records."""
+        if lane.open is not None:
+            lane.open.closed = True
+            lane.open = None
 
 
 def _headers_size(headers: Sequence[Header]) -> int:

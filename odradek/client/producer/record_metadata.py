@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from odradek.client.producer.accumulator import Batch
 
-__all__ = ["RecordMetadata", "as_bytes"]
+__all__ = ["RecordMetadata"]
 
 
 class RecordMetadata(NamedTuple):
@@ -29,12 +29,3 @@ class RecordMetadata(NamedTuple):
             raise error
         lane = batch.lane
         return cls(lane.topic, lane.partition, offset, timestamp_ms if append_time_ms < 0 else append_time_ms)
-
-
-def as_bytes(what: str, value: Any) -> bytes | None:
-    """A key or value as it is sent. Raises `TypeError`."""
-    if value is None or isinstance(value, bytes):
-        return value
-    if isinstance(value, (bytearray, memoryview)):
-        return bytes(value)
-    raise TypeError(f"{what} is {type(value).__name__}, expected bytes or None (or set {what}.serializer)")

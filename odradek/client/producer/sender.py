@@ -45,16 +45,20 @@ from typing import TYPE_CHECKING
 
 from odradek.client.core.client_keys import ProducerSettings
 from odradek.client.core.known_cluster import NO_TOPIC_ID
+from odradek.client.core.notes import WARNING
 from odradek.client.core.operation import Call, Operation, Wait
 from odradek.client.errors import (
     BrokerUnavailable,
     ClientClosed,
+    RecordsNotEncoded,
     RequestTimedOut,
+    TransactionAborted,
     broker_error,
     error_code,
     is_retriable,
 )
 from odradek.client.producer.accumulator import Accumulator, Batch, Lane
+from odradek.client.producer.availability import Availability
 from odradek.client.producer.produce_calls import answers_by_partition, produce_request
 from odradek.client.producer.producer_upkeep import Identity, IdentityKeeper, TopicRefresher
 from wire.batches.batch_header import set_transactional
@@ -71,8 +75,11 @@ if TYPE_CHECKING:
 __all__ = ["Sender"]
 
 _SEQUENCE_END = 1 << 31
+_WORTH_A_NOTE_SECONDS = 1.0
+"""The age from which the repetition of a batch is said in the log."""
 _EPOCH_MAX = (1 << 15) - 1
 _NEVER = float("inf")
+_FAILED_KEPT_MAX = 1000
 _BATCHES_KNOWN = 5
 """The number of batches of each producer that a broker remembers, to know repetitions (Kafka's constant)."""
 _REQUEST_OVERHEAD = 128
@@ -107,11 +114,14 @@ class Sender:
         """The time at which the next step is due if nothing happens, in seconds of the core's clock."""
         self.closing = False
         self.counts: Counter[str] = Counter()
+        self.failed: deque[Batch] = deque(maxlen=_FAILED_KEPT_MAX)
+        """The latest batches that failed, for who wants to know whether their failure was heard of."""
         self._core = core
         self._settings = settings
         self._accumulator = accumulator
         self._linger = settings.linger_ms / 1000
         self._in_flight: Counter[int] = Counter()
+        self._availability = Availability(settings.partitioner_availability_timeout_ms / 1000)
         self._codec = int(CompressionType[settings.compression_type.upper()])
         level = {
             "gzip": settings.compression_gzip_level,
@@ -172,9 +182,12 @@ class Sender:
             "batches incomplete": len(self._accumulator.incomplete),
         }
 
-    def fail_unacknowledged(self) -> None:
-        """Fail everything that is not done, because the producer ends."""
-        self.abort(ClientClosed("the producer was closed before the record was acknowledged"))
+    def fail_unacknowledged(self, failure: Exception | None = None) -> None:
+        """Fail everything that is not done, because the producer ends: it was closed, or it failed."""
+        reason = "was closed" if failure is None else f"failed ({failure!r})"
+        error = ClientClosed(f"the producer {reason} before the record was acknowledged")
+        error.__cause__ = failure
+        self.abort(error)
 
     def abort(self, error: Exception) -> None:
         """Fail everything that is not done."""
@@ -231,6 +244,9 @@ class Sender:
                 by_node.setdefault(leader, []).append(lane)
         for node, theirs in by_node.items():
             until = min(until, self._send_to(node, theirs))
+        if self._availability.is_on:
+            leaders = {self._leader(lane) for lane in self._accumulator.active}
+            self._accumulator.blocked = self._availability.blocked(leaders, core.now)
         if self._topics.wanted:
             until = min(until, self._topics.keep())
         return min(until, self._next_expiry())
@@ -270,12 +286,17 @@ class Sender:
             taken: list[tuple[Lane, Batch]] = []
             for _ in range(len(waiting)):
                 lane = waiting[0]
-                count = self._encode(lane, lane.batches[0]) + _REQUEST_OVERHEAD
+                if not self._encode(lane, lane.batches[0]):
+                    waiting.popleft()
+                    continue
+                count = len(lane.batches[0].data or b"") + _REQUEST_OVERHEAD
                 if taken and size + count > settings.max_request_size:
                     break
                 size += count
                 waiting.popleft()
                 taken.append((lane, self._accumulator.take(lane)))
+            if not taken:
+                continue
             for lane, _ in taken:
                 self._accumulator.active.pop(lane)
                 self._accumulator.active[lane] = None
@@ -286,17 +307,24 @@ class Sender:
                     waiting.append(lane)
                 else:
                     until = min(until, ready_at)
+        if waiting:
+            self._availability.silent(node, self._core.now)
         return until
 
-    def _encode(self, lane: Lane, batch: Batch) -> int:
-        """Make the batch's bytes, under the lane's numbers; their count."""
+    def _encode(self, lane: Lane, batch: Batch) -> bool:
+        """Make the batch's bytes, under the lane's numbers; False if that is impossible, and the batch was given up."""
         fresh = batch.data is None or not batch.attempts
         if batch.data is None:
-            batch.closed = True
-            batch.record_count = len(batch.rows)
-            batch.data = encode_batch(batch.rows, compression_type=self._codec, compression_level=self._level)
             if lane.open is batch:
-                lane.open = None
+                self._accumulator.close(lane)
+            batch.record_count = len(batch.rows)
+            try:
+                batch.data = encode_batch(
+                    batch.rows, compression_type=self._codec, compression_level=self._level
+                )
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this batch's alone
+                self._cannot_encode(lane, batch, error)
+                return False
             self._accumulator.encoded(batch)
         if self._identity.needed and batch.base_sequence < 0:
             batch.producer_id = lane.producer_id
@@ -308,7 +336,17 @@ class Sender:
             if self.transactions is not None:
                 set_transactional(batch.data)
             stamp(batch.data, batch.producer_id, batch.producer_epoch, batch.base_sequence)
-        return len(batch.data)
+        return True
+
+    def _cannot_encode(self, lane: Lane, batch: Batch, cause: Exception) -> None:
+        """Fail one batch whose records have no bytes. It has no sequence number yet, unless it is a half of another."""
+        error = RecordsNotEncoded(f"{batch.record_count} records for {lane} cannot be encoded: {cause!r}")
+        error.__cause__ = cause
+        self._accumulator.take(lane)
+        self._given_up(lane, batch, error)
+        self._finish(batch, error)
+        self._accumulator.settle(lane)
+        self._look_again()
 
     def _send(self, node: int, taken: list[tuple[Lane, Batch]]) -> None:
         core = self._core
@@ -343,6 +381,10 @@ class Sender:
 
     def _answered(self, call: Call, node: int, taken: list[tuple[Lane, Batch]]) -> None:
         self._in_flight[node] -= 1
+        if call.error is None:
+            self._availability.answered(node)
+        else:
+            self._availability.silent(node, self._core.now)
         self._look_again()
         answers = answers_by_partition(self._core.cluster, call.response)
         for lane, batch in taken:
@@ -441,6 +483,10 @@ class Sender:
     def _repeat(self, lane: Lane, batch: Batch, error: Exception, *, at_once: bool) -> None:
         """Put the batch back in its place: behind those with older numbers, before all that were never sent."""
         batch.last_error = error
+        waited = self._core.now - batch.opened_at
+        if waited >= _WORTH_A_NOTE_SECONDS:
+            text = f"records for {lane} are sent again, for {waited:.0f} s now: {error}"
+            self._core.notes.add(WARNING, text, key=("repeat", lane.topic, lane.partition))
         delay = 0.0 if at_once and batch.attempts < 3 else self._core.backoff(batch.attempts - 1)
         batch.not_before = self._core.now + delay
         lane.repeating = True
@@ -500,7 +546,13 @@ class Sender:
 
     def _finish(self, batch: Batch, error: Exception) -> None:
         self.counts["batches failed"] += 1
+        batch.record_count = batch.record_count or len(batch.rows)
+        if not isinstance(error, (TransactionAborted, ClientClosed)):
+            text = f"{batch.record_count} records for {batch.lane} were given up: {error}"
+            self._core.notes.add(WARNING, text, key="given up")
         batch.error = error
+        if not isinstance(error, TransactionAborted):
+            self.failed.append(batch)
         self._accumulator.complete(batch)
 
     # Numbers

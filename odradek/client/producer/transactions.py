@@ -36,7 +36,6 @@ from odradek.client.consumer.consumer_types import ConsumerGroupMetadata, Offset
 from odradek.client.core.client_keys import ProducerSettings
 from odradek.client.core.coordinator_finder import CoordinatorFinder, CoordinatorKind
 from odradek.client.core.operation import Operation, Signal, Task, Wait
-from odradek.client.core.partition_keys import ByPartition, named
 from odradek.client.errors import (
     ClientError,
     IllegalTransactionCall,
@@ -227,12 +226,11 @@ class Transactions:
 
     def send_offsets(
         self,
-        offsets: ByPartition[OffsetAndMetadata | int],
+        commits: Mapping[TopicPartition, OffsetAndMetadata],
         group: ConsumerGroupMetadata,
         timeout: float,
     ) -> Operation[None]:
         """Have the group's offsets committed with the transaction (KIP-447)."""
-        commits = _to_commit(offsets)
         call = "send_offsets_to_transaction"
         with self._alone(call):
             self.machine.check(call)
@@ -502,15 +500,6 @@ class Transactions:
     def statistics(self) -> dict[str, int]:
         """Figures since the start (transactions by outcome, refusals by request and code)."""
         return dict(self.counts)
-
-
-def _to_commit(
-    offsets: ByPartition[OffsetAndMetadata | int],
-) -> dict[TopicPartition, OffsetAndMetadata]:
-    return {
-        key: OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-        for key, offset in named(offsets).items()
-    }
 
 
 def _as_text(identity: Identity) -> str:

@@ -11,6 +11,7 @@ from odradek.client.admin import PartitionLag
 from odradek.client.admin.admin_methods import BlockingAdminMethods
 from odradek.client.core.client_keys import AdminSettings, merged_properties
 from odradek.client.shells.io_thread import IoThread
+from odradek.client.shells.leaving import NothingToLeave, leave_when_dropped
 
 __all__ = ["Admin"]
 
@@ -34,6 +35,7 @@ class Admin(BlockingAdminMethods):
             self.settings.client_config(fail_fast=True),
             "odradek-admin",
         )
+        leave_when_dropped(self, self._io, NothingToLeave())
         super().__init__(self._io.core, self._io.run)
 
     def __enter__(self) -> Admin:

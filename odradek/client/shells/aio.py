@@ -16,6 +16,7 @@ from odradek.client.core.client_core import ClientCore, Close, Compute, Connect,
 from odradek.client.core.known_cluster import Cluster
 from odradek.client.core.operation import Operation, Work
 from odradek.client.core.requests import refresh_metadata, request
+from odradek.client.shells.client_log import write_notes
 from odradek.client.shells.tls import opened_tls
 from odradek.client.shells.tokens import opened_tokens
 from odradek.env.ports import Conn, ConnectionLost, Env, Network, TaskGroup
@@ -61,6 +62,7 @@ class AsyncClient:
         if self.config.security is not None and self.config.security.tls is not None:
             tls = opened_tls(self.config.security.tls)
             self._network = SecuredNetwork(env, tls, None, Handshakes(env))
+        self._is_writing = False
         self.core = ClientCore(bootstrap, self.config, env.random, now=env.clock.monotonic())
         self.core.tokens = opened_tokens(self.config.security)
         tasks.start_soon(self._keep_deadlines, name="client deadlines")
@@ -121,9 +123,20 @@ class AsyncClient:
                         self._close(self._connections.get(connection_id))
                     case Compute(work):
                         self._tasks.start_soon(self._compute, work, name="client work")
+        self._write_notes()
         deadline = self.core.next_deadline()
         if deadline is not None and (self._awaited_deadline is None or deadline < self._awaited_deadline):
             self._deadline_moved.set()
+
+    def _write_notes(self) -> None:
+        """Write what the core has to say. A handler that sends by this client comes back here: its lines follow."""
+        if not self._is_writing:
+            self._is_writing = True
+            try:
+                while notes := self.core.notes.take():
+                    write_notes(notes)
+            finally:
+                self._is_writing = False
 
     def _send(self, connection: _Connection | None, data: bytes | bytearray) -> None:
         if connection is not None and connection.conn is not None:

@@ -24,12 +24,19 @@ from odradek.client.consumer.consumer_types import (
     RebalanceEvent,
     RebalanceListener,
 )
+from odradek.client.core.arguments import as_callback, as_text, as_topic_partition, as_topic_partitions
 from odradek.client.core.client_keys import ConsumerSettings, merged_properties
 from odradek.client.core.known_cluster import Partition
 from odradek.client.core.operation import Operation
 from odradek.client.core.partition_keys import ByPartition
 from odradek.client.shells.aio import AsyncClient
-from odradek.client.shells.consumer_steering import ConsumerSteering, keys_of
+from odradek.client.shells.consumer_steering import (
+    ConsumerSteering,
+    listener_of,
+    poll_seconds,
+    times_of,
+    topics_of,
+)
 from odradek.env.ports import Env, TaskGroup
 from wire.topic_partition import TopicPartition
 
@@ -66,6 +73,7 @@ class AsyncConsumer(ConsumerSteering):
 
         All of it takes at most `timeout` seconds, not counting the time that a listener takes.
         """
+        timeout = poll_seconds(timeout)
         if self._closed:
             return
         self._closed = True
@@ -90,9 +98,10 @@ class AsyncConsumer(ConsumerSteering):
 
         `listener` is a `RebalanceListener`, or has methods of the same names that are async.
         """
+        wanted, heard_by = topics_of(topics), listener_of(listener)
         self._machine.settle()
-        self._machine.subscribe(topics)
-        self._listener = listener if listener is not None else RebalanceListener()
+        self._machine.subscribe(wanted)
+        self._listener = heard_by
         self.client.step()
 
     async def unsubscribe(self) -> None:
@@ -105,11 +114,11 @@ class AsyncConsumer(ConsumerSteering):
 
     async def poll(self, timeout: float = 1.0) -> list[ConsumerRecord]:
         """Records, at most `max.poll.records`, in order within each partition; none after `timeout` seconds."""
-        return await self._poll(timeout, self._machine.take_records)
+        return await self._poll(poll_seconds(timeout), self._machine.take_records)
 
     async def poll_batches(self, timeout: float = 1.0) -> list[RawBatch]:
         """Poll as `poll` does, but return whole record batches as unparsed bytes."""
-        return await self._poll(timeout, self._machine.take_batches)
+        return await self._poll(poll_seconds(timeout), self._machine.take_batches)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Records for ever, one by one; positions meanwhile are those of the blocking consumer's iterator."""
@@ -169,32 +178,36 @@ class AsyncConsumer(ConsumerSteering):
 
     async def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
         """The next offset that `poll` returns. Raises `RequestTimedOut` when it cannot be found out in time."""
-        operation = self._machine.position(TopicPartition(*partition), self._seconds(timeout))
+        operation = self._machine.position(as_topic_partition("partition", partition), self._seconds(timeout))
         return await self.client.run(operation)
 
     async def beginning_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The first offset of each partition."""
-        keys, seconds = keys_of(partitions), self._seconds(timeout)
+        keys, seconds = as_topic_partitions("partitions", partitions), self._seconds(timeout)
         return await self.client.run(self._machine.offsets_at(keys, end=False, timeout=seconds))
 
     async def end_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The offset behind the last record that this consumer may see, of each partition."""
-        keys, seconds = keys_of(partitions), self._seconds(timeout)
+        keys, seconds = as_topic_partitions("partitions", partitions), self._seconds(timeout)
         return await self.client.run(self._machine.offsets_at(keys, end=True, timeout=seconds))
 
     async def offsets_for_times(
         self, times_ms: ByPartition[int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after a time (milliseconds since 1970) of each partition; None where there is none."""
-        return await self.client.run(self._machine.offsets_for_times(times_ms, self._seconds(timeout)))
+        return await self.client.run(
+            self._machine.offsets_for_times(times_of(times_ms), self._seconds(timeout))
+        )
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[Partition]:
         """The topic's partitions. Raises `KafkaError` UNKNOWN_TOPIC_OR_PARTITION."""
-        return await self.client.run(self._machine.partitions_of(topic, self._seconds(timeout)))
+        return await self.client.run(
+            self._machine.partitions_of(as_text("topic", topic), self._seconds(timeout))
+        )
 
     # Commits
 
@@ -214,14 +227,18 @@ class AsyncConsumer(ConsumerSteering):
         callback: CommitCallback | None = None,
     ) -> None:
         """Commit without waiting; `callback(offsets, error)` is called by a later `poll`, or by `close`."""
-        self._start(self._machine.commits.commit_later(self._offsets(offsets), callback))
+        self._start(
+            self._machine.commits.commit_later(self._offsets(offsets), as_callback("callback", callback))
+        )
 
     async def committed(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's commits; None where there is none."""
         return await self.client.run(
-            self._machine.commits.committed(keys_of(partitions), self._seconds(timeout))
+            self._machine.commits.committed(
+                as_topic_partitions("partitions", partitions), self._seconds(timeout)
+            )
         )
 
     def _change(self, change: Callable[[], None], *, settles: bool = True) -> None:

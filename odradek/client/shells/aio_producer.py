@@ -6,20 +6,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from odradek.client.consumer.consumer_types import ConsumerGroupMetadata, OffsetAndMetadata
+from odradek.client.consumer.consumer_types import ConsumerGroupMetadata, OffsetAndMetadata, judged_offsets
+from odradek.client.core.arguments import (
+    NO_HEADERS,
+    as_bytes,
+    as_headers,
+    as_partition,
+    as_seconds,
+    as_text,
+    as_timestamp,
+)
 from odradek.client.core.client_keys import ProducerSettings, merged_properties
+from odradek.client.core.operation import Operation
 from odradek.client.core.partition_keys import ByPartition
 from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import ClientClosed, ClientError, IllegalTransactionCall, ProducerFencedError
 from odradek.client.producer.accumulator import Accumulator, Batch
 from odradek.client.producer.producer_upkeep import Identity
-from odradek.client.producer.record_metadata import RecordMetadata, as_bytes
+from odradek.client.producer.record_metadata import RecordMetadata
 from odradek.client.producer.sender import Sender
 from odradek.client.shells.aio import AsyncClient
+from odradek.client.shells.client_log import CRITICAL, write_error
 from odradek.env.ports import Env, Event, TaskGroup
 from wire.batches.records import Header
 from wire.errors import KafkaError
@@ -82,7 +93,8 @@ class AsyncProducer:
         self._accumulator.on_room = self._on_room
         self._room: Event | None = None
         self._closing = False
-        self._sending = core.start(self._sender.run(), env.clock.monotonic())
+        self._failure: Exception | None = None
+        self._sending = core.start(self._send_all(), env.clock.monotonic())
         self._sending.on_done = self._stopped
 
     async def send(
@@ -90,7 +102,7 @@ class AsyncProducer:
         topic: str,
         value: Any = None,
         key: Any = None,
-        headers: Sequence[Header] = (),
+        headers: Iterable[Header] | None = NO_HEADERS,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> SentRecord:
@@ -105,9 +117,15 @@ class AsyncProducer:
             key = settings.key_serializer(key)
         value = as_bytes("value", value)
         key = as_bytes("key", key)
+        headers = as_headers("headers", headers)
+        if partition is not None:
+            partition = as_partition("partition", partition)
         clock = self._env.clock
         if timestamp_ms is None:
             timestamp_ms = clock.wall_ms()
+        else:
+            timestamp_ms = as_timestamp("timestamp_ms", timestamp_ms)
+        topic = as_text("topic", topic)
         accumulator = self._accumulator
         self._check_open()
         batch = accumulator.append(topic, partition, timestamp_ms, key, value, headers)
@@ -134,6 +152,7 @@ class AsyncProducer:
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The topic's partitions. Raises as `send` does when they are not known within `max.block.ms`."""
+        topic = as_text("topic", topic)
         if not self._accumulator.knows(topic):
             await self._learn(topic, self._env.clock.monotonic() + self.settings.max_block_ms / 1000)
         return sorted(self.client.core.cluster.topic(topic).partitions)
@@ -173,8 +192,11 @@ class AsyncProducer:
         self, offsets: ByPartition[OffsetAndMetadata | int], group: ConsumerGroupMetadata
     ) -> None:
         """Have these offsets committed for a group if the transaction commits (KIP-447)."""
+        commits = judged_offsets("offsets", offsets)
+        if not isinstance(group, ConsumerGroupMetadata):
+            raise TypeError(f"group is a {type(group).__name__}, expected what Consumer.group_metadata has")
         seconds = self.settings.max_block_ms / 1000
-        await self.client.run(self._of_transactions().send_offsets(offsets, group, seconds))
+        await self.client.run(self._of_transactions().send_offsets(commits, group, seconds))
 
     async def commit_transaction(self) -> None:
         """Wait until all records are written, then commit."""
@@ -225,7 +247,10 @@ class AsyncProducer:
 
     def _check_open(self) -> None:
         if self._closing:
-            raise ClientClosed("the producer is closed")
+            failure = self._failure
+            raise ClientClosed(
+                "the producer is closed" if failure is None else f"the producer failed: {failure!r}"
+            ) from failure
         if self._transactions is not None:
             self._transactions.machine.check("send")
 
@@ -259,6 +284,7 @@ class AsyncProducer:
         Records that were not acknowledged by then fail with `ClientClosed`. An open transaction is aborted. Safe to
         call twice.
         """
+        timeout = as_seconds("timeout", timeout)
         await self._abort_open_transaction(timeout)
         self._closing = True
         try:
@@ -302,7 +328,16 @@ class AsyncProducer:
             self._room.set()
             self._room = None
 
+    def _send_all(self) -> Operation[None]:
+        """Run the sender. A bug in it ends the producer; every later call and every record says which."""
+        try:
+            yield from self._sender.run()
+        except Exception as error:
+            self._failure = error
+            write_error(CRITICAL, "the producer failed", error)
+            raise
+
     def _stopped(self) -> None:
         self._closing = True
-        self._sender.fail_unacknowledged()
+        self._sender.fail_unacknowledged(self._failure)
         self._on_room()

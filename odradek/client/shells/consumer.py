@@ -24,6 +24,8 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import attrs
+
 from odradek.client.consumer.consumer_machine import ConsumerMachine
 from odradek.client.consumer.consumer_types import (
     CommitCallback,
@@ -34,11 +36,20 @@ from odradek.client.consumer.consumer_types import (
     RebalanceEvent,
     RebalanceListener,
 )
+from odradek.client.core.arguments import as_callback, as_text, as_topic_partition, as_topic_partitions
 from odradek.client.core.client_keys import ConsumerSettings, merged_properties
 from odradek.client.core.known_cluster import Partition
+from odradek.client.core.operation import Task
 from odradek.client.core.partition_keys import ByPartition
-from odradek.client.shells.consumer_steering import ConsumerSteering, keys_of
+from odradek.client.shells.consumer_steering import (
+    ConsumerSteering,
+    listener_of,
+    poll_seconds,
+    times_of,
+    topics_of,
+)
 from odradek.client.shells.io_thread import IoThread
+from odradek.client.shells.leaving import leave_when_dropped, weak_call
 from wire.topic_partition import TopicPartition
 
 __all__ = ["Consumer"]
@@ -47,6 +58,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _ITERATION_SECONDS = 3600.0
 _CLOSE_SECONDS = 30.0
+_LEAVE_SECONDS = 1.0
+"""The time that a coordinator has to answer a consumer that was not closed."""
 _TURN_BYTES = 1 << 19
 """Bytes of records after which a busy application gives the I/O thread a turn. Otherwise each system call of a fetch
 would wait 5 ms for the interpreter, and fetching ahead would stall."""
@@ -70,6 +83,25 @@ def _alone(method: Callable[Concatenate[Consumer, P], T]) -> Callable[Concatenat
     return guarded
 
 
+@attrs.define(eq=False)
+class _LastCall:
+    """A consumer that nobody closes commits nothing, and leaves its group (`leaving.py`)."""
+
+    machine: ConsumerMachine
+    task: Task[None] | None = None
+    records_left: int = 0
+
+    def begin(self) -> None:
+        """Begin to leave the group."""
+        core = self.machine.core
+        self.task = core.start(self.machine.leave("the consumer was not closed", _LEAVE_SECONDS), core.now)
+
+    @property
+    def is_over(self) -> bool:
+        """True once the coordinator has answered, or its time is up."""
+        return self.task is not None and self.task.done
+
+
 class Consumer(ConsumerSteering):
     """A consumer for blocking programs.
 
@@ -87,7 +119,7 @@ class Consumer(ConsumerSteering):
         self._io = IoThread(
             self.settings.bootstrap_servers, self.settings.client_config(), "odradek-consumer"
         )
-        self._io.on_fork = self._after_fork
+        self._io.on_fork = weak_call(self._after_fork)
         try:
             with self._io.lock:
                 self._machine = ConsumerMachine(self._io.core, self.settings, _wall_ms)
@@ -96,6 +128,7 @@ class Consumer(ConsumerSteering):
             raise
         for operation in self._machine.background():
             self._io.start(operation)
+        leave_when_dropped(self, self._io, _LastCall(self._machine))
 
     def __enter__(self) -> Consumer:
         return self
@@ -117,6 +150,7 @@ class Consumer(ConsumerSteering):
         being handled (`finally`), the record that an iterator yielded last may have caused it. So that record is not
         committed.
         """
+        timeout = poll_seconds(timeout)
         if self._closed:
             return
         self._closed = True
@@ -142,10 +176,11 @@ class Consumer(ConsumerSteering):
         A string names one topic; a pattern comes from `re.compile`. The subscription takes effect with the next
         `poll`.
         """
+        wanted, heard_by = topics_of(topics), listener_of(listener)
         self._settle()
         with self._io.lock:
-            self._machine.subscribe(topics)
-            self._listener = listener if listener is not None else RebalanceListener()
+            self._machine.subscribe(wanted)
+            self._listener = heard_by
         self._io.wake()
 
     @_alone
@@ -163,13 +198,13 @@ class Consumer(ConsumerSteering):
 
         Joins the group, calls the listener, commits when due. May take longer while a listener works.
         """
-        return self._poll(timeout, self._machine.take_records)
+        return self._poll(poll_seconds(timeout), self._machine.take_records)
 
     @_alone
     def poll_batches(self, timeout: float = 1.0) -> list[RawBatch]:
         """Poll as `poll` does, but return whole record batches as unparsed bytes, at most `fetch.max.bytes` and one
         batch more."""
-        return self._poll(timeout, self._machine.take_batches)
+        return self._poll(poll_seconds(timeout), self._machine.take_batches)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records for ever, one by one.
@@ -239,14 +274,16 @@ class Consumer(ConsumerSteering):
     @_alone
     def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
         """The next offset that `poll` returns. Raises `RequestTimedOut` when it cannot be found out in time."""
-        return self._io.run(self._machine.position(TopicPartition(*partition), self._seconds(timeout)))
+        return self._io.run(
+            self._machine.position(as_topic_partition("partition", partition), self._seconds(timeout))
+        )
 
     @_alone
     def beginning_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The first offset of each partition."""
-        keys, seconds = keys_of(partitions), self._seconds(timeout)
+        keys, seconds = as_topic_partitions("partitions", partitions), self._seconds(timeout)
         return self._io.run(self._machine.offsets_at(keys, end=False, timeout=seconds))
 
     @_alone
@@ -254,7 +291,7 @@ class Consumer(ConsumerSteering):
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The offset behind the last record that this consumer may see, of each partition."""
-        keys, seconds = keys_of(partitions), self._seconds(timeout)
+        keys, seconds = as_topic_partitions("partitions", partitions), self._seconds(timeout)
         return self._io.run(self._machine.offsets_at(keys, end=True, timeout=seconds))
 
     @_alone
@@ -262,12 +299,12 @@ class Consumer(ConsumerSteering):
         self, times_ms: ByPartition[int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after a time (milliseconds since 1970) of each partition; None where there is none."""
-        return self._io.run(self._machine.offsets_for_times(times_ms, self._seconds(timeout)))
+        return self._io.run(self._machine.offsets_for_times(times_of(times_ms), self._seconds(timeout)))
 
     @_alone
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[Partition]:
         """The topic's partitions. Raises `KafkaError` UNKNOWN_TOPIC_OR_PARTITION."""
-        return self._io.run(self._machine.partitions_of(topic, self._seconds(timeout)))
+        return self._io.run(self._machine.partitions_of(as_text("topic", topic), self._seconds(timeout)))
 
     # Commits
 
@@ -292,14 +329,20 @@ class Consumer(ConsumerSteering):
         callback: CommitCallback | None = None,
     ) -> None:
         """Commit without waiting; `callback(offsets, error)` is called by a later `poll`, or by `close`."""
-        self._io.start(self._machine.commits.commit_later(self._offsets(offsets), callback))
+        self._io.start(
+            self._machine.commits.commit_later(self._offsets(offsets), as_callback("callback", callback))
+        )
 
     @_alone
     def committed(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's commits; None where there is none."""
-        return self._io.run(self._machine.commits.committed(keys_of(partitions), self._seconds(timeout)))
+        return self._io.run(
+            self._machine.commits.committed(
+                as_topic_partitions("partitions", partitions), self._seconds(timeout)
+            )
+        )
 
     # How calls reach the core
 

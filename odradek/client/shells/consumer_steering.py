@@ -5,12 +5,28 @@ Each shell defines how a change reaches its core: under a lock from one thread a
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 from odradek.client.consumer.consumer_machine import ConsumerMachine
-from odradek.client.consumer.consumer_types import ConsumerGroupMetadata, OffsetAndMetadata
+from odradek.client.consumer.consumer_types import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    RebalanceListener,
+    judged_offsets,
+)
+from odradek.client.core.arguments import (
+    INT64_MAX,
+    as_integer,
+    as_seconds,
+    as_text,
+    as_topic_partition,
+    as_topic_partitions,
+    by_partition,
+)
 from odradek.client.core.partition_keys import ByPartition
 from wire.topic_partition import TopicPartition
 
@@ -39,7 +55,8 @@ class ConsumerSteering(ABC):
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions; no group assigns any. The group's commits are used if there is a `group.id`."""
-        self._change(lambda: self._machine.assign_manually(keys_of(partitions)))
+        keys = as_topic_partitions("partitions", partitions)
+        self._change(lambda: self._machine.assign_manually(keys))
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions that this consumer reads: assigned by its group, or by hand."""
@@ -53,24 +70,31 @@ class ConsumerSteering(ABC):
 
     def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
         """Go on at `offset`. Raises `ValueError` unless the partition is assigned."""
-        self._change(lambda: self._machine.seek(TopicPartition(*partition), offset, leader_epoch))
+        key = as_topic_partition("partition", partition)
+        offset = as_integer("offset", offset, most=INT64_MAX)
+        leader_epoch = as_integer("leader_epoch", leader_epoch, -1)
+        self._change(lambda: self._machine.seek(key, offset, leader_epoch))
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
         """Go on at the first offset; no partitions: all that are assigned."""
-        self._change(lambda: self._machine.reset(keys_of(partitions), "earliest"))
+        keys = as_topic_partitions("partitions", partitions)
+        self._change(lambda: self._machine.reset(keys, "earliest"))
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
         """Go on at the end that each partition has at the next poll; no partitions: all that are assigned."""
-        self._change(lambda: self._machine.reset(keys_of(partitions), "latest"))
+        keys = as_topic_partitions("partitions", partitions)
+        self._change(lambda: self._machine.reset(keys, "latest"))
 
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Hand out no records of these partitions until they are resumed. The consumer keeps them, and the group is
         not told."""
-        self._change(lambda: self._machine.pause(keys_of(partitions), paused=True))
+        keys = as_topic_partitions("partitions", partitions)
+        self._change(lambda: self._machine.pause(keys, paused=True))
 
     def resume(self, *partitions: tuple[str, int]) -> None:
         """Go on with partitions that were paused."""
-        self._change(lambda: self._machine.pause(keys_of(partitions), paused=False))
+        keys = as_topic_partitions("partitions", partitions)
+        self._change(lambda: self._machine.pause(keys, paused=False))
 
     def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
@@ -78,7 +102,8 @@ class ConsumerSteering(ABC):
 
     def lag(self, partition: tuple[str, int]) -> int | None:
         """The lag of the position behind the partition's end, in offsets, by the last fetch; None: not known yet."""
-        return self._look(lambda: self._machine.lag(TopicPartition(*partition)))
+        key = as_topic_partition("partition", partition)
+        return self._look(lambda: self._machine.lag(key))
 
     # The group
 
@@ -97,6 +122,7 @@ class ConsumerSteering(ABC):
 
     def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
         """Have the group assign again, beginning with the next poll."""
+        reason = as_text("reason", reason, may_be_empty=True)
         membership = self._machine.membership
         if membership is not None:
             self._change(lambda: membership.want_rejoin(reason), settles=False)
@@ -111,13 +137,11 @@ class ConsumerSteering(ABC):
         """The offsets to be committed: these, or all positions."""
         if offsets is None:
             return self._peek(self._all_positions)
-        return {
-            TopicPartition(*key): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-            for key, offset in offsets.items()
-        }
+        return judged_offsets("offsets", offsets)
 
     def _seconds(self, timeout: float | None) -> float:
-        return self._timeout if timeout is None else timeout
+        seconds = as_seconds("timeout", timeout)
+        return self._timeout if seconds is None else seconds
 
     def _run_callbacks(self) -> None:
         """Tell the application of commits that ended, in the thread or task that polls."""
@@ -132,9 +156,40 @@ class ConsumerSteering(ABC):
         return self._machine.positions()
 
 
-def keys_of(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
-    """Pairs as the named tuples that the machine uses as keys."""
-    return [TopicPartition(*partition) for partition in partitions]
+def poll_seconds(timeout: float) -> float:
+    """Return how long a poll may wait. Raises `TypeError` and `ValueError`."""
+    seconds = as_seconds("timeout", timeout)
+    if seconds is None:
+        raise TypeError("timeout is None, expected a number of seconds")
+    return seconds
 
 
-__all__ = ["ConsumerSteering", "keys_of"]
+def topics_of(topics: Iterable[str] | str | re.Pattern[str]) -> list[str] | re.Pattern[str]:
+    """Return what to subscribe to, read once. Raises `TypeError` and `ValueError`."""
+    if isinstance(topics, re.Pattern):
+        if not isinstance(topics.pattern, str):
+            raise TypeError("topics is a pattern of bytes, expected one of text")
+        return topics
+    if isinstance(topics, str):
+        return [as_text("topics", topics)]
+    if isinstance(topics, (bytes, bytearray, Mapping)) or not isinstance(topics, Iterable):
+        raise TypeError(f"topics is a {type(topics).__name__}, expected names, or a pattern from re.compile")
+    return [as_text("one of topics", each) for each in topics]
+
+
+def listener_of(listener: Any) -> Any:
+    """Return what hears of partitions that come and go. Raises `TypeError`."""
+    if listener is None:
+        return RebalanceListener()
+    methods = ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost")
+    if isinstance(listener, type) or not all(callable(getattr(listener, name, None)) for name in methods):
+        raise TypeError(f"listener is a {type(listener).__name__}, expected a RebalanceListener")
+    return listener
+
+
+def times_of(times_ms: ByPartition[int]) -> dict[TopicPartition, int]:
+    """Return times by partition. Raises `TypeError` and `ValueError`."""
+    return by_partition("times_ms", times_ms, partial(as_integer, most=INT64_MAX))
+
+
+__all__ = ["ConsumerSteering", "listener_of", "poll_seconds", "times_of", "topics_of"]

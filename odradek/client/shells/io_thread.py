@@ -13,19 +13,18 @@ Rules
   nothing.
 * An exception in the thread is a bug. It ends the client: every operation, running and later ones, raises it.
 * Applications' callbacks run in the client's thread without the lock (`defer`), so they may take locks of
-  their own.
+  their own. So do the handlers of the log.
 * A program that computes all the time leaves other threads little but waiting for the interpreter.
   `give_turn` waits until the thread has taken one whole turn. That costs two switches of threads. Without it,
   the thread would wait five milliseconds (CPython's switch interval) for each of its system calls.
 * `close` ends all operations with `ClientClosed`. The thread is a daemon: the process may end while a client
-  is open. What that client had not sent is lost.
+  is open. `odradek.client.shells.leaving` says what happens then.
 * A forked child has the client but not its thread: there it is failed from the start, and its connections are the
   parent's alone. A child makes clients of its own.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import socket
@@ -38,8 +37,10 @@ from typing import Any, TypeVar
 
 from odradek.client.core.client_config import ClientConfig
 from odradek.client.core.client_core import ClientCore
+from odradek.client.core.notes import ERROR
 from odradek.client.core.operation import Operation, Task
 from odradek.client.errors import ClientClosed, RequestTimedOut
+from odradek.client.shells.client_log import CRITICAL, write_error, write_notes
 from odradek.client.shells.sockets import Sockets
 
 __all__ = ["FORKED", "IoThread"]
@@ -47,7 +48,6 @@ __all__ = ["FORKED", "IoThread"]
 T = TypeVar("T")
 FORKED = "this process was forked from the client's; make a client of its own in it"
 _DRAIN_SECONDS_MAX = 1.0
-_LOGGER = logging.getLogger("odradek.client")
 
 
 class IoThread:
@@ -71,8 +71,11 @@ class IoThread:
         self._closing = threading.Event()
         self._drain_seconds_max = _DRAIN_SECONDS_MAX
         self._failure: BaseException | None = None
+        self._is_over: Callable[[], bool] | None = None
         self.on_fork: Callable[[], None] | None = None
         """Called in a forked child. It must not wait for anything; the locks it takes must be new ones."""
+        self.on_end: Callable[[], object] | None = None
+        """Called when the thread has ended all operations."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         _FORKABLE.add(self)
         self._thread.start()
@@ -159,6 +162,14 @@ class IoThread:
         if not self.is_own_thread():
             self._thread.join()
 
+    def end_when(self, is_over: Callable[[], bool]) -> None:
+        """Have the thread end by itself once this is true, without a `close`. Called in the thread."""
+        self._is_over = is_over
+
+    def wait_for_end(self, seconds_max: float) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join(seconds_max)
+
     def after_fork(self) -> None:
         """End in a forked child, without touching the connections. The lock may be held by a thread that exists only in
         the parent."""
@@ -193,7 +204,11 @@ class IoThread:
                     self._take_posted()
                     self.core.tick(time.monotonic())
                     self._sockets.perform_effects()
+                    if self._is_over is not None and self._is_over():
+                        self._closing.set()
                     deadline = self.core.next_deadline()
+                    notes = self.core.notes.take()
+                write_notes(notes)
                 self._call_deferred()
                 if self._closing.is_set():
                     break
@@ -209,10 +224,13 @@ class IoThread:
                     self._sockets.handle(ready)
         except BaseException as error:
             self._failure = error
+            write_error(CRITICAL, "the client failed; every later call raises this", error)
             raise
         finally:
             self._closing.set()
             self._end()
+            if self.on_end is not None:
+                self.on_end()
             self._sockets.close()
             self._wake_receiver.close()
             self._wake_sender.close()
@@ -228,8 +246,8 @@ class IoThread:
             function = deferred.popleft()
             try:
                 function()
-            except Exception:
-                _LOGGER.exception("a callback failed")
+            except Exception as error:  # noqa: BLE001 - it is the application's, and the log has it
+                write_error(ERROR, "a callback failed", error)
 
     def _given_turns(self) -> list[threading.Event]:
         given = list(self._turns)
@@ -257,6 +275,8 @@ class IoThread:
                 self._sockets.drain(self._drain_seconds_max)
                 self.core.close(self._closed_error())
                 self._sockets.perform_effects()
+            notes = self.core.notes.take()
+        write_notes(notes)
         self._call_deferred()
         for taken in self._given_turns():
             taken.set()

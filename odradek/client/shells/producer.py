@@ -10,13 +10,29 @@ import concurrent.futures
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from odradek.client.consumer.consumer_types import ConsumerGroupMetadata, OffsetAndMetadata
+import attrs
+
+from odradek.client.consumer.consumer_types import ConsumerGroupMetadata, OffsetAndMetadata, judged_offsets
+from odradek.client.core.arguments import (
+    INT32_MAX,
+    NO_HEADERS,
+    as_bytes,
+    as_headers,
+    as_integer,
+    as_partition,
+    as_seconds,
+    as_text,
+    as_timestamp,
+)
 from odradek.client.core.client_keys import ProducerSettings, merged_properties
+from odradek.client.core.notes import WARNING, Note
+from odradek.client.core.operation import Operation
 from odradek.client.core.partition_keys import ByPartition
 from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import (
@@ -28,9 +44,12 @@ from odradek.client.errors import (
     RequestTimedOut,
 )
 from odradek.client.producer.accumulator import Accumulator, Batch
-from odradek.client.producer.record_metadata import RecordMetadata, as_bytes
+from odradek.client.producer.record_metadata import RecordMetadata
 from odradek.client.producer.sender import Sender
+from odradek.client.shells.client_log import CRITICAL, write_error, write_notes
 from odradek.client.shells.io_thread import FORKED, IoThread
+from odradek.client.shells.leaving import leave_when_dropped, weak_call
+from wire.batches.batch_header import HEADER_SIZE
 from wire.batches.records import Header
 from wire.errors import KafkaError
 
@@ -85,18 +104,21 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
 
         Raises its error, or `TimeoutError` after `timeout` seconds.
         """
+        self._batch.outcome_taken = True
         if not self._batch.done:
             self._producer.wait_for(self._batch, timeout)
         return RecordMetadata.of(self._batch, self._index, self._timestamp_ms)
 
     def exception(self, timeout: float | None = None) -> Exception | None:
         """The record's error; None when it was acknowledged. Raises `TimeoutError`."""
+        self._batch.outcome_taken = True
         if not self._batch.done:
             self._producer.wait_for(self._batch, timeout)
         return self._batch.outcome(self._index)[2]
 
     def add_done_callback(self, function: Callable[[concurrent.futures.Future[RecordMetadata]], Any]) -> None:
         """Call `function(future)` once there is an outcome, in the producer's thread."""
+        self._batch.outcome_taken = True
         self._producer.call_when_done(self._batch, lambda: function(self))
 
     def __getattr__(self, name: str) -> Any:
@@ -136,11 +158,58 @@ class _Waiters:
         """Do nothing: late news do no harm to a waiter that is no longer used."""
 
 
+@attrs.define(eq=False)
+class _End:
+    """How a producer ends. Its thread knows this, and the producer itself only by its parts (`leaving.py`)."""
+
+    sender: Sender
+    accumulator: Accumulator
+    room: threading.Condition
+    closing: bool = False
+    because: str = "the producer is closed"
+    failure: Exception | None = None
+
+    def send_all(self, io: IoThread) -> Operation[None]:
+        """Run the sender. A bug in it ends the producer; every later call and every record says which."""
+        try:
+            yield from self.sender.run()
+        except Exception as error:
+            self.failure = error
+            self.because = f"the producer failed: {error!r}"
+            io.defer(partial(write_error, CRITICAL, "the producer failed", error))
+            raise
+
+    def stopped(self) -> None:
+        """Fail all records that are left, because the sender has ended, by `close` or by a failure."""
+        self.closing = True
+        self.sender.fail_unacknowledged(self.failure)
+        self.room.notify_all()
+
+    # For a producer that nobody closes
+
+    def begin(self) -> None:
+        """Send what is there, and nothing more."""
+        self.closing = True
+        self.sender.closing = True
+        self.sender.signal.notify()
+
+    @property
+    def is_over(self) -> bool:
+        """True once each record has its outcome."""
+        return not self.accumulator.incomplete
+
+    @property
+    def records_left(self) -> int:
+        """The number of records without an outcome."""
+        return sum(batch.record_count or len(batch.rows) for batch in list(self.accumulator.incomplete))
+
+
 class Producer:
     """A producer; `config` has Kafka's keys ("linger.ms"), keyword arguments the same with underscores (`linger_ms`).
 
-    Safe for several threads. Use it as a context manager, or call `close`: records that were not sent by then, or when
-    the process ends, are lost. Raises `ValueError` for a bad configuration.
+    Safe for several threads. Use it as a context manager, or call `close`. A producer that is dropped sends what it
+    has. When the process ends, all producers have 5 s together; a warning counts what was given up. Raises `ValueError`
+    for a bad configuration.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keys: Any) -> None:
@@ -153,14 +222,13 @@ class Producer:
         self._accumulator = Accumulator(settings, core.cluster, core.rng)
         self._sender = Sender(core, settings, self._accumulator)
         self._transactions = self._sender.transactions
-        self._room = threading.Condition(self.lock)
-        self._closed_because = "the producer is closed"
+        self._end = _End(self._sender, self._accumulator, threading.Condition(self.lock))
         self._forked = False
-        self._accumulator.on_room = self._room.notify_all
+        self._accumulator.on_room = self._end.room.notify_all
         self._bytes_since_turn = 0
-        self._closing = False
-        self._io.on_fork = self._after_fork
-        self._sending = self._io.start(self._sender.run(), self._stopped)
+        self._io.on_fork = weak_call(self._after_fork)
+        self._io.start(self._end.send_all(self._io), self._end.stopped)
+        leave_when_dropped(self, self._io, self._end)
 
     def __enter__(self) -> Producer:
         return self
@@ -175,13 +243,14 @@ class Producer:
         topic: str,
         value: Any = None,
         key: Any = None,
-        headers: Sequence[Header] = (),
+        headers: Iterable[Header] | None = NO_HEADERS,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture:
         """Send a record; the future has where it went.
 
-        `value` and `key` are bytes or None, or what `value.serializer` and `key.serializer` take. Blocks for at most
+        `value` and `key` are bytes or None, or what `value.serializer` and `key.serializer` take. `headers` are pairs of
+        a str and bytes, and are read once. What can still change (a bytearray) is copied. Blocks for at most
         `max.block.ms`, when the topic's partitions are not known yet or `buffer.memory` is in use.
 
         Raises:
@@ -191,7 +260,7 @@ class Producer:
             ClientError: no metadata within `max.block.ms`, or the producer is closed.
             TransactionError: the transaction can only be aborted, or the producer only be closed.
             IllegalTransactionCall: a producer with a `transactional.id` has no open transaction.
-            TypeError: value or key is neither bytes nor None.
+            TypeError, ValueError: an argument, which the text names, is of the wrong type or out of its range.
         """
         settings = self.settings
         if settings.value_serializer is not None:
@@ -202,10 +271,18 @@ class Producer:
             value = as_bytes("value", value)
         if key is not None and not isinstance(key, bytes):
             key = as_bytes("key", key)
+        if headers is not NO_HEADERS:
+            headers = as_headers("headers", headers)
+        if partition is not None:
+            partition = as_partition("partition", partition)
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
+        else:
+            timestamp_ms = as_timestamp("timestamp_ms", timestamp_ms)
+        if type(topic) is not str:
+            topic = as_text("topic", topic)
         with self.lock:
-            if self._closing or self._transactions is not None:
+            if self._end.closing or self._transactions is not None:
                 self._check_open()
             batch = self._accumulator.append(topic, partition, timestamp_ms, key, value, headers)
             if batch is not None:
@@ -220,6 +297,11 @@ class Producer:
         from now on. Once the batch is `done`, `failure()` is its error; `flush` waits for it. Blocks and raises as
         `send` does.
         """
+        topic = as_text("topic", topic)
+        partition = as_partition("partition", partition)
+        record_count = as_integer("record_count", record_count, 1, INT32_MAX)
+        if not isinstance(data, bytearray) or len(data) < HEADER_SIZE:
+            raise TypeError("data is no bytearray that holds a batch")
         deadline = time.monotonic() + self.settings.max_block_ms / 1000
         accumulator = self._accumulator
         with self._failing_transaction():
@@ -240,7 +322,10 @@ class Producer:
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
         """The topic's partitions. Raises as `send` does when they are not known within `timeout` seconds
         (None: `max.block.ms`)."""
-        seconds = self.settings.max_block_ms / 1000 if timeout is None else timeout
+        topic = as_text("topic", topic)
+        seconds = as_seconds("timeout", timeout)
+        if seconds is None:
+            seconds = self.settings.max_block_ms / 1000
         self._learn(topic, time.monotonic() + seconds)
         with self.lock:
             return sorted(self._io.core.cluster.topic(topic).partitions)
@@ -250,11 +335,13 @@ class Producer:
 
         Raises `KafkaError` for one that is not known.
         """
+        topic = as_text("topic", topic)
         with self.lock:
             return self._io.core.cluster.topic(topic).topic_id
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every record sent so far has its outcome. Raises `RequestTimedOut` after `timeout` seconds."""
+        timeout = as_seconds("timeout", timeout)
         if self._io.is_own_thread():
             raise RuntimeError("a callback may not wait for its own producer")
         if self._forked:
@@ -278,7 +365,7 @@ class Producer:
         self._io.wake()
         try:
             if not finished.wait(timeout):
-                raise RequestTimedOut(f"records were not sent within {timeout} s")
+                raise RequestTimedOut(f"{self._end.records_left} records were not sent within {timeout:g} s")
         finally:
             with self.lock:
                 self._accumulator.flushing -= 1
@@ -311,8 +398,11 @@ class Producer:
         `group` is from `Consumer.group_metadata`. That consumer has `enable.auto.commit=false`. Waits for
         `max.block.ms` at most; after any error but `IllegalTransactionCall` the transaction can only be aborted.
         """
+        commits = judged_offsets("offsets", offsets)
+        if not isinstance(group, ConsumerGroupMetadata):
+            raise TypeError(f"group is a {type(group).__name__}, expected what Consumer.group_metadata has")
         seconds = self.settings.max_block_ms / 1000
-        self._io.run(self._of_transactions().send_offsets(offsets, group, seconds))
+        self._io.run(self._of_transactions().send_offsets(commits, group, seconds))
 
     def commit_transaction(self) -> None:
         """Wait until all records are written, then commit; for `max.block.ms` at most.
@@ -374,10 +464,11 @@ class Producer:
         Records that were not acknowledged by then fail with `ClientClosed`. An open transaction is aborted. Safe to
         call twice.
         """
+        timeout = as_seconds("timeout", timeout)
         self._abort_open_transaction(timeout)
         with self.lock:
-            self._closing = True
-            self._room.notify_all()
+            self._end.closing = True
+            self._end.room.notify_all()
         try:
             if not self._io.closed:
                 self.flush(timeout)
@@ -386,6 +477,18 @@ class Producer:
                 self._sender.fail_unacknowledged()
         finally:
             self._io.close()
+            self._say_what_nobody_knows()
+
+    def _say_what_nobody_knows(self) -> None:
+        """Write one warning about failures whose outcome nobody has taken."""
+        failed = [batch for batch in self._sender.failed if not batch.is_heard_of]
+        self._sender.failed.clear()
+        if failed:
+            count = sum(batch.record_count for batch in failed)
+            text = (
+                f"{count} records were not written, and nobody has asked for their outcome: {failed[0].error}"
+            )
+            write_notes([Note(WARNING, text)])
 
     def metrics(self) -> dict[str, int]:
         """Figures since the start (batches, records, requests, refusals by code) and of this moment."""
@@ -420,8 +523,8 @@ class Producer:
 
     def _check_open(self) -> None:
         """Raise unless a record may be sent now."""
-        if self._closing:
-            raise ClientClosed(self._closed_because)
+        if self._end.closing:
+            raise ClientClosed(self._end.because) from self._end.failure
         if self._transactions is not None:
             self._transactions.machine.check("send")
 
@@ -457,9 +560,10 @@ class Producer:
         timestamp_ms: int,
         key: bytes | None,
         value: bytes | None,
-        headers: Sequence[Header],
+        headers: tuple[Header, ...],
     ) -> RecordFuture:
         """Send where a batch must be opened: wait for metadata and memory, and wake the sender."""
+        as_text("topic", topic)
         deadline = time.monotonic() + self.settings.max_block_ms / 1000
         accumulator = self._accumulator
         while True:
@@ -508,7 +612,7 @@ class Producer:
         self._sender.signal.notify()
         self._io.wake()
         try:
-            self._room.wait(left)
+            self._end.room.wait(left)
         finally:
             self._accumulator.starving -= 1
 
@@ -516,12 +620,6 @@ class Producer:
         """Close the producer in a forked child, with new locks. The batches stay as they are, because the parent's
         thread may have been changing them."""
         self.lock = self._io.lock
-        self._room = threading.Condition(self.lock)
-        self._closing = self._forked = True
-        self._closed_because = FORKED
-
-    def _stopped(self) -> None:
-        """Fail all records that are left, because the sender has ended, by `close` or by a failure."""
-        self._closing = True
-        self._sender.fail_unacknowledged()
-        self._room.notify_all()
+        self._end.room = threading.Condition(self.lock)
+        self._end.closing = self._forked = True
+        self._end.because = FORKED

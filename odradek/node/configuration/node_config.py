@@ -73,6 +73,8 @@ CLEANER_THREADS_PER_DISK = "odradek.log.cleaner.threads.per.disk"
 """Our own key: how many logs of one disk may be cleaned at a time."""
 TRANSACTIONAL_IDS = "odradek.transactional.ids.max.per.partition"
 """Our own key: how many transactional ids one partition of `__transaction_state` may have."""
+TOKENS_PER_OWNER = "odradek.delegation.token.max.per.owner"
+"""Our own key: how many delegation tokens the controller makes for one owner."""
 SCRAM_SECRET = "odradek.scram.secret"
 """Our own key: text that all brokers share, behind the salts that users who do not exist are answered with."""
 SECRETS_CHARACTERS_MAX = 1 << 20
@@ -90,6 +92,7 @@ OWN_DEFS: dict[str, ConfigDef] = {
         (SCRUB_INTERVAL, "long", "604800000", "[0,...]"),
         (CLEANER_THREADS_PER_DISK, "int", "1", "[1,...]"),
         (TRANSACTIONAL_IDS, "int", "100000", "[1,...]"),
+        (TOKENS_PER_OWNER, "int", "1000", "[1,...]"),
         (SCRAM_SECRET, "password", "", ""),
         (WAIVED, "string", "", ""),
         *((key, "string", "", "") for key in OWN_LOGIN_KEYS),
@@ -282,6 +285,7 @@ class NodeConfig:
             release=self.release,
             has_authorizer=self.authorizer is not None,
             token_secrets=self.token_secrets,
+            tokens_per_owner_max=self.get_int(TOKENS_PER_OWNER),
         )
 
     @property

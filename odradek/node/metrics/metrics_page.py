@@ -89,6 +89,7 @@ def metrics_page(sources: MetricsSources) -> bytes:
         quota_metrics(page, sources.broker.quotas)
         shown = ("topics", "partitions", "groups", "transactions", "cleaner")
         _parts(page, "broker", statistics, skip=shown)
+    _not_encoded(page, sources)
     controller_metrics(page, sources.controller)
     _parts(page, "controller", sources.controller.statistics())
     _parts(page, "controller_channel", sources.channel.statistics())
@@ -443,6 +444,18 @@ def _groups(page: MetricsText, statistics: Mapping[str, int]) -> None:
     ):
         page.gauge(f"odradek_{metric}", described)
         page.one(statistics.get(field, 0))
+
+
+def _not_encoded(page: MetricsText, sources: MetricsSources) -> None:
+    """The decisions of this node's coordinators and of its controller that fit no record."""
+    page.counter(
+        "odradek_decisions_not_encoded_total",
+        "Decisions whose values fit no record: each was answered with an error instead.",
+    )
+    page.sample(sources.controller.not_encoded.count, decider="controller")
+    if sources.broker is not None:
+        page.sample(sources.broker.groups.not_encoded.count, decider="groups")
+        page.sample(sources.broker.transactions.not_encoded.count, decider="transactions")
 
 
 # -- everything else ------------------------------------------------------------------------------------------------

@@ -9,6 +9,10 @@ has the handlers themselves, so that nothing is paid. A door looks at a request 
 * A response: the request is refused as a whole.
 * `Admitted`: the rest of the request goes in, and `merge` adds the refusals to the answer.
 
+**Whatever goes in, the client may do, in any image.** A door looks at a committed image, and what is behind it
+looks at a newer one. A decision even sees topics that are not committed yet. So a door judges names. An id is turned into
+a name, which it keeps for ever. A thing that the door does not find is answered by the door and stays outside.
+
 **A parked request is judged again.** If an ACL has changed between the door and the answer, `again` looks at the answer
 before it is sent.
 

@@ -14,7 +14,11 @@ from odradek.security.acls.rules import Operation, ResourceType
 from odradek.security.doors.door import Asked
 from odradek.security.tokens import principal_of
 from wire.errors import ErrorCode
-from wire.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
+from wire.messages.create_delegation_token import (
+    CreatableRenewers,
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+)
 from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
 from wire.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
 
@@ -43,9 +47,10 @@ def describe_tokens_door(asked: Asked, request: Any) -> None:
 
 
 NO_TIME = -1
-RENEWERS_MAX = 1_000
-RENEWER_CHARACTERS_MAX = 65_536
-"""A token with more renewers is refused, for each node keeps them all."""
+RENEWERS_MAX = 20
+RENEWERS_BYTES_MAX = 4_096
+OWNER_BYTES_MAX = 1_024
+"""A token with more is refused: each node keeps it whole, and each renewal writes it whole."""
 Allows = Callable[[Operation, ResourceType, str], bool]
 
 
@@ -87,11 +92,16 @@ def token_request_refused(request: Any, requester: str, *, may_ask: bool, allows
     if not isinstance(request, CreateDelegationTokenRequest):
         return None
     owner, code = owner_of(request, requester), None
-    renewers = request.renewers
     if owner != requester and not allows(Operation.CREATE_TOKENS, ResourceType.USER, owner):
         code = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
-    elif len(renewers) > RENEWERS_MAX or (
-        sum(len(each.principal_type) + len(each.principal_name) for each in renewers) > RENEWER_CHARACTERS_MAX
-    ):
+    elif _is_too_large(request.renewers, owner, requester):
         code = ErrorCode.POLICY_VIOLATION
     return None if code is None else create_refused(request, requester, code)
+
+
+def _is_too_large(renewers: list[CreatableRenewers], owner: str, requester: str) -> bool:
+    """True if a token would hold too much; a name that the client has logged in by is never too long."""
+    if len(renewers) > RENEWERS_MAX or (owner != requester and len(owner.encode()) > OWNER_BYTES_MAX):
+        return True
+    size = sum(len(principal_of(each.principal_type, each.principal_name).encode()) for each in renewers)
+    return size > RENEWERS_BYTES_MAX

@@ -43,6 +43,7 @@ TOKEN_PARTS = 3
 """Header, claims and signature."""
 CLAIMED_BYTES_MAX = 8192
 """Longer claims of a token that was refused are not read for the audit."""
+NAME_BYTES_MAX = 32_000
 SECONDS_MAX = 1 << 53
 """Beyond this a number of JSON is no whole number of seconds."""
 
@@ -73,7 +74,7 @@ class TokenRules(TokenExpectations):
         """Whom the token names, at a time in seconds. Raises `TokenRefused`."""
         try:
             claims: Any = jwt.decode(token, lambda guest: _key_of(guest, keys), algorithms=ALGORITHMS).claims
-        except (JoseError, ValueError, TypeError) as error:
+        except (JoseError, ValueError, TypeError, RecursionError) as error:
             raise TokenRefused(f"the signature does not hold: {type(error).__name__}") from error
         if not isinstance(claims, Mapping):
             raise TokenRefused("its claims are no object")
@@ -82,6 +83,8 @@ class TokenRules(TokenExpectations):
         name = claims.get(self.sub_claim_name)
         if not isinstance(name, str) or not name.strip():
             raise TokenRefused(f"claim {self.sub_claim_name} names nobody")
+        if not _is_storable(name):
+            raise TokenRefused(f"claim {self.sub_claim_name} is too long a name, or no text")
         return Bearer(name.strip(), expires_at, _scopes_of(claims.get(self.scope_claim_name)))
 
     def claimed_name(self, token: str) -> str:
@@ -135,6 +138,14 @@ def _key_of(token: GuestProtocol, keys: KeySet) -> Key:
     if len(fitting) != 1:
         raise TokenRefused(f"{len(fitting)} keys of the issuer fit")
     return fitting[0]
+
+
+def _is_storable(name: str) -> bool:
+    """True if the name fits the principal of a record. JSON may escape half of a character, which is no text."""
+    try:
+        return len(name.encode()) <= NAME_BYTES_MAX
+    except UnicodeEncodeError:
+        return False
 
 
 def _seconds(claims: Mapping[str, Any], name: str) -> float:

@@ -152,7 +152,9 @@ class MemberLife:
         assert former is not None
         offsets = {self._random.choice(self._load.partitions): OffsetAndMetadata(0)}
         deadline = self._consumer.client.core.now + LATE_SECONDS
-        await self._consumer.client.run(self._coordinator.commit(offsets, former, deadline=deadline))
+        await self._consumer.client.run(
+            self._coordinator.commit(offsets, former, deadline=deadline, topic_ids={})
+        )
 
     # What the group says
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from odradek.client.consumer.consumer_types import OffsetAndMetadata
-from odradek.client.consumer.group_calls import Coordinator, Member
+from odradek.client.consumer.group_calls import Coordinator, Member, TopicIds
 from odradek.client.core.client_core import ClientCore
 from odradek.client.core.operation import Operation
 from odradek.client.errors import ClientError
@@ -51,7 +51,12 @@ class WatchedCommits:
         return self._sound_call(request, **named)
 
     def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: Member, *, deadline: float
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        member: Member,
+        *,
+        deadline: float,
+        topic_ids: TopicIds,
     ) -> Operation[None]:
         """Commit as the coordinator does, and tell the ledger how it went."""
         if not offsets:
@@ -66,7 +71,9 @@ class WatchedCommits:
         number = self._serial
         self._times[number] = 0
         try:
-            yield from self._counted(number, self._sound(offsets, member, deadline=deadline))
+            yield from self._counted(
+                number, self._sound(offsets, member, deadline=deadline, topic_ids=topic_ids)
+            )
         except (KafkaError, ClientError) as error:
             refused = isinstance(error, KafkaError) and error.code in REFUSED
             certain = refused and self._times[number] == 1

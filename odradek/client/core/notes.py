@@ -1,0 +1,70 @@
+"""What a client has to say in its log: kept by the core, written by a shell. PURE.
+
+A core may not call loggers: their handlers are the application's. So it keeps notes, and its shell writes them where they hold
+up nobody. Trouble that lasts is said at once, then once a minute. While the last note of a `key` is younger than that, others of
+that key are passed over, and counted. `settled` ends this, since the same trouble is news after it was over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+
+import attrs
+
+__all__ = ["DEBUG", "ERROR", "INFO", "WARNING", "Note", "Notes"]
+
+DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
+"""The levels of Python's `logging`."""
+AGAIN_SECONDS = 60.0
+NOTES_MAX = 1000
+"""Notes that wait for a shell; the oldest give way."""
+KEYS_MAX = 10_000
+
+
+@attrs.frozen
+class Note:
+    """One line of the log."""
+
+    level: int
+    text: str
+
+
+@attrs.define
+class _Said:
+    at: float
+    passed_over: int = 0
+
+
+class Notes:
+    """The notes of one core. `now` gives its time in seconds."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._waiting: deque[Note] = deque(maxlen=NOTES_MAX)
+        self._said: dict[Hashable, _Said] = {}
+
+    def add(self, level: int, text: str, *, key: Hashable = None) -> None:
+        """Keep a note, unless one of this key was kept within the last minute."""
+        if key is not None:
+            now = self._now()
+            said = self._said.get(key)
+            if said is not None and now < said.at + AGAIN_SECONDS:
+                said.passed_over += 1
+                return
+            if said is not None and said.passed_over:
+                text += f" (and {said.passed_over} times more in the last {now - said.at:.0f} s)"
+            if len(self._said) >= KEYS_MAX:
+                del self._said[next(iter(self._said))]
+            self._said[key] = _Said(now)
+        self._waiting.append(Note(level, text))
+
+    def settled(self, key: Hashable) -> bool:
+        """Forget a key, because its trouble is over; True if something was said of it."""
+        return self._said.pop(key, None) is not None
+
+    def take(self) -> list[Note]:
+        """Return the notes that wait, the oldest first; each once."""
+        found = list(self._waiting)
+        self._waiting.clear()
+        return found

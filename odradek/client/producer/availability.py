@@ -1,0 +1,34 @@
+"""Brokers that take nothing, for a producer that leaves their partitions out (KIP-794). PURE.
+
+A broker is silent from the first moment at which its pipeline is full, or a request to it fails, until it answers. It is
+blocked when that lasts for `partitioner.availability.timeout.ms`, and something still waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+__all__ = ["Availability"]
+
+
+class Availability:
+    """Who is silent, and since when. `timeout` in seconds; 0 switches it off."""
+
+    def __init__(self, timeout: float) -> None:
+        self.is_on = timeout > 0
+        self._timeout = timeout
+        self._silent_since: dict[int, float] = {}
+
+    def silent(self, node: int, now: float) -> None:
+        """Note that a broker takes nothing just now."""
+        if self.is_on:
+            self._silent_since.setdefault(node, now)
+
+    def answered(self, node: int) -> None:
+        """Note that a broker has answered."""
+        self._silent_since.pop(node, None)
+
+    def blocked(self, wanted: Container[int | None], now: float) -> frozenset[int]:
+        """Return who has been silent for too long. Those that nothing waits for (`wanted` lacks them) are forgotten."""
+        self._silent_since = {node: since for node, since in self._silent_since.items() if node in wanted}
+        return frozenset(node for node, since in self._silent_since.items() if since <= now - self._timeout)

@@ -1,0 +1,134 @@
+"""Clients that nobody closed: dropped by the program, or open when the process ends. SHELL.
+
+Rules
+-----
+* A producer that is dropped sends what it has, as long as `delivery.timeout.ms` lets it; then its thread ends.
+* When the process ends, all producers together have `EXIT_SECONDS` to send what they have. One warning counts the rest. An
+  open transaction is not committed.
+* A consumer that is dropped, or whose process ends, commits nothing, since its records may be undone. It
+  leaves its group, so that others get its partitions at once; a static member stays.
+* The clients' own threads do the work: at the end of a process Python starts no thread any more.
+* A forked child has none of its parent's clients, and leaves them alone.
+
+A face (`Producer`, `Consumer`, `Admin`) is dropped when nothing refers to it. Its own thread counts, too: so what runs
+there knows only the parts of the face.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import attrs
+
+from odradek.client.core.notes import WARNING, Note
+from odradek.client.errors import ClientClosed
+from odradek.client.shells.client_log import write_notes
+from odradek.client.shells.io_thread import IoThread
+
+__all__ = ["EXIT_SECONDS", "Leaver", "NothingToLeave", "leave_when_dropped", "weak_call"]
+
+EXIT_SECONDS = 5.0
+"""The time that all clients of a process have together when it ends."""
+
+
+class Leaver(Protocol):
+    """The last acts of a client that nobody closes. `begin` and `is_over` are called in its thread, under its lock."""
+
+    def begin(self) -> None:
+        """Begin to send what is there, or to leave."""
+
+    @property
+    def is_over(self) -> bool:
+        """True once nothing is left to wait for."""
+
+    @property
+    def records_left(self) -> int:
+        """The number of records that were not sent."""
+
+
+@attrs.frozen
+class NothingToLeave:
+    """The way out of an administrator, whose thread may end at once."""
+
+    is_over: bool = True
+    records_left: int = 0
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+
+@attrs.define(eq=False)
+class Leaving:
+    """The way out of one client."""
+
+    io: IoThread
+    leaver: Leaver
+    _has_begun: bool = False
+
+    def begin(self) -> None:
+        """Begin, from any thread. The client's thread ends when it is over."""
+        if self.io.closed or self._has_begun:
+            return
+        self._has_begun = True
+        try:
+            self.io.post(self._begin)
+        except ClientClosed:
+            open_clients.pop(self, None)
+
+    def _begin(self) -> None:
+        self.leaver.begin()
+        self.io.end_when(lambda: self.leaver.is_over)
+
+
+open_clients: dict[Leaving, None] = {}
+"""Those that are open, in the order in which they were opened."""
+
+
+def leave_when_dropped(face: object, io: IoThread, leaver: Leaver) -> None:
+    """Register a client. `leaver` knows the parts of the face, and not the face."""
+    leaving = Leaving(io, leaver)
+    open_clients[leaving] = None
+    io.on_end = partial(open_clients.pop, leaving, None)
+    # At the end of the process `_at_exit` comes first, and counts.
+    weakref.finalize(face, leaving.begin).atexit = False
+
+
+def weak_call(method: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that calls a method as long as its object lives, and does not keep it alive."""
+    weak = weakref.WeakMethod(method)
+
+    def call() -> None:
+        found = weak()
+        if found is not None:
+            found()
+
+    return call
+
+
+def _at_exit() -> None:
+    """End what is open, within a time for all together."""
+    deadline = time.monotonic() + EXIT_SECONDS
+    waiting = [each for each in open_clients if not each.io.closed]
+    for each in waiting:
+        each.begin()
+    for each in waiting:
+        each.io.wait_for_end(max(0.0, deadline - time.monotonic()))
+    left = sum(each.leaver.records_left for each in waiting)
+    if left:
+        text = f"{left} records were given up: the process ends, and they were not sent within {EXIT_SECONDS:g} s"
+        write_notes([Note(WARNING, text)])
+
+
+def _after_fork() -> None:
+    open_clients.clear()
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,152 @@
+"""The forms of salts, so that a challenge to a user who does not exist looks like those to others. PURE.
+
+Theory of operation
+-------------------
+Users' credentials come from different tools. Ours makes salts of 16 bytes, Kafka's a number of 130 bits in base 36,
+others 64 bytes or a text. Some users have more iterations. So a made-up challenge of one fixed form would tell which
+names are real: those with another form.
+
+* **A made-up challenge has the form of some user's.** `SaltForms` counts the users of each form. A name is put at a place
+  among all users by a keyed hash, and takes the form of the user there. So for each form, as many of the unknown names
+  have it as of the users: a form tells nothing.
+* **A name keeps its form** while users come and go, except for names whose place is at the border between two forms.
+* **Without users** the form is that of our own command.
+
+A mechanism's `FORMS_MAX` most common forms count. A user with a rarer one, or with a salt of more than `SALT_BYTES_MAX`,
+can be told apart. So can a text with a shape of its own, such as one with a hyphen at a fixed place.
+"""
+
+from __future__ import annotations
+
+import hmac
+import string
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+__all__ = ["FORMS_MAX", "NO_USERS", "OUR_FORM", "SALT_BYTES_MAX", "SaltForm", "SaltForms", "form_of"]
+
+FORMS_MAX = 32
+SALT_BYTES_MAX = 255
+KAFKA_BITS = 130
+"""The random number that Kafka's tools write in base 36."""
+KAFKA_LENGTH_MIN, KAFKA_LENGTH_MAX = 20, 26
+_BASE_36 = string.digits + string.ascii_lowercase
+_ANY_BYTE = "".join(map(chr, range(256)))
+_ALPHABETS = {
+    "hex": "0123456789abcdef",
+    "base 36": _BASE_36,
+    "letters": string.digits + string.ascii_letters,
+    "base 64": string.digits + string.ascii_letters + "+/",
+    "printable": "".join(map(chr, range(0x20, 0x7F))),
+    "bytes": _ANY_BYTE,
+}
+"""From the narrowest on: a salt has the first that holds all of its bytes."""
+_AS_BYTES = {name: letters.encode("latin-1") for name, letters in _ALPHABETS.items()}
+KAFKAS = "Kafka's number"
+
+
+@attrs.frozen(order=True)
+class SaltForm:
+    """What a challenge shows of a credential beside the random part. A number of Kafka's has no fixed length: 0."""
+
+    alphabet: str
+    length: int
+    iterations: int
+
+    def salt(self, secret: bytes, name: bytes) -> bytes:
+        """The salt of this form that a name always gets."""
+        if self.alphabet == KAFKAS:
+            number = int.from_bytes(_stream(secret, name, 17)) >> (17 * 8 - KAFKA_BITS)
+            return _in_base_36(number).encode()
+        if self.alphabet == "bytes":
+            return _stream(secret, name, self.length)
+        letters, drawn = _AS_BYTES[self.alphabet], _stream(secret, name, 4 * self.length)
+        return bytes(
+            letters[int.from_bytes(drawn[at : at + 4]) % len(letters)] for at in range(0, len(drawn), 4)
+        )
+
+
+OUR_FORM = SaltForm("bytes", 16, 4096)
+"""The form of those that `odradek user` makes, and of delegation tokens."""
+
+
+def _is_kafkas(salt: bytes) -> bool:
+    return (
+        KAFKA_LENGTH_MIN <= len(salt) <= KAFKA_LENGTH_MAX
+        and salt[:1] != b"0"
+        and int(salt, 36).bit_length() <= KAFKA_BITS
+    )
+
+
+def form_of(salt: bytes, iterations: int) -> SaltForm:
+    """The form of a user's challenge."""
+    alphabet = next(name for name, letters in _AS_BYTES.items() if not salt.translate(None, letters))
+    if alphabet in ("hex", "base 36") and _is_kafkas(salt):
+        return SaltForm(KAFKAS, 0, iterations)
+    return SaltForm(alphabet, len(salt), iterations)
+
+
+@attrs.frozen
+class SaltForms:
+    """The users of each form, by Kafka's number of the mechanism: an immutable value."""
+
+    _counts: Mapping[tuple[int, SaltForm], int] = attrs.field(factory=dict)
+    _common: Mapping[int, tuple[tuple[SaltForm, int], ...]] = attrs.field(factory=dict)
+    """The most common forms of each mechanism with their users, in an order that all brokers share."""
+
+    def changed(
+        self, gone: Iterable[tuple[int, SaltForm]], come: Iterable[tuple[int, SaltForm]]
+    ) -> SaltForms:
+        """The counts without some users and with others."""
+        counts = Counter(self._counts)
+        counts.update(come)
+        counts.subtract(gone)
+        left = {each: count for each, count in counts.items() if count > 0}
+        mechanisms = sorted({mechanism for mechanism, _ in left})
+        return SaltForms(left, {each: _most_common(left, each) for each in mechanisms})
+
+    def of_nobody(self, mechanism: int, secret: bytes, name: bytes) -> SaltForm:
+        """The form for a name that no user has."""
+        common = self._common.get(mechanism, ())
+        total = sum(count for _, count in common)
+        place = int.from_bytes(hmac.digest(secret, b"form of " + name, "sha256")[:8]) * total >> 64
+        for form, count in common:
+            if place < count:
+                return form
+            place -= count
+        return OUR_FORM
+
+
+NO_USERS = SaltForms()
+
+
+def _most_common(
+    counts: Mapping[tuple[int, SaltForm], int], mechanism: int
+) -> tuple[tuple[SaltForm, int], ...]:
+    found = sorted(
+        (-count, form)
+        for (number, form), count in counts.items()
+        if number == mechanism and form.length <= SALT_BYTES_MAX
+    )
+    return tuple(sorted((form, -count) for count, form in found[:FORMS_MAX]))
+
+
+def _stream(secret: bytes, name: bytes, count: int) -> bytes:
+    """So many bytes that follow from a name, and that only the secret tells from random ones."""
+    found = hmac.digest(secret, name, "sha256")
+    block = 0
+    while len(found) < count:
+        block += 1
+        found += hmac.digest(secret, b"%b\0%d" % (name, block), "sha256")
+    return found[:count]
+
+
+def _in_base_36(number: int) -> str:
+    """A number as Java prints it."""
+    digits = ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = _BASE_36[digit] + digits
+    return digits or "0"
