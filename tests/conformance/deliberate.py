@@ -72,6 +72,13 @@ DELIBERATE = (
         "To look at all batches before the first append would cost every producer time. No client mixes them.",
     ),
     Deliberate(
+        "Produce, TxnOffsetCommit",
+        r"^produce v\d+ of odd transactions: \[[467]\]",
+        "takes a batch for an open transaction under any transactional id, or an empty one",
+        "INVALID_PRODUCER_ID_MAPPING unless the producer id belongs to it, INVALID_REQUEST for an empty one",
+        "Another's producer id is no secret. `transaction.partition.verification.enable=false` gives Kafka's answer.",
+    ),
+    Deliberate(
         "DescribeTopicPartitions",
         r"^describe_topic_partitions of topics that cannot be: \[1\]",
         "answers an empty topic name with UNKNOWN_SERVER_ERROR",
@@ -226,6 +233,15 @@ NOT_SEEN = {
             "(compacted topics, bad timestamps), 262,144 of them are looked at, and one for every 16 bytes besides. "
             "Partitions beyond "
             "that get MESSAGE_TOO_LARGE; Kafka has no such bound.",
+        ),
+        Remark(
+            "The first batch of an open transaction after a change of leader",
+            "is verified with the coordinator once more. The log does not say for which transactional id it was.",
+        ),
+        Remark(
+            "A transactional batch that repeats one from outside of an open transaction",
+            "gets OUT_OF_ORDER_SEQUENCE_NUMBER. In Kafka it is acknowledged: a record is lost if a stranger has "
+            "used its sequence number. `transaction.partition.verification.enable=false` gives Kafka's answer.",
         ),
         Remark(
             "An InitProducerId, an AddPartitionsToTxn or an AddOffsetsToTxn while a transaction is ended",
