@@ -190,7 +190,10 @@ def _connections(
         page.counter(f"odradek_connections_{field}_total", described)
         for listener, statistics in figures.items():
             page.sample(statistics[field], listener=listener)
-    page.counter("odradek_protocol_errors_total", "Connections closed because of bytes that are no request.")
+    page.counter(
+        "odradek_protocol_errors_total",
+        "Connections closed because of bytes that are no request, or of idle TLS records.",
+    )
     page.one(sum(each.complaints.protocol_errors for each in services))
     page.gauge("odradek_requests_waiting", "Requests that are received and not answered yet.")
     page.one(sum(statistics["waiting"] for statistics in figures.values()))
