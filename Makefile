@@ -28,9 +28,12 @@ $(BIN)/python:
 	  else echo "this Python cannot make a venv: install the package python3-venv" >&2; exit 1; fi
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.installed: pyproject.toml wheels.txt wheels-build.txt | $(BIN)/python
 	@echo "installing into $(VENV)"
-	@$(PIP) install -c constraints.txt -e .
+	@# What is fetched must have the hashes of wheels.txt. Our own code is built by the setuptools that is locked, too.
+	@$(PIP) install --require-hashes --no-deps --only-binary :all: -r wheels.txt -r wheels-build.txt
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@! $(PIP) check | grep '^odradek ' || { echo "wheels.txt lacks what this Python needs" >&2; exit 1; }
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
@@ -151,10 +154,11 @@ demo: install-dev ## load 336,776 flights, read them back in a group of two, che
 demo-changelog: install-dev ## a million updates of 4,043 aircraft: what compaction leaves, read live, again, and by Spark
 	@exec $(BIN)/python -m bench.demo_changelog $(ARGS)
 
-lock: install-dev ## write constraints.txt from what .venv holds now
+lock: install-dev ## write constraints.txt from what .venv holds now, and the hashes of its wheels
 	@{ echo "# Exact versions for make install; written by make lock."; \
 	  $(BIN)/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools | LC_ALL=C sort -f; \
 	} > constraints.txt.new && mv constraints.txt.new constraints.txt
+	@$(BIN)/python deploy/lock_wheels.py
 
 clean: ## remove .venv and caches, keep data
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

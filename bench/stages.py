@@ -148,7 +148,7 @@ def main() -> int:
     config_path, output_path = sys.argv[1:]
     watch = Stopwatch()
     instrument(watch)
-    status = serve(config_path)
+    status = serve(config_path, complain=print)
     requests = watch.tallies[REQUEST_POINT].calls
     result = {"requests": requests, "microseconds": watch.microseconds(requests)}
     Path(output_path).write_text(json.dumps(result))

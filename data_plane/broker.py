@@ -213,9 +213,6 @@ class Broker:
         broker = self.image.brokers.get(state.replica_id)
         return broker is not None and state.replica_id != self.node_id and state.replica_epoch == broker.epoch
 
-    def _apply_quotas(self, image: MetadataImage) -> None:
-        self.quotas.apply(image.access.client_quotas)
-
     def missing_partition_error(self, topic: str, index: int) -> ErrorCode:
         """The error for a partition that is not served here."""
         known = self.image.partition(topic, index)
@@ -278,8 +275,8 @@ class Broker:
         if image.troubled_directories != before.troubled_directories:
             self.replication.troubles_changed()
         self.rotten.look_again()
-        if delta.access_changed and image.access.client_quotas is not self.quotas.applied:
-            self._apply_quotas(image)
+        if delta.changed_quotas:
+            self.quotas.apply(image.access.client_quotas, delta.changed_quotas)
         self.groups.apply_metadata(delta)
         self.transactions.follow(delta)
         self.run_woken()

@@ -1,4 +1,4 @@
-"""Build a release for `deploy/ansible`: our wheel, every wheel that it needs at its pinned version, pip, a manifest.
+"""Build a release for `deploy/ansible`: our wheel, every wheel that it needs, by its locked hash, pip, a manifest.
 
     python deploy/build_release.py --out dist/releases [--version 0.1.1]
 
@@ -22,7 +22,6 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_PIP = re.compile(r"^pip==(\S+)$", re.MULTILINE)
 
 
 def build(out: Path, version: str | None = None) -> Path:
@@ -30,12 +29,15 @@ def build(out: Path, version: str | None = None) -> Path:
     with tempfile.TemporaryDirectory() as directory:
         source, wheels = Path(directory, "source"), Path(directory, "wheels")
         found = _copy_source(source, version)
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-        pinned = ["--constraint", str(ROOT / "constraints.txt"), "--wheel-dir", str(wheels)]
-        subprocess.run([*pip, "wheel", *pinned, str(source)], check=True)
-        own = _PIP.search((ROOT / "deploy" / "constraints.txt").read_text())
-        assert own is not None, "deploy/constraints.txt pins pip"
-        subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(wheels), f"pip=={own[1]}"], check=True)
+        builder = Path(directory, "builder")
+        subprocess.run([sys.executable, "-m", "venv", str(builder)], check=True)
+        pip = [str(builder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        locked = ["--require-hashes", "--no-deps", "--only-binary", ":all:"]
+        files = ["-r", str(ROOT / "wheels.txt"), "-r", str(ROOT / "deploy" / "wheels.txt")]
+        subprocess.run([*pip, "download", *locked, "--dest", str(wheels), *files], check=True)
+        subprocess.run([*pip, "install", *locked, "-r", str(ROOT / "wheels-build.txt")], check=True)
+        own = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(source)]
+        subprocess.run([*pip, "wheel", *own], check=True)
         out.mkdir(parents=True, exist_ok=True)
         return _pack(out / f"odradek-{found}.tar", sorted(wheels.glob("*.whl")), found)
 

@@ -11,6 +11,10 @@ may be done twice. A client whose topic was created just before the controller d
 quorum reports the change of leadership here. Then requests that wait for the old leader fail, and are sent to the new
 one.
 
+**A client's answer waits for this node's image**, which may be behind the controller's by a fetch or two. The controller
+says how new its own is. The wait is short and bounded (`IMAGE_WAIT_SECONDS_MAX`). Behind it the client gets the answer as
+Kafka's brokers give it, and asks again for what is still missing.
+
 Two kinds of requests: a broker's own (heartbeats, AlterPartition, ...), and those of clients, which go in an Envelope
 (`forward`). One that may be decided by the quorum itself (DescribeQuorum, changes of voters) takes the same way.
 """
@@ -26,6 +30,7 @@ from metadata_quorum.controller.doors import ControllerDoors
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, batch_too_large, names_more_than
 from metadata_quorum.controller.parts import LongRequest
 from metadata_quorum.envelope import NODE_ITSELF, Sender, open_response, seal_request, tells_of
+from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.quotas.token_bucket import wait_ms
 from metadata_quorum.replica.describe_quorum import refuse_description
 from metadata_quorum.replica.peers import Peer, PeerCall, PeerConnections
@@ -43,6 +48,7 @@ from wire.messages.describe_quorum import DescribeQuorumRequest
 from wire.structure import Message
 
 __all__ = [
+    "IMAGE_WAIT_SECONDS_MAX",
     "LONG_BYTES",
     "QUORUM_APIS",
     "TOKEN_APIS",
@@ -62,6 +68,9 @@ RETRY_SECONDS_MAX = 0.1
 """Pause between two attempts while the leader is still inactive or out of reach. A change of leadership ends the
 pause. It doubles from one attempt to the next.
 """
+
+IMAGE_WAIT_SECONDS_MAX = 0.5
+"""The longest time that an answer waits until this node's image has what it tells of."""
 
 QUORUM_APIS = frozenset(
     {
@@ -131,6 +140,11 @@ class Service(Protocol):
 
     @property
     def env(self) -> Env: ...
+
+    @property
+    def committed_image(self) -> MetadataImage: ...
+
+    async def image_reaches(self, offset: int, deadline: float) -> bool: ...
 
     @property
     def doors(self) -> ControllerDoors | None: ...
@@ -311,6 +325,7 @@ class ControllerChannel:
         self._calls: dict[PeerCall, tuple[str, int]] = {}
         """Questions under way, and whom they went to."""
         self._retries = 0
+        self._image_waits = self._image_waits_cut = 0
         service.quorum.on_change(self._on_change)
 
     @property
@@ -366,7 +381,19 @@ class ControllerChannel:
         envelope = await self._piece(_is_long(message), seal_request, message, version, sender)
         sealed = await self._ask_there(peer, envelope, 0, deadline)
         is_long = len(sealed.response_data or b"") > LONG_BYTES
-        return await self._piece(is_long, open_response, sealed, message.API_KEY, version)
+        response = await self._piece(is_long, open_response, sealed, message.API_KEY, version)
+        if sender is not NODE_ITSELF:
+            await self._image_of(sealed.image_offset, deadline)
+        return response
+
+    async def _image_of(self, offset: int, deadline: float) -> None:
+        """Wait until this node's image holds what lies at `offset`, for a short time."""
+        if self._service.committed_image.offset >= offset:
+            return
+        self._image_waits += 1
+        until = min(deadline, self._env.clock.monotonic() + IMAGE_WAIT_SECONDS_MAX)
+        if not await self._service.image_reaches(offset, until):
+            self._image_waits_cut += 1
 
     async def _ask_here(self, message: Any, deadline: float, version: int, sender: Sender) -> Any:
         """Ask the controller of this node. The message is copied, so neither side can change the other's."""
@@ -418,5 +445,11 @@ class ControllerChannel:
                 call.fail(ConnectionLost("another controller is active now"))
 
     def statistics(self) -> dict[str, int]:
-        """Questions under way, attempts that had to be made again."""
-        return {"waiting": len(self._calls), "retries": self._retries}
+        """Questions under way, attempts that had to be made again; answers that waited for this node's image, and those
+        that went without it."""
+        return {
+            "waiting": len(self._calls),
+            "retries": self._retries,
+            "image_waits": self._image_waits,
+            "image_waits_cut": self._image_waits_cut,
+        }

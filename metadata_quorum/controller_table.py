@@ -202,7 +202,7 @@ class EnvelopeHandler:
         delayed = Delayed()
 
         def respond(response: Any) -> None:
-            delayed.complete(_sealed(enclosed, admitted.merge(response)))
+            delayed.complete(_sealed(enclosed, admitted.merge(response), _image_offset(service, enclosed)))
 
         answer_request(service, admitted.request, enclosed.api_version, respond, enclosed.sender)
         return delayed
@@ -236,12 +236,22 @@ class EnvelopeHandler:
         response = await answer_in_turns(
             self._service, share, admitted.request, enclosed.api_version, enclosed.sender
         )
-        return await share.in_worker(_sealed, enclosed, admitted.merge(response))
+        offset = _image_offset(self._service, enclosed)
+        return await share.in_worker(_sealed, enclosed, admitted.merge(response), offset)
 
 
-def _sealed(enclosed: Enclosed, response: Any) -> EnvelopeResponse:
+def _image_offset(service: Service, enclosed: Enclosed) -> int:
+    """The offset of the image that a decision's answer tells of, which is published before the answer is released.
+
+    -1 for the quorum's answers, and for lists: they change nothing that a client would look for."""
+    if enclosed.api_key in QUORUM_APIS or enclosed.api_key == ApiKey.LIST_PARTITION_REASSIGNMENTS:
+        return -1
+    return service.committed_image.offset
+
+
+def _sealed(enclosed: Enclosed, response: Any, image_offset: int = -1) -> EnvelopeResponse:
     if isinstance(response, response_class(enclosed.api_key)):
-        return seal_response(enclosed, response)
+        return seal_response(enclosed, response, image_offset)
     return EnvelopeResponse(None, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 

@@ -22,6 +22,9 @@ from wire.messages.describe_delegation_token import (
 
 __all__ = ["DescribeTokensHandler"]
 
+TOKEN_UNITS = 6
+"""The cost of a token that is judged and shown with its secret, in descriptions of a partition."""
+
 
 class DescribeTokensHandler:
     """API 41. Owners and renewers see their tokens; others need a right to the token, or to its owner's tokens."""
@@ -62,7 +65,7 @@ def _described(
     found: list[DescribedDelegationToken] = []
     for token_id in tokens if owners is None or owners else ():
         token: DelegationToken = tokens[token_id]
-        yield 1 + len(token.renewers)
+        yield TOKEN_UNITS + len(token.renewers)
         if (owners is None or token.owner in owners) and (
             may_renew(token, principal)
             or allows(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token_id)

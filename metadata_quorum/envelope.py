@@ -2,6 +2,9 @@
 
 The request inside is whole, with its header, as the client's connection would have carried it; so is the response.
 Of the client come along its principal and its address.
+
+The answer also has a field of our own, which Kafka skips (KIP-482): the offset of the metadata that it tells of. The broker
+gives the answer to its client when its own image is as new. A client that has created a topic then finds it there.
 """
 
 from __future__ import annotations
@@ -94,9 +97,12 @@ def open_request(envelope: EnvelopeRequest) -> Enclosed:
     )
 
 
-def seal_response(enclosed: Enclosed, response: Message) -> EnvelopeResponse:
+def seal_response(enclosed: Enclosed, response: Message, image_offset: int = -1) -> EnvelopeResponse:
     """Seal a response as Kafka does: an answer that tells of NOT_CONTROLLER becomes the envelope's own error, and the
-    broker asks again."""
+    broker asks again.
+
+    `image_offset` is that of the last record in the image which the answer tells of; -1: it tells of none.
+    """
     w = bytearray(_CORRELATION_ID.pack(enclosed.correlation_id))
     if response_header_version(enclosed.api_key, enclosed.api_version):
         w.append(0)
@@ -104,7 +110,7 @@ def seal_response(enclosed: Enclosed, response: Message) -> EnvelopeResponse:
     counting_encoder(type(response), enclosed.api_version)(w, response, None, errors)
     if ErrorCode.NOT_CONTROLLER in errors:
         return EnvelopeResponse(None, ErrorCode.NOT_CONTROLLER)
-    return EnvelopeResponse(bytes(w), ErrorCode.NONE)
+    return EnvelopeResponse(bytes(w), ErrorCode.NONE, image_offset)
 
 
 def open_response(envelope: EnvelopeResponse, api_key: int, version: int) -> Any:

@@ -224,6 +224,10 @@ class MetadataService:
     def committed_image(self) -> MetadataImage:
         return self._publisher.image
 
+    async def image_reaches(self, offset: int, deadline: float) -> bool:
+        """Wait until this node's image holds the record at `offset`; false if the deadline (monotonic seconds) came first."""
+        return await self._publisher.image_reaches(offset, self._env, deadline)
+
     @property
     def lag_records(self) -> int:
         """The number of records that this node knows to be committed and that its image lacks."""

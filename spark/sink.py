@@ -60,6 +60,7 @@ from .delivery.task_protocol import ProgressError, RowSummary, TaskProtocol
 from .delivery.two_phase import AttemptProtocol, DriverProtocol, sum_of
 from .delivery.two_phase_driver import run_driver
 from .worker_process import runs_as, spare_collector
+from .writing.prepared_before import refuse_beside_prepared
 from .writing.sink_plan import Delivery, SinkPlan, plan_write
 from .writing.sink_task import SinkTask, TaskReport, Written, about_topic
 from .writing.transactional_task import write_once
@@ -173,7 +174,8 @@ def _checked(plan: SinkPlan) -> SinkPlan:
     except (KafkaError, ClientError) as error:
         raise ValueError(
             f"delivery={plan.delivery.value} cannot use its topic '{plan.decisions_topic}': {str(error).rstrip('.')}"
-            " (delivery=at-least-once needs neither topic nor transactions)."
+            " (delivery=at-least-once needs neither topic nor transactions, and doubles what a batch that has begun has"
+            " committed)."
         ) from None
     return plan.with_transaction_timeout(timeout_max_ms)
 
@@ -258,7 +260,7 @@ def _check_tasks(plan: SinkPlan, query: str, batch: int, tasks: int) -> None:
     if more:
         raise ProgressError(
             f"batch {batch} of {query} has {tasks} tasks now and had {max(more) + 1} in an earlier run: rows may be there"
-            " twice, so keep the number of partitions, or take delivery=two-phase."
+            " twice. Keep the number of tasks for the batches to come, or give them delivery=two-phase."
         )
 
 
@@ -320,6 +322,8 @@ def _write(
     """Write the rows of a task, to the last acknowledgement."""
     try:
         if plan.delivery is Delivery.AT_LEAST_ONCE:
+            if query is not None:
+                refuse_beside_prepared(plan, query)
             return _write_at_least_once(plan, iterator)
         context = TaskContext.get()
         if context is None or query is None or batch is None:

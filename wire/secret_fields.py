@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
-__all__ = ["HIDDEN", "is_secret_key", "shown"]
+__all__ = ["HIDDEN", "holds_secret", "is_key_name", "is_secret_key", "shown", "shown_value"]
 
 HIDDEN: Final = "[hidden]"
 """Kafka's own word for a password."""
@@ -18,6 +19,12 @@ _SECRET_KEYS = (
 )
 """Kafka's keys of the type `password` whose names do not say so."""
 _SECRET_WORDS = ("password", "passphrase", "secret")
+_SECRET_TEXT = re.compile(
+    r"LoginModule|PRIVATE KEY|(?:password|passphrase|secret|jaas\.config|keystore\.key)[\w.]*\s*[=:]"
+    r"|\w\.(?:[\w.]*\.)?(?:password|secret|jaas\.config|keystore\.key)\s",
+    re.IGNORECASE,
+)
+_KEY_NAME = re.compile(r"[a-z]{1,24}|[\w-]{1,40}(?:\.[\w-]{1,40}){1,12}", re.ASCII)
 
 
 def is_secret_key(key: str) -> bool:
@@ -26,6 +33,26 @@ def is_secret_key(key: str) -> bool:
         # The place of a secret.
         return False
     return key.endswith(_SECRET_KEYS) or any(word in key for word in _SECRET_WORDS)
+
+
+def holds_secret(text: str) -> bool:
+    """True if a text may have a secret in it, whatever its key is: a login module, a private key, another setting.
+
+    A line that ends in a backslash by mistake has the next line in its value.
+    """
+    return _SECRET_TEXT.search(text) is not None
+
+
+def shown_value(key: str, value: Any) -> Any:
+    """A configuration's value for messages: `HIDDEN` in place of a secret."""
+    if value and (is_secret_key(key) or (isinstance(value, str) and holds_secret(value))):
+        return HIDDEN
+    return value
+
+
+def is_key_name(text: str) -> bool:
+    """True for what a key may be called. Others may be pieces of a value whose line before lacks its backslash."""
+    return _KEY_NAME.fullmatch(text) is not None and not holds_secret(text)
 
 
 def shown(structure: Any, name: str) -> Any:

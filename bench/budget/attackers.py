@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 
 import attrs
 
-from bench.small_requests import connect
+from bench.budget.login import connect
 
 ATTACKERS = 4
 ANSWER_SECONDS_MAX = 60.0

@@ -253,10 +253,12 @@ def frames_of(node: Judged, apis: Sequence[str], sizes: Sequence[str], every_ver
                 continue
             versions = range(low, high + 1) if every_version else sorted({low, high})
             found += [
-                Frame(listener, ApiKey(key), version, line, size)
+                Frame("login" if line.needs_login else listener, ApiKey(key), version, line, size)
                 for line in LINES[ApiKey(key)]
+                if listener == "broker" or not line.needs_login
                 for version in versions
-                for size in sizes
+                if version >= line.since
+                for size in (sizes if line.grow else sizes[-1:])
             ]
     return found
 

@@ -34,7 +34,7 @@ class Frame:
     @property
     def title(self) -> str:
         name = "".join(word.capitalize() for word in APIS[self.api_key].module.split("_"))
-        where = "" if self.listener == "broker" else " (controller)"
+        where = " (controller)" if self.listener == "controller" else ""
         return f"{name}{where} {self.line.name}".strip()
 
     def bytes(self, node: Judged) -> bytes:

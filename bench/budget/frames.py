@@ -69,6 +69,10 @@ class Costly:
     """Gives the bytes of the last field of `grow`, about as many as asked for, where they mean something."""
     count: int = 0
     """The most elements, where a larger number is no more expensive, or does what lasts."""
+    since: int = 0
+    """The first version that can say this."""
+    needs_login: bool = False
+    """True if only clients that have logged in are answered; then it goes to a listener of theirs."""
 
 
 def _wire_field(attribute: attrs.Attribute[Any]) -> WireField:

@@ -10,9 +10,12 @@ from __future__ import annotations
 from bench.budget.broker_lines import BROKER_LINES
 from bench.budget.controller_lines import CONTROLLER_LINES
 from bench.budget.frames import Costly
+from bench.budget.held_lines import HELD_LINES
 from bench.budget.transaction_lines import TRANSACTION_LINES
 from wire.api_keys import ApiKey
 
 _LINES = BROKER_LINES | CONTROLLER_LINES | TRANSACTION_LINES
-LINES: dict[ApiKey, tuple[Costly, ...]] = {key: _LINES[key] for key in ApiKey if key in _LINES}
+LINES: dict[ApiKey, tuple[Costly, ...]] = {
+    key: (*_LINES[key], *HELD_LINES.get(key, ())) for key in ApiKey if key in _LINES
+}
 """The lines of each API, in the order of the API keys."""

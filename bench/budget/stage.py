@@ -1,12 +1,16 @@
-"""The node under judgement: a thousand partitions, groups with offsets, a broker that is registered and away."""
+"""The node under judgement: a thousand partitions, groups with offsets, a broker that is registered and away.
+
+Beside these it holds what a real cluster holds (`bench.budget.holdings`), and an authorizer judges each request.
+"""
 
 from __future__ import annotations
 
 import socket
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +18,10 @@ import attrs
 
 from bench.budget.broker_lines import encode_subscription
 from bench.budget.frames import Stage, framed
+from bench.budget.holdings import JUDGE, Holdings, add_records
+from bench.budget.login import connect
 from bench.odradek_server import launch_odradek, prepare_odradek
 from bench.processes import ServerProcess, free_ports
-from bench.small_requests import connect
 from metadata_quorum.features import SUPPORTED_FEATURES
 from wire.api import response_class, response_header_version
 from wire.codec import decode
@@ -43,12 +48,22 @@ GROUP = "offsets"
 TRANSACTIONAL_ID = "judged"
 MEMBERS_GROUPS = 10
 READY_SECONDS = 60.0
+PASSWORD = "judge-secret"
+AT_ONCE = 200
+"""The requests that are sent before the first answer is read, while the stage is laid."""
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.max.session.timeout.ms": "1800000",
     "offsets.topic.num.partitions": "4",
     "auto.create.topics.enable": "false",
     "log.message.timestamp.type": "LogAppendTime",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "delegation.token.secret.key": "judged",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT",
+    "listener.name.login.sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.login.plain.sasl.jaas.config": (
+        f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{JUDGE}="{PASSWORD}";'
+    ),
 }
 
 
@@ -94,6 +109,18 @@ class Client:
             raise ConnectionError("closed by the node")
         return answered(answer, message.API_KEY, version)
 
+    def ask_many(self, messages: Iterable[Message], version: int) -> Iterator[Any]:
+        """The decoded answers; the node has many requests at once. Raises `ConnectionError`."""
+        left = iter(messages)
+        while some := list(islice(left, AT_ONCE)):
+            self.socket.sendall(b"".join(framed(message, version) for message in some))
+            for message in some:
+                size = self._exactly(4)
+                answer = None if size is None else self._exactly(int.from_bytes(size, "big"))
+                if answer is None or message.API_KEY is None:
+                    raise ConnectionError("closed by the node")
+                yield answered(answer, message.API_KEY, version)
+
 
 def answered(answer: bytes, api_key: int, version: int) -> Any:
     """The response message in a frame."""
@@ -109,9 +136,14 @@ class Judged:
     stage: Stage
     controller: str
     metrics: str
+    login: str
+    """The listener for those who log in, with user and password."""
+    holdings: Holdings
 
     def address(self, listener: str) -> str:
-        return self.process.bootstrap if listener == "broker" else self.controller
+        return {"broker": self.process.bootstrap, "controller": self.controller, "login": self.login}[
+            listener
+        ]
 
     def served(self, listener: str) -> dict[int, tuple[int, int]]:
         """API keys and versions of a listener, as ApiVersions tells them (but Produce, which is advertised from 0 on)."""
@@ -145,16 +177,27 @@ class Judged:
 
 
 @contextmanager
-def judged_node(directory: Path, partitions: int = 1000) -> Iterator[Judged]:
-    """A node of its own in `directory`, with about `partitions` partitions."""
-    metrics = f"127.0.0.1:{free_ports(1)[0]}"
-    properties = prepare_odradek(directory, settings={**SETTINGS, "odradek.metrics.listener": metrics})
+def judged_node(
+    directory: Path, partitions: int = 1000, holdings: Holdings | None = None
+) -> Iterator[Judged]:
+    """A node of its own in `directory`, which hosts about `partitions` partitions and holds what is given."""
+    holdings = holdings or Holdings()
+    broker, controller, login, metrics = (f"127.0.0.1:{port}" for port in free_ports(4))
+    listeners = {
+        "listeners": f"PLAINTEXT://{broker},LOGIN://{login},CONTROLLER://{controller}",
+        "advertised.listeners": f"PLAINTEXT://{broker},LOGIN://{login}",
+        "controller.quorum.voters": f"1@{controller}",
+        "odradek.metrics.listener": metrics,
+    }
+    properties = prepare_odradek(directory, settings={**SETTINGS, **listeners})
     settings = dict(line.split("=", 1) for line in properties.read_text().splitlines())
-    controller = settings["controller.quorum.voters"].partition("@")[2]
+    add_records(Path(settings["log.dirs"]), list(holdings.records()))
     process = launch_odradek(properties)
     try:
         stage = lay_stage(process.bootstrap, controller, partitions, settings["log.dirs"])
-        yield Judged(process, stage, controller, metrics)
+        _hold_on_coordinators(process.bootstrap, holdings)
+        login = f"{JUDGE}:{PASSWORD}@{login}"
+        yield Judged(process, stage, controller, metrics, login, holdings)
     finally:
         process.stop()
 
@@ -226,6 +269,22 @@ def _wait_until_hosted(client: Client, partitions: int) -> None:
             return
         assert time.monotonic() < deadline, "the partitions were not made in time"
         time.sleep(0.05)
+
+
+def _hold_on_coordinators(bootstrap: str, holdings: Holdings) -> None:
+    """Make the groups and transactional ids, many requests at a time."""
+    topics = [OffsetCommitRequestTopic(WIDE, partitions=[OffsetCommitRequestPartition(0, 1, -1, "")])]
+    commits = (
+        OffsetCommitRequest(f"held-{number}", -1, "", None, -1, topics) for number in range(holdings.groups)
+    )
+    producers = (
+        InitProducerIdRequest(f"held-{number}", 900_000) for number in range(holdings.transactional_ids)
+    )
+    with Client(bootstrap) as client:
+        for answer in client.ask_many(commits, 8):
+            assert not answer.topics[0].partitions[0].error_code, answer
+        for answer in client.ask_many(producers, 4):
+            assert not answer.error_code, answer
 
 
 def _wait_for_coordinators(client: Client) -> None:

@@ -15,12 +15,10 @@ def check_producer(log: PartitionLog, producer: RecordProducer) -> None:
         DiskError
     """
     producers = log.load_producers()
-    verifications = log.producers.verifications
-    valid = None if verifications is None else verifications.find(producer.producer_id)
     if (
         log.config.verifies_transactions
         and not producers.has_ongoing(producer.producer_id, producer.epoch)
-        and (valid is None or producer.guard is not valid)
+        and not log.producers.is_valid(producer.producer_id, producer.guard)
     ):
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the offsets are no part of an open transaction")
     producers.check_epoch(producer.producer_id, producer.epoch)

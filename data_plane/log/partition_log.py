@@ -309,6 +309,7 @@ class PartitionLog(LogOffsets):
             else:
                 duplicate = None
             if duplicate is not None:
+                self.producers.note_verified(producer_id, guard)
                 return AppendResult(*duplicate, leader_epoch, True)
         if append_time:
             max_timestamp = now_ms
@@ -348,27 +349,47 @@ class PartitionLog(LogOffsets):
         if producers is not None:
             ended = note_batch(producers, header, base_offset, max_timestamp, batch)
             if header.attributes & TRANSACTIONAL_MASK:
-                self._note_transaction(active, producers, producer_id, ended)
+                self._note_transaction(active, producers, producer_id, ended, guard)
         return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
 
     # --- transactions
 
     def begin_verification(
-        self, producer_id: int, epoch: int, base_sequence: int, supports_epoch_bump: bool, now_ms: int
+        self,
+        producer_id: int,
+        name: str,
+        epoch: int,
+        base_sequence: int,
+        supports_epoch_bump: bool,
+        now_ms: int,
     ) -> VerificationGuard:
         """The guard for a producer's transactional batch, before its coordinator is asked (KIP-890).
 
-        `ONGOING` if the transaction is open here already: nobody needs to be asked. `now_ms` is monotonic. Raises
-        `DiskError`, and `KafkaError` INVALID_PRODUCER_EPOCH for an epoch that is over here.
+        `name` is the `name_of` its transactional id. `ONGOING` if the transaction is open here already, and was verified
+        for this id: nobody needs to be asked. `now_ms` is monotonic. Raises `DiskError`, and `KafkaError`
+        INVALID_PRODUCER_EPOCH for an epoch that is over here.
         """
         self.load_producers()
-        return self.producers.verify(producer_id, epoch, base_sequence, supports_epoch_bump, now_ms)
+        return self.producers.verify(
+            producer_id,
+            name,
+            epoch,
+            base_sequence,
+            supports_epoch_bump,
+            now_ms,
+            self.config.verifies_transactions,
+        )
 
     def _note_transaction(
-        self, segment: Segment, producers: ProducerState, producer_id: int, ended: EndedTransaction | None
+        self,
+        segment: Segment,
+        producers: ProducerState,
+        producer_id: int,
+        ended: EndedTransaction | None,
+        guard: VerificationGuard | None,
     ) -> None:
         """Note that a transactional batch, or the marker that has ended a transaction, was appended to this segment."""
-        self.producers.void_verification(producer_id)
+        self.producers.note_transactional(producer_id, guard, ends=ended is not None)
         if ended is not None:
             note_ended(segment, producers, ended)
             producers.forget_ended(self.high_watermark)

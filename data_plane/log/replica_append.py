@@ -158,7 +158,7 @@ class ReplicaAppend:
                 batch = batches[position : position + size]
                 ended = note_batch(state, header, header.base_offset, header.max_timestamp, batch)
                 if header.attributes & TRANSACTIONAL_MASK:
-                    self.producers.void_verification(header.producer_id)
+                    self.producers.note_transactional(header.producer_id, None, ends=ended is not None)
                 if ended is not None:
                     note_ended(active, state, ended)
                     state.forget_ended(self.offsets.high_watermark)

@@ -31,8 +31,8 @@ def check_transaction(
 ) -> Duplicate | None:
     """Check a transactional batch or a marker; the batch it repeats, or None if it is new.
 
-    Raises `KafkaError` as `ProducerState.check` and `check_marker`, and INVALID_TXN_STATE for a transaction that is
-    neither open here nor verified.
+    Raises `KafkaError` as `ProducerState.check` and `check_marker`. Besides: INVALID_TXN_STATE for a transaction that is
+    neither open here nor verified, OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that repeats one from outside of it.
     """
     producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
     if header.is_control:
@@ -40,16 +40,19 @@ def check_transaction(
         if marker is not None:
             producers.check_marker(producer_id, epoch, marker.coordinator_epoch, transaction_version)
         return None
+    is_open = producers.has_ongoing(producer_id, epoch)
     if origin is Origin.CLIENT:
         duplicate = producers.find_duplicate(producer_id, epoch, sequence, header.last_offset_delta)
         if duplicate is not None:
+            if config.verifies_transactions and not is_open:
+                # Somebody has written it in this producer's name: no transaction would ever commit the producer's own.
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"Sequence {sequence} of producer {producer_id} was used outside of a transaction",
+                )
             return duplicate
-    valid = None if lazy.verifications is None else lazy.verifications.find(producer_id)
-    if (
-        config.verifies_transactions
-        and not producers.has_ongoing(producer_id, epoch)
-        and (valid is None or guard is not valid)
-    ):
+    valid = None if is_open or not lazy.is_valid(producer_id, guard) else guard
+    if config.verifies_transactions and not is_open and valid is None:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
     producers.check_epoch(producer_id, epoch)
     if origin is not Origin.CLIENT:

@@ -7,10 +7,8 @@ until the quota has made room. (Kafka keeps such a connection open for a while b
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
 from math import inf
 
-from metadata_quorum.quotas.quota_levels import CONNECTION_CREATION_RATE, IP, Entity
 from metadata_quorum.quotas.token_bucket import TokenBucket
 
 __all__ = ["ADDRESSES_MAX", "AddressRates"]
@@ -26,26 +24,28 @@ class AddressRates:
         self._burst_seconds = burst_seconds
         self._default: float | None = None
         self._rates: dict[str, float] = {}
-        self._given: dict[str | None, float] = {}
-        """The quotas as they were given; None stands for the default."""
+        self._spellings: dict[str, dict[str, float]] = {}
+        """The quotas of each address as they were given: an address may be written in several ways."""
         self._buckets: dict[str, TokenBucket] = {}
         self.refused = 0
         """Connections turned away since the start."""
 
-    def apply(self, quotas: Mapping[tuple[Entity, str], float]) -> None:
-        """Take over the quotas of a newer image."""
-        given = {
-            entity[0][1]: value
-            for (entity, key), value in quotas.items()
-            if key == CONNECTION_CREATION_RATE and entity and entity[0][0] == IP
-        }
-        if given == self._given:
-            return  # to parse thousands of addresses at each change of another quota would hold up the loop
-        self._given = given
-        self._default = given.get(None)
-        self._rates = {
-            _as_peers_say_it(address): value for address, value in given.items() if address is not None
-        }
+    def set_quota(self, written: str | None, rate: float | None) -> None:
+        """Set the quota of one address (None: the default), or take it away. Of two ways to write it the lower holds."""
+        if written is None:
+            self._default = rate
+        else:
+            address = _as_peers_say_it(written)
+            given = self._spellings.setdefault(address, {})
+            if rate is not None:
+                given[written] = rate
+            else:
+                given.pop(written, None)
+            if given:
+                self._rates[address] = min(given.values())
+            else:
+                del self._spellings[address]
+                self._rates.pop(address, None)
         if self._default is None and not self._rates:
             self._buckets.clear()
 

@@ -22,13 +22,15 @@ burst goes at once: a new one would be the same. So a client that names itself a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import attrs
 
 from data_plane.quotas.address_rates import AddressRates
 from metadata_quorum.config.typed_settings import setting
 from metadata_quorum.quotas.quota_levels import (
+    CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
     IP,
     PRODUCER_BYTE_RATE,
@@ -41,6 +43,8 @@ from metadata_quorum.quotas.token_bucket import TokenBucket
 from odradek.serving.slices import Work
 
 __all__ = ["ACCOUNTS_MAX", "Account", "ClientQuotas", "ClientShare", "QuotaSettings"]
+
+T = TypeVar("T")
 
 ACCOUNTS_MAX = 10_000
 IDLE_SECONDS_MAX = 3600.0
@@ -199,24 +203,44 @@ class ClientQuotas:
         """Called when the quotas have changed."""
         self._accounts_max = accounts_max
         self._quotas: Mapping[tuple[Entity, str], float] = {}
-        self._values: set[tuple[str, float]] | None = None
-        """Key and value of all quotas, once somebody has asked for them."""
+        self._values: dict[tuple[str, float], int] = {}
+        """How many quotas have each pair of key and value."""
+        self._keys: dict[str, int] = {}
+        """How many quotas of users and client ids there are of each key."""
         self._changes = 0
         """How often the quotas have changed."""
         self._accounts: dict[tuple[str, tuple[str, str]], Account] = {}
         self._sweep_at = 0.0
         self._make_room_at = 0.0
 
-    def apply(self, quotas: Mapping[tuple[Entity, str], float]) -> None:
-        """Take over the quotas of a newer image. `judge_accounts` is to follow."""
-        self._quotas = quotas
-        self._values = None
+    def apply(
+        self,
+        quotas: Mapping[tuple[Entity, str], float],
+        changed: Iterable[tuple[Entity, str]] | None = None,
+    ) -> None:
+        """Take over the quotas of a newer image, of which these have changed (None: look for them).
+
+        `judge_accounts` is to follow.
+        """
+        before, self._quotas = self._quotas, quotas
+        for entity, key in dict.fromkeys([*before, *quotas]) if changed is None else changed:
+            old, new = before.get((entity, key)), quotas.get((entity, key))
+            if old == new:
+                continue
+            is_of_clients = not entity or entity[0][0] != IP
+            for value, step in ((old, -1), (new, 1)):
+                if value is not None:
+                    _count(self._values, (key, value), step)
+                    if is_of_clients:
+                        _count(self._keys, key, step)
+            if is_of_clients:
+                continue
+            if key == CONNECTION_CREATION_RATE:
+                self.addresses.set_quota(entity[0][1], new)
         self._changes += 1
         self.generation += 1
-        self.addresses.apply(quotas)
-        of_clients = [key for entity, key in quotas if entity and entity[0][0] != IP]
-        self.charges_requests = REQUEST_PERCENTAGE in of_clients
-        self.is_charging = bool(of_clients)
+        self.charges_requests = REQUEST_PERCENTAGE in self._keys
+        self.is_charging = bool(self._keys)
         for listener in self.listeners:
             listener()
 
@@ -242,8 +266,6 @@ class ClientQuotas:
         """
         if account.is_overflow:
             # Shared by all who have a quota of this value, and found no room for an account of their own.
-            if self._values is None:
-                self._values = {(key, value) for (_, key), value in self._quotas.items()}
             return account.holding if (account.key, account.holding.value) in self._values else None
         holding = holding_quota(self._quotas, account.key, *account.holding.sharers)
         return None if holding is None or holding.sharers != account.holding.sharers else holding
@@ -261,11 +283,6 @@ class ClientQuotas:
         """Count a request of a node, which has so many bytes."""
         self.exempt_requests += 1
         self.exempt_bytes += size
-
-    @property
-    def applied(self) -> Mapping[tuple[Entity, str], float]:
-        """The quotas of the image that was applied last."""
-        return self._quotas
 
     def holding(self, key: str, user: str, client_id: str) -> Holding | None:
         """The quota that holds for a client now."""
@@ -337,3 +354,12 @@ class ClientQuotas:
 def _rate(key: str, value: float) -> float:
     """Units per second. A request percentage of 100 is a second of processor time per second."""
     return value / 100 if key == REQUEST_PERCENTAGE else value
+
+
+def _count(counts: dict[T, int], key: T, step: int) -> None:
+    """Count one more or less; what is gone has no entry."""
+    left = counts.get(key, 0) + step
+    if left:
+        counts[key] = left
+    else:
+        del counts[key]

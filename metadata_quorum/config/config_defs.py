@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import attrs
 
-from wire.secret_fields import HIDDEN, is_secret_key
+from wire.secret_fields import shown_value
 
 ConfigValue: TypeAlias = bool | int | float | str | list[str] | None
 
@@ -36,8 +36,7 @@ class ConfigError(Exception):
     """A configuration that is refused; one line that names key, value and what is allowed."""
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
-        if value and is_secret_key(key):
-            value = HIDDEN
+        value = shown_value(key, value)
         super().__init__(f"Invalid value {_java_text(value)} for configuration {key}: {allowed}")
         self.key = key
         self.value = value

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from metadata_quorum.image.layered_map import LayeredMap
+from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.rules import Acl
 from odradek.security.salt_forms import NO_USERS, SaltForm, SaltForms, form_of
 from wire.messages.metadata_records import (
@@ -30,7 +31,15 @@ from wire.messages.metadata_records import (
 )
 from wire.structure import Message
 
-__all__ = ["ACCESS_RECORDS", "AccessChanges", "AccessImage", "Acl", "DelegationToken", "ScramCredential"]
+__all__ = [
+    "ACCESS_RECORDS",
+    "AccessChanges",
+    "AccessImage",
+    "Acl",
+    "DelegationToken",
+    "QuotaEntity",
+    "ScramCredential",
+]
 
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 """(type, name) in the order of the types; no name stands for the default of that type."""
@@ -66,6 +75,8 @@ class AccessImage:
     """ACLs by their ids."""
     acl_ids: LayeredMap[Acl, bytes] = attrs.field(factory=LayeredMap, eq=False)
     """Ids by ACLs: one that is there already is not created again."""
+    acl_index: AclIndex = attrs.field(factory=AclIndex, eq=False)
+    """The same ACLs for decisions about clients. It changes with the image, so nobody keeps one of their own."""
     scram_credentials: LayeredMap[tuple[str, int], ScramCredential] = attrs.field(factory=LayeredMap)
     """Credentials by user and Kafka's number of the mechanism."""
     delegation_tokens: LayeredMap[str, DelegationToken] = attrs.field(factory=LayeredMap)
@@ -139,6 +150,7 @@ class AccessChanges:
         return AccessImage(
             base.acls.changed(self.acls),
             base.acl_ids.changed(self._changed_ids(base)) if self.acls else base.acl_ids,
+            base.acl_index.changed(base.acls, self.acls) if self.acls else base.acl_index,
             base.scram_credentials.changed(self.scram_credentials),
             base.delegation_tokens.changed(self.delegation_tokens),
             base.client_quotas.changed(self.client_quotas),

@@ -482,10 +482,6 @@ def _build(
 
     configs = _differing(changes.configs, base.configs)
     unreadable = _differing(changes.unreadable, base.unreadable_configs)
-    brokers = base.brokers
-    if changes.brokers:
-        merged = {**base.brokers, **changes.brokers}
-        brokers = {broker_id: broker for broker_id, broker in sorted(merged.items()) if broker is not None}
     image = MetadataImage(
         offset,
         epoch,
@@ -493,7 +489,7 @@ def _build(
         base.topics.changed(by_name),
         base.topics_by_id.changed(by_id),
         base.colliding_names.changed(collisions),
-        brokers,
+        _brokers(base, changes),
         {**base.controllers, **changes.controllers} if changes.controllers else base.controllers,
         base.configs.changed(configs),
         base.unreadable_configs.changed(unreadable),
@@ -511,8 +507,17 @@ def _build(
         changes.features is not None,
         not changes.access.is_empty,
         tuple(changes.access.acls),
+        tuple(changes.access.client_quotas),
     )
     return image, delta
+
+
+def _brokers(base: MetadataImage, changes: _Changes) -> dict[int, BrokerImage]:
+    """The registered brokers by id, after the changes."""
+    if not changes.brokers:
+        return base.brokers
+    merged = {**base.brokers, **changes.brokers}
+    return {broker_id: broker for broker_id, broker in sorted(merged.items()) if broker is not None}
 
 
 def _troubled(

@@ -11,7 +11,7 @@ HAMT would hash keys, and hashes of text differ between processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from typing import Any, Final, Generic, TypeVar
 
 K = TypeVar("K")
@@ -73,6 +73,12 @@ class LayeredMap(Mapping[K, V], Generic[K, V]):
         for key, value in overlay.items():
             if not isinstance(value, _Removed):
                 yield key
+
+    def items(self) -> ItemsView[K, V]:
+        return super().items() if self._overlay else self._base.items()
+
+    def values(self) -> ValuesView[V]:
+        return super().values() if self._overlay else self._base.values()
 
     def changed(self, changes: Mapping[K, V | None]) -> LayeredMap[K, V]:
         """The next version: None as a value removes the key (present or not)."""

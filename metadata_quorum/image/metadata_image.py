@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from metadata_quorum.config.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
-from metadata_quorum.image.access_image import AccessImage
+from metadata_quorum.image.access_image import AccessImage, QuotaEntity
 from metadata_quorum.image.layered_map import LayeredMap
 
 NO_LEADER = -1
@@ -219,6 +219,8 @@ class MetadataDelta:
     access_changed: bool = False
     changed_acls: tuple[bytes, ...] = ()
     """The ids of ACLs that are new, changed or gone."""
+    changed_quotas: tuple[tuple[QuotaEntity, str], ...] = ()
+    """Entity and key of the quotas of clients that are new, changed or gone."""
 
     @classmethod
     def everything(cls, image: MetadataImage) -> MetadataDelta:
@@ -233,6 +235,7 @@ class MetadataDelta:
             bool(image.features),
             image.access != AccessImage(),
             tuple(image.access.acls),
+            tuple(image.access.client_quotas),
         )
 
     @property

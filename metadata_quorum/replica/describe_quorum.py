@@ -43,13 +43,14 @@ def describe_quorum(
         return answer
 
     def state(key: ReplicaKey, progress: Progress | None) -> ReplicaState:
+        # Voters of a configuration have no directory ids (kraft.version 0), although the leader hears of some.
         if key.matches(core.me):
-            return ReplicaState(key.node_id, core.me.directory_id, core.log.end_offset, wall_ms, wall_ms)
+            return ReplicaState(key.node_id, key.directory_id, core.log.end_offset, wall_ms, wall_ms)
         if progress is None or not key.matches(progress.key):
             return ReplicaState(key.node_id, key.directory_id, -1)
         return ReplicaState(
             key.node_id,
-            progress.key.directory_id,
+            key.directory_id,
             progress.offset,
             _wall_ms(progress.last_fetch, now, wall_ms),
             _wall_ms(progress.last_caught_up, now, wall_ms),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import attrs
 
+from metadata_quorum.config.java_properties import MalformedProperties, escape_value, parse_properties
 from odradek.env.ports import Dir, FileMissing
 from wire.uuid_text import uuid_from_text, uuid_to_text
 
 META_PROPERTIES = "meta.properties"
-_SIZE_MAX = 1 << 16
+_SIZE_MAX = 1 << 18
 
 
 class NotALogDirectory(Exception):
@@ -28,13 +29,16 @@ class MetaProperties:
             f"node.id={self.node_id}\n"
             f"directory.id={uuid_to_text(self.directory_id)}\n"
             "version=1\n"
-            f"cluster.id={self.cluster_id}\n"
+            f"cluster.id={escape_value(self.cluster_id)}\n"
         ).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> MetaProperties:
-        """Raises `NotALogDirectory`."""
-        fields = parse_properties(data)
+        """Read the file as Kafka does: as Latin-1, although it writes UTF-8. Raises `NotALogDirectory`."""
+        try:
+            fields = parse_properties(data.decode("latin-1"))
+        except MalformedProperties as error:
+            raise NotALogDirectory(str(error)) from None
         version = fields.get("version", "missing")
         if version != "1":
             raise NotALogDirectory(f"version {version} is not supported, only 1 is")
@@ -44,22 +48,6 @@ class MetaProperties:
             raise NotALogDirectory(f"{missing.args[0]} is missing") from None
         except ValueError as error:
             raise NotALogDirectory(str(error)) from None
-
-
-def parse_properties(data: bytes) -> dict[str, str]:
-    """The `key=value` lines of a Java properties file that a program wrote; backslashes escape one character."""
-    fields = {}
-    for line in data.decode("latin-1").splitlines():
-        text = line.strip()
-        if text and text[0] not in "#!":
-            key, _, value = text.partition("=")
-            fields[_unescape(key.strip())] = _unescape(value.strip())
-    return fields
-
-
-def _unescape(text: str) -> str:
-    parts = text.split("\\")
-    return parts[0] + "".join(parts[1:])
 
 
 def read_meta_properties(directory: Dir) -> MetaProperties:

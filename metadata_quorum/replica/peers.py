@@ -51,6 +51,8 @@ RETRY_SECONDS_MAX = 0.5
 RETRY_JITTER = 0.5
 """Each pause is longer by a random part of it, up to this one."""
 RECEIVE_BYTES = 64 * 1024
+RECEIVES_MAX = 8
+"""Receives of a link in a row: a peer that sends without end leaves the loop to others in between."""
 UNANSWERED_MAX = 1024
 
 
@@ -256,7 +258,9 @@ class Peer:
         try:
             while not link.closed:
                 await conn.readable()
-                while not link.closed and (count := conn.recv_into(buffer)) is not None:
+                for _ in range(RECEIVES_MAX):
+                    if link.closed or (count := conn.recv_into(buffer)) is None:
+                        break
                     self._receive(link, buffer[:count])
                     if count < len(buffer):
                         break

@@ -11,16 +11,18 @@ the difference to what they had.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from metadata_quorum.image.image_builder import ImageBuilder, Interned
 from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.ports import MetadataLogCorrupt, StoredSnapshot
 from metadata_quorum.replica.metadata_batches import MetadataBatch, read_batches
 from metadata_quorum.replica.turns import Turns
-from odradek.env.ports import Workers
+from odradek.env.ports import Env, Event, Workers
 
 __all__ = ["MetadataPublisher", "Observer"]
+
+K = TypeVar("K")
 
 READ_BYTES = 1 << 20
 
@@ -51,6 +53,8 @@ class MetadataPublisher:
         self._observers: list[Observer] = []
         self.on_committed: CommittedObserver | None = None
         self._published = 0
+        self._waiting: list[tuple[int, Event]] = []
+        """Those who wait for an image, by the offset that it must hold."""
 
     @property
     def in_transaction(self) -> bool:
@@ -107,6 +111,22 @@ class MetadataPublisher:
             observer(image, delta)
         if self.on_committed is not None:
             self.on_committed(image, size, timestamp_ms)
+        if self._waiting:
+            for offset, event in self._waiting:
+                if offset <= image.offset:
+                    event.set()
+
+    async def image_reaches(self, offset: int, env: Env, deadline: float) -> bool:
+        """Wait until an image is published that holds the record at `offset`; false if the deadline came first."""
+        place = (offset, env.event())
+        self._waiting.append(place)
+        try:
+            with env.clock.timeout_at(deadline):
+                while self.image.offset < offset:
+                    await place[1].wait()
+        finally:
+            self._waiting.remove(place)
+        return self.image.offset >= offset
 
     def take_over(self, image: MetadataImage, next_offset: int) -> None:
         """Go on from an image that is published already, and that holds all below `next_offset`."""
@@ -116,10 +136,13 @@ class MetadataPublisher:
 
     async def load(self, stored: StoredSnapshot) -> None:
         """Take a snapshot in place of what was replayed. Raises `InvalidMetadata`."""
-        image = await self._workers.run(self._image_of, stored)
-        delta = difference(self.image, image)
+        image, delta = await self._workers.run(self._loaded, self.image, stored)
         self.take_over(image, stored.end_offset)
         self.publish(image, delta)
+
+    def _loaded(self, before: MetadataImage, stored: StoredSnapshot) -> tuple[MetadataImage, MetadataDelta]:
+        image = self._image_of(stored)
+        return image, difference(before, image)
 
     def _image_of(self, stored: StoredSnapshot) -> MetadataImage:
         builder = ImageBuilder(MetadataImage.empty(self._cluster_id), self._interned)
@@ -130,7 +153,12 @@ class MetadataPublisher:
 
     def statistics(self) -> dict[str, int]:
         """Figures for metrics."""
-        return {"images": self._published, "offset": self.image.offset, "next_offset": self.next_offset}
+        return {
+            "images": self._published,
+            "offset": self.image.offset,
+            "next_offset": self.next_offset,
+            "waiting": len(self._waiting),
+        }
 
 
 def difference(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
@@ -174,12 +202,13 @@ def difference(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
         ),
         before.features != after.features,
         before.access != after.access,
-        tuple(
-            each
-            for each in dict.fromkeys([*before.access.acls, *after.access.acls])
-            if before.access.acls.get(each) != after.access.acls.get(each)
-        ),
+        _changed_keys(before.access.acls, after.access.acls),
+        _changed_keys(before.access.client_quotas, after.access.client_quotas),
     )
+
+
+def _changed_keys(before: Mapping[K, Any], after: Mapping[K, Any]) -> tuple[K, ...]:
+    return tuple(each for each in dict.fromkeys([*before, *after]) if before.get(each) != after.get(each))
 
 
 def _sorted_items(mapping: Mapping[Any, Any]) -> list[tuple[Any, Any]]:

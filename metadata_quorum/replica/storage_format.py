@@ -51,6 +51,8 @@ _UNFINISHED = ".tmp"
 _INITIAL_CONTROLLER = re.compile(r"(\d{1,10})@(\[[^\]]+\]|[^:\[\]]+):(\d{1,5}):([\w-]{22})\Z", re.ASCII)
 _RESERVED_DIRECTORY_IDS = 100
 _NODE_ID_MAX = (1 << 31) - 1
+_CLUSTER_ID_BYTES_MAX = (1 << 15) - 1
+"""Kafka's bound of a string that is not compact."""
 
 
 class StorageError(Exception):
@@ -82,13 +84,20 @@ def random_cluster_id(uuid: bytes) -> str:
 
 
 def check_cluster_id(cluster_id: str) -> None:
-    """Raises `StorageError` unless it is the text of a UUID, as Kafka demands."""
+    """Raises `StorageError` for what names no cluster. Kafka 4.3's tool takes any text, and so do requests."""
     try:
-        uuid_from_text(cluster_id)
-    except ValueError:
+        size = len(cluster_id.encode())
+    except UnicodeEncodeError:
+        raise StorageError(f"the cluster id {cluster_id!r} is not UTF-8: give it in ASCII") from None
+    if not size:
         raise StorageError(
-            f"Cluster ID string {cluster_id} does not appear to be a valid UUID: 22 characters of base64 are needed"
-        ) from None
+            "the cluster id is empty, so no node could be told from another cluster's: `odradek storage random-uuid`"
+            " makes one"
+        )
+    if size > _CLUSTER_ID_BYTES_MAX:
+        raise StorageError(
+            f"the cluster id has {size} bytes, and requests have room for {_CLUSTER_ID_BYTES_MAX}: give a shorter one"
+        )
 
 
 def find_meta_properties(directory: Dir) -> MetaProperties | None:

@@ -8,14 +8,13 @@ runs, so that every command answers at once.
 from __future__ import annotations
 
 import argparse
-import errno
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from odradek.cli.failure import FAILURE, CliError
-from odradek.cli.parsing import Parser
+from odradek.cli.parsing import Parser, called_here
+from odradek.cli.streams.standard_streams import complain, give_up, output_failure, prepare_streams
 
 __all__ = ["main"]
 
@@ -49,8 +48,9 @@ class _Version(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         import odradek
+        from odradek.cli.output import say
 
-        print(f"odradek {odradek.__version__}")
+        say(f"odradek {odradek.__version__}")
         parser.exit()
 
 
@@ -70,30 +70,26 @@ def build_parser(groups: Sequence[str] = GROUPS) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 1 for a failure, 2 for wrong usage, 130 when interrupted."""
-    if sys.stdout is None:
-        # The caller closed it (`>&-`) and wants no output; Python has no stream for that.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open as long as the process
+    prepare_streams()
     try:
         code = _run(argv)
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        from odradek.cli.streams.ending import Ended, die_of
+
+        if isinstance(stop, Ended):
+            die_of(stop)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output left (`| head`).
-        _give_up_output()
+        give_up(sys.stdout)
         return FAILURE
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        _give_up_output()
-        print("odradek: the output cannot be written: no space left on its device", file=sys.stderr)
+        # Files are read and written by commands, which name them. What is left is the output.
+        give_up(sys.stdout)
+        complain(output_failure(error))
         return FAILURE
-
-
-def _give_up_output() -> None:
-    """Give up standard output, so that even the flush at exit is skipped."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -102,7 +98,9 @@ def _run(argv: Sequence[str] | None) -> int:
         parser = build_parser([words[0]] if words and words[0] in GROUPS else GROUPS)
         args, unknown = parser.parse_known_args(words)
         if unknown:
-            args.parser.error(f"{' '.join(unknown)} is not known here")
+            name = called_here(args.parser, unknown)
+            hint = f"; it is called {name}" if name else ""
+            args.parser.error(f"{' '.join(unknown)} is not known here{hint}")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else FAILURE
     _keep_client_log_off_the_terminal()
@@ -111,9 +109,7 @@ def _run(argv: Sequence[str] | None) -> int:
         return code
     except CliError as error:
         sys.stdout.flush()
-        from odradek.cli.output import plain
-
-        print(f"odradek: {plain(str(error))}", file=sys.stderr)
+        complain(str(error))
         return error.exit_code
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import call_failure, connected
 from odradek.cli.log_dirs import add_broker_option, ask_log_dirs
-from odradek.cli.output import RED, bytes_text, paint, print_json, print_table, span_text
+from odradek.cli.output import RED, bytes_text, paint, print_json, print_table, say, span_text
 from odradek.cli.parsing import Groups, add_command, add_connection_options
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _clean_status(args: argparse.Namespace) -> int:
     elif found:
         print_table(_HEADINGS, [_row(broker, replica, cleaning) for broker, _, replica, cleaning in found])
     else:
-        print("no replica of a compacted topic")
+        say("no replica of a compacted topic")
     if not args.json:
         _print_alarms(asked.brokers, asked.down)
     failed = next((broker.error for broker in asked.brokers if broker.error is not None), None)
@@ -149,6 +149,6 @@ def _print_alarms(brokers: list[BrokerLogDirs], down: list[int]) -> None:
     for broker in brokers:
         for directory in broker.directories:
             for text in uncleanable_texts(broker.broker, directory):
-                print(paint(RED, text))
+                say(paint(RED, text))
     for node in down:
-        print(paint(RED, f"broker {node} is down: what it holds is not known"))
+        say(paint(RED, f"broker {node} is down: what it holds is not known"))

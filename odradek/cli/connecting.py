@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.parsing import DefaultAddress
+from odradek.cli.streams.standard_streams import complain
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey, QuorumDescription
@@ -24,7 +25,9 @@ __all__ = [
     "changing",
     "connected",
     "connected_to_controller",
+    "failure_of_some",
     "kafka_failure",
+    "keys_judged",
     "present_quorum",
     "say_if_past",
     "security_properties",
@@ -68,16 +71,45 @@ def bootstrap_of(args: argparse.Namespace) -> str:
 
 
 def _command_config(args: argparse.Namespace) -> dict[str, str]:
-    if not args.command_config:
+    """The keys of --command-config; the file is read once, since it may be a pipe (`<(...)` of a shell)."""
+    found: dict[str, str] | None = getattr(args, "command_config_keys", None)
+    if found is None:
+        found = args.command_config_keys = _read_command_config(args.command_config)
+    return found
+
+
+def _read_command_config(path: str | None) -> dict[str, str]:
+    if not path:
         return {}
-    from odradek.node.configuration.properties import MalformedProperties, parse_properties
+    from metadata_quorum.config.java_properties import MalformedProperties, parse_properties
 
     try:
-        with open(args.command_config, encoding="utf-8") as file:
-            found = parse_properties(file.read())
+        with open(path, encoding="utf-8") as file:
+            return parse_properties(file.read())
     except (OSError, UnicodeDecodeError, MalformedProperties) as error:
-        raise CliError(f"--command-config: cannot read {args.command_config}: {error}", USAGE) from None
-    return found
+        raise CliError(f"--command-config: cannot read {path}: {error}", USAGE) from None
+
+
+@contextmanager
+def keys_judged() -> Iterator[None]:
+    """Guard a client's making: a key that it refuses comes out as `CliError`."""
+    try:
+        yield
+    except ValueError as error:
+        raise CliError(f"--command-config: {error}", USAGE) from None
+
+
+def _without(properties: dict[str, str], kind: str | None) -> dict[str, str]:
+    """The keys without those that only clients of this kind know: "ConsumerSettings", "ProducerSettings"."""
+    if kind is None:
+        return properties
+    from odradek.client.core import client_keys
+
+    def names(settings: str) -> set[str]:
+        return {each.name.replace("_", ".") for each in getattr(client_keys, settings).__attrs_attrs__}
+
+    theirs = names(kind) - names("AdminSettings")
+    return {key: value for key, value in properties.items() if key not in theirs}
 
 
 def _client(args: argparse.Namespace, address: str, properties: dict[str, str]) -> Client:
@@ -103,17 +135,22 @@ def _client(args: argparse.Namespace, address: str, properties: dict[str, str]) 
 
 
 @contextmanager
-def connected(args: argparse.Namespace) -> Iterator[Client]:
-    """The blocking client for --bootstrap-server and --timeout. What it raises comes out as `CliError`."""
-    from odradek.client.errors import ClientError
-    from wire.errors import KafkaError
+def connected(args: argparse.Namespace, kind: str | None = None) -> Iterator[Client]:
+    """The blocking client for --bootstrap-server and --timeout. What it raises comes out as `CliError`.
 
-    client = _client(args, bootstrap_of(args), security_properties(args))
+    `kind` names the settings of another client that the command opens; --command-config may hold their keys, too.
+    """
+    from odradek.client.errors import ClientError
+    from wire.errors import KafkaError, LocalProtocolError
+
+    client = _client(args, bootstrap_of(args), _without(security_properties(args), kind))
     try:
         with client:
             yield client
     except (KafkaError, ClientError) as error:
         raise call_failure(error) from error
+    except LocalProtocolError as error:
+        raise CliError(f"what is given fits into no request: {error}", USAGE) from error
 
 
 @contextmanager
@@ -164,7 +201,7 @@ def say_if_past(survey: ClusterSurvey) -> None:
     """Print one line on stderr where no controller answered: the output is what a broker heard last."""
     if not survey.is_current:
         sys.stdout.flush()
-        print(f"odradek: no controller answers: {PAST}", file=sys.stderr)
+        complain(f"no controller answers: {PAST}")
 
 
 def call_failure(error: Exception, *, changes: bool = False) -> CliError:
@@ -209,6 +246,14 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
             return CliError(f"{error}. The request may or may not have been performed: check, then try again")
         case _:
             return CliError(str(error))
+
+
+def failure_of_some(failed: Sequence[tuple[str, Exception]]) -> CliError:
+    """The failure of some of several changes: why the first was not made, and the names of the others."""
+    (_, error), *others = failed
+    text = str(call_failure(error, changes=True))
+    names = ", ".join(name for name, _ in others)
+    return CliError(f"{text}; not done either: {names}" if names else text)
 
 
 def kafka_failure(error: KafkaError, *, changes: bool = False) -> CliError:

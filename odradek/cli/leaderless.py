@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from odradek.cli.connecting import LOOK_SECONDS_MAX
-from odradek.cli.output import RED, paint, print_table
+from odradek.cli.output import RED, paint, print_table, say
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey, ReplicaLog
@@ -152,12 +152,10 @@ def print_leaderless(found: Sequence[Leaderless]) -> None:
         less=("START",),
     )
     for each in shown:
-        print(paint(RED, _waits_text(each)))
-        print(_choice_text(each))
+        say(paint(RED, _waits_text(each)))
+        say(_choice_text(each))
     if len(shown) < len(found):
-        print(
-            f"... and {len(found) - len(shown)} more without a leader: name topics, or use --json to see all"
-        )
+        say(f"... and {len(found) - len(shown)} more without a leader: name topics, or use --json to see all")
 
 
 def _row(each: Leaderless, replica: Replica) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from odradek.cli.connecting import LOOK_SECONDS_MAX
 from odradek.cli.failure import CliError
-from odradek.cli.parsing import natural
+from odradek.cli.parsing import id_number
 
 if TYPE_CHECKING:
     from odradek.client.admin import BrokerLogDirs
@@ -27,7 +27,7 @@ def add_broker_option(parser: argparse.ArgumentParser) -> None:
     """Add `--broker`, for `ask_log_dirs`."""
     parser.add_argument(
         "--broker",
-        type=natural,
+        type=id_number,
         action="append",
         metavar="ID",
         help="only directories of this broker (repeat for more)",

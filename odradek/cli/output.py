@@ -29,6 +29,7 @@ __all__ = [
     "print_json",
     "print_table",
     "print_values",
+    "say",
     "span_text",
     "table",
     "wrapped",
@@ -59,6 +60,11 @@ def plain(text: str) -> str:
 
 def _printable(character: str) -> str:
     return character if character.isprintable() else repr(character)[1:-1]
+
+
+def say(text: str = "") -> None:
+    """Print a line for people. A name in it may come from a stranger: see `plain`."""
+    sys.stdout.write(plain(text) + "\n")
 
 
 def print_json(document: Any) -> None:

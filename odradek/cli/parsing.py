@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from odradek.cli.failure import USAGE
+from odradek.cli.streams.standard_streams import complain
 
 __all__ = [
     "Groups",
@@ -16,11 +20,17 @@ __all__ = [
     "Parser",
     "add_command",
     "add_connection_options",
+    "called_here",
+    "decimal",
+    "file_path",
+    "id_number",
     "key_value",
     "natural",
     "port",
     "positive",
+    "replicas",
     "seconds",
+    "whole_number",
 ]
 
 Groups: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -28,17 +38,74 @@ Leaf: TypeAlias = Callable[[argparse.Namespace], int]
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 _REQUIRED = "the following arguments are required: "
+_OTHERS_NAMES = {
+    "--set": "--config",
+    "--add-config": "--config",
+    "--topic-config": "--config",
+    "--delete-config": "--unset",
+    "--delete": "--unset",
+    "--topic": "TOPIC",
+    "--brokers": "--bootstrap-server",
+    "--broker-list": "--bootstrap-server",
+}
+"""The options of other programs that users of Kafka's tools and of rpk type, with what they are called here."""
+
+
+_TEXT_BYTES_MAX = (1 << 15) - 1
+"""The longest text that a request holds."""
+_WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line that says what is wrong and where help is; usage stands in the help alone."""
+    """A parser whose errors are one line that says what is wrong and where help is; usage stands in the help alone.
+
+    It judges the bytes of each argument: they are a text in UTF-8 that a request can hold, unless they name a file.
+    """
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        if action.type in (Path, file_path):
+            if not arg_string or "\0" in arg_string:
+                raise argparse.ArgumentError(action, f"{arg_string!r} is no path of a file")
+        elif (text := _judged(action, arg_string)) != arg_string:
+            arg_string = text
+        return super()._get_value(action, arg_string)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help, and let a failure of the output be one."""
+        (file or sys.stderr).write(message)
 
     def error(self, message: str) -> NoReturn:
         """End the program with exit code 2."""
         if message.startswith(_REQUIRED):
             message = f"{message.removeprefix(_REQUIRED)} is missing"
         text = " ".join(message.split())
-        self.exit(USAGE, f"odradek: {text}: `{self.prog} --help` shows what there is\n")
+        complain(f"{text}: `{self.prog} --help` shows what there is")
+        self.exit(USAGE)
+
+
+def _judged(action: argparse.Action, argument: str) -> str:
+    """The text of an argument, also where the locale knows ASCII alone. Raises `ArgumentError`."""
+    try:
+        # Bytes that the locale does not know come as lone surrogates. They may be a text in UTF-8 all the same.
+        is_known = not any("\ud800" <= each <= "\udfff" for each in argument)
+        text = argument if is_known else os.fsencode(argument).decode()
+        size = len(text.encode())
+    except UnicodeError:
+        raise argparse.ArgumentError(action, f"{_shown(argument)} is no text in UTF-8") from None
+    if "\0" in text:
+        raise argparse.ArgumentError(action, f"{_shown(argument)} is no text in UTF-8 without a zero")
+    if size > _TEXT_BYTES_MAX:
+        raise argparse.ArgumentError(action, f"{_shown(argument)} is longer than {_TEXT_BYTES_MAX} bytes")
+    return text
+
+
+def called_here(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
+    """The name that a command has for what another program calls by the first unknown word; empty if it has none."""
+    word = unknown[0].partition("=")[0]
+    known = {text for action in parser._actions for text in (*action.option_strings, action.metavar)}
+    name = _OTHERS_NAMES.get(word, "")
+    return name if name in known else ""
 
 
 def add_command(
@@ -92,53 +159,76 @@ def add_connection_options(parser: argparse.ArgumentParser, *, plans: bool = Fal
     parser.add_argument(
         "--command-config",
         metavar="FILE",
+        type=file_path,
         default=os.environ.get("ODRADEK_COMMAND_CONFIG") or None,
         help="a properties file with Kafka's client keys, such as security.protocol (default: $ODRADEK_COMMAND_CONFIG)",
     )
     parser.set_defaults(deadline=None)
 
 
+def file_path(text: str) -> str:
+    """The path of a file, whose bytes may be anything but zero."""
+    return text
+
+
+def id_number(text: str) -> int:
+    """The number of a partition, or the id of a node."""
+    return whole_number(text, 0, (1 << 31) - 1)
+
+
 def natural(text: str) -> int:
     """A whole number from 0, as large as an offset may be."""
-    return _number(text, 0, (1 << 63) - 1)
+    return whole_number(text, 0, (1 << 63) - 1)
 
 
 def positive(text: str) -> int:
     """A whole number from 1, as large as a count in a request may be."""
-    return _number(text, 1, (1 << 31) - 1)
+    return whole_number(text, 1, (1 << 31) - 1)
 
 
 def replicas(text: str) -> int:
     """A replication factor."""
-    return _number(text, 1, (1 << 15) - 1)
+    return whole_number(text, 1, (1 << 15) - 1)
 
 
 def port(text: str) -> int:
     """Parse a TCP port, 1 to 65535."""
-    return _number(text, 1, (1 << 16) - 1)
+    return whole_number(text, 1, (1 << 16) - 1)
 
 
-def _number(text: str, least: int, most: int) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+def whole_number(text: str, least: int, most: int) -> int:
+    """A whole number in ASCII digits, within these bounds."""
+    if not _WHOLE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a whole number")
+    number = int(text)
     if number < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is below {least}")
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is below {least}")
     if number > most:
-        raise argparse.ArgumentTypeError(f"{text!r} is above {most}")
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is above {most}")
     return number
 
 
 def seconds(text: str) -> float:
     """A span of time above 0."""
-    try:
-        span = float(text)
-    except ValueError:
-        span = 0.0
-    if not 0 < span < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    span = decimal(text)
+    if not 0.001 <= span < 1e6:
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is no number of seconds from 0.001 to a million")
     return span
+
+
+def decimal(text: str) -> float:
+    """A finite number in ASCII digits, perhaps with a fraction."""
+    if not _DECIMAL.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is no number")
+    number = float(text)
+    if not abs(number) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is too large")
+    return number
+
+
+def _shown(text: str) -> str:
+    """The argument for an error, which stays one line."""
+    return repr(text if len(text) <= 100 else f"{text[:100]}...")
 
 
 def key_value(text: str) -> tuple[str, str]:

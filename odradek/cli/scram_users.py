@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import binascii
 import getpass
+import os
 import re
 import stat
 import sys
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odradek.cli.failure import USAGE, CliError
+from odradek.cli.parsing import whole_number
+from odradek.cli.streams.standard_streams import complain
 
 if TYPE_CHECKING:
     from wire.messages.metadata_records import UserScramCredentialRecord
@@ -66,11 +70,12 @@ def _iterations(parts: dict[str, str]) -> int:
     from odradek.security.scram import ITERATIONS_MAX, ITERATIONS_MIN
 
     text = parts.get("iterations", str(DEFAULT_ITERATIONS))
-    if not text.isdecimal() or not ITERATIONS_MIN <= int(text) <= ITERATIONS_MAX:
+    try:
+        return whole_number(text, ITERATIONS_MIN, ITERATIONS_MAX)
+    except argparse.ArgumentTypeError:
         raise CliError(
             f"--add-scram: iterations is a number from {ITERATIONS_MIN} to {ITERATIONS_MAX}", USAGE
-        )
-    return int(text)
+        ) from None
 
 
 def _base64(parts: dict[str, str], name: str) -> bytes | None:
@@ -96,22 +101,32 @@ def read_password(path: str | None) -> str:
     """
     if path is not None:
         try:
-            text = sys.stdin.readline() if path == "-" else Path(path).read_text(encoding="utf-8")
+            data = sys.stdin.buffer.readline() if path == "-" else Path(path).read_bytes()
+            text = data.decode()
         except (OSError, UnicodeDecodeError) as error:
             raise CliError(f"cannot read a password from {path}: {error}") from error
         password = text.rstrip("\r\n")
         if path != "-" and Path(path).stat().st_mode & stat.S_IROTH:
-            print(
-                f"odradek: everybody may read {path}, which has a password: chmod o= {path}", file=sys.stderr
-            )
+            complain(f"everybody may read {path}, which has a password: chmod o= {path}")
     elif not sys.stdin.isatty():
         raise CliError(
             "nobody is there to type a password: --password-file FILE has it, or - for standard input", USAGE
         )
     else:
-        password = getpass.getpass("password: ")
-        if getpass.getpass("again: ") != password:
+        password = _typed("password: ")
+        if _typed("again: ") != password:
             raise CliError("the two passwords differ")
     if not password:
         raise CliError("the password is empty")
     return password
+
+
+def _typed(prompt: str) -> str:
+    """A password from the terminal. Raises `CliError`."""
+    try:
+        # Bytes that the locale does not know come as lone surrogates; they may be UTF-8 all the same.
+        return os.fsencode(getpass.getpass(prompt)).decode()
+    except EOFError:
+        raise CliError("no password was typed") from None
+    except UnicodeError:
+        raise CliError("what was typed is no text in UTF-8") from None

@@ -10,20 +10,23 @@ __all__ = ["TIME_HELP", "moment", "moment_text", "span"]
 
 TIME_HELP = "ISO 8601 like 2026-01-31T12:00, a span back from now like 90s, 15m, 2h, 7d, or @milliseconds"
 _AT = re.compile(r"@[0-9]{1,18}")
-_SPAN = re.compile(r"(\d{1,9}(?:\.\d+)?)(ms|s|m|h|d|w)")
+_SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d|w)")
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
 def moment(text: str) -> int:
-    """Milliseconds since 1970 of a time: ISO 8601 (the local zone, where it names none), a span back from now, or @N."""
+    """Milliseconds since 1970 of a time: ISO 8601 (the local zone, where it names none), a span back from now, or @N.
+
+    A time before 1970 is 0, since in requests for offsets -1 is the end and -2 the beginning.
+    """
     if _AT.fullmatch(text):
         return int(text[1:])
     if _SPAN.fullmatch(text):
-        return time.time_ns() // 1_000_000 - span(text)
+        return max(0, time.time_ns() // 1_000_000 - span(text))
     from datetime import datetime
 
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
+        return max(0, int(datetime.fromisoformat(text).timestamp() * 1000))
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"{text!r} is no time ({TIME_HELP})") from None
 

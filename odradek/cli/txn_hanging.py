@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import call_failure, connected
 from odradek.cli.failure import USAGE, CliError
-from odradek.cli.output import RED, YELLOW, counted, paint, plain, print_json, print_table, span_text
-from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+from odradek.cli.output import RED, YELLOW, counted, paint, plain, print_json, print_table, say, span_text
+from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number, whole_number
+from odradek.cli.streams.standard_streams import complain
 from odradek.cli.times import moment_text
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ _MINUTES = 15
 """Kafka's `transaction.max.timeout.ms`, which no transaction with a timeout may exceed."""
 
 
+def _minutes(text: str) -> int:
+    """Minutes, whose milliseconds a request can hold."""
+    return whole_number(text, 0, ((1 << 63) - 1) // 60_000)
+
+
 def register_find_hanging(commands: Groups) -> None:
     """Add the command to the group `txn`."""
     find = add_command(
@@ -32,13 +38,13 @@ def register_find_hanging(commands: Groups) -> None:
         "find transactions that hold committed readers up, and what ends them",
     )
     find.add_argument("--topic", metavar="TOPIC", help="only partitions of this topic (default: all topics)")
-    find.add_argument("--partition", type=natural, metavar="N", help="only this partition of the topic")
+    find.add_argument("--partition", type=id_number, metavar="N", help="only this partition of the topic")
     find.add_argument(
-        "--broker-id", type=natural, metavar="ID", help="only partitions that this broker leads"
+        "--broker-id", type=id_number, metavar="ID", help="only partitions that this broker leads"
     )
     find.add_argument(
         "--max-transaction-timeout",
-        type=natural,
+        type=_minutes,
         default=_MINUTES,
         metavar="MINUTES",
         help=f"only transactions without a write for longer than this (default: {_MINUTES})",
@@ -76,14 +82,14 @@ def _find(args: argparse.Namespace) -> int:
     else:
         minutes = args.max_transaction_timeout
         span = span_text(minutes * 60_000) if minutes else "0 minutes"
-        print(
+        say(
             f"no transaction has been open for longer than {span} without a write "
             f"({counted(search.partition_count, 'partition')} looked at)"
         )
     if search.errors:
         sys.stdout.flush()
         for error in list(search.errors.values())[1:]:
-            print(f"odradek: {error}", file=sys.stderr)
+            complain(f"{error}")
         raise call_failure(next(iter(search.errors.values())))
     return 0
 
@@ -91,15 +97,15 @@ def _find(args: argparse.Namespace) -> int:
 def _print_found(search: HangingSearch, now_ms: int) -> None:
     if search.found:
         _print_table(search.found)
-        print()
+        say()
     refused = {(each.topic, each.partition, each.producer.producer_id) for each in search.refused}
     for each in search.found:
         if (each.topic, each.partition, each.producer.producer_id) in refused:
             continue
         text = plain(_sentence(each, now_ms))
-        print(paint(RED if each.prospect.value == "hanging" else YELLOW, text))
+        say(paint(RED if each.prospect.value == "hanging" else YELLOW, text))
     for marker in search.refused:
-        print(paint(RED, plain(_refusal_text(marker))))
+        say(paint(RED, plain(_refusal_text(marker))))
 
 
 def _print_table(found: tuple[OldTransaction, ...]) -> None:

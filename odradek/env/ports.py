@@ -122,6 +122,10 @@ class ConnectionLost(Exception):
     """The peer is gone: reset, refused, or closed under a send."""
 
 
+class ConnectionCut(ConnectionLost):
+    """The connection was ended from here, for what the peer sent; the text says what that was."""
+
+
 class CompanionLost(Exception):
     """A companion's process ended, or it was closed, before the method returned. The companion stays lost."""
 

@@ -18,6 +18,7 @@ from typing import IO, TypeVar
 from odradek.env.bounded_calls import BoundedCalls, CallHangs, Outcome, Undo, outcome_of
 from odradek.env.ports import DiskError
 from odradek.env.real_files import (
+    DIRECTORY_MODE,
     FILE_MODE,
     OPEN_FLAGS,
     RealFile,
@@ -152,7 +153,7 @@ class RealDir:
         path = os.path.join(self.path, name)
         try:
             if create:
-                os.makedirs(path, exist_ok=True)
+                os.makedirs(path, mode=DIRECTORY_MODE, exist_ok=True)
             elif not stat.S_ISDIR(self._ask(path, "open", os.stat, path).st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         except OSError as error:
@@ -283,7 +284,7 @@ class RealDir:
             return
         path = os.path.join(self.path, _LOCK_NAME)
         try:
-            file = open(path, "ab", buffering=0)  # noqa: SIM115 - held until the process ends
+            file = open(path, "ab", buffering=0, opener=_open_own)  # noqa: SIM115 - held until the process ends
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 fcntl.fcntl(file, fcntl.F_OFD_SETLK, _WHOLE_FILE)
@@ -351,6 +352,10 @@ def _directories_of(path: str) -> list[str]:
         return [entry.name for entry in entries if entry.is_dir()]
 
 
+def _open_own(path: str, flags: int) -> int:
+    return os.open(path, flags, FILE_MODE)
+
+
 def _open_directory(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -384,7 +389,7 @@ def open_dir(path: str, *, create: bool = False) -> RealDir:
     path = os.path.abspath(path)
     try:
         if create:
-            os.makedirs(path, exist_ok=True)
+            os.makedirs(path, mode=DIRECTORY_MODE, exist_ok=True)
         elif not stat.S_ISDIR(os.stat(path).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     except OSError as error:

@@ -32,7 +32,9 @@ from odradek.env.real_uncached_files import RealUncachedFile, open_uncached
 T = TypeVar("T")
 
 OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
-FILE_MODE = 0o644
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
+"""Records, keys of users and the audit log are for the node's own user. Existing ones keep their modes."""
 _PAGE_BYTES = 4096
 _PROBES_UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
 """The file system cannot say what it has in memory."""

@@ -142,24 +142,25 @@ class RealTlsSession:
         except (ssl.SSLError, OSError, ValueError) as error:
             raise _failure(error) from error
 
-    def read_records(self, count: int, buffer: memoryview, begin: int) -> tuple[int, TlsFailed | bool]:
+    def read_records(self, count: int, buffer: memoryview, begin: int) -> tuple[int, int, TlsFailed | bool]:
         # For clients that send dozens of small records: a call of ours for each would be a tenth of its cost.
-        read, filled, room = self._tls.read, begin, len(buffer)
+        read, filled, room, reads = self._tls.read, begin, len(buffer), 0
         try:
-            for _ in range(count):
+            while reads < count:
                 size = cast("int", read(room, buffer[filled:]))
                 if not size:
-                    return filled, True
+                    return filled, reads, True
                 filled += size
+                reads += 1
                 if filled == room:
                     break
         except ssl.SSLWantReadError:
             self._is_hungry = True
         except ssl.SSLZeroReturnError:
-            return filled, True
+            return filled, reads, True
         except (ssl.SSLError, OSError, ValueError) as error:
-            return filled, _failure(error)
-        return filled, False
+            return filled, reads, _failure(error)
+        return filled, reads, False
 
     def write(self, data: Buffer) -> None:
         try:

@@ -81,8 +81,10 @@ class TlsSession(Protocol):
     def read_into(self, buffer: memoryview) -> int | None:
         """Plain bytes; 0 at the end of the stream, None where more must be fed. Raises `TlsFailed`."""
 
-    def read_records(self, count: int, buffer: memoryview, begin: int) -> tuple[int, TlsFailed | bool]:
-        """Put the plain bytes of that many whole records into the buffer from `begin` on: where they end, and the stream.
+    def read_records(self, count: int, buffer: memoryview, begin: int) -> tuple[int, int, TlsFailed | bool]:
+        """Put the plain bytes of that many whole records into the buffer from `begin` on.
+
+        Returns where they end, the number of reads that gave some, and whether the stream has ended.
 
         A full buffer is an end, and so are records without plain bytes. True: the stream has ended. A failure is
         returned: it comes behind the bytes.

@@ -32,9 +32,8 @@ class Auditing:
             raise NodeCannotStart(
                 f"the audit log cannot be written: {error}; set odradek.audit.directory, or odradek.audit.enabled=false"
             ) from error
-        audit_log = self._audit_log = AuditLog(
-            self._env, self._log, directory, AuditSettings(config.bytes_max, config.files_max)
-        )
+        settings = AuditSettings(config.bytes_max, config.files_max, config.refusals_files_max)
+        audit_log = self._audit_log = AuditLog(self._env, self._log, directory, settings)
         self.auditor.lines = audit_log
         tasks.start_soon(audit_log.run, name="audit log")
 
@@ -45,5 +44,5 @@ class Auditing:
             await self._audit_log.stop()
 
     def statistics(self) -> dict[str, int]:
-        """Lines that wait, and lines that are lost; empty where the audit log is off."""
+        """Lines that wait, are lost, or were only counted; empty where the audit log is off."""
         return {} if self._audit_log is None else self._audit_log.statistics()

@@ -15,6 +15,7 @@ from metadata_quorum.config.config_defs import ConfigError
 from odradek.env.ports import Env, Event, Log, TaskGroup
 from odradek.env.tls_ports import OpenTls, Tls, TlsRefused, TlsSettings
 from odradek.node.configuration.listener_security import LISTENER_PREFIX, tls_settings
+from odradek.node.configuration.metrics_config import METRICS
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.directories import NodeCannotStart
 
@@ -48,7 +49,7 @@ class Certificates:
         self._env = env
         self._log = log
         self._open_tls = open_tls
-        self._own = frozenset(each.name for each in config.listeners)
+        self._own = frozenset((*(each.name for each in config.listeners), METRICS))
         self._listeners: dict[str, _Listener] = {}
         self._changed: Event = env.event()
 

@@ -16,7 +16,7 @@ from odradek.env.token_ports import FetchDocument, OpenTokens
 from odradek.node.certificates import Certificates
 from odradek.node.configuration.listener_security import ListenerSecurity
 from odradek.node.configuration.node_config import SCRAM_SECRET, NodeConfig
-from odradek.node.connections.entrance import Encryption, Entrance, NotAuthenticated
+from odradek.node.connections.entrance import Encryption, Entrance, NotAuthenticated, SaslLogins
 from odradek.node.directories import NodeCannotStart
 from odradek.security.audit.auditor import Auditor
 from odradek.security.dialing import SecuredEnv, SecuredNetwork
@@ -26,10 +26,14 @@ from odradek.security.oauth.oauth_settings import OauthSettings
 from odradek.security.salt_forms import SaltForms
 from odradek.security.sasl_server import BearerLogin, Login, SaslSettings
 from odradek.security.scram import MECHANISMS, ScramMechanism, ServerKeys
+from odradek.security.tls_conn import TlsConn
 from odradek.security.tokens import TokenLogin, TokenLogins
 from odradek.serving.api_table import ApiTable
 
 __all__ = ["Entrances", "World"]
+
+STRANGERS_OVERHEAD_BYTES_MAX = 64 * 1024
+"""What TLS may add to the bytes of a login: 700 records of any size, where a login has a dozen."""
 
 
 @attrs.frozen
@@ -123,25 +127,30 @@ class Entrances:
         security = self._config.security[listener]
         if security.protocol == "PLAINTEXT":
             return None
-        config = self._config
         entrance = self._by_listener[listener] = Entrance(
             listener,
             clock=self._env.clock,
             table=table,
             frame_bytes_max=security.frame_bytes_max,
-            refusal_delay_seconds=config.get_int("connection.failed.authentication.delay.ms") / 1000,
             tls=self._encryption(security),
-            new_login=self._logins(security) if security.has_sasl else None,
+            sasl=self._logins(security) if security.has_sasl else None,
             auditor=self._auditor,
         )
         return entrance
+
+    def encryption(self, listener: str) -> Encryption | None:
+        """The server's end of TLS on a listener; None where it has none."""
+        security = self._config.security.get(listener)
+        return None if security is None else self._encryption(security)
 
     def _encryption(self, security: ListenerSecurity) -> Encryption | None:
         tls = self.certificates.tls(security.name)
         if tls is None:
             return None
-        handshakes = self.peer_handshakes if self._is_peers(security.name) else self.handshakes
-        return ServerEncryption(tls, security, handshakes)
+        return ServerEncryption(tls, security, self._turns_of(security.name))
+
+    def _turns_of(self, listener: str) -> Handshakes:
+        return self.peer_handshakes if self._is_peers(listener) else self.handshakes
 
     def _is_peers(self, listener: str) -> bool:
         """True if a listener is for nodes alone."""
@@ -150,7 +159,7 @@ class Entrances:
             listener == config.inter_broker_listener_name and len(config.broker_listeners) > 1
         )
 
-    def _logins(self, security: ListenerSecurity) -> Callable[[], Login]:
+    def _logins(self, security: ListenerSecurity) -> SaslLogins:
         settings = SaslSettings(
             security.mechanisms,
             security.plain_users,
@@ -159,7 +168,11 @@ class Entrances:
             self._bearer_logins.get(security.name),
         )
         now = self._env.clock.monotonic
-        return lambda: Login(settings, self._keys_of, self._nonce, now, self._token_of, self._forms)
+        return SaslLogins(
+            lambda: Login(settings, self.keys_of, self._nonce, now, self._token_of, self._forms),
+            self._config.get_int("connection.failed.authentication.delay.ms") / 1000,
+            self._turns_of(security.name).compute,
+        )
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """By listener: clients that have yet to show who they are, and those that were not let in since the start."""
@@ -168,7 +181,8 @@ class Entrances:
             for name, each in self._by_listener.items()
         }
 
-    def _keys_of(self, user: str, mechanism: int) -> ServerKeys | None:
+    def keys_of(self, user: str, mechanism: int) -> ServerKeys | None:
+        """The keys of a user of SCRAM by the newest image."""
         known = self._image().access.scram_credentials.get((user, mechanism))
         if known is None:
             return None
@@ -177,11 +191,11 @@ class Entrances:
     def _forms(self) -> SaltForms:
         return self._image().access.salt_forms
 
-    def _token_of(self, token_id: str, mechanism: ScramMechanism) -> TokenLogin | None:
+    def _token_of(self, token_id: str, mechanism: ScramMechanism, at_once: bool) -> TokenLogin | None:
         if self._tokens is None:
             return None
         token = self._image().access.delegation_tokens.get(token_id)
-        return self._tokens.login(token_id, token, mechanism, self._env.clock.wall_ms())
+        return self._tokens.login(token_id, token, mechanism, self._env.clock.wall_ms(), at_once=at_once)
 
     def _nonce(self) -> str:
         """Random text, of the system's own randomness where the node is real."""
@@ -215,9 +229,14 @@ class ServerEncryption:
             name = None if certificate is None else distinguished_name(subject_of(certificate))
         except (TlsFailed, MalformedName) as error:
             raise NotAuthenticated(f"TLS: {error}") from error
+        secured.overhead_left = STRANGERS_OVERHEAD_BYTES_MAX
         principal = None if name is None else self._rules.principal(name)
         if name is not None and principal is None:
             raise NotAuthenticated(
                 "no rule of ssl.principal.mapping.rules matches the certificate's name", tls_subject=name
             )
         return secured, principal, name
+
+    def let_in(self, conn: Conn) -> None:
+        assert isinstance(conn, TlsConn), "`handshake` made it"
+        conn.overhead_left = None

@@ -28,7 +28,7 @@ from odradek.node.garbage import Collections
 from odradek.node.logging import make_logger
 from odradek.node.node import HostProcess, Node, NodeCannotStart, NodeFailed
 from odradek.node.run_node import run_node
-from odradek.node.secret_files import open_secrets
+from odradek.node.secret_files import chmod_remedy, node_directories, open_secrets, open_to_everybody
 from odradek.node.signals import StopSignals
 
 PLAINTEXT = "PLAINTEXT"
@@ -52,18 +52,25 @@ STOPPING_ERRORS = (
 """The errors that end a node with one line; any other is a bug and shows its traceback."""
 
 
-def serve(config_path: str, *, started: Callable[[Mapping[str, Any]], None] | None = None) -> int:
-    """Run the node of a properties file; the exit status: 0 after a clean stop, 1 otherwise."""
+def serve(
+    config_path: str,
+    *,
+    complain: Callable[[str], None],
+    started: Callable[[Mapping[str, Any]], None] | None = None,
+) -> int:
+    """Run the node of a properties file; the exit status: 0 after a clean stop, 1 otherwise.
+
+    `complain(sentence)` prints why it ends.
+    """
     try:
         config = NodeConfig.load(config_path)
     except ConfigError as error:
-        print(f"odradek: {config_path}: {error}", file=sys.stderr)
+        complain(f"{config_path}: {error}")
         return 1
     except OSError as error:
-        print(
-            f"odradek: cannot read {config_path}: {error.strerror}: name the properties file that this node was formatted "
-            "with (`odradek storage format`)",
-            file=sys.stderr,
+        complain(
+            f"cannot read {config_path}: {error.strerror}: name the properties file that this node was formatted "
+            "with (`odradek storage format`)"
         )
         return 1
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -76,7 +83,7 @@ def serve(config_path: str, *, started: Callable[[Mapping[str, Any]], None] | No
         trio.run(_serve, config_path, config, started, signals, descriptors_max)
     except* STOPPING_ERRORS as group:
         for reason in _leaves(group):
-            print(f"odradek: node {config.node_id} stops: {_with_remedy(reason)}", file=sys.stderr)
+            complain(f"node {config.node_id} stops: {_with_remedy(reason)}")
         status = 1
     signals.ended.set()
     return status
@@ -107,6 +114,9 @@ async def _serve(
         log.warning("config.warning", message=warning)
     for path, holds in open_secrets(config_path, config):
         log.warning("secret.readable_by_everybody", path=path, holds=holds, remedy=f"chmod o= {path}")
+    exposed = open_to_everybody(node_directories(config))
+    if exposed:
+        log.warning("directory.open_to_everybody", paths=",".join(exposed), remedy=chmod_remedy(exposed))
     stop = env.event()
 
     collections = Collections()

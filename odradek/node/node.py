@@ -54,6 +54,7 @@ from odradek.node.entrances import Entrances, World
 from odradek.node.listeners_charging import ListenersCharging
 from odradek.node.metrics.metrics_page import LoopLateness, MetricsSources, metrics_page
 from odradek.node.metrics.metrics_server import MetricsServer, watch_loop
+from odradek.node.metrics.page_guard import page_guard
 from odradek.node.quorum_start import check_refusals, tell_role, what_is_missing
 from odradek.node.unenforced_rules import UnenforcedRules
 from odradek.security.acls.authorizer import Authorizer
@@ -268,9 +269,9 @@ class Node:
 
         def follow(image: MetadataImage, delta: MetadataDelta) -> None:
             if delta.changed_acls:
-                authorizer.apply(image.access.acls, delta.changed_acls)
+                authorizer.apply(image.access.acl_index)
 
-        authorizer.apply(metadata.committed_image.access.acls, ())
+        authorizer.apply(metadata.committed_image.access.acl_index)
         metadata.subscribe(follow)
 
     def _open_metadata_log(self) -> MetadataLog:
@@ -528,10 +529,10 @@ class Node:
 
     def _open_metrics(self, metadata: MetadataService) -> None:
         """Open the metrics page, if the configuration has one. It answers before the broker is registered."""
-        address = self._config.metrics_address
-        if address is None:
+        settings, env = self._config.metrics, self._env
+        if settings is None:
             return
-        env, (host, port) = self._env, address
+        host, port = settings.host, settings.port
         try:
             listener = env.network.listen(host, port)
         except OSError as error:
@@ -553,6 +554,7 @@ class Node:
             lateness=LoopLateness(),
             auditing=self._auditing,
             entrances=self._entrances,
+            has_names=settings.has_names,
         )
         metrics = self._metrics = MetricsServer(
             listener,
@@ -560,6 +562,7 @@ class Node:
             tasks=self._tasks,
             log=self._log,
             render=lambda: metrics_page(sources),
+            guard=page_guard(env, settings, self._entrances, self._authorizer, self._auditing.auditor),
         )
         self._tasks.start_soon(metrics.accept_loop)
         self._tasks.start_soon(watch_loop, env.clock, sources.lateness)

@@ -1,4 +1,6 @@
-"""Files with secrets that everybody on the machine may read: a node warns of them when it starts (SHELL: it looks at files).
+"""Files with secrets, and directories of records, that everybody on the machine may read (SHELL: it looks at files).
+
+A node warns of them when it starts.
 
 A file that the group may read is no fault: services often have a group of their own, and a configuration that root owns.
 """
@@ -6,14 +8,22 @@ A file that the group may read is no fault: services often have a group of their
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.configuration.plain_logins import FILE_KEYS
 from wire.secret_fields import is_secret_key
 
-__all__ = ["open_secrets", "readable_by_everybody"]
+__all__ = [
+    "chmod_remedy",
+    "node_directories",
+    "open_secrets",
+    "open_to_everybody",
+    "readable_by_everybody",
+]
 
 PRIVATE_KEY_FILE = "private.key.file"
 TOKEN_ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
@@ -51,3 +61,30 @@ def readable_by_everybody(files: Iterable[tuple[str, str]]) -> Iterator[tuple[st
             continue
         if stat.S_ISREG(mode) and mode & stat.S_IROTH:
             yield path, holds
+
+
+def node_directories(config: NodeConfig) -> list[str]:
+    """The directories that hold records, keys of users, or the audit log."""
+    audit = () if config.audit is None else (config.audit.directory,)
+    return list(dict.fromkeys((*config.log_dirs, config.metadata_log_dir, *audit)))
+
+
+def open_to_everybody(paths: Iterable[str]) -> list[str]:
+    """Those of the directories that everybody may enter or list. Missing ones are passed over."""
+    return [path for path in paths if _is_open(Path(path).absolute())]
+
+
+def _is_open(path: Path) -> bool:
+    try:
+        # Nobody comes to a directory through one that is closed.
+        return bool(path.stat().st_mode & stat.S_IRWXO) and all(
+            each.stat().st_mode & stat.S_IXOTH for each in path.parents
+        )
+    except OSError:
+        # Who needs it says what is wrong with it.
+        return False
+
+
+def chmod_remedy(paths: Iterable[str]) -> str:
+    """The command that closes these directories."""
+    return f"chmod o= {shlex.join(paths)}"

@@ -49,7 +49,7 @@ class EventAuthors:
     def __init__(self) -> None:
         self._epochs: dict[int, _Epoch] = {}
         self.missing = 0
-        """Lines that the audit logs could not write, as they say themselves."""
+        """Lines that the audit logs could not write, or only counted, as they say themselves."""
         self.unreadable = 0
         """Lines that are cut off, or none of an audit log."""
 
@@ -63,7 +63,7 @@ class EventAuthors:
                     self.unreadable += 1
 
     def _take_line(self, line: Mapping[str, Any]) -> None:
-        if line["event"] == _MISSING:
+        if line["event"] == _MISSING or line.get("further"):
             self.missing += int(line["count"])
         elif line["event"] == _CHANGED:
             author = Author(str(line["principal"]), line["address"], line["client_id"], str(line["api"]))

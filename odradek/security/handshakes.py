@@ -4,7 +4,10 @@ A handshake takes up to a millisecond of computing, so each step of it has its t
 loop. Steps that are cheap are done at once. A step begins only when a whole record has come: a peer that sends byte by
 byte makes nobody work. A session is made only when the first bytes have come.
 
-So many handshakes may wait for their turn, and one address has half of these places at most. Others are refused.
+So many handshakes may wait for their turn. Addresses have their turns one after the other, however many handshakes each of
+them has. If all places are taken, the address with the most gives one up to another that has fewer. So a flood is in its
+own way alone. Addresses of IPv6 that share 64 bits count as one. As many bytes as fit one step are received for it: what comes behind the handshake may be anything.
+
 Between two turns, other work has the loop for `OTHERS_SHARE` times the CPU of a turn, as long as there is any. So a flood
 of handshakes takes an eighth of a busy node, and all of an idle one. The CPU counts: on a busy node a turn mostly waits for
 the interpreter, and by the clock it would be ten times as long.
@@ -14,16 +17,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
+from ipaddress import IPv6Address
+from typing import TypeVar
 
 from odradek.env.ports import Clock, Conn, ConnectionLost, Env, Event
 from odradek.env.tls_ports import TlsFailed, TlsSession
 from odradek.security.tls_conn import HEADER_BYTES, Scratch, TlsConn
 
-__all__ = ["Handshakes", "RecordBounds"]
+__all__ = ["Handshakes", "RecordBounds", "network_of"]
+
+T = TypeVar("T")
 
 WAITING_MAX = 256
-"""Handshakes that wait for their turn; further ones are refused."""
-WAITING_PER_HOST_MAX = WAITING_MAX // 2
+"""Handshakes that wait for their turn."""
+STEP_BYTES_MAX = 4 * 1024
+"""Bytes that are received for one step: most flights, or 150 key updates behind the last one."""
 OTHERS_SHARE = 7
 IDLE_PASS_SECONDS = 0.0002
 """A pass of the event loop that takes less has nothing to do."""
@@ -35,6 +44,7 @@ RECORD_BYTES_MAX = 16 * 1024 + 2048
 SERVER_HELLO_BYTES = 256
 _IS_TLS_1_3 = bytes.fromhex("002b00020304")
 _RETRIES = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+_TOO_MANY = "too many handshakes wait for their turn"
 _RECORD_TYPES = frozenset((20, 21, 22, 23))
 _FIRST_TYPES = frozenset((21, 22))
 """An alert, which a server may begin with, or a handshake."""
@@ -112,25 +122,104 @@ def _feed(session: TlsSession, held: bytes, data: memoryview, bounds: RecordBoun
         session.feed(ready)
 
 
+@lru_cache(maxsize=1024)
+def network_of(host: str) -> str:
+    """The part of an address by which places are shared: all of one of IPv4, 64 bits of one of IPv6.
+
+    A host of IPv6 may take any address that shares these bits (RFC 4291, section 2.5.4).
+    """
+    if ":" not in host:
+        return host
+    try:
+        whole = IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return str(IPv6Address(int(whole) >> 64 << 64))
+
+
+class _Waiter:
+    """A handshake that waits for its turn."""
+
+    __slots__ = ("event", "is_refused")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        """Set when its turn comes, or when it is refused."""
+        self.is_refused = False
+
+
+class WaitingByHost:
+    """Handshakes that wait, by the address of the peer. PURE."""
+
+    def __init__(self) -> None:
+        self._of_host: dict[str, deque[_Waiter]] = {}
+        """Those of each address in the order in which they came. The address whose turn is next stands first."""
+        self.count = 0
+
+    def has_room(self, host: str) -> bool:
+        """True if one more may wait: there is a place, or another address has more and would still have as many."""
+        return self.count < WAITING_MAX or self._of(host) + 1 < self._of(self._host_with_most())
+
+    def add(self, host: str, waiter: _Waiter) -> _Waiter | None:
+        """Add one, for which there is room; the one that gives way to it, if one does.
+
+        It is the last of the address that has the most.
+        """
+        given_up = None
+        if self.count >= WAITING_MAX:
+            most = self._host_with_most()
+            given_up = self._of_host[most][-1]
+            self.remove(most, given_up)
+        self._of_host.setdefault(host, deque()).append(waiter)
+        self.count += 1
+        return given_up
+
+    def remove(self, host: str, waiter: _Waiter) -> None:
+        """Take one out that waits no longer."""
+        waiting = self._of_host[host]
+        waiting.remove(waiter)
+        self.count -= 1
+        if not waiting:
+            del self._of_host[host]
+
+    def pop(self) -> _Waiter | None:
+        """Take out the one whose turn it is; None if nobody waits."""
+        for host, waiting in self._of_host.items():
+            del self._of_host[host]
+            self.count -= 1
+            waiter = waiting.popleft()
+            if waiting:
+                self._of_host[host] = waiting
+            return waiter
+        return None
+
+    def _of(self, host: str) -> int:
+        return len(self._of_host.get(host, ()))
+
+    def _host_with_most(self) -> str:
+        return max(self._of_host, key=lambda host: len(self._of_host[host]))
+
+
 class _Turns:
-    """One thing at a time in one worker, in the order of asking, with room for other work between."""
+    """One thing at a time in one worker, address by address, with room for other work between."""
 
     def __init__(self, env: Env) -> None:
         self._workers = env.new_workers(1)
         self._clock: Clock = env.clock
         self._meter = env.meter
         self._new_event = env.event
-        self._queue: deque[Event] = deque()
+        self.waiting = WaitingByHost()
+        self.refused = 0
         self._is_taken = False
         self._free_at = float("-inf")
         """The time until which the loop is for others, if they want it."""
 
-    async def run(self, step: Callable[[], bool]) -> bool:
-        """Run a step when it is its turn; its result."""
-        await self._wait_for_turn()
+    async def run(self, host: str, step: Callable[[], T]) -> T:
+        """Run a step when it is the turn of this address; its result. Raises `ConnectionLost` if it is refused a turn."""
+        await self._wait_for_turn(host)
         spent = 0.0
 
-        def metered() -> bool:
+        def metered() -> T:
             nonlocal spent
             began = self._meter.thread_cpu_seconds()
             try:
@@ -147,26 +236,36 @@ class _Turns:
         finally:
             self._pass_on()
 
-    async def _wait_for_turn(self) -> None:
+    async def _wait_for_turn(self, host: str) -> None:
         if not self._is_taken:
             self._is_taken = True
             return
-        mine = self._new_event()
-        self._queue.append(mine)
+        if not self.waiting.has_room(host):
+            self.refused += 1
+            raise ConnectionLost(_TOO_MANY)
+        mine = _Waiter(self._new_event())
+        given_up = self.waiting.add(host, mine)
+        if given_up is not None:
+            self.refused += 1
+            given_up.is_refused = True
+            given_up.event.set()
         try:
-            await mine.wait()
+            await mine.event.wait()
         except BaseException:
-            if mine.is_set():
+            if not mine.event.is_set():
+                self.waiting.remove(host, mine)
+            elif not mine.is_refused:
                 self._pass_on()
-            else:
-                self._queue.remove(mine)
             raise
+        if mine.is_refused:
+            raise ConnectionLost(_TOO_MANY)
 
     def _pass_on(self) -> None:
-        if self._queue:
-            self._queue.popleft().set()
-        else:
+        following = self.waiting.pop()
+        if following is None:
             self._is_taken = False
+        else:
+            following.event.set()
 
     async def _give_way(self) -> None:
         """Let others have the loop for their share of the time, or until they have nothing to do."""
@@ -184,14 +283,15 @@ class Handshakes:
         self.scratch = Scratch()
         self._clock = env.clock
         self._turns = _Turns(env)
-        self._waiting_of: dict[str, int] = {}
-        self._waiting = 0
         self.begun = 0
-        self.refused = 0
 
     def has_room(self, host: str) -> bool:
         """True if another handshake with this address may wait for its turn."""
-        return self._waiting < WAITING_MAX and self._waiting_of.get(host, 0) < WAITING_PER_HOST_MAX
+        return self._turns.waiting.has_room(network_of(host))
+
+    async def compute(self, host: str, step: Callable[[], T]) -> T:
+        """Run another step of a login with this address, in the turns of its handshakes. Raises `ConnectionLost`."""
+        return await self._turns.run(network_of(host), step)
 
     async def accept(self, conn: Conn, new_session: Callable[[], TlsSession]) -> TlsConn:
         """The server's end of a handshake; the caller bounds its time. Raises `ConnectionLost`, `TlsFailed`."""
@@ -226,7 +326,7 @@ class Handshakes:
         count = None
         while count is None:
             await conn.readable()
-            count = conn.recv_into(self.scratch.view)
+            count = conn.recv_into(self.scratch.view[:STEP_BYTES_MAX])
         if count == 0:
             raise ConnectionLost(
                 "closed during the handshake" if bounds.received else "closed without a word"
@@ -255,20 +355,9 @@ class Handshakes:
         return None if is_done else flight
 
     async def _turn(self, conn: Conn, session: TlsSession) -> bool:
-        host = conn.peer_host
-        if not self.has_room(host):
-            self.refused += 1
-            raise ConnectionLost("too many handshakes wait for their turn")
-        self._waiting += 1
-        self._waiting_of[host] = self._waiting_of.get(host, 0) + 1
-        try:
-            return await self._turns.run(session.handshake)
-        finally:
-            self._waiting -= 1
-            self._waiting_of[host] -= 1
-            if not self._waiting_of[host]:
-                del self._waiting_of[host]
+        """Raises `ConnectionLost`, `TlsFailed`."""
+        return await self._turns.run(network_of(conn.peer_host), session.handshake)
 
     def statistics(self) -> dict[str, int]:
         """Handshakes that wait for their turn now, and those begun and refused since the start."""
-        return {"waiting": self._waiting, "begun": self.begun, "refused": self.refused}
+        return {"waiting": self._turns.waiting.count, "begun": self.begun, "refused": self._turns.refused}

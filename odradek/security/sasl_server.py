@@ -113,11 +113,11 @@ class Login:
         keys_of: Callable[[str, int], ServerKeys | None],
         nonce: Callable[[], str],
         now: Callable[[], float],
-        token_of: Callable[[str, ScramMechanism], TokenLogin | None] = lambda *_: None,
+        token_of: Callable[[str, ScramMechanism, bool], TokenLogin | None] = lambda *_: None,
         forms: Callable[[], SaltForms] = lambda: NO_USERS,
     ) -> None:
         """`keys_of` gives a user's SCRAM keys for a mechanism's number; `nonce` random text; `now` seconds; `token_of`
-        the delegation token of an id (KIP-48). `forms` gives the forms of the users' salts."""
+        the delegation token of an id (KIP-48). Its last argument is false if it may raise `KeysMissing`. `forms` gives the forms of the users' salts."""
         self._forms = forms
         self._settings = settings
         self._keys_of = keys_of
@@ -210,7 +210,9 @@ class Login:
 
     def _scram_server(self, mechanism: ScramMechanism) -> ScramServer:
         def token_keys_of(token_id: str) -> ServerKeys | None:
-            token = self._token = self._token_of(token_id, mechanism)
+            # A stranger's first message costs the loop little; one who was let in may renew a login at once.
+            at_once = bool(self.principal) or self._token is not None
+            token = self._token = self._token_of(token_id, mechanism, at_once)
             return None if token is None else token.keys
 
         return ScramServer(
@@ -243,7 +245,7 @@ class Login:
         return self.state is LoginState.DONE
 
     def take_token(self, token: bytes) -> bytes:
-        """The server's token in return. Raises `LoginRefused`."""
+        """The server's token in return. Raises `LoginRefused`, and `KeysMissing` before anything has changed."""
         try:
             if self._scram is not None:
                 user, answer, done = self._step_scram(self._scram, bytes(token))
@@ -285,13 +287,13 @@ class Login:
     def _plain(self, token: bytes) -> str:
         """The user of a PLAIN token (RFC 4616)."""
         # As Java does: bytes that are no UTF-8 become a sign that no password has.
-        parts = token.decode(errors="replace").split("\0")
-        if len(parts) != 3:
+        parts = token.count(b"\0") + 1
+        if parts != 3:
             raise LoginRefused(
-                f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}",
-                f"PLAIN: {len(parts)} parts where there should be 3",
+                f"Invalid SASL/PLAIN response: expected 3 tokens, got {parts}",
+                f"PLAIN: {parts} parts where there should be 3",
             )
-        authorization_id, user, password = parts
+        authorization_id, user, password = token.decode(errors="replace").split("\0")
         self.claimed = user
         if not user:
             raise LoginRefused("Authentication failed: username not specified", "PLAIN: no user")

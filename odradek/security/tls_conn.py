@@ -7,6 +7,10 @@
   as have the bytes of a full one. So OpenSSL's own memory of a connection stays at about one record in each direction.
   Some clients send dozens of records of a few bytes each: librdkafka makes two of each message. OpenSSL is asked for whole
   records alone, since its "not yet" is an exception, which costs 2 us.
+* A record of TLS 1.3 hides its type. One call of OpenSSL passes over all records without plain bytes: key updates, tickets,
+  alerts. So a receive ends once it has fed `SPARE_BYTES` more than it got plain bytes. What has come
+  beyond that waits for the next one, which lets others have their turn in between.
+* Records that brought no plain bytes are counted. A peer with more of them than `IdleRecords` allows is cut off.
 * Ranges of files are read and encrypted: sendfile would send them as they are.
 * A stream that ends without close_notify was cut off. What came before is given first; then `ConnectionLost` is raised.
 """
@@ -16,8 +20,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
-from odradek.env.ports import Buffer, Clock, Conn, ConnectionLost, DiskError, File, PeerEnd
+from odradek.env.ports import Buffer, Clock, Conn, ConnectionCut, ConnectionLost, DiskError, File, PeerEnd
 from odradek.env.tls_ports import TlsFailed, TlsSession
+from odradek.security.idle_records import IdleRecords
 
 __all__ = ["RECORD_BYTES", "Scratch", "TlsConn"]
 
@@ -27,6 +32,9 @@ FEED_BYTES = RECORD_BYTES + 512
 HEADER_BYTES = 5
 _unpack_size = struct.Struct(">H").unpack_from
 RECEIVE_BYTES = 128 * 1024
+SPARE_BYTES = 8 * 1024
+"""A receive that has fed so much more than it got plain bytes feeds no more. The records of one feed are at most 600 key
+updates, which take 3 ms, or 700 of a byte."""
 SEND_BYTES = 128 * 1024
 """Plain bytes that are encrypted before they are sent together. A peer that takes nothing holds so much memory."""
 ANSWERS_BYTES_MAX = 64 * 1024
@@ -47,16 +55,20 @@ class TlsConn:
 
     __slots__ = (
         "_ahead",
+        "_begun",
         "_clock",
         "_conn",
         "_end",
         "_has_more",
-        "_head",
+        "_held",
+        "_idle",
         "_is_corked",
         "_missing",
         "_scratch",
         "_tls",
+        "_unread",
         "_unsent",
+        "overhead_left",
         "peer_host",
     )
 
@@ -67,8 +79,14 @@ class TlsConn:
         `missing` bytes of a record that it has been fed in part are still to come.
         """
         self._conn = conn
-        self._head = head
+        self._held = head
+        """What has come and was not fed: a part of a header, or whole records that wait for the next receive."""
         self._missing = missing
+        self._begun = 0
+        """The bytes of that record which have come."""
+        self._unread = 0
+        """Records that were fed, and may still have plain bytes that nobody has asked for."""
+        self._idle = IdleRecords()
         self._has_more = True
         """True if the session may have plain bytes that nobody has asked for yet."""
         self._tls = tls
@@ -82,6 +100,8 @@ class TlsConn:
         """True if `_unsent` waits for bytes that follow at once, to go with them."""
         self._end: TlsFailed | bool = False
         """True once the connection below has ended; the failure that comes behind what was received, if there is one."""
+        self.overhead_left: int | None = None
+        """The encrypted bytes beyond the plain ones that the peer may still send; None: any number."""
         self.peer_host = conn.peer_host
 
     def peer_certificate(self) -> bytes | None:
@@ -89,7 +109,7 @@ class TlsConn:
         return self._tls.peer_certificate()
 
     async def readable(self) -> None:
-        if self._has_more or self._end:
+        if self._has_more or self._end or len(self._held) >= HEADER_BYTES:
             await self._clock.sleep_until(0.0)
         else:
             await self._conn.readable()
@@ -104,72 +124,109 @@ class TlsConn:
         if isinstance(self._end, TlsFailed):
             raise ConnectionLost(f"TLS: {self._end}") from self._end
         filled, is_ended = 0, False
+        spare = SPARE_BYTES
         try:
             if self._has_more or self._end:
                 filled, is_ended = self._decrypt(buffer, 0)
-            while not is_ended and filled < len(buffer):
-                # What is sure to fit the buffer once it is decrypted, with a record that has come in part.
-                wanted = min(RECEIVE_BYTES, max(len(buffer) - filled - RECORD_BYTES, FEED_BYTES))
-                view, begin = self._scratch.view, len(self._head)
-                view[:begin] = self._head
-                count = self._conn.recv_into(view[begin : begin + wanted])
-                if count is None:
+            while not is_ended and filled < len(buffer) and spare > 0:
+                data, is_all = self._receive(len(buffer) - filled)
+                if data is None:
                     break
-                if count == 0:
+                if not data:
                     self._end = True
                     self._tls.feed(b"")
                     filled, is_ended = self._decrypt(buffer, filled)
                     break
-                filled, is_ended = self._take_records(view[: begin + count], buffer, filled)
-                if count < wanted and filled:
+                filled, spare, is_ended = self._take_records(data, buffer, filled, spare)
+                if is_all and filled:
                     break
         except TlsFailed as error:
             raise ConnectionLost(f"TLS: {error}") from error
+        if self.overhead_left is not None:
+            self._spend_overhead(SPARE_BYTES - spare)
         if self._tls.outgoing:
             self._send_answers()
         return filled if filled or is_ended else None
 
+    def _spend_overhead(self, count: int) -> None:
+        """Raises `ConnectionCut`."""
+        assert self.overhead_left is not None
+        self.overhead_left -= count
+        if self.overhead_left < 0:
+            raise ConnectionCut("TLS: too many small records")
+
+    def _receive(self, room: int) -> tuple[memoryview | None, bool]:
+        """Encrypted bytes, in the scratch, and whether the connection below has no more just now.
+
+        They are those that were held back, or else what comes. The end of the stream is empty; None: it would block.
+        """
+        view, begin = self._scratch.view, len(self._held)
+        view[:begin] = self._held
+        if begin >= HEADER_BYTES:
+            return view[:begin], False
+        # What is sure to fit the buffer once it is decrypted, with a record that has come in part.
+        wanted = min(RECEIVE_BYTES, max(room - RECORD_BYTES, FEED_BYTES))
+        count = self._conn.recv_into(view[begin : begin + wanted])
+        if not count:
+            return (None if count is None else view[:0]), True
+        return view[: begin + count], count < wanted
+
     def peer_end(self) -> PeerEnd:
         end = PeerEnd.ENDED if self._end is True else self._conn.peer_end()
-        return PeerEnd.BEHIND_DATA if end is PeerEnd.ENDED and self._has_more else end
+        has_more = self._has_more or len(self._held) >= HEADER_BYTES
+        return PeerEnd.BEHIND_DATA if end is PeerEnd.ENDED and has_more else end
 
-    def _take_records(self, data: memoryview, buffer: memoryview, filled: int) -> tuple[int, bool]:
-        """Decrypt the records that are whole: bytes in the buffer, and whether the stream has ended."""
+    def _take_records(
+        self, data: memoryview, buffer: memoryview, filled: int, spare: int
+    ) -> tuple[int, int, bool]:
+        """Decrypt the records that are whole, until `spare` bytes more were fed than are in the buffer.
+
+        Bytes in the buffer, what is left of `spare` (encrypted bytes less plain ones), and whether the stream has ended.
+        """
         tls, missing, at, end = self._tls, self._missing, 0, len(data)
-        is_ended = False
-        while at < end:
-            stop, records = at, 0
+        is_ended, begun, self._begun = False, self._begun, 0
+        bound = spare - filled - begun
+        while at < end and (at == 0 or at - filled < bound):
+            begin, stop, records = at, at, 0
             if missing:
-                stop, records, missing = at + missing, 1, 0
+                begin, stop, records, missing = at - begun, at + missing, 1, 0
             limit = min(end, at + FEED_BYTES)
             while stop + HEADER_BYTES <= end:
                 after = stop + HEADER_BYTES + _unpack_size(data, stop + 3)[0]
                 if after > limit and records:
                     break
-                stop = after
+                begin, stop = stop, after
                 records += 1
             if not records:
                 break
             if stop > end:
+                # One that has begun costs nothing until it is whole, and then counts by its plain bytes.
+                self._begun = end - begin
                 missing, stop, records = stop - end, end, records - 1
             tls.feed(data[at:stop])
-            at = stop
+            fed, at = stop - at, stop
             if not records or is_ended:
                 continue
             if filled == len(buffer):
                 self._has_more = True
+                self._unread += records
                 continue
-            filled, is_ended = self._read_records(records, buffer, filled)
+            filled, is_ended = self._read_records(records, fed, buffer, filled)
         self._missing = missing
-        self._head = bytes(data[at:])
-        return filled, is_ended
+        self._held = bytes(data[at:])
+        return filled, bound + filled - at + self._begun, is_ended
 
-    def _read_records(self, records: int, buffer: memoryview, filled: int) -> tuple[int, bool]:
-        """Take the plain bytes of so many whole records, some of which may have none; as `_take_records`."""
-        filled, end = self._tls.read_records(records, buffer, filled)
+    def _read_records(self, records: int, fed: int, buffer: memoryview, filled: int) -> tuple[int, bool]:
+        """Take the plain bytes of so many whole records, of `fed` bytes: bytes in the buffer, and whether the stream has
+        ended. Raises `TlsFailed`, `ConnectionCut`."""
+        begin = filled
+        filled, reads, end = self._tls.read_records(records, buffer, begin)
         if filled == len(buffer):
             # A record that fills the buffer may have more; any other has been taken whole.
             self._has_more = True
+            self._unread += records - reads
+        elif reads < records and not end:
+            self._count_idle(records - reads, fed - (filled - begin))
         if isinstance(end, TlsFailed):
             self._end = end
             if not filled:
@@ -178,16 +235,25 @@ class TlsConn:
             self._has_more = True
         return filled, end is not False
 
+    def _count_idle(self, records: int, encrypted_bytes: int) -> None:
+        """Count records that brought no plain bytes. Raises `ConnectionCut`."""
+        if not self._idle.allow(records, encrypted_bytes, self._clock.monotonic()):
+            raise ConnectionCut("TLS: the peer sends records without data")
+
     def _decrypt(self, buffer: memoryview, filled: int) -> tuple[int, bool]:
         """Take all plain bytes that are there: bytes in the buffer, and whether the stream has ended."""
         while filled < len(buffer):
             count = self._read(buffer, filled)
             if count is None:
                 self._has_more = False
+                if self._unread:
+                    self._count_idle(self._unread, 0)
+                    self._unread = 0
                 return filled, False
             if count == 0:
                 return filled, True
             filled += count
+            self._unread -= self._unread > 0
         return filled, False
 
     def _read(self, buffer: memoryview, filled: int) -> int | None:
@@ -205,7 +271,7 @@ class TlsConn:
         if self._unsent is None or len(self._unsent) < ANSWERS_BYTES_MAX + SEND_BYTES:
             self._push([])
         else:
-            raise ConnectionLost("TLS: the peer takes none of its answers")
+            raise ConnectionCut("TLS: the peer takes none of its answers")
 
     def _push(self, records: list[Buffer]) -> bool:
         """Give encrypted bytes to the connection below, the oldest first; true when all are gone."""

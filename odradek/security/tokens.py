@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import hmac
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -16,6 +18,7 @@ import attrs
 from odradek.security.scram import ITERATIONS_MIN, ScramMechanism, ServerKeys, server_keys
 
 __all__ = [
+    "KeysMissing",
     "Token",
     "TokenLogin",
     "TokenLogins",
@@ -87,6 +90,16 @@ class TokenLogin:
     """The time until the token expires: at least a millisecond."""
 
 
+class KeysMissing(Exception):
+    """The keys of a token have to be made before a login by it, which takes milliseconds of computing."""
+
+    def __init__(self, make: Callable[[], ServerKeys], keep: Callable[[ServerKeys], None]) -> None:
+        """`make` may be called in any thread; `keep` takes its result, and then the login is asked for again."""
+        super().__init__("the keys of a token are to be made")
+        self.make = make
+        self.keep = keep
+
+
 class TokenLogins:
     """Logins by tokens on one node. It makes the keys of a token at its first login, which costs milliseconds."""
 
@@ -97,24 +110,37 @@ class TokenLogins:
         self._keys: dict[tuple[str, str], ServerKeys] = {}
 
     def login(
-        self, token_id: str, token: Token | None, mechanism: ScramMechanism, now_ms: int
+        self,
+        token_id: str,
+        token: Token | None,
+        mechanism: ScramMechanism,
+        now_ms: int,
+        *,
+        at_once: bool = True,
     ) -> TokenLogin | None:
-        """The login by a token; None for one that is unknown or has expired."""
+        """The login by a token; None for one that is unknown or has expired. Raises `KeysMissing` unless `at_once`."""
         if token is None or is_expired(token, now_ms):
             return None
         left_ms = min(token.expiration_timestamp, token.max_timestamp) - now_ms
-        return TokenLogin(self._keys_of(token_id, mechanism), token.owner, max(1, left_ms))
-
-    def _keys_of(self, token_id: str, mechanism: ScramMechanism) -> ServerKeys:
         named = (token_id, mechanism.name)
-        keys = self._keys.pop(named, None)
+        keys = self._keys.get(named)
+        make, keep = partial(self._make, token_id, mechanism), partial(self._keep, named)
         if keys is None:
-            password = base64.b64encode(self._secrets.hmac(token_id)).decode()
-            salt = hmac.digest(self._salt_secret, f"{mechanism.name} {token_id}".encode(), "sha256")[:16]
-            salted = mechanism.salted_password(password, salt, ITERATIONS_MIN)
-            keys = server_keys(mechanism, salted, salt, ITERATIONS_MIN)
-        # The one that was asked for last stands last; the first one is forgotten first.
+            if not at_once:
+                raise KeysMissing(make, keep)
+            keys = make()
+        keep(keys)
+        return TokenLogin(keys, token.owner, max(1, left_ms))
+
+    def _make(self, token_id: str, mechanism: ScramMechanism) -> ServerKeys:
+        password = base64.b64encode(self._secrets.hmac(token_id)).decode()
+        salt = hmac.digest(self._salt_secret, f"{mechanism.name} {token_id}".encode(), "sha256")[:16]
+        salted = mechanism.salted_password(password, salt, ITERATIONS_MIN)
+        return server_keys(mechanism, salted, salt, ITERATIONS_MIN)
+
+    def _keep(self, named: tuple[str, str], keys: ServerKeys) -> None:
+        """Remember the keys. Those that were asked for last stand last; the first ones are forgotten first."""
+        self._keys.pop(named, None)
         self._keys[named] = keys
         if len(self._keys) > LOGINS_MAX:
             del self._keys[next(iter(self._keys))]
-        return keys

@@ -158,6 +158,18 @@ class MarkerLog:
             else:
                 self._apply(self._records(buf, place))
 
+    @property
+    def newest(self) -> int:
+        """The last batch that a task has committed; -1: none."""
+        return max((each.batch for each in self.markers.values()), default=-1)
+
+    @property
+    def newest_begun(self) -> int:
+        """The last batch of a marker, committed or in a transaction that is open at the end; -1: none."""
+        held = [each for records in self._open.values() for each in records]
+        begun = (_parse_value(key, value) for key, value in held if value and key[1] != _ALL_TASKS)
+        return max([self.newest, *(each.batch for each in begun)])
+
     def is_undecided(self, task: int) -> bool:
         """True if a transaction that holds a marker of the task is open at the end."""
         return any(key[1] == task for held in self._open.values() for key, _ in held)

@@ -15,7 +15,7 @@ from odradek.client.admin.admin_transactions import TIMELESS_MS, describe_transa
 from odradek.client.core.operation import Operation, Wait
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.core.scatter import to_transaction_coordinators
-from odradek.client.errors import broker_error, error_code, is_retriable
+from odradek.client.errors import UnsupportedByBroker, broker_error, error_code, is_retriable
 from wire.errors import ErrorCode, KafkaError
 
 from .two_phase import Prepared
@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from odradek.client.admin.admin_transactions import TransactionDescription
     from odradek.client.core.client_core import ClientCore
 
-__all__ = ["PREFIX", "driver_id", "end_transactions", "free_slots", "open_slots", "query_of", "slot_id"]
+__all__ = [
+    "PREFIX",
+    "driver_id",
+    "end_transactions",
+    "free_slots",
+    "open_slots",
+    "prepared_slots",
+    "query_of",
+    "slot_id",
+]
 
 PREFIX = "odradek-spark-2pc-"
 _OPEN = "Ongoing"
@@ -98,7 +107,18 @@ def _is_unknown(each: TransactionDescription) -> bool:
     return isinstance(each.error, KafkaError) and each.error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
-def open_slots(core: ClientCore, query: str, timeout: float) -> Operation[tuple[Prepared, ...]]:
+def prepared_slots(core: ClientCore, query: str, timeout: float) -> Operation[tuple[Prepared, ...]]:
+    """The slots of a query with an open transaction. Raises as `free_slots`."""
+    try:
+        return (yield from open_slots(core, query, timeout, states=(_OPEN,)))
+    except UnsupportedByBroker:
+        # Older than two-phase commit: nothing can be prepared there.
+        return ()
+
+
+def open_slots(
+    core: ClientCore, query: str, timeout: float, *, states: Sequence[str] = (_OPEN, _BEGUN)
+) -> Operation[tuple[Prepared, ...]]:
     """The slots of a query with an open transaction, or with a producer that may begin one. Raises as `free_slots`."""
     deadline = core.now + timeout
     attempt = 0
@@ -106,7 +126,7 @@ def open_slots(core: ClientCore, query: str, timeout: float) -> Operation[tuple[
         try:
             listed = yield from list_transactions(
                 core,
-                states=[_OPEN, _BEGUN],
+                states=states,
                 transactional_id_pattern=f"{re.escape(PREFIX + query)}-[0-9]+-[0-9]+",
                 timeout=deadline - core.now,
             )
@@ -123,7 +143,7 @@ def open_slots(core: ClientCore, query: str, timeout: float) -> Operation[tuple[
     found = []
     for each in described:
         match = _ID.fullmatch(each.transactional_id)
-        if match is None or (each.error is None and each.state not in (_OPEN, _BEGUN)):
+        if match is None or (each.error is None and each.state not in states):
             continue
         if _is_open(each) or each.error is None:
             found.append(Prepared(int(match[2]), int(match[3]), each.producer_id, each.producer_epoch))

@@ -25,7 +25,9 @@ late writers, and shows that each of these rules is needed.
 What the marker allows (`judge`): the same batch is compared, a later one is written. Task 0 is part of each batch, so
 its marker must name this batch or the one before. Whatever else is there, such as a checkpoint from a backup, is an
 error in one sentence. The other tasks' markers count, too: a batch older than one of them is refused to each task. A
-backup's batch may have more tasks than the topic knows, and those have no marker of their own.
+backup's batch may have more tasks than the topic knows, and those have no marker of their own. Any other
+task is refused where task 0 would be: some task must have a marker of the batch before. There a marker counts
+before its transaction has ended, since the coordinator answers the commit before the partition has it.
 """
 
 from __future__ import annotations
@@ -107,12 +109,13 @@ class TaskProtocol:
         """The high watermark is known."""
         self._leave(Step.TAKE_END, Step.READ_MARKER)
 
-    def marker_read(self, marker: Marker | None, newest: int = -1) -> None:
+    def marker_read(self, marker: Marker | None, newest: int = -1, begun: int = -1) -> None:
         """The task's last marker is known, or that there is none. Raises `ProgressError`.
 
-        `newest` is the last batch that any task of the query has committed; -1: none.
+        `newest` is the last batch that any task of the query has committed; -1: none. `begun` counts markers of open
+        transactions, too.
         """
-        writes = judge(self, marker, newest)
+        writes = judge(self, marker, newest, begun)
         self.marker = marker
         self._leave(Step.READ_MARKER, Step.WRITE if writes else Step.COMPARE)
 
@@ -135,8 +138,9 @@ class TaskProtocol:
                 else f"{stored.rows} rows, and this attempt has as many others"
             )
             raise ProgressError(
-                f"batch {self.batch} of {self.query} is committed for task {self.task} with {what}: the plan must give"
-                " each task the same rows when it is repeated, or take delivery=at-least-once."
+                f"batch {self.batch} of {self.query} is committed for task {self.task} with {what}: end it with the plan and"
+                " the number of tasks that it was begun with. A plan that cannot repeat them needs delivery=two-phase, from"
+                " the next batch on; delivery=at-least-once ends this one, and doubles the rows that are committed."
             )
         self._leave(Step.COMPARE, Step.REPORT)
 
@@ -146,10 +150,11 @@ class TaskProtocol:
         self.step = following
 
 
-def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1) -> bool:
+def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun: int = -1) -> bool:
     """True if the attempt writes its rows, false if they are committed. Raises `ProgressError` for all else.
 
-    `newest` is the last batch that any task of the query has committed; -1: none.
+    `newest` is the last batch that any task of the query has committed; -1: none. `begun` counts markers of open
+    transactions, too.
     """
     batch, query = attempt.batch, attempt.query
     if marker is not None:
@@ -165,16 +170,19 @@ def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1) -> boo
         )
     if marker is not None and marker.batch == batch:
         return False
-    # Other tasks than the first are not part of every batch: small ones have fewer tasks.
-    if attempt.task or attempt.adopt or not attempt.consecutive:
+    if attempt.adopt or not attempt.consecutive:
         return True
     last = -1 if marker is None else marker.batch
-    if last + 1 == batch:
+    if attempt.task:
+        # Other tasks than the first are not part of every batch: small ones have fewer tasks. Any task's marker will do.
+        last = max(newest, begun)
+    if last + 1 >= batch:
         return True
-    has = "no progress" if marker is None else f"batch {last}"
+    has = "no progress" if last < 0 else f"batch {last}"
     raise ProgressError(
-        f"the topic has {has} of {query}, and batch {batch} is to be written: if the batches between are"
-        " written (as with delivery=at-least-once before), set the option adoptCheckpoint=true once."
+        f"the topic has {has} of {query}, and batch {batch} is to be written: give the option decisionsTopic that the query"
+        " has had before, or, if the batches between are written (as with delivery=at-least-once before), set the option"
+        " adoptCheckpoint=true once."
     )
 
 

@@ -117,8 +117,9 @@ def judge_decision(
         return True
     has = "no decision" if decision is None else f"a decision about batch {last}"
     raise ProgressError(
-        f"the topic has {has} of {query}, and batch {batch} is to be written: if the batches between are written"
-        " (as with another delivery before), set the option adoptCheckpoint=true once."
+        f"the topic has {has} of {query}, and batch {batch} is to be written: give the option decisionsTopic that the query"
+        " has had before, or, if the batches between are written (as with another delivery before), set the option"
+        " adoptCheckpoint=true once."
     )
 
 
@@ -136,18 +137,19 @@ def last_of(
 ) -> Decision | None:
     """The last decision, or what stands for the batches that tasks have committed with delivery=exactly-once.
 
-    Raises `ProgressError` if this batch is one of those.
+    Any task's marker counts: in a batch that has begun, task 0 may be the one that is missing. Raises `ProgressError` if
+    this batch is one of those.
     """
-    first = markers.get(0)
-    last = max((each.batch for each in markers.values()), default=-1)
-    if first is None or (decision is not None and decision.batch >= last):
+    newest = max(markers.values(), key=lambda each: each.batch, default=None)
+    if newest is None or (decision is not None and decision.batch >= newest.batch):
         return decision
-    if last >= batch:
+    if newest.batch == batch:
         raise ProgressError(
-            f"batch {last} of {query} was begun with delivery=exactly-once, and batch {batch} is to be written: end it with"
-            " delivery=exactly-once, and change the option behind it."
+            f"batch {batch} of {query} was begun with delivery=exactly-once, and tasks have committed rows of it: end it with"
+            " delivery=exactly-once and the same number of tasks, and change the option behind it."
         )
-    return Decision(last, first.summary, is_complete=True, topics=first.topics)
+    first = markers.get(0, newest)
+    return Decision(newest.batch, first.summary, is_complete=True, topics=first.topics)
 
 
 class AttemptStep(Enum):

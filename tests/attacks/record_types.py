@@ -108,9 +108,9 @@ def _of_the_controller() -> Iterator[Case]:
 
 def _of_tokens(admin: Conn) -> Iterator[Case]:
     long = CreateDelegationTokenRequest("User", LONG, [], -1)
-    yield "DelegationTokenRecord of an owner", [long], (ErrorCode.INVALID_REQUEST,)
+    yield "DelegationTokenRecord of an owner", [long], (ErrorCode.POLICY_VIOLATION,)
     renewed = CreateDelegationTokenRequest(None, None, [CreatableRenewers("User", LONG)], -1)
-    yield "DelegationTokenRecord of a renewer", [renewed], (ErrorCode.INVALID_REQUEST,)
+    yield "DelegationTokenRecord of a renewer", [renewed], (ErrorCode.POLICY_VIOLATION,)
     made = admin.call(CreateDelegationTokenRequest(None, None, [], (1 << 63) - 1))
     ended = [
         ExpireDelegationTokenRequest(made.hmac, (1 << 63) - 1),

@@ -19,7 +19,7 @@ from odradek.cli.output import (
     table,
     wrapped,
 )
-from odradek.cli.record_format import json_line, record_of_json, template
+from odradek.cli.streams.record_format import json_line, record_of_json, template
 from odradek.cli.times import moment, span
 from odradek.client.consumer.consumer_types import ConsumerRecord
 
@@ -201,12 +201,63 @@ def test_a_record_in_json_comes_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"[]", b"{", b'{"value_base64":"!"}', b'{"timestamp":"now"}', b'{"headers":[{}]}']
+    "line",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"value":' + b"[" * 100_000,
+        b'{"value_base64":"!"}',
+        b'{"timestamp":"now"}',
+        b'{"headers":[{}]}',
+    ],
 )
 def test_what_is_no_record_names_its_line(line: bytes) -> None:
     """The line's number and the reason."""
     with pytest.raises(CliError, match="line 7 is not a record"):
         record_of_json(line, 7)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"valu":"x","key":"k"}', "there is no field 'valu' (did you mean 'value'?)"),
+        (b'{"Timestamp":1}', "there is no field 'Timestamp' (did you mean 'timestamp'?)"),
+        (
+            b'{"zzz":1}',
+            "there is no field 'zzz' (there are topic, partition, offset, timestamp, key, key_base64, ",
+        ),
+        (
+            b'{"headers":[{"key":"h","val":"v"}]}',
+            "there is no field 'val' of a header (did you mean 'value'?)",
+        ),
+        (b'{"value":"a","value":"b"}', "it has 'value' twice"),
+        (b'{"value":{"a":1,"a":2}}', "it has 'a' twice"),
+        (b'{"value":"a","value_base64":"YQ=="}', "it has both 'value' and 'value_base64'"),
+        (b'{"value_base64":7}', "its value_base64 is no text"),
+        (b'{"value":NaN}', "NaN is no number of JSON"),
+        (b'{"value":1e999}', "Out of range float values are not JSON compliant"),
+        (b'{"value":"\\ud800"}', "its value has half a surrogate pair at character 1"),
+        (b'{"key":["\\udfff"]}', "its key has half a surrogate pair at character 3"),
+        (b'{"headers":[{"key":"\\ud800"}]}', "the key of a header has half a surrogate pair at character 1"),
+        (b'{"timestamp":true}', "its timestamp is no number of milliseconds"),
+        (b'{"timestamp":-1}', "its timestamp is no number of milliseconds"),
+        (b'{"timestamp":1.5}', "its timestamp is no number of milliseconds"),
+        (b'{"timestamp":9223372036854775808}', "its timestamp is no number of milliseconds"),
+        (b'{"partition":2147483648}', "its partition is no number"),
+        (b'{"offset":"1"}', "its offset is no number"),
+        (b'{"topic":1}', "its topic is no text"),
+        (b'{"value":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "it is nested too deeply"),
+        (b'{"value":' + b"1" * 5000 + b"}", "Exceeds the limit"),
+        (b"\xff\xfe{", ""),
+    ],
+    ids=lambda value: str(value[:40]),
+)
+def test_a_field_is_judged_where_it_is_given(line: bytes, reason: str) -> None:
+    """Each field of a record in JSON: its name, type, range and encoding. The error names it."""
+    with pytest.raises(CliError) as caught:
+        record_of_json(line, 7)
+    assert str(caught.value).startswith(f"line 7 is not a record in JSON: {reason}")
 
 
 @pytest.mark.parametrize("headers", [b'[["h","v"]]', b'{"h":"v"}', b'"h"', b'[{"key":1}]', b"[{}]", b"7"])

@@ -119,3 +119,52 @@ def test_a_random_uuid_can_be_a_directory_id(capsys: pytest.CaptureFixture[str])
         texts.append(capsys.readouterr().out.strip())
     assert {len(text) for text in texts} == {22}
     assert texts[0] != texts[1]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "listener.security.protocol.map=PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+        "listener.security.protocol.map=PLAINTEXT:SSL,CONTROLLER:PLAINTEXT",
+        "listener.security.protocol.map=PLAINTEXT:SSL,CONTROLLER:PLAINTEXT\nssl.keystore.location=/nowhere/k.jks",
+        "listener.security.protocol.map=PLAINTEXT:SASL_SSL,CONTROLLER:PLAINTEXT\nsasl.enabled.mechanisms=PLAIN\n"
+        "sasl.mechanism.inter.broker.protocol=PLAIN",
+        "authorizer.class.name=com.example.Foo",
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\nsuper.users=alice",
+        "log.retention.ms=-5",
+        "remote.log.storage.system.enable=true",
+        "replica.selector.class=com.example.Foo",
+    ],
+)
+def test_a_node_is_formatted_before_its_secrets_are_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str
+) -> None:
+    """Kafka 4.3's tool takes each of these files. What the start will refuse is a warning, and the start refuses it."""
+    code, err = run(tmp_path, capsys, "broker,controller", f"{ALONE}\n{lines}", "--cluster-id", CLUSTER_ID)
+    assert code == 0
+    assert "the node will not start with this file: " in err
+    assert (tmp_path / "data" / "meta.properties").exists()
+    _, found, sentence = err.strip().partition("the node will not start with this file: ")
+    assert found
+    assert main(["server", str(tmp_path / "node.properties")]) != 0
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ("num.io.threads=x", "num.io.threads"),
+        ("listener.security.protocol.map=CONTROLLER:PLAINTEXT", "No security protocol defined"),
+        ("broker.id=2", "broker.id"),
+        ("inter.broker.listener.name=FOO", "inter.broker.listener.name"),
+    ],
+)
+def test_what_kafkas_tool_refuses_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str, sentence: str
+) -> None:
+    """Keys, listeners and roles are judged before a directory is touched."""
+    code, err = run(tmp_path, capsys, "broker,controller", f"{ALONE}\n{lines}", "--cluster-id", CLUSTER_ID)
+    assert code == 1
+    assert sentence in err
+    assert not (tmp_path / "data").exists()

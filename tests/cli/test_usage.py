@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from odradek.cli.__main__ import build_parser, main
-from tests.cli.running import ROOT, command, environment, odradek
+from tests.cli.running import ROOT, command, environment, odradek, odradek_here
 from tests.client.fake_broker import LoopbackBroker
 
 LEAVES = [
@@ -256,3 +256,20 @@ def test_a_server_without_its_file(capsys: pytest.CaptureFixture[str], tmp_path:
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"odradek: cannot read {missing}: No such file or directory: ")
     assert "odradek storage format" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("topic alter t --set a=b", "--config"),
+        ("topic create t --topic-config=a=b", "--config"),
+        ("topic alter t --delete-config a", "--unset"),
+        ("topic list --brokers h:1", "--bootstrap-server"),
+        ("topic list --set a=b", ""),
+    ],
+)
+def test_an_option_of_another_program_is_named_by_its_name_here(words: str, name: str) -> None:
+    """Users of Kafka's tools and of rpk type theirs; only a command that has such an option names it."""
+    said = odradek_here(*words.split()).err
+    assert "is not known here" in said
+    assert said.partition("; it is called ")[2].partition(":")[0] == name

@@ -14,7 +14,9 @@ from odradek.client.admin import (
     describe_topic_partitions,
 )
 from odradek.client.admin.admin_offsets import record_times
+from odradek.client.admin.admin_transactions import list_transactions
 from odradek.client.core.operation import Operation
+from odradek.client.errors import UnsupportedByBroker
 from tests.client.test_scatter import TwoBrokers, coordinators
 from tests.schedule import examples
 from wire.api import ApiKey, api_versions
@@ -79,6 +81,15 @@ def test_assignments_of_anybodys_make_do_no_harm(data: bytes) -> None:
     """Members send these bytes to each other; the broker never looks into them, so they may be anything."""
     (member,) = described(data).members
     assert member.assignment == data
+
+
+def test_a_broker_too_old_for_patterns_is_told_apart() -> None:
+    """ListTransactions takes a pattern since version 2 (KIP-1152): an older broker is asked nothing, least of all the rest."""
+    two = two_brokers()
+    for broker in two.brokers.values():
+        broker.versions[ApiKey.LIST_TRANSACTIONS] = 0, 1
+    with pytest.raises(UnsupportedByBroker, match="supports no version of LIST_TRANSACTIONS"):
+        two.run(list_transactions(two.wire.core, transactional_id_pattern="a.*"))
 
 
 def test_a_dead_group_does_not_exist() -> None:

@@ -13,11 +13,13 @@ from metadata_quorum.config.effective_config import BrokerConfigLayers
 from metadata_quorum.config.log_levels import LogLevels
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.parts import LongRequest, long_request
-from metadata_quorum.controller_channel import ControllerChannel
+from metadata_quorum.controller_channel import IMAGE_WAIT_SECONDS_MAX, ControllerChannel
 from metadata_quorum.controller_table import DescribedController, build_controller_table
 from metadata_quorum.envelope import Sender, open_request, open_response, seal_request, seal_response
-from metadata_quorum.image.metadata_image import MetadataImage
+from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.replica.peers import PeerConnections
+from metadata_quorum.replica.publisher import MetadataPublisher
+from metadata_quorum.replica.turns import Turns
 from metadata_quorum.state_machine import Deferred
 from odradek.env.ports import Env, TaskGroup
 from odradek.node.connections.buffers import ReceiveBuffers
@@ -27,6 +29,8 @@ from odradek.node.connections.server import Server
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.node.test_connection_loop import Log
+from wire.api import api_versions
+from wire.codec import decode, encode
 from wire.errors import ErrorCode, KafkaError, MalformedMessage
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from wire.messages.create_topics import (
@@ -85,9 +89,21 @@ class Service:
         self.held: list[Deferred] = []
         self.asked: list[Any] = []
         self.on_asked: Callable[[Any], None] | None = None
+        self.publisher = MetadataPublisher("", lambda *_: b"", Turns(env.event), env.workers)
 
     doors = None
     """Everybody may ask everything."""
+
+    @property
+    def committed_image(self) -> MetadataImage:
+        return self.publisher.image
+
+    async def image_reaches(self, offset: int, deadline: float) -> bool:
+        return await self.publisher.image_reaches(offset, self.env, deadline)
+
+    def publish(self, offset: int) -> None:
+        """This node's image holds all up to this offset."""
+        self.publisher.publish(MetadataImage(offset=offset), MetadataDelta())
 
     @property
     def is_active(self) -> bool:
@@ -148,6 +164,14 @@ class Node:
         server = Server(services, listener, "CONTROLLER", idle_ms_max=60_000, limits=limits)
         tasks.start_soon(server.accept_loop)
 
+    async def forward(self, message: Any, seconds: float = 10.0) -> tuple[Any, float]:
+        """The answer to a client, and the seconds that it took."""
+        began_at = self.env.clock.monotonic()
+        sender = Sender("User:a", "c", "127.0.0.1")
+        version = api_versions(message.API_KEY)[1]
+        answer = await self.channel.forward(sender, message, version, began_at + seconds)
+        return answer, self.env.clock.monotonic() - began_at
+
     async def ask(self, message: Any, seconds: float = 10.0) -> Any:
         """The answer, or what was raised."""
         try:
@@ -201,6 +225,68 @@ def test_every_node_reaches_the_controller(message: Any) -> None:
         assert not nodes[1].service.asked
 
     play(script)
+
+
+def test_a_clients_answer_waits_for_the_nodes_own_image() -> None:
+    """Until that image has what the answer tells of; others, whose answers tell of less, pass by."""
+
+    async def script(world: World, nodes: dict[int, Node]) -> None:
+        elect(nodes, 2)
+        nodes[1].service.publish(4)
+        nodes[2].service.publish(5)
+        got: list[Any] = []
+
+        async def ask() -> None:
+            got.append((await nodes[1].forward(CREATE))[0])
+
+        world.spawn(ask)
+        await world.sleep(0.1)
+        assert nodes[2].service.asked
+        assert not got
+        assert nodes[1].service.publisher.statistics()["waiting"] == 1
+        # Neither a node's own question, nor what the quorum answers, nor a client at the controller's node waits.
+        assert (await nodes[1].ask(HEARTBEAT)).throttle_time_ms == 2
+        assert (await nodes[1].forward(DescribeQuorumRequest()))[1] < 0.1
+        assert (await nodes[2].forward(CREATE))[0].throttle_time_ms == 2
+        assert not got
+        nodes[1].service.publish(5)
+        await world.sleep(0.001)
+        assert [answer.throttle_time_ms for answer in got] == [2]
+        assert (await nodes[1].forward(CREATE))[1] < 0.1
+        assert nodes[1].channel.statistics()["image_waits"] == 1
+        assert nodes[1].channel.statistics()["image_waits_cut"] == 0
+        assert nodes[1].service.publisher.statistics()["waiting"] == 0
+
+    play(script)
+
+
+@pytest.mark.parametrize("seconds", [10.0, 0.25], ids=["by its own bound", "by the request's time"])
+def test_a_clients_answer_waits_no_longer_than_its_bound(seconds: float) -> None:
+    """A node that is cut off from the log, but reaches the controller, gives the answer as Kafka's brokers do."""
+
+    async def script(world: World, nodes: dict[int, Node]) -> None:
+        elect(nodes, 2)
+        nodes[2].service.publish(5)
+        answer, took = await nodes[1].forward(CREATE, seconds)
+        assert answer.throttle_time_ms == 2
+        bound = min(seconds, IMAGE_WAIT_SECONDS_MAX)
+        assert bound - 0.05 <= took < bound + 0.1
+        assert nodes[1].channel.statistics()["image_waits_cut"] == 1
+        assert nodes[1].service.publisher.statistics()["waiting"] == 0
+
+    play(script)
+
+
+def test_a_controller_that_tells_no_offset_is_not_waited_for() -> None:
+    """A release before this one, or Apache Kafka's: the field is not there."""
+    opened = open_request(seal_request(CREATE, 7, Sender("User:a", "c", "127.0.0.1")))
+    sealed = seal_response(opened, CreateTopicsResponse(0, []))
+    assert sealed.image_offset == -1
+    plain = encode(sealed, 0)
+    assert decode(EnvelopeResponse, 0, plain) == sealed
+    with_offset = encode(seal_response(opened, CreateTopicsResponse(0, []), 1 << 40), 0)
+    assert with_offset[: len(plain) - 1] == plain[:-1]
+    assert with_offset[len(plain) - 1 :] == b"\x01\x64\x08" + (1 << 40).to_bytes(8, "big")
 
 
 MANY = CreateTopicsRequest([CreatableTopic(f"t{number}", 1, 1, [], []) for number in range(1000)])

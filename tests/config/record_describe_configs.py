@@ -13,7 +13,7 @@ import socket
 import sys
 from typing import Any
 
-from odradek.node.configuration.properties import parse_properties
+from metadata_quorum.config.java_properties import parse_properties
 from wire.codec import decode, encode
 from wire.messages.create_topics import (
     CreatableTopic,

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata_quorum.config.config_defs import ConfigError
+from metadata_quorum.config.java_properties import MalformedProperties, escape_value, parse_properties
 from metadata_quorum.replica.storage_format import VoterEndpoint
-from odradek.node.configuration.node_config import AUTHORIZERS, NodeConfig
-from odradek.node.configuration.properties import MalformedProperties, parse_properties
+from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.configuration.quorum_config import StaticVoter
+from odradek.node.configuration.start_rules import AUTHORIZERS
 
 MINIMAL = {
     "process.roles": "broker,controller",
@@ -124,7 +125,7 @@ def test_a_node_that_is_only_a_controller() -> None:
 def test_where_the_metrics_are(text: str, address: tuple[str, int] | None) -> None:
     """Our own key: known, and off unless it names a port."""
     node = config(odradek_metrics_listener=text)
-    assert (node.metrics_address, node.warnings) == (address, ())
+    assert ((node.metrics and (node.metrics.host, node.metrics.port)), node.warnings) == (address, ())
 
 
 def test_when_a_disk_gives_up_its_leaderships() -> None:
@@ -307,6 +308,7 @@ def test_load_reads_a_file(tmp_path: Path) -> None:
         ("a=1,\\\n   2,\\\r\n\t3\nb=4", {"a": "1,2,3", "b": "4"}),
         ("a\\ b\\=c=1", {"a b=c": "1"}),
         ("path=C\\:\\\\dir\\n\\u00e9", {"path": "C:\\dir\né"}),
+        ("a=\\ud83d\\uDE00\\u20ac", {"a": "😀€"}),
         ("a=1\na=2", {"a": "2"}),
         ("a=1\\\\\nb=2", {"a": "1\\", "b": "2"}),
         ("a=1\\", {"a": "1"}),
@@ -317,6 +319,14 @@ def test_load_reads_a_file(tmp_path: Path) -> None:
 def test_properties_are_javas(text: str, values: dict[str, str]) -> None:
     """java.util.Properties: separators, comments, continued lines, escapes."""
     assert parse_properties(text) == values
+
+
+@given(st.text())
+def test_an_escaped_value_is_read_back(text: str) -> None:
+    """Any text, in ASCII, behind its key and before another."""
+    escaped = escape_value(text)
+    assert escaped.isascii()
+    assert parse_properties(f"a={escaped}\nb=1\n") == {"a": text, "b": "1"}
 
 
 @given(st.text())
@@ -372,8 +382,9 @@ def test_where_the_audit_log_is(keys: dict[str, str], directory: str | None) -> 
     assert (None if found is None else found.directory) == directory
 
 
+@pytest.mark.parametrize("key", ["odradek.audit.files", "odradek.audit.refusals.files"])
 @pytest.mark.parametrize("text", ["1", "1001", "some"])
-def test_too_few_or_many_audit_files_are_refused(text: str) -> None:
+def test_too_few_or_many_audit_files_are_refused(key: str, text: str) -> None:
     """At least the newest file and the one before."""
-    with pytest.raises(ConfigError, match=r"odradek\.audit\.files"):
-        config(**{"odradek.audit.files": text})
+    with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
+        config(**{key: text})

@@ -72,6 +72,13 @@ DELIBERATE = (
         "To look at all batches before the first append would cost every producer time. No client mixes them.",
     ),
     Deliberate(
+        "Produce, TxnOffsetCommit",
+        r"^produce v\d+ of odd transactions: \[[467]\]",
+        "takes a batch for an open transaction under any transactional id, or an empty one",
+        "INVALID_PRODUCER_ID_MAPPING unless the producer id belongs to it, INVALID_REQUEST for an empty one",
+        "Another's producer id is no secret. `transaction.partition.verification.enable=false` gives Kafka's answer.",
+    ),
+    Deliberate(
         "DescribeTopicPartitions",
         r"^describe_topic_partitions of topics that cannot be: \[1\]",
         "answers an empty topic name with UNKNOWN_SERVER_ERROR",
@@ -167,6 +174,12 @@ What is bounded otherwise stands in `NOT_SEEN`.
 NOT_SEEN = {
     "Connections and requests": (
         Remark(
+            "A broker that passes a change on to the controller",
+            "answers when its own image has it, or half a second later. That goes for topics, partitions, configurations, "
+            "rights, quotas and users. A client that asks the same broker at once finds the change there. Kafka answers "
+            "before, and the client may have to ask again.",
+        ),
+        Remark(
             "Several requests of one connection",
             "are in progress at once, where Kafka handles one at a time. Answers keep the order of the "
             "requests. With five fetches parked, or 4 MiB of answers behind one that waits, the connection "
@@ -220,6 +233,15 @@ NOT_SEEN = {
             "(compacted topics, bad timestamps), 262,144 of them are looked at, and one for every 16 bytes besides. "
             "Partitions beyond "
             "that get MESSAGE_TOO_LARGE; Kafka has no such bound.",
+        ),
+        Remark(
+            "The first batch of an open transaction after a change of leader",
+            "is verified with the coordinator once more. The log does not say for which transactional id it was.",
+        ),
+        Remark(
+            "A transactional batch that repeats one from outside of an open transaction",
+            "gets OUT_OF_ORDER_SEQUENCE_NUMBER. In Kafka it is acknowledged: a record is lost if a stranger has "
+            "used its sequence number. `transaction.partition.verification.enable=false` gives Kafka's answer.",
         ),
         Remark(
             "An InitProducerId, an AddPartitionsToTxn or an AddOffsetsToTxn while a transaction is ended",
@@ -385,6 +407,10 @@ NOT_SEEN = {
     ),
     "Security": (
         Remark(
+            "A client certificate that no authority here has signed",
+            "is refused with TLS alert 48, `unknown_ca` (RFC 8446, section 6.2). Java sends alert 42, `bad_certificate`.",
+        ),
+        Remark(
             "A delegation token",
             "is known to the controller as soon as it is made; in Kafka a renewal may not find it for a moment. It may have "
             "20 renewers, with 4,096 bytes in all, and its owner 1,000 tokens; above that POLICY_VIOLATION. A controller answers "
@@ -403,6 +429,17 @@ NOT_SEEN = {
             "`odradek storage format` of a controller whose file names no other",
             "may leave `--standalone` out. Where others are named, it asks for one of Kafka's three options, as "
             "`kafka-storage` does. `--feature kraft.version` is refused, since the level follows from them.",
+        ),
+        Remark(
+            "`odradek storage format --cluster-id`",
+            "takes any text, as Kafka's tool does, but for an empty one, and one of more than 32,767 bytes. Letters that are "
+            "not ASCII are escaped in `meta.properties`. Kafka writes them as UTF-8 and reads Latin-1: its nodes then know "
+            "the cluster by other letters. Such a file is read here as Kafka reads it.",
+        ),
+        Remark(
+            "`odradek storage format` of a file that a start refuses",
+            "succeeds with a warning where Kafka's tool takes the file, too. Such a file names certificates, passwords or users "
+            "that are still missing, classes of Java, or features that are not built.",
         ),
     ),
 }

@@ -105,6 +105,28 @@ def test_bad_input(host: str, values: dict[str, Any], sentence: str) -> None:
     assert sentence in " ".join(layout(told)["problems"])
 
 
+@pytest.mark.parametrize(
+    "text", ["my-cluster", "hQaR/HGjTCKXzoMZUc21jA", "cDZEekk4T3hTNGVlNzB3LUtUbkxaQQo=", 17]
+)
+def test_a_cluster_id_is_any_text(text: str | int) -> None:
+    """A cluster that comes from Apache Kafka keeps its id."""
+    told = inventory()
+    for values in told.values():
+        values["odradek_cluster_id"] = text
+    plan = layout(told)
+    assert plan["problems"] == []
+    assert plan["cluster_id"] == str(text)
+
+
+@pytest.mark.parametrize("text", ["", " ", "a\nb"])
+def test_a_cluster_id_that_files_cannot_have(text: str) -> None:
+    """The inventory is one line long there, and has letters."""
+    told = inventory()
+    for values in told.values():
+        values["odradek_cluster_id"] = text
+    assert "odradek_cluster_id must be one and the same text" in " ".join(layout(told)["problems"])
+
+
 def test_disks_that_are_not_known_yet() -> None:
     """An inventory is sound although the disks of an unreachable host are still to be discovered."""
     told = inventory()

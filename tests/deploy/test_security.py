@@ -97,6 +97,55 @@ def test_rules_that_are_none(access: ModuleType, rule: dict[str, Any], problem: 
     assert problem in access.rule_problem(rule)
 
 
+SECRET = "open-sesame"
+HIDING_PLACES = [
+    f'sasl.jaas.config=a.PlainLoginModule required \\\n    username="node" password="{SECRET}";',
+    f'sasl.jaas.config=a.PlainLoginModule required \\\r\n    username="node" \\\r\n  password="{SECRET}";',
+    f"ssl.key.password: {SECRET}",
+    f"ssl.key.password {SECRET}",
+    f"  \tssl.key.password\t{SECRET}",
+    f"ssl.key.p\\u0061ssword={SECRET}",
+    f"ssl.key.pass\\\n   word={SECRET}",
+    f"ssl.key.password=\\\n{SECRET}",
+    f"ssl.key.password={SECRET}\\",
+    f"#ssl.key.password={SECRET}",
+    f'! sasl.jaas.config=a.PlainLoginModule required \\\n!   user_node="{SECRET}";',
+    f"other.key=a.PlainLoginModule required user_node={SECRET};",
+    f"SSL.KEY.PASSWORD={SECRET}",
+    f"a.url=https://scraper:{SECRET}@host/x",
+    f"node.id=1\\\nssl.key.password={SECRET}",
+]
+
+
+@pytest.mark.parametrize("text", HIDING_PLACES)
+def test_no_form_of_a_property_shows_a_secret(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Lines that go on, other separators, escapes, comments: what Java reads as a secret is hidden; the rest is shown."""
+    files = plugin("modules", "files", monkeypatch)
+    masked = files.masked(f"node.rack=r1\n{text}\nlog.dirs=/a,\\\n  /b\n")
+    assert SECRET not in masked
+    assert masked.startswith("node.rack=r1\n")
+    if not text.endswith("\\"):
+        assert masked.endswith("\nlog.dirs=/a,\\\n  /b\n")
+
+
+def test_places_of_secrets_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files without secrets are shown as they are, whatever their form."""
+    files = plugin("modules", "files", monkeypatch)
+    text = "[Service]\nExecStart=/usr/bin/odradek \\\n  server /etc/x\n\n# a comment \\\nssl.keystore.location=/k.pem\n"
+    text += "odradek.sasl.password.file=/etc/p\ndelegation.token.max.lifetime.ms=5\nssl.key.password=\nlast=1"
+    assert files.masked(text) == text
+
+
+def test_ansible_prints_no_content_with_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What -vvv and the host's journal get of a call has no content with a secret; other contents stay."""
+    files = plugin("modules", "files", monkeypatch)
+    module = files._Module()
+    module.no_log_values = set()
+    module._log_invocation()
+    module.hide(["node.id=1\n", f"ssl.key.password={SECRET}\n"])
+    assert module.no_log_values == {f"ssl.key.password={SECRET}\n"}
+
+
 def test_a_diff_shows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Values of keys that hold secrets are hidden, all others are shown."""
     files = plugin("modules", "files", monkeypatch)

@@ -25,7 +25,7 @@ AUTHORIZER_KEYS = dict.fromkeys(("super.users", "allow.everyone.if.no.acl.found"
 PREFIX = re.compile(
     r"^(odradek\.controller\.|listener\.name\.\w+\.((plain|scram-sha-\d+|oauthbearer)\.)?)", re.I
 )
-FILES = ("audit.log",)
+FILES = ("audit.log", "audit-refusals.log")
 STEPS = "docs/security.md"
 
 

@@ -58,11 +58,13 @@ def append(
     return log.append(memoryview(data), origin, epoch, now_ms, guard, transaction_version=transaction_version)
 
 
-def append_verified(log: PartitionLog, data: bytearray, *, supports_epoch_bump: bool = False) -> AppendResult:
-    """Append a transactional batch as a leader does that has asked the coordinator."""
+def append_verified(
+    log: PartitionLog, data: bytearray, *, name: str = "mine", supports_epoch_bump: bool = False
+) -> AppendResult:
+    """Append a transactional batch as a leader does that has asked the coordinator of this transactional id."""
     header = parse_header(data)
     guard = log.begin_verification(
-        header.producer_id, header.producer_epoch, header.base_sequence, supports_epoch_bump, 0
+        header.producer_id, name, header.producer_epoch, header.base_sequence, supports_epoch_bump, 0
     )
     return append(log, data, guard=guard)
 

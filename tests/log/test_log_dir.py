@@ -60,6 +60,13 @@ def test_meta_properties_say_who_owns_the_directory() -> None:
     assert MetaProperties.decode(text) == MetaProperties("a:b=c", 3, DIRECTORY_ID)
 
 
+def test_a_cluster_id_is_read_as_kafka_reads_it() -> None:
+    """Kafka 4.3 writes UTF-8 and reads Latin-1, so its nodes know "clüster" by another name; escapes are ASCII."""
+    lines = "node.id=3\nversion=1\ncluster.id=%s\ndirectory.id=EBESExQVFhcYGRobHB0eHw\n"
+    for written, known in (("clüster", "clÃ¼ster"), ("\\ a\\fb ", " a\fb "), ("\\u20AC", "€")):
+        assert MetaProperties.decode((lines % written).encode()).cluster_id == known
+
+
 @pytest.mark.parametrize(
     "data",
     [

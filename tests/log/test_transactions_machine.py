@@ -253,6 +253,8 @@ class TransactionMachine(RuleBasedStateMachine):
         told = {each.producer_id: each.current_txn_start_offset for each in log.active_producers()}
         assert {producer: first for producer, first in told.items() if first >= 0} == reading.open
         assert list(log.load_producers().ongoing) == sorted(reading.open.values())
+        verifications = log.producers.verifications
+        assert verifications is None or verifications.verified.keys() <= reading.open.keys()
 
     @precondition(lambda self: self.reading.aborted)
     @rule(data=st.data())

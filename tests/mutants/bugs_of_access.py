@@ -28,7 +28,7 @@ MUTANTS_OF_ACCESS: tuple[Mutant, ...] = (
     Mutant(
         "prefixed-denial-is-passed-over",
         "KIP-290: a denial wins, whatever kind of name it has; here one for a prefix counts for nothing.",
-        ACLS + "acl_index:AclIndex.find",
+        ACLS + "acl_index:AclIndex.look_up",
         "if acl.operation in (operation, Operation.ALL):",
         "if acl.operation in (operation, Operation.ALL) and acl.pattern_type != PatternType.PREFIXED:",
         "access",
@@ -46,9 +46,9 @@ MUTANTS_OF_ACCESS: tuple[Mutant, ...] = (
     Mutant(
         "removed-rule-stays-in-the-index",
         "A broker replays that a rule was removed, and its authorizer keeps it.",
-        ACLS + "acl_index:AclIndex._take_out",
-        "if other != acl_id}",
-        "if other}",
+        ACLS + "acl_index:AclIndex._group",
+        "for acl in gone:",
+        "for acl in gone[:0]:",
         "access",
         20,
     ),
@@ -65,7 +65,7 @@ MUTANTS_OF_ACCESS: tuple[Mutant, ...] = (
     Mutant(
         "first-password-is-kept",
         "KIP-84: a login is checked against the newest credential; here against the first that the node has seen.",
-        "odradek.node.entrances:Entrances._keys_of",
+        "odradek.node.entrances:Entrances.keys_of",
         "known = self._image().access.scram_credentials.get((user, mechanism))",
         "known = self.__dict__.setdefault((user, mechanism), self._image().access.scram_credentials.get((user, mechanism)))",
         "access",

@@ -100,10 +100,19 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
         also=(
             (
                 "data_plane.log.transaction_rules:check_transaction",
-                "config.verifies_transactions\n",
-                "False\n",
+                "if config.verifies_transactions and not is_open and valid is None:",
+                "if False:",
             ),
         ),
+    ),
+    Mutant(
+        "open-transaction-takes-any-transactional-id",
+        "Ours (2026): a batch under another transactional id joins the open transaction of the producer id that it names.",
+        "data_plane.log.parts.lazy_producers:LazyProducers.verify",
+        "verifications.verified.get(producer_id) == name",
+        "verifications.verified",
+        "transactions",
+        400,
     ),
     Mutant(
         "aborted-index-kept-behind-a-cut",

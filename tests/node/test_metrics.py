@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from odradek.env.ports import Conn, ConnectionLost
+from odradek.env.ports import Clock, Conn, ConnectionLost
 from odradek.node.connections.complaints import PEERS_MAX, Complaints
 from odradek.node.metrics.metrics_page import TOPICS_MAX
 from odradek.node.metrics.metrics_server import (
+    ASK_SECONDS_MAX,
     CONNECTION_SECONDS_MAX,
     CONNECTIONS_MAX,
+    OTHERS_SHARE,
     REQUEST_BYTES_MAX,
     MetricsServer,
 )
@@ -125,7 +128,7 @@ async def samples(world: World) -> Samples:
 def play_measured(
     script: Callable[[World, Connect], Awaitable[None]], weather: Weather | None = None
 ) -> None:
-    play(script, weather, odradek_metrics_listener=LISTENER)
+    play(script, weather, odradek_metrics_listener=LISTENER, odradek_metrics_names="true")
 
 
 # -- what is counted ------------------------------------------------------------------------------------------------
@@ -356,17 +359,48 @@ def test_head_has_no_body() -> None:
 
 
 def test_peers_that_do_not_ask_are_closed() -> None:
-    """Silent connections end after their time and make room for others; those beyond the limit are turned away."""
+    """A silent connection ends after its time, and so does one that never ends its request."""
 
     async def script(world: World, connect: Connect) -> None:
         network = world.node_env("client").network
         silent = [await network.connect("server", PORT) for _ in range(CONNECTIONS_MAX)]
-        assert await http(world, GET) == b"", "turned away"
+        await send(silent[0], GET[:-2])
+        began = world.now
         for conn in silent:
             assert await read_to_end(conn) == b""
-        assert (await samples(world))["odradek_uptime_seconds{}"] >= CONNECTION_SECONDS_MAX
+        assert ASK_SECONDS_MAX <= world.now - began + 1 < CONNECTION_SECONDS_MAX
 
     play_measured(script)
+
+
+def test_who_holds_places_keeps_nobody_out() -> None:
+    """The address with the most connections gives way, and of these one that has not asked: others are served at once."""
+
+    async def script(world: World, connect: Connect) -> None:
+        stranger = world.node_env("stranger").network
+        began = world.now
+        silent = [await stranger.connect("server", PORT) for _ in range(3 * CONNECTIONS_MAX)]
+        for _ in range(3):
+            assert (await http(world, GET)).startswith(b"HTTP/1.1 200 ")
+        assert world.now - began < ASK_SECONDS_MAX
+        for conn in silent[: 2 * CONNECTIONS_MAX]:
+            assert await read_to_end(conn) == b""
+
+    play_measured(script)
+
+
+def test_names_are_shown_where_the_file_asks_for_them() -> None:
+    """Topics, users and client ids have no samples on a page that everybody on the network may read; sums have all."""
+
+    async def script(world: World, connect: Connect) -> None:
+        await create_topic(await connect())
+        text = await page(world)
+        found = parsed(text)
+        assert "topic=" not in text
+        assert found["odradek_topics{}"] == found["odradek_topics_unlisted{}"] == 1
+        assert "odradek_log_bytes_sum{}" in found
+
+    play(script, odradek_metrics_listener=LISTENER)
 
 
 def test_a_port_that_is_taken_stops_the_start() -> None:
@@ -399,6 +433,62 @@ def test_a_figure_that_cannot_be_read_ends_nothing() -> None:
             assert (await http(world, GET)).startswith(b"HTTP/1.1 500 ")
             assert log.events == ["metrics.bug"]
             assert (await http(world, GET)).endswith(b"\r\n\r\na 1\n")
+            server.close()
+
+    world.run(main)
+
+
+class DearPages:
+    """A clock that goes on by some seconds with each page that is made."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._spent = 0.0
+        self.made: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic() + self._spent
+
+    async def sleep_until(self, deadline: float) -> None:
+        await self._clock.sleep_until(deadline - self._spent)
+
+    def timeout_at(self, deadline: float) -> Any:
+        return self._clock.timeout_at(deadline - self._spent)
+
+    def render(self) -> bytes:
+        self.made.append(self.monotonic())
+        self._spent += self._seconds
+        return b"page %d\n" % len(self.made)
+
+
+def test_pages_take_a_twelfth_of_the_loop() -> None:
+    """Between two pages others have the loop for eleven times as long. Who waits meanwhile gets a page made later, together."""
+    world, seconds = World(1, Weather()), 0.1
+
+    async def main() -> None:
+        async with trio.open_nursery() as tasks:
+            env = world.node_env("server")
+            pages = DearPages(env.clock, seconds)
+            listener = env.network.listen("", PORT)
+            server = MetricsServer(listener, clock=pages, tasks=tasks, log=Log(), render=pages.render)
+            tasks.start_soon(server.accept_loop)
+            assert (await http(world, GET)).endswith(b"page 1\n")
+            answers: list[bytes] = []
+
+            async def ask() -> None:
+                answers.append(await http(world, GET))
+
+            async with trio.open_nursery() as crowd:
+                for _ in range(CONNECTIONS_MAX // 2):
+                    crowd.start_soon(ask)
+            assert {answer.rpartition(b"\r\n\r\n")[2] for answer in answers} == {b"page 2\n"}
+            assert (await http(world, GET)).endswith(b"page 3\n")
+            first, second, third = pages.made
+            assert min(second - first, third - second) >= (OTHERS_SHARE + 1) * seconds - 1e-6
             server.close()
 
     world.run(main)

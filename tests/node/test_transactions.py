@@ -89,7 +89,14 @@ def run(script: Script, coordinator: Coordinator | None, **settings: str) -> Non
     play(prepared, made=nodes.append, **settings)
 
 
-def produced(sequence: int, *, version: int = OLD, partitions: Sequence[int] = (0,), acks: int = -1) -> Any:
+def produced(
+    sequence: int,
+    *,
+    version: int = OLD,
+    partitions: Sequence[int] = (0,),
+    acks: int = -1,
+    name: str = "an id",
+) -> Any:
     """A request with the transactional batch of two records for each partition."""
     data = [
         PartitionProduceData(
@@ -105,7 +112,7 @@ def produced(sequence: int, *, version: int = OLD, partitions: Sequence[int] = (
         for index in partitions
     ]
     assert version < 13, "later ones name topics by id"
-    return ProduceRequest("an id", acks, 5000, [TopicProduceData("t", bytes(16), data)])
+    return ProduceRequest(name, acks, 5000, [TopicProduceData("t", bytes(16), data)])
 
 
 async def produce(client: Client, sequence: int, *, version: int = OLD, **more: Any) -> list[Any]:

@@ -121,6 +121,14 @@ class Controllers:
             ),
         )
 
+    def _static_voters(self) -> VoterSet:
+        """The voters as a configuration names them: without directories."""
+        if not self.static:
+            return NO_VOTERS
+        return VoterSet.of(
+            attrs.evolve(each, key=ReplicaKey(each.key.node_id)) for each in self.voters.voters
+        )
+
     def start(self, node_id: int) -> None:
         """Start the node's process."""
         running = self.world.start(host_of(node_id), lambda env: self._run(node_id, env))
@@ -157,7 +165,7 @@ class Controllers:
                     ReplicaKey(meta.node_id, meta.directory_id),
                     meta.cluster_id,
                     self.config,
-                    self.voters if self.static else NO_VOTERS,
+                    self._static_voters(),
                     tuple((host_of(each), PORT) for each in self.voters.node_ids),
                     ((LISTENER, host_of(node_id), PORT), *self.more_endpoints.get(node_id, ()))
                     if is_controller

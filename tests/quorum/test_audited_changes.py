@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from metadata_quorum.envelope import Sender
-from odradek.security.audit.audit_log import PreparedLine
+from odradek.security.audit.audit_lines import Payer, PreparedLine
 from odradek.security.audit.auditor import Auditor
 from sim.machine.world import World
 from tests.quorum.controllers import Controllers, Member, host_of, play, register, remove
@@ -21,14 +21,12 @@ class Lines:
     def __init__(self) -> None:
         self.all: list[dict[str, Any]] = []
 
-    def note(self, event: str, /, source: str | None = None, count: int = 1, **fields: Any) -> None:
+    def note(self, event: str, /, payer: Payer | None = None, count: int = 1, **fields: Any) -> None:
+        assert (None if payer is None else payer.principal) in (None, fields["principal"])
         self.all.append(fields)
 
-    def prepare(self, event: str, /, **fields: Any) -> PreparedLine:
-        return event, tuple(fields.items())
-
-    def put(self, key: PreparedLine, source: str | None = None, count: int = 1) -> None:
-        self.all.append(dict(key[1]))
+    def put(self, line: PreparedLine, count: int = 1) -> None:
+        raise AssertionError("only refusals are prepared")
 
 
 def audited(member: Member) -> list[dict[str, Any]]:

@@ -45,6 +45,7 @@ from wire.messages.incremental_alter_configs import (
 from wire.messages.vote import VoteRequest
 from wire.messages.vote import VoteRequestPartitionData as VotePartition
 from wire.messages.vote import VoteRequestTopicData as VoteTopic
+from wire.structure import ZERO_UUID
 
 
 def logs_are_equal(controllers: Controllers, node_ids: tuple[int, ...] = (1, 2, 3)) -> None:
@@ -309,6 +310,26 @@ def test_the_leader_describes_the_quorum() -> None:
         assert (refused.error_code, refused.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, leader.node_id)
 
     play(script, observers=(4,))
+
+
+def test_static_voters_are_described_without_directories() -> None:
+    """As Kafka does at kraft.version 0, the leader included; what only follows has its own."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        leader = await controllers.leader()
+        await controllers.until(lambda: 4 in controllers.members)
+        await controllers.members[4].service.caught_up()
+        await controllers.agree()
+        partition = (await controllers.ask_quorum(leader.node_id, describe())).topics[0].partitions[0]
+        assert [(each.replica_id, each.replica_directory_id) for each in partition.current_voters] == [
+            (1, ZERO_UUID),
+            (2, ZERO_UUID),
+            (3, ZERO_UUID),
+        ]
+        assert all(each.log_end_offset > 0 for each in partition.current_voters)
+        assert [each.replica_directory_id for each in partition.observers] == [directory_of(4)]
+
+    play(script, observers=(4,), static=True)
 
 
 def group_timeouts(groups: Iterable[int], timeout_ms: int) -> IncrementalAlterConfigsRequest:

@@ -16,7 +16,7 @@ from bench.kafka_server import run_tool
 from data_plane.metadata_log import METADATA_LOG_DIRECTORY
 from metadata_quorum.replica.checkpoint_files import decode_snapshot
 from metadata_quorum.replica.metadata_batches import read_batches
-from metadata_quorum.replica.storage_format import StorageFormat, format_storage, initial_voters
+from metadata_quorum.replica.storage_format import StorageFormat, format_storage, initial_voters, storage_info
 from odradek.env.real import RealEnv
 from tests.quorum.node_parts import (
     CLUSTER_ID,
@@ -92,6 +92,33 @@ def test_storage_tool_reads_a_formatted_directory(used_directory: Path) -> None:
     assert "Found problem" not in text
     assert f"cluster.id={CLUSTER_ID}" in text
     assert f"directory.id={uuid_to_text(b'directory-number')}" in text
+
+
+@pytest.mark.parametrize("text", [" a b=:#!\\ ", "cDZEekk4T3hTNGVlNzB3LUtUbkxaQQo="])
+def test_cluster_ids_are_read_alike(tmp_path: Path, kafka_jars: Path, text: str) -> None:
+    """Any text: each reads the file of the other, with its white space, separators and padding."""
+    properties = tmp_path / "node.properties"
+    env = RealEnv(7)
+    for name in ("ours", "theirs"):
+        path = tmp_path / name
+        properties.write_text(
+            "process.roles=broker\nnode.id=1\ncontroller.quorum.bootstrap.servers=localhost:9093\n"
+            f"listeners=PLAINTEXT://:9092\ncontroller.listener.names=CONTROLLER\nlog.dirs={path}\n"
+        )
+        if name == "theirs":
+            run_tool("kafka.tools.StorageTool", "format", "-c", properties, "-t", text)
+        else:
+            directory = env.open_dir(str(path), create=True)
+            wanted = StorageFormat(
+                cluster_id=text, node_id=1, directory_ids=[b"directory-number"], timestamp_ms=0
+            )
+            format_storage([directory], directory, wanted)
+        assert f"{{cluster.id={text}, directory.id=" in run_tool(
+            "kafka.tools.StorageTool", "info", "-c", properties
+        )
+        meta = storage_info(env.open_dir(str(path))).meta
+        assert meta is not None
+        assert meta.cluster_id == text
 
 
 def test_initial_controllers_are_written_as_kafka_writes_them(tmp_path: Path, kafka_jars: Path) -> None:

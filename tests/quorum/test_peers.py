@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from metadata_quorum.replica.peers import CONNECT_SECONDS_MAX, NeverSent, Peer, PeerConnections
+from metadata_quorum.replica.peers import (
+    CONNECT_SECONDS_MAX,
+    RECEIVES_MAX,
+    NeverSent,
+    Peer,
+    PeerConnections,
+)
 from odradek.env.ports import Conn, ConnectionLost, Env
 from sim.machine.weather import Weather
 from sim.machine.world import World
@@ -17,6 +23,7 @@ from wire.framing.connection import RequestReceived, ServerConnection
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
 PORT = 9093
+FLOOD_BYTES = 8 << 20
 MUTE = 1000
 """Heartbeats of brokers from this number on are never answered."""
 
@@ -104,6 +111,55 @@ def test_requests_share_a_connection_and_each_gets_its_answer() -> None:
         assert world.fabric.connection_count == 1
 
     play(script)
+
+
+class Endless:
+    """A connection whose peer always has more of one large answer; it counts receives without a wait."""
+
+    peer_host = "server"
+
+    def __init__(self) -> None:
+        self.in_a_row = 0
+        self.most_in_a_row = 0
+        self.received = 0
+
+    async def readable(self) -> None:
+        if self.received >= FLOOD_BYTES:
+            raise ConnectionLost("enough")
+        self.in_a_row = 0
+
+    def recv_into(self, buffer: memoryview) -> int:
+        size = len(buffer)
+        buffer[:] = bytes(size)
+        if not self.received:
+            buffer[:4] = (2 * FLOOD_BYTES).to_bytes(4)
+        self.received += size
+        self.in_a_row += 1
+        self.most_in_a_row = max(self.most_in_a_row, self.in_a_row)
+        return size
+
+    def send(self, chunks: Any, more: bool = False) -> int:
+        return sum(map(len, chunks))
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def test_an_answer_without_end_leaves_the_loop_to_others() -> None:
+    """However fast a peer sends, others have their turn after a few receives."""
+    conn = Endless()
+
+    class Network:
+        async def connect(self, host: str, port: int) -> Endless:
+            return conn
+
+    async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
+        world.node_env("client").network = Network()  # type: ignore[assignment]
+        assert isinstance(await ask(world, peer, 1), ConnectionLost)
+        assert conn.received >= FLOOD_BYTES
+        assert conn.most_in_a_row <= RECEIVES_MAX
+
+    play(script, served=False)
 
 
 def test_who_is_not_there_has_not_seen_the_request() -> None:

@@ -113,11 +113,41 @@ def test_a_format_that_a_crash_interrupted_can_be_repeated() -> None:
         decode_snapshot(again.read_bytes("bootstrap.checkpoint"), source="bootstrap")
 
 
-@pytest.mark.parametrize("text", ["", "short", "AAAAAAAAAAAAAAAAAAAAA!", "x" * 23])
-def test_a_cluster_id_is_a_uuid(text: str) -> None:
-    """As Kafka's tool demands; the message names the value."""
+@pytest.mark.parametrize(
+    "text",
+    [
+        "my-cluster",
+        "hQaR/HGjTCKXzoMZUc21jA",
+        "cDZEekk4T3hTNGVlNzB3LUtUbkxaQQo=",
+        " a:b=c#d! ",
+        "-1",
+        "a\\b\tc\n",
+        "käfka 😀",
+        "x" * 32_767,
+    ],
+)
+def test_a_cluster_id_is_any_text(text: str) -> None:
+    """As Kafka 4.3's tool takes it: what is read is what was given, however the file has to write it."""
     first, _ = directories()
-    with pytest.raises(StorageError, match="does not appear to be a valid UUID"):
+    format_all(first, cluster_id=text)
+    meta = storage_info(first).meta
+    assert meta is not None
+    assert meta.cluster_id == text
+    assert first.read_bytes("meta.properties", 1 << 20).isascii()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "the cluster id is empty"),
+        ("x" * 32_768, "requests have room for 32767"),
+        ("\udcff", "is not UTF-8"),
+    ],
+)
+def test_a_cluster_id_that_no_request_could_name(text: str, sentence: str) -> None:
+    """One line that says what to do."""
+    first, _ = directories()
+    with pytest.raises(StorageError, match=sentence):
         format_all(first, cluster_id=text)
 
 

@@ -88,8 +88,11 @@ def test_too_much_is_refused_as_a_whole() -> None:
     decider = Decider()
     names = [f"t{number}" for number in range(1_000)]
     decider.decide(create(*names))
-    too_many = decider.decide(delete(*["x"] * (COMPARED_PER_REQUEST_MAX // len(names) + 1)))
-    assert {each.error_code for each in too_many.response.filter_results} == {ErrorCode.POLICY_VIOLATION}
+    of_nobody = DeleteAclsFilter(1, None, 1, "User:x", None, 1, 1)
+    by_name = DeleteAclsFilter(1, "x", 1, None, None, 1, 1)
+    for asked, count in ((of_nobody, COMPARED_PER_REQUEST_MAX // len(names) + 1), (by_name, 13_000)):
+        too_many = decider.decide(DeleteAclsRequest([asked] * count))
+        assert {each.error_code for each in too_many.response.filter_results} == {ErrorCode.POLICY_VIOLATION}
     large = decider.decide(create(*(f"n{number}" for number in range(10_001))))
     assert {each.error_code for each in large.response.results} == {ErrorCode.POLICY_VIOLATION}
     assert len(decider.image.access.acls) == len(names)

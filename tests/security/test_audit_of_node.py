@@ -36,8 +36,8 @@ class AuditedNode:
 
     def lines(self) -> list[dict[str, Any]]:
         """All lines so far."""
-        path = self.directory / "data" / "audit.log"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        paths = (self.directory / "data" / name for name in ("audit.log", "audit-refusals.log"))
+        return [json.loads(line) for path in paths if path.exists() for line in path.read_text().splitlines()]
 
     def wait_line(self, is_wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The first line that is wanted, as soon as it is written."""

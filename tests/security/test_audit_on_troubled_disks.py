@@ -66,9 +66,9 @@ class Audited:
         return sum(line["count"] for line in self.lines() if line["event"] == "lines.missing")
 
     def lines(self) -> list[dict[str, str | int]]:
-        data = (self.disk.path / "audit" / "audit.log").read_bytes()
+        paths = sorted((self.disk.path / "audit").glob("audit*.log"))
         # The last line may be on its way.
-        return [json.loads(line) for line in data.split(b"\n")[:-1]]
+        return [json.loads(line) for path in paths for line in path.read_bytes().split(b"\n")[:-1]]
 
     def missing(self) -> int:
         """The same by the metric."""

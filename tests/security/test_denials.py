@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from data_plane.handlers.doors.broker_doors import DOORS
 from data_plane.handlers.doors.topic_doors import metadata_door
 from metadata_quorum.controller.doors import CONTROLLER_DOORS, ControllerDoors
+from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.authorizer import DENIALS_MAX, Authorizer, AuthorizerSettings, Denial, Rights
 from odradek.security.acls.rules import CLUSTER_NAME, Acl, Operation, ResourceType
-from odradek.security.audit.audit_log import PreparedLine
+from odradek.security.audit.audit_lines import Payer, PreparedLine, Value
 from odradek.security.audit.auditor import Auditor
 from odradek.security.doors.door import Admitted, Asked, GuardedHandler
 from odradek.serving.contract import Context
@@ -51,7 +53,7 @@ class Heard:
 def judged(*acls: Acl, settings: AuthorizerSettings | None = None) -> tuple[Authorizer, Heard]:
     """An authorizer with these rules, and who hears of its refusals."""
     made, heard = Authorizer(settings or AuthorizerSettings()), Heard()
-    made.apply({bytes([number]) * 16: acl for number, acl in enumerate(acls)}, ())
+    made.apply(AclIndex.of({bytes([number]) * 16: acl for number, acl in enumerate(acls)}))
     made.auditor = heard
     return made, heard
 
@@ -154,16 +156,13 @@ class KeptLines:
     def __init__(self, lines: list[dict[str, Any]]) -> None:
         self._lines = lines
 
-    def prepare(self, event: str, /, **fields: str | int | bool | None) -> PreparedLine:
-        return event, tuple(fields.items())
+    def put(self, line: PreparedLine, count: int = 1) -> None:
+        assert (line.event, count) == ("denied", 1)
+        assert line.payer is not None
+        assert (line.payer.principal, line.payer.address) == (ALICE, HOST)
+        self._lines.append(json.loads(b"{%b}" % line.body))
 
-    def put(self, key: PreparedLine, source: str | None = None, count: int = 1) -> None:
-        assert (key[0], source, count) == ("denied", HOST, 1)
-        self._lines.append(dict(key[1]))
-
-    def note(
-        self, event: str, /, source: str | None = None, count: int = 1, **fields: str | int | bool | None
-    ) -> None:
+    def note(self, event: str, /, payer: Payer | None = None, count: int = 1, **fields: Value) -> None:
         raise AssertionError("no request here has further refusals")
 
 
@@ -190,7 +189,7 @@ def test_the_line_says_why() -> None:
     ]
     assert auditor.denials == {"Fetch": 6}
     authorizer.auditor = auditor
-    authorizer.apply({}, [bytes(16)])
+    authorizer.apply(AclIndex())
     rights = Rights(authorizer, ALICE, HOST, listener="SASL")
     assert not rights.allows(Operation.READ, ResourceType.TOPIC, "orders-1")
     rights.tell_denials(ApiKey.FETCH)

@@ -6,18 +6,22 @@ import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import attrs
 import pytest
 
 from bench.odradek_server import start_odradek
 from bench.processes import free_ports
 from data_plane.handlers.doors.broker_doors import AT_CONTROLLER, DOORS
+from data_plane.handlers.doors.decisions import decisions_of
 from metadata_quorum.controller.doors import CONTROLLER_DOORS, OF_NODES
+from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
 from odradek.security.acls.rules import CLUSTER_NAME, SUPPORTED, Acl, Operation, ResourceType
-from odradek.security.doors.door import Asked, GuardedHandler
-from odradek.serving.contract import Context, Delayed
+from odradek.security.doors.door import DECISIONS_AT_ONCE, Asked, GuardedHandler
+from odradek.serving.contract import Context, Delayed, Suspend
 from tests.conformance.acls.asking import SETTINGS, all_cases, answers_of
 from tests.conformance.acls.questions import QUESTIONS, api_of
 from tests.conformance.acls.recording import SEAL, compare, load, seal
@@ -30,6 +34,7 @@ from wire.api_keys import ApiKey
 from wire.errors import ErrorCode
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.create_acls import AclCreation, CreateAclsRequest
+from wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from wire.messages.envelope import EnvelopeRequest
 from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.metadata import MetadataRequest
@@ -76,7 +81,7 @@ def test_what_only_nodes_send_needs_cluster_action() -> None:
     held = Authorizer(AuthorizerSettings())
     acl_id = b"1" * 16
     for operation in SUPPORTED[ResourceType.CLUSTER]:
-        held.apply({acl_id: Acl(4, CLUSTER_NAME, 3, "User:alice", "*", operation, 3)}, [acl_id])
+        held.apply(AclIndex.of({acl_id: Acl(4, CLUSTER_NAME, 3, "User:alice", "*", operation, 3)}))
         asked = Asked(_rights(held), 0, Topics())
         for api in OF_NODES:
             refused = CONTROLLER_DOORS[api](asked, None)
@@ -97,7 +102,7 @@ def test_two_phases_need_a_right_of_their_own(asked_for: bool, written: bool, tw
         bytes([number]) * 16: Acl(ResourceType.TRANSACTIONAL_ID, "id", 3, "User:alice", "*", operation, 3)
         for number, operation in enumerate(granted)
     }
-    held.apply(acls, ())
+    held.apply(AclIndex.of(acls))
     request = InitProducerIdRequest("id", 60_000, enable2_pc=asked_for)
     refused = DOORS[ApiKey.INIT_PRODUCER_ID](Asked(_rights(held), 6, Topics()), request)
     if written and (two_phase or not asked_for):
@@ -115,8 +120,8 @@ def _rights(authorizer: Authorizer) -> Any:
 def test_a_parked_answer_is_judged_again() -> None:
     """A right that is taken while a request waits is gone before it is answered; the door's `again` decides."""
     held = Authorizer(AuthorizerSettings())
-    acl_id = b"1" * 16
-    held.apply({acl_id: Acl(ResourceType.TOPIC, "t", 3, "User:ANONYMOUS", "*", Operation.WRITE, 3)}, ())
+    rule = Acl(ResourceType.TOPIC, "t", 3, "User:ANONYMOUS", "*", Operation.WRITE, 3)
+    held.apply(AclIndex.of({b"1" * 16: rule}))
     waiting: list[Delayed] = [Delayed(), Delayed()]
     parked = iter(waiting)
 
@@ -130,9 +135,50 @@ def test_a_parked_answer_is_judged_again() -> None:
     handler.handle(context, None)
     handler.handle(context, None)
     waiting[0].complete("done")
-    held.apply({}, [acl_id])
+    held.apply(AclIndex())
     waiting[1].complete("done")
     assert [each.response for each in waiting] == ["done", "refused"]
+
+
+class Beside:
+    """Stands for the turns of long work; nothing takes one here."""
+
+    def begin(self) -> Beside:
+        return self
+
+
+@pytest.mark.parametrize("count", [DECISIONS_AT_ONCE, DECISIONS_AT_ONCE + 1])
+def test_many_decisions_are_made_beside_the_loop(count: int) -> None:
+    """A door that decides thousands of times does not do so in one turn of a connection."""
+    judged: list[Any] = []
+    long_work: Any = Beside()
+    handler = GuardedHandler(
+        lambda context, request: None,
+        lambda asked, request: judged.append(request),
+        Authorizer(AuthorizerSettings()),
+        Topics,
+        long_work=long_work,
+    ).counting(lambda asked, request: request)
+    result = handler.handle(Context("PLAINTEXT", "10.0.0.1"), count)
+    assert isinstance(result, Suspend) is (count > DECISIONS_AT_ONCE)
+    assert judged == ([] if isinstance(result, Suspend) else [count])
+
+
+def test_all_topics_with_operations_count_as_many_decisions() -> None:
+    """A question of some bytes stands for each topic and each operation; one about a few topics stays at once."""
+    held = Authorizer(AuthorizerSettings())
+    topics: Any = SimpleNamespace(topics=dict.fromkeys(f"t{number}" for number in range(500)))
+    asked = Asked(_rights(held), 12, topics)
+    broker: Any = None
+    counts = decisions_of(broker)
+    every = MetadataRequest(None, False, False, True)
+    assert counts[ApiKey.METADATA](asked, every) > DECISIONS_AT_ONCE
+    assert (
+        counts[ApiKey.METADATA](asked, attrs.evolve(every, include_topic_authorized_operations=False)) < 600
+    )
+    few = DescribeTopicPartitionsRequest([TopicRequest("a"), TopicRequest("b")], 10, None)
+    assert counts[ApiKey.DESCRIBE_TOPIC_PARTITIONS](asked, few) < 20
+    assert counts[ApiKey.DESCRIBE_TOPIC_PARTITIONS](asked, attrs.evolve(few, topics=[])) > DECISIONS_AT_ONCE
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import trio.testing
 
 from odradek.env.ports import ConnectionLost
 from odradek.env.real import RealEnv, RealMeter
-from odradek.security.handshakes import OTHERS_SHARE, WAITING_MAX, WAITING_PER_HOST_MAX, Handshakes
+from odradek.security.handshakes import OTHERS_SHARE, WAITING_MAX, Handshakes, network_of
 
 
 class Peer:
@@ -38,24 +38,75 @@ async def _shake(handshakes: Handshakes, peer: Any, outcomes: list[str]) -> None
         outcomes.append("refused")
 
 
+async def _crowd(
+    nursery: trio.Nursery, handshakes: Handshakes, count: int, gate: threading.Event, host: str
+) -> list[str]:
+    """So many handshakes of one address that wait for their turn: their outcomes, in the order in which they end."""
+    outcomes: list[str] = []
+    for _ in range(count):
+        nursery.start_soon(_shake, handshakes, Peer(host, gate), outcomes)
+    await trio.testing.wait_all_tasks_blocked()
+    return outcomes
+
+
 @pytest.mark.trio
-async def test_one_address_has_half_of_the_places() -> None:
-    """The others are refused at once; another address finds room, until all places are taken."""
+async def test_the_address_with_the_most_gives_way() -> None:
+    """Two addresses that fill all places keep nobody out, and are refused further ones."""
     handshakes, gate = Handshakes(RealEnv()), threading.Event()
-    outcomes: dict[str, list[str]] = {"a": [], "b": [], "c": []}
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            for host, count in (("a", WAITING_PER_HOST_MAX + 5), ("b", WAITING_PER_HOST_MAX), ("c", 1)):
-                for _ in range(count):
-                    nursery.start_soon(_shake, handshakes, Peer(host, gate), outcomes[host])
-                await trio.testing.wait_all_tasks_blocked()
-            assert handshakes.statistics() == {"waiting": WAITING_MAX, "begun": 0, "refused": 6}
-            assert not handshakes.has_room("d")
+            # One more than there are places: the first one has its turn.
+            first = await _crowd(nursery, handshakes, WAITING_MAX // 2 + 1, gate, "a")
+            second = await _crowd(nursery, handshakes, WAITING_MAX // 2, gate, "b")
+            assert not handshakes.has_room("a")
+            assert not handshakes.has_room("b")
+            assert (await _crowd(nursery, handshakes, 5, gate, "a")) == ["refused"] * 5
+            assert handshakes.has_room("c")
+            honest = await _crowd(nursery, handshakes, 10, gate, "c")
+            assert honest == []
+            assert first == second == ["refused"] * 5
+            assert handshakes.statistics() == {"waiting": WAITING_MAX, "begun": 0, "refused": 15}
             gate.set()
-    assert outcomes["a"] == ["refused"] * 5 + ["done"] * WAITING_PER_HOST_MAX
-    assert outcomes["b"] == ["done"] * WAITING_PER_HOST_MAX
-    assert outcomes["c"] == ["refused"]
-    assert handshakes.has_room("a")
+    assert honest == ["done"] * 10
+    assert first.count("done") == WAITING_MAX // 2 - 4
+    assert second.count("done") == WAITING_MAX // 2 - 5
+    assert handshakes.statistics()["waiting"] == 0
+
+
+@pytest.mark.trio
+async def test_addresses_have_their_turns_one_after_the_other() -> None:
+    """A crowd of one address holds up another one for a turn, not for the whole crowd."""
+    handshakes, gate = Handshakes(RealEnv()), threading.Event()
+    order: list[str] = []
+
+    async def shake(host: str) -> None:
+        await _shake(handshakes, Peer(host, gate), [])
+        order.append(host)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for host, count in (("a", 20), ("b", 3), ("c", 1)):
+                for _ in range(count):
+                    nursery.start_soon(shake, host)
+                await trio.testing.wait_all_tasks_blocked()
+            gate.set()
+    assert "".join(order[:8]) == "aabcabab"
+    assert set(order[8:]) == {"a"}
+
+
+@pytest.mark.trio
+async def test_as_many_addresses_as_places_keep_theirs() -> None:
+    """Where each address has one place, another one finds none."""
+    handshakes, gate = Handshakes(RealEnv()), threading.Event()
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            await _crowd(nursery, handshakes, 1, gate, "first")
+            for number in range(WAITING_MAX):
+                await _crowd(nursery, handshakes, 1, gate, f"host-{number}")
+            assert not handshakes.has_room("another")
+            assert (await _crowd(nursery, handshakes, 1, gate, "another")) == ["refused"]
+            gate.set()
+    assert handshakes.statistics()["refused"] == 1
 
 
 @pytest.mark.trio
@@ -124,3 +175,35 @@ async def test_a_busy_loop_keeps_its_share() -> None:
             nursery.start_soon(work)
             assert await pause_after(0.05) >= OTHERS_SHARE * 0.05 * 0.9
             is_over = True
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:0:1::7", "2001:db8:0:1::"),
+        ("2001:db8:0:1:ffff::", "2001:db8:0:1::"),
+        ("2001:db8:0:2::7", "2001:db8:0:2::"),
+        ("fe80::1%eth0", "fe80::"),
+        ("no:address", "no:address"),
+    ],
+)
+def test_addresses_of_one_network_count_as_one(host: str, network: str) -> None:
+    """A client of IPv6 has as many addresses as it likes."""
+    assert network_of(host) == network
+
+
+@pytest.mark.trio
+async def test_a_network_of_ipv6_gives_way_to_others() -> None:
+    """However many addresses a crowd comes from, one of another network finds a place."""
+    handshakes, gate = Handshakes(RealEnv()), threading.Event()
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for number in range(WAITING_MAX + 1):
+                nursery.start_soon(_shake, handshakes, Peer(f"2001:db8::{number:x}", gate), [])
+            await trio.testing.wait_all_tasks_blocked()
+            assert not handshakes.has_room("2001:db8::ffff")
+            assert handshakes.has_room("2001:db8:0:1::1")
+            assert (await _crowd(nursery, handshakes, 1, gate, "192.0.2.7")) == []
+            gate.set()
+    assert handshakes.statistics()["refused"] == 1

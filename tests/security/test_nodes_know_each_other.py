@@ -188,7 +188,8 @@ def _check_audit(directory: Path, way: Way) -> None:
 
 
 def _lines_of(directory: Path, node: int) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (directory / f"data-{node}" / "audit.log").read_text().splitlines()]
+    paths = (directory / f"data-{node}").glob("audit*.log")
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("way", WAYS)

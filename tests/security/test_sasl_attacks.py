@@ -24,16 +24,17 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from joserfc import jwt
+from joserfc import jws, jwt
 from joserfc.jwk import RSAKey
 
 from odradek.security.oauth.client_message import ClientMessage, encode_client_message
-from odradek.security.scram import MECHANISMS, ScramClient
+from odradek.security.scram import ITERATIONS_MIN, MECHANISMS, ScramClient
 from tests.node.raw_client import RawClient, frame
 from tests.security.fuzzing import failing_logins, mutated
 from tests.security.issuer import Issuer, claims_at
 from tests.security.secured_node import SecuredNode
 from wire.errors import ErrorCode
+from wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from wire.messages.metadata import MetadataRequest
 from wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from wire.messages.sasl_handshake import SaslHandshakeRequest
@@ -136,6 +137,67 @@ def test_fuzzed_handshakes_in_full(secured: SecuredNode, seed: int) -> None:
     """Ten thousand mutations for each seed."""
     with _undisturbed(secured):
         _fuzz(secured, MUTATIONS_FULL, seed)
+
+
+# -- costs before a proof ---------------------------------------------------------------------------------------
+
+MESSAGES = 20
+CPU_SECONDS_MAX = 0.6
+"""Messages of half a megabyte took the node up to 0.1 s each."""
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"n,,n=" + b"a" * 500_000, b"n,,n=" + b"=2C" * 160_000, b"n,,n=a,r=abc" + b",a=b" * 120_000],
+    ids=["name", "escapes", "extensions"],
+)
+def test_long_messages_of_scram_cost_little(secured: SecuredNode, message: bytes) -> None:
+    """A message that no user could need is refused before it is looked at."""
+    with _undisturbed(secured):
+        before = secured.process.cpu_seconds()
+        for _ in range(MESSAGES):
+            with RawClient(secured.sasl) as client:
+                client.send(frame(SaslHandshakeRequest("SCRAM-SHA-512"), 1))
+                assert not client.receive(17, 1).error_code
+                assert _token(client, message)[0] == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert secured.process.cpu_seconds() - before < CPU_SECONDS_MAX
+
+
+TOKENS = 60
+
+
+def _loop_cpu_seconds(secured: SecuredNode) -> float:
+    """The processor time of the node's first thread, which has the loop."""
+    pid = secured.process.pid
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def _begin_logins(secured: SecuredNode, token_ids: list[str]) -> float:
+    """Send the first message of a login by each token, and no proof: what that cost the loop."""
+    before = _loop_cpu_seconds(secured)
+    for token_id in token_ids:
+        with RawClient(secured.sasl) as client:
+            client.send(frame(SaslHandshakeRequest("SCRAM-SHA-512"), 1))
+            assert not client.receive(17, 1).error_code
+            first = ScramClient(MECHANISMS["SCRAM-SHA-512"], token_id, "x", "nonce", by_token=True).first()
+            code, answer = _token(client, first)
+            assert (code, answer[:7]) == (0, b"r=nonce")
+    return _loop_cpu_seconds(secured) - before
+
+
+def test_the_keys_of_tokens_are_made_beside_the_loop(secured: SecuredNode) -> None:
+    """Who knows ids of tokens has their keys made, and the thread that serves everybody has no part in it."""
+    with _logged_in(secured) as client:
+        token_ids = []
+        for _ in range(TOKENS):
+            client.send(frame(CreateDelegationTokenRequest(), 3))
+            token_ids.append(client.receive(38, 3).token_id)
+    before = time.thread_time()
+    for token_id in token_ids:
+        MECHANISMS["SCRAM-SHA-512"].salted_password(token_id, bytes(16), ITERATIONS_MIN)
+    keys_seconds = time.thread_time() - before
+    unknown = _begin_logins(secured, [f"unknown-{number}" for number in range(TOKENS)])
+    assert _begin_logins(secured, token_ids) < unknown + keys_seconds / 2
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------
@@ -289,6 +351,9 @@ def _forgeries(issuer: Issuer) -> Iterator[tuple[str, str]]:
     yield "no issuer", issuer.token(iss=None)
     yield "nobody", issuer.token(sub="")
     yield "a subject that is a list", issuer.token(sub=["admin"])
+    header = {"alg": issuer.algorithm, "kid": "one"}
+    for nested in (b"[" * 20_000 + b"]" * 20_000, b'{"a":' * 8_000 + b"1" + b"}" * 8_000):
+        yield "claims that are nested deeply", jws.serialize_compact(header, nested, issuer.key)
     yield "an encrypted token", "e30.e30.e30.e30.e30"
 
 

@@ -151,7 +151,9 @@ def test_nothing_follows_the_last_message() -> None:
         b"n,,n=user,r=" + b"x" * 513,
         b"n,,n=\xff\xfe,r=abc",
         b"\0" * 400_000,
-        b"n,,n=" + b"a=2C" * 20_000 + b"=",
+        b"n,,n=" + b"a=2C" * 3_000 + b"=",
+        b"n,,n=" + b"a" * 16_000,
+        b"n,,n=" + b"a" * 20_000 + b",r=abc",
     ],
 )
 def test_a_malformed_first_message_is_refused(message: bytes) -> None:

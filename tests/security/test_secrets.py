@@ -309,7 +309,7 @@ def test_logs_metrics_audit_and_processes_show_no_secret(planted: Planted) -> No
         client.list_topics(timeout=2)
     planted.check((planted.directory / "server.log").read_text(), "the log")
     planted.check(
-        "".join(path.read_text() for path in planted.directory.rglob("audit.log*")), "the audit log"
+        "".join(path.read_text() for path in planted.directory.rglob("audit*.log*")), "the audit log"
     )
     with urlopen(f"http://127.0.0.1:{planted.metrics_port}/metrics") as page:
         planted.check(page.read().decode(), "the metrics page")

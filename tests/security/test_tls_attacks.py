@@ -22,6 +22,7 @@ from bench.tls_handshakes import Handshaking, Shaker
 from odradek.node.connections.entrance import HALF_OPEN_MAX
 from tests.security.certificates import Authority, Issued, self_signed
 from tests.security.tls_node import ASK, HOST, TIMEOUT_SECONDS, TlsNode, ask
+from tests.security.tls_records import RecordWriter, shake_hands
 
 GROWTH_KIB_MAX = 40 * 1024
 """Memory that attacks may cost the node for good: OpenSSL keeps sessions of TLSv1.2, and malloc keeps what was in use."""
@@ -384,6 +385,55 @@ def test_a_request_may_come_with_the_end_of_the_handshake(tls_node: TlsNode) -> 
                 with suppress(ssl.SSLWantReadError):
                     found += session.read(65_536)
             assert int.from_bytes(found[4:8]) == 7
+
+
+# -- records without data -----------------------------------------------------------------------------------------
+
+KEY_UPDATES = 60_000
+FLOOD_CPU_SECONDS_MAX = 0.15
+"""All of them would take the node twice as long; it takes those of one turn, which are a hundredth."""
+
+
+def _flood(node: TlsNode, flood: Callable[[RecordWriter], bytes], cpu_seconds_max: float) -> None:
+    """Send what `flood` writes behind a handshake: the node cuts the connection off, and tells of it."""
+    cut = node.metric("odradek_protocol_errors_total")
+    with undisturbed(node), raw(node.tls) as connection:
+        _, writer = shake_hands(connection, node.context(), HOST)
+        data = flood(writer)
+        before = node.process.cpu_seconds()
+        with suppress(ConnectionError):
+            connection.sendall(data)
+        read_to_end(connection)
+        assert node.process.cpu_seconds() - before < cpu_seconds_max
+    assert node.metric("odradek_protocol_errors_total") == cut + 1
+
+
+@pytest.mark.parametrize("ask", [False, True], ids=["silent", "asking"])
+def test_a_flood_of_key_updates(tls_node: TlsNode, ask: bool) -> None:
+    """Records of TLS 1.3 without data end the connection within a turn, also those that ask for answers."""
+    _flood(
+        tls_node, lambda writer: writer.key_updates(KEY_UPDATES, ask_for_others=ask), FLOOD_CPU_SECONDS_MAX
+    )
+
+
+def test_key_updates_between_requests(tls_node: TlsNode) -> None:
+    """A client that hides them among its requests is cut off, too."""
+    _flood(
+        tls_node,
+        lambda writer: b"".join(writer.record(ASK) + writer.key_updates(20) for _ in range(1_000)),
+        FLOOD_CPU_SECONDS_MAX,
+    )
+
+
+def test_requests_in_records_of_a_byte_are_served(tls_node: TlsNode) -> None:
+    """They are slow, and no fault."""
+    with raw(tls_node.tls) as connection:
+        client, writer = shake_hands(connection, tls_node.context(), HOST)
+        connection.sendall(b"".join(writer.record(ASK[at : at + 1]) for at in range(len(ASK))))
+        found = b""
+        while len(found) < 8:
+            found += client.read(_some(connection))
+    assert int.from_bytes(found[4:8]) == 7
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------

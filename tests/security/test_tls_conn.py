@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import random
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
+import trio
 
-from odradek.env.ports import Buffer, ConnectionLost, DiskError, PeerEnd
+from odradek.env.ports import Buffer, ConnectionCut, ConnectionLost, DiskError, PeerEnd
 from odradek.env.real import RealClock
-from odradek.env.real_tls import RealTls
+from odradek.env.real_tls import RealTls, RealTlsSession
 from odradek.env.tls_ports import TlsFailed, TlsSettings
 from odradek.security.handshakes import HANDSHAKE_BYTES_MAX, RecordBounds
-from odradek.security.tls_conn import ANSWERS_BYTES_MAX, SEND_BYTES, Scratch, TlsConn
+from odradek.security.idle_records import IDLE_RECORDS_MAX
+from odradek.security.tls_conn import (
+    ANSWERS_BYTES_MAX,
+    FEED_BYTES,
+    SEND_BYTES,
+    SPARE_BYTES,
+    Scratch,
+    TlsConn,
+)
 from tests.security.certificates import Authority
+from tests.security.tls_records import ALERT, DATA, HANDSHAKE, RawEnd, RecordWriter
 
 AUTHORITY = Authority()
 OWN = AUTHORITY.issue("node", ("localhost",))
@@ -29,6 +39,8 @@ class Below:
     """A connection in memory that takes and gives as much as it likes."""
 
     peer_host = "below"
+    waits = 0
+    """Waits for bytes."""
 
     def __init__(self, source: random.Random, part_max: int = 1 << 30) -> None:
         self._source = source
@@ -40,7 +52,7 @@ class Below:
         self.sends = 0
 
     async def readable(self) -> None:
-        """Always."""
+        self.waits += 1
 
     async def writable(self) -> None:
         """Always."""
@@ -337,3 +349,211 @@ def test_the_end_of_a_peer_is_seen_once_all_is_received() -> None:
     assert pair.conn.recv_into(memoryview(bytearray(5))) == 5
     with pytest.raises(ConnectionLost):
         pair.conn.recv_into(memoryview(bytearray(5)))
+
+
+# -- records without plain bytes ----------------------------------------------------------------------------------
+
+
+class Clock(RealClock):
+    """A clock that a test sets."""
+
+    seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+class Counted:
+    """A session that counts what it is fed."""
+
+    def __init__(self, session: RealTlsSession) -> None:
+        self._session = session
+        self.fed = 0
+
+    def feed(self, data: Buffer) -> None:
+        self.fed += len(data)
+        self._session.feed(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+class RawPair:
+    """A server's `TlsConn` over a connection in memory, and a client that writes its own records."""
+
+    def __init__(self) -> None:
+        self.below = Below(random.Random(1))
+        session = RealTls(SETTINGS).server_session()
+        self.client = RawEnd(ssl.create_default_context(cadata=AUTHORITY.pem), "localhost")
+        flight, writer = self.client.shake_hands()
+        is_done = False
+        while not is_done:
+            session.feed(flight)
+            is_done = session.handshake()
+            if writer is None:
+                flight, writer = self.client.shake_hands(session.take())
+        assert writer is not None
+        self.writer: RecordWriter = writer
+        self.clock = Clock()
+        self.session: Any = Counted(session)
+        self.conn = TlsConn(self.below, self.session, self.clock, Scratch())
+        self.buffer = memoryview(bytearray(256 * 1024))
+
+    def receive(self) -> bytes | None:
+        """One receive: what it gave."""
+        self.session.fed = 0
+        count = self.conn.recv_into(self.buffer)
+        return None if count is None else bytes(self.buffer[:count])
+
+
+def _steps_until_cut(step: Callable[[], None], steps_max: int) -> int:
+    """The number of steps that a peer has before it is cut off."""
+    for number in range(steps_max):
+        try:
+            step()
+        except ConnectionCut:
+            return number
+    raise AssertionError("it was not cut off")
+
+
+def test_key_updates_end_the_connection_within_one_feed() -> None:
+    """A receive of records without data returns, however many more of them there are."""
+    pair = RawPair()
+    pair.below.to_come += pair.writer.key_updates(5_000)
+    with pytest.raises(ConnectionCut, match="without data"):
+        pair.receive()
+    assert pair.session.fed <= FEED_BYTES
+    assert len(pair.below.to_come) > 0
+
+
+def test_key_updates_one_by_one_end_the_connection_as_well() -> None:
+    """The allowance is that of the connection, not of a receive."""
+    pair = RawPair()
+
+    def renew() -> None:
+        pair.below.to_come += pair.writer.key_update()
+        assert pair.receive() is None
+
+    assert _steps_until_cut(renew, 2 * IDLE_RECORDS_MAX) == IDLE_RECORDS_MAX
+
+
+@pytest.mark.parametrize("buffer_bytes", [7, 1_000, 256 * 1024])
+def test_data_pays_for_no_key_updates(buffer_bytes: int) -> None:
+    """A peer that hides them among its requests is cut off, too."""
+    pair = RawPair()
+    pair.buffer = pair.buffer[:buffer_bytes]
+
+    def say_and_renew() -> None:
+        pair.below.to_come += pair.writer.record(b"a request") + pair.writer.key_updates(9)
+        while pair.receive() is not None:
+            pass
+
+    assert _steps_until_cut(say_and_renew, IDLE_RECORDS_MAX) <= IDLE_RECORDS_MAX // 8
+
+
+def test_key_updates_now_and_then_are_welcome() -> None:
+    """One a second, for as long as the connection lasts; data goes on before and behind them."""
+    pair = RawPair()
+    for number in range(3 * IDLE_RECORDS_MAX):
+        pair.below.to_come += pair.writer.record(b"before")
+        pair.below.to_come += pair.writer.key_update(asks_for_another=number % 2 == 0)
+        pair.below.to_come += pair.writer.record(b"behind")
+        assert pair.receive() == b"beforebehind"
+        pair.clock.seconds += 1.0
+
+
+def test_records_of_a_byte_are_taken_in_many_turns() -> None:
+    """All bytes come, in order. What was received and not fed counts as readable."""
+    pair = RawPair()
+    data = random.Random(2).randbytes(8_000)
+    pair.below.to_come += b"".join(pair.writer.record(data[at : at + 1]) for at in range(len(data)))
+    found = bytearray()
+    turns = 0
+    while len(found) < len(data):
+        part = pair.receive()
+        assert part
+        assert pair.session.fed <= SPARE_BYTES + FEED_BYTES
+        found += part
+        turns += 1
+        if not pair.below.to_come and len(found) < len(data):
+            pair.below.is_ended = True
+            assert pair.conn.peer_end() is PeerEnd.BEHIND_DATA
+            trio.run(pair.conn.readable)
+            assert not pair.below.waits
+    assert found == data
+    assert turns > 5
+
+
+def test_padded_records_are_data() -> None:
+    """RFC 8446, section 5.4: a peer may hide the length of what it says."""
+    pair = RawPair()
+    data = b"x" * 2 * IDLE_RECORDS_MAX
+    pair.below.to_come += b"".join(pair.writer.record(b"x", padding=10_000) for _ in data)
+    found = b""
+    while len(found) < len(data):
+        has_more = bool(pair.below.to_come)
+        part = pair.receive()
+        assert part or has_more
+        found += part or b""
+    assert found == data
+
+
+@pytest.mark.parametrize(
+    "kind_and_payload",
+    [(DATA, b""), (ALERT, b"\x01\x5a"), (HANDSHAKE, b"\x04")],
+    ids=["empty", "alert", "fragment"],
+)
+def test_other_records_without_data_end_the_connection(kind_and_payload: tuple[int, bytes]) -> None:
+    """Empty ones, warnings, and a message of the handshake that comes byte by byte."""
+    kind, payload = kind_and_payload
+    pair = RawPair()
+    pair.below.to_come += b"".join(pair.writer.record(payload, kind) for _ in range(2_000))
+    with pytest.raises(ConnectionLost):
+        pair.receive()
+    assert pair.session.fed <= FEED_BYTES
+
+
+def test_answers_to_key_updates_are_bounded() -> None:
+    """A peer that has us say something for each record, and takes none of it, is cut off."""
+    pair = RawPair()
+
+    def take_nothing(chunks: Sequence[Buffer], more: bool = False) -> int:
+        return 0
+
+    pair.below.send = take_nothing  # type: ignore[method-assign]
+
+    def ask_for_one() -> None:
+        pair.below.to_come += pair.writer.key_update(asks_for_another=True)
+        assert pair.receive() is None
+        pair.clock.seconds += 1.0
+
+    assert _steps_until_cut(ask_for_one, (ANSWERS_BYTES_MAX + SEND_BYTES) // 20) > IDLE_RECORDS_MAX
+
+
+@pytest.mark.parametrize("part_max", [50, 1 << 30])
+def test_a_stranger_may_send_few_records(part_max: int) -> None:
+    """Data in records of a byte costs much, so a login has only so many of them, however they come."""
+    pair = RawPair()
+    pair.below.part_max = part_max
+    pair.conn.overhead_left = 2_000
+
+    def say_letters() -> None:
+        pair.below.to_come += b"".join(pair.writer.record(b"x") for _ in range(10))
+        while pair.below.to_come:
+            pair.receive()
+
+    assert _steps_until_cut(say_letters, 100) == 2_000 // (10 * 22)
+
+
+@pytest.mark.parametrize("part_max", [50, 5_000, 1 << 30])
+def test_large_records_are_no_overhead(part_max: int) -> None:
+    """A record that comes in parts has no overhead but its own."""
+    pair = RawPair()
+    pair.below.part_max = part_max
+    pair.conn.overhead_left = 30 * 22
+    data = bytes(16_384 if part_max > 50 else 1_000)
+    for _ in range(30):
+        pair.below.to_come += pair.writer.record(data)
+        while pair.below.to_come:
+            pair.receive()
+    assert pair.conn.overhead_left == 0

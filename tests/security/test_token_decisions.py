@@ -29,7 +29,7 @@ from odradek.security.scram import (
     ScramServer,
     ServerKeys,
 )
-from odradek.security.tokens import LOGINS_MAX, TokenLogin, TokenLogins, TokenSecrets
+from odradek.security.tokens import LOGINS_MAX, KeysMissing, TokenLogin, TokenLogins, TokenSecrets
 from wire.errors import ErrorCode
 from wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
@@ -251,7 +251,7 @@ def test_who_does_not_log_in_by_token_is_not_let_in_by_one() -> None:
     )
     texts = set()
 
-    def token_of(token_id: str, _: ScramMechanism) -> TokenLogin | None:
+    def token_of(token_id: str, mechanism: ScramMechanism, at_once: bool) -> TokenLogin | None:
         return token_login(decider, made) if token_id == made.token_id else None
 
     for client in attempts:
@@ -301,3 +301,27 @@ def test_keys_are_made_once_and_as_many_are_kept(monkeypatch: pytest.MonkeyPatch
     assert len(made) == LOGINS_MAX + 1
     logins.login("1", kept, SHA_256, NOW_MS)
     assert len(made) == LOGINS_MAX + 2
+
+
+def test_the_keys_of_a_strangers_token_are_made_elsewhere() -> None:
+    """The first message of a login asks for them and changes nothing; with the keys it is answered, and so is the last."""
+    decider = Decider(secrets_of())
+    made = decider.ask(CreateDelegationTokenRequest("User", "bob"))
+    logins = TokenLogins(secrets_of(), b"")
+
+    def token_of(token_id: str, mechanism: ScramMechanism, at_once: bool) -> TokenLogin | None:
+        return logins.login(token_id, decider.tokens.get(token_id), mechanism, NOW_MS, at_once=at_once)
+
+    login = Login(SaslSettings(("SCRAM-SHA-256",)), lambda *_: None, lambda: "n", lambda: 0.0, token_of)
+    login.handshake(SaslHandshakeRequest("SCRAM-SHA-256"), 1)
+    client = ScramClient(SHA_256, made.token_id, password_of(made), "c", by_token=True)
+    with pytest.raises(KeysMissing) as missing:
+        login.authenticate(SaslAuthenticateRequest(client.first()))
+    missing.value.keep(missing.value.make())
+    first = login.authenticate(SaslAuthenticateRequest(client.first()))
+    for number in range(LOGINS_MAX):
+        # Others' keys take the place of this one's, which has not ended its login.
+        missing.value.keep.func((str(number), ""), missing.value.make())  # type: ignore[attr-defined]
+    final = login.authenticate(SaslAuthenticateRequest(client.final(first.auth_bytes)))
+    client.check(final.auth_bytes)
+    assert login.principal == "User:bob"

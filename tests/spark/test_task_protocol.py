@@ -217,7 +217,22 @@ def test_the_stable_offset_is_enough_for_a_task_alone() -> None:
 def test_batches_that_follow_their_marker(task: int, last: int | None, batch: int, writes: bool) -> None:
     """The same batch is compared, the next one written; only the first task is part of every batch."""
     marker = None if last is None else Marker(last, SUMMARY)
-    assert judge(TaskProtocol("query q", task, batch), marker) is writes
+    assert judge(TaskProtocol("query q", task, batch), marker, newest=batch - 1) is writes
+
+
+@pytest.mark.parametrize("adopt", [False, True])
+def test_a_later_task_is_refused_where_the_first_would_be(adopt: bool) -> None:
+    """Some task must have the batch before, which another decisions topic lacks; its open marker is enough."""
+    attempt = TaskProtocol("query q", 3, 5, adopt=adopt)
+    for last, newest, begun in ((None, -1, -1), (None, 3, 3), (3, 3, -1)):
+        marker = None if last is None else Marker(last, SUMMARY)
+        if adopt:
+            assert judge(attempt, marker, newest, begun)
+            continue
+        with pytest.raises(ProgressError, match="give the option decisionsTopic that the query has had"):
+            judge(attempt, marker, newest, begun)
+    assert judge(attempt, None, newest=4)
+    assert judge(attempt, None, newest=3, begun=4)
 
 
 @pytest.mark.parametrize(

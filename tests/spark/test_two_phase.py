@@ -24,6 +24,8 @@ from wire.record_batch import RecordBatchBuilder
 ROWS = RowSummary(3, 17)
 ONE = Sizes(batches=1)
 TWO = Sizes(batches=2, aborts=False, first_ends=True)
+BEGUN = tuple(Sizes(batches=1, tasks=2, aborts=False, begun=tasks) for tasks in ((0,), (1,)))
+"""Batch 0 was begun with delivery=exactly-once, and one of its two tasks has committed."""
 WHOLE = (
     Sizes(batches=2),
     Sizes(batches=1, attempts=2, aborts=False, slots=3),
@@ -35,14 +37,16 @@ WHOLE = (
 def test_no_order_of_events_loses_or_doubles_rows(pytestconfig: pytest.Config) -> None:
     """Two drivers, each with attempts of its own, batches that fail: once each, all tasks, and nothing stays open."""
     whole = WHOLE if pytestconfig.getoption("--matrix") else ()
-    assert [fault(Rules(), sizes)[0] for sizes in (ONE, TWO, *whole)] == [""] * (2 + len(whole))
+    sizes = (ONE, TWO, *BEGUN, *whole)
+    assert [fault(Rules(), each)[0] for each in sizes] == [""] * len(sizes)
 
 
 @pytest.mark.parametrize("rule", [each.name for each in attrs.fields(Rules)])
 def test_each_rule_is_needed(rule: str) -> None:
     """A protocol without one of its rules loses or doubles rows, or leaves a transaction open: the search finds it."""
     sizes = ONE if rule.startswith("abort_") else TWO
-    assert fault(Rules(**{rule: False}), sizes)[0]
+    worlds = BEGUN if rule == "asks_each_task" else (sizes,)
+    assert any(fault(Rules(**{rule: False}), each)[0] for each in worlds)
 
 
 @pytest.mark.parametrize(("last", "batch", "is_open"), [(None, 0, True), (4, 5, True), (5, 5, False)])
@@ -95,8 +99,12 @@ def test_a_query_changes_its_delivery_between_batches_only() -> None:
     """A batch that was begun in one mode is ended in it; the next one follows on it in the other."""
     markers = {0: Marker(4, ROWS), 1: Marker(5, ROWS)}
     assert last_of("q", 6, None, markers) == Decision(5, ROWS, is_complete=True)
-    with pytest.raises(ProgressError, match="batch 5 of q was begun with delivery=exactly-once"):
-        last_of("q", 5, None, markers)
+    for begun in (markers, {1: Marker(5, ROWS)}, {2: Marker(5, ROWS), 3: Marker(4, ROWS)}):
+        with pytest.raises(ProgressError, match="batch 5 of q was begun with delivery=exactly-once"):
+            last_of("q", 5, None, begun)
+        assert last_of("q", 5, Decision(5, ROWS), begun) == Decision(5, ROWS)
+    with pytest.raises(ProgressError, match="the checkpoint is older than the topic"):
+        judge_decision("q", 4, last_of("q", 4, None, markers))
     later = Decision(6, ROWS, is_complete=True)
     assert last_of("q", 7, later, markers) == later
     check_mode(TaskProtocol("q", 0, 7), later)

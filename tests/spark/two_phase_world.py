@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import attrs
 
-from spark.delivery.task_protocol import ProgressError, RowSummary
+from spark.delivery.task_protocol import Marker, ProgressError, RowSummary
 from spark.delivery.two_phase import (
     AttemptProtocol,
     AttemptStep,
@@ -20,6 +20,7 @@ from spark.delivery.two_phase import (
     DriverProtocol,
     DriverStep,
     Prepared,
+    last_of,
 )
 
 __all__ = ["Rules", "Sizes", "fault"]
@@ -44,6 +45,8 @@ class Rules:
     sweeps_claimed: bool = True
     abort_respects_decision: bool = True
     abort_drops_only_own: bool = True
+    asks_each_task: bool = True
+    """A batch has begun with delivery=exactly-once if any task has a marker of it, not task 0 alone."""
 
 
 @attrs.frozen
@@ -60,6 +63,8 @@ class Sizes:
     """Batches may fail."""
     first_ends: bool = False
     """The first driver leaves after its first batch: of two that begin together, one has to fall behind."""
+    begun: tuple[int, ...] = ()
+    """The tasks that have committed batch 0 with delivery=exactly-once."""
 
 
 class Slot(NamedTuple):
@@ -111,6 +116,14 @@ class World(NamedTuple):
     flaw: str = ""
     is_over: bool = False
     """A driver has ended the last batch: nothing may be open from then on."""
+    begun: tuple[int, ...] = ()
+
+
+def _last(world: World, batch: int, decision: Decision | None, rules: Rules) -> Decision | None:
+    """The last decision beside the markers of delivery=exactly-once. Raises `ProgressError`."""
+    if not rules.asks_each_task and 0 not in world.begun:
+        return decision
+    return last_of("q", batch, decision, {task: Marker(0, _ROWS) for task in world.begun})
 
 
 # Coordinators
@@ -172,7 +185,7 @@ def _attempt_steps(world: World, place: int, rules: Rules) -> Iterator[World]:
             if attempt.step is AttemptStep.LOOK_AGAIN and not rules.looks_again:
                 seen = None if attempt.batch == 0 else Decision(attempt.batch - 1, _ROWS, is_complete=True)
             try:
-                machine.looked(seen)
+                machine.looked(_last(world, attempt.batch, seen, rules))
             except ProgressError:
                 yield gone(world)
                 return
@@ -290,7 +303,7 @@ def _driver_steps(world: World, place: int, rules: Rules, sizes: Sizes) -> Itera
             if driver.aborts and not rules.abort_respects_decision:
                 seen = None
             try:
-                machine.read(seen)
+                machine.read(seen if driver.aborts else _last(world, driver.batch, seen, rules))
             except ProgressError:
                 yield fails(world)
                 return
@@ -468,7 +481,8 @@ def _flaw(world: World, sizes: Sizes) -> str:
 
 def fault(rules: Rules, sizes: Sizes) -> tuple[str, int]:
     """The first wrong thing that a search finds (empty: none), and the number of worlds it has seen."""
-    first = World(((Slot(),) * sizes.slots,) * sizes.tasks)
+    visible = tuple((0, task) for task in sizes.begun)
+    first = World(((Slot(),) * sizes.slots,) * sizes.tasks, visible=visible, begun=sizes.begun)
     # The hashes alone: whole worlds take ten times the memory. Two worlds of a hundred thousand share one by a chance of 1e-9.
     seen, waiting = {hash(first)}, [first]
     while waiting:

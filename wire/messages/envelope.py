@@ -34,3 +34,4 @@ class EnvelopeResponse(Message):
 
     response_data: bytes | None = attrs.field(default=None, metadata=kafka("bytes", "0+", nullable="0+"))
     error_code: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
+    image_offset: int = attrs.field(default=-1, metadata=kafka("int64", "0+", tagged="0+", tag=100))

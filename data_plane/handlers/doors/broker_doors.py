@@ -11,6 +11,7 @@ from data_plane.handlers.doors import group_doors as groups
 from data_plane.handlers.doors import producing_doors as producing
 from data_plane.handlers.doors import topic_doors as topics
 from data_plane.handlers.doors import transaction_doors as transactions
+from data_plane.handlers.doors.decisions import decisions_of
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.acls.rules import Operation
 from odradek.security.doors.config_doors import (
@@ -171,7 +172,7 @@ def broker_doors(broker: Broker) -> Mapping[ApiKey, Door]:
 
 def guarded(broker: Broker, authorizer: Authorizer, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
     """Handlers behind their doors. Raises `KeyError` for an API without one."""
-    doors = broker_doors(broker)
+    doors, decisions = broker_doors(broker), decisions_of(broker)
     return {
         key: GuardedHandler(
             handle,
@@ -182,6 +183,8 @@ def guarded(broker: Broker, authorizer: Authorizer, handlers: Mapping[int, Handl
             long_work=broker.long_work,
             after_work=broker.run_woken,
             api_key=key,
-        ).handle
+        )
+        .counting(decisions.get(ApiKey(key)))
+        .handle
         for key, handle in handlers.items()
     }

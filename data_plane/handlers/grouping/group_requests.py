@@ -75,6 +75,10 @@ class SyncGroupHandler:
         return self._groups.answer(context, request.group_id, request)
 
 
+LISTED_PER_UNIT = 10
+"""Groups that are compared with the filters in the time in which a partition is described."""
+
+
 class ListGroupsHandler:
     """API 16: the groups that this broker coordinates."""
 
@@ -82,27 +86,33 @@ class ListGroupsHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: ListGroupsRequest) -> Result:
+        return in_slices(self._broker.long_work, self._answer(request, context.api_version))
+
+    def _answer(self, request: ListGroupsRequest, version: int) -> Work[Result]:
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
 
-        def combine(answers: list[Any]) -> ListGroupsResponse:
+        def combine(answers: list[Any]) -> Work[ListGroupsResponse]:
             groups: list[ListedGroup] = []
             for answer in answers:
                 if isinstance(answer, ErrorCode):
                     if answer is ErrorCode.NOT_COORDINATOR:
                         continue
                     return ListGroupsResponse(0, answer)
-                groups += answer
-            if states:
-                groups = [group for group in groups if group.group_state.lower() in states]
-            if types:
-                groups = [group for group in groups if group.group_type.lower() in types]
+                groups += (
+                    group
+                    for group in answer
+                    if (not states or group.group_state.lower() in states)
+                    and (not types or group.group_type.lower() in types)
+                )
+                yield len(answer) // LISTED_PER_UNIT
             return ListGroupsResponse(0, ErrorCode.NONE, groups)
 
         gather = Gather(self._broker, combine)
         wall_ms = self._broker.clock.wall_ms()
         for _, shard in sorted(self._broker.groups.shards.items()):
-            shard.submit(Ask(ListGroups(), context.api_version, gather.part(), wall_ms))
+            shard.submit(Ask(ListGroups(), version, gather.part(), wall_ms))
+            yield 1 if (state := shard.state) is None else 1 + len(state.metadata) + len(state.offsets)
         gather.close()
         return gather if gather.response is None else gather.response
 

@@ -16,7 +16,7 @@ from data_plane.groups.offsets import CommitOffsets, PartitionCommit, record_byt
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from data_plane.handlers.verification import verified
 from data_plane.handlers.waiting import response_of
-from data_plane.log.parts.verification import ONGOING, VerificationGuard
+from data_plane.log.parts.verification import ONGOING, VerificationGuard, name_of
 from odradek.env.ports import DiskError
 from odradek.serving.contract import Context, Delayed, Result, Suspend
 from odradek.serving.slices import Work, in_slices
@@ -108,10 +108,13 @@ class TxnOffsetCommitHandler:
     ) -> VerificationGuard | ErrorCode:
         """`ONGOING` where the coordinator needs not be asked."""
         log = shard.partition.log
+        name = name_of(request.transactional_id)
         adds = version >= ADDS_SINCE
         now_ms = int(self._broker.clock.monotonic() * 1000)
         try:
-            guard = log.begin_verification(request.producer_id, request.producer_epoch, -1, adds, now_ms)
+            guard = log.begin_verification(
+                request.producer_id, name, request.producer_epoch, -1, adds, now_ms
+            )
         except DiskError as error:
             log.home.failed(error)
             return ErrorCode.NOT_COORDINATOR
@@ -145,6 +148,10 @@ class TxnOffsetCommitHandler:
             renew_guards=renew_guards,
         )
         code = codes[partition]
+        if code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+            shard.partition.log.producers.refuse_verification(
+                request.producer_id, name_of(request.transactional_id)
+            )
         if code:
             return offsets.refuse(_refusal(code, version))
         if isinstance(newest, ErrorCode):

@@ -1,7 +1,7 @@
 """Log lines for operators about batches that were refused for their producer's sequence or epoch. PURE.
 
-Such a refusal has one of three causes: a client's bug, a second writer with the same producer id, or records that
-were lost here. Only both sides' numbers and the client's address tell which. Lines are bounded
+Such a refusal has one of four causes. A client has a bug, a second writer has the same producer id, or records were lost
+here. Or it is harmless: the first batch of a transaction was told to come again, and this one was under way behind it. Only both sides' numbers and the client's address tell which. Lines are bounded
 (`data_plane.line_budget`), because a client may go on sending.
 """
 

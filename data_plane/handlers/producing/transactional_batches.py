@@ -1,8 +1,8 @@
 """The transactional batches of one Produce request: verified with their coordinator before they are appended (KIP-890).
 
-A batch whose transaction is open in its log needs no question. For the others, the leader asks the coordinator once for
-all partitions of the request, and its connection waits. From version 12 on, the question also adds the partitions to
-the transaction: the client does not add them itself.
+A batch whose transaction is open in its log, and was verified for this transactional id, needs no question. For the
+others, the leader asks the coordinator once for all partitions of the request, and its connection waits. From version 12
+on, the question also adds the partitions to the transaction: the client does not add them itself.
 
 An answer that refuses is translated for the producer, as Kafka does. Older clients do not expect errors of a
 coordinator in answers to Produce. They hear NOT_ENOUGH_REPLICAS, after which they try again.
@@ -17,7 +17,7 @@ from data_plane.broker import Broker
 from data_plane.handlers.producing.delayed_produce import ACKS_ALL
 from data_plane.handlers.verification import verified
 from data_plane.log.partition_log import PartitionLog
-from data_plane.log.parts.verification import ONGOING, VerificationGuard
+from data_plane.log.parts.verification import ONGOING, VerificationGuard, name_of
 from data_plane.ports import VerifiedPartition
 from odradek.env.ports import DiskError
 from wire.batches.batch_header import HEADER, HEADER_SIZE, TRANSACTIONAL_MASK, BatchHeader
@@ -54,6 +54,7 @@ class TransactionalBatches:
         "_broker",
         "_guards",
         "_is_abortable_known",
+        "_name",
         "_places",
         "_producers",
         "_refused",
@@ -67,6 +68,7 @@ class TransactionalBatches:
         self._broker = broker
         self._request = request
         self._transactional_id = request.transactional_id or ""
+        self._name = name_of(self._transactional_id)
         self._is_abortable_known = api_version >= ABORTABLE_SINCE
         self.adds = api_version >= ADDS_SINCE
         self._producers: set[tuple[int, int]] = set()
@@ -133,7 +135,12 @@ class TransactionalBatches:
         log, header = self._batches[place]
         try:
             return log.begin_verification(
-                header.producer_id, header.producer_epoch, header.base_sequence, self.adds, now_ms
+                header.producer_id,
+                self._name,
+                header.producer_epoch,
+                header.base_sequence,
+                self.adds,
+                now_ms,
             )
         except DiskError:
             self._refused[place] = NotVerified(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -157,6 +164,9 @@ class TransactionalBatches:
             code = codes[self._places[place]]
             if code and place not in self._refused:
                 self._refused[place] = self._translated(code)
+            if code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+                log, _ = self._batches[place]
+                log.producers.refuse_verification(producer_id, self._name)
 
     def _renew_guards(self) -> bool:
         """True if a guard was void, so that the coordinator is to be asked with the new one."""

@@ -73,12 +73,14 @@ class LazyProducers:
         """The state as recovery has found it."""
         self.state = state
         self._unread_offset = _NONE
+        self._forget_verified()
 
     def read_at_need(self, offset: int, *, is_settled: bool) -> None:
         """Forget the state; at its next need it is read anew, as of `offset`."""
         self.state = None
         self._unread_offset = offset
         self.is_settled = is_settled
+        self._forget_verified()
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget producers and verifications that are this old; `now_ms` is monotonic."""
@@ -88,23 +90,69 @@ class LazyProducers:
             self.verifications.expire(now_ms, expiration_ms)
 
     def verify(
-        self, producer_id: int, epoch: int, base_sequence: int, supports_epoch_bump: bool, now_ms: int
+        self,
+        producer_id: int,
+        name: str,
+        epoch: int,
+        base_sequence: int,
+        supports_epoch_bump: bool,
+        now_ms: int,
+        checks_name: bool,
     ) -> VerificationGuard:
         """See `PartitionLog.begin_verification`; the state has been read."""
         state = self.state
         assert state is not None, "the state has been read"
-        if state.has_ongoing(producer_id, epoch):
+        verifications = self.verifications
+        if state.has_ongoing(producer_id, epoch) and (
+            not checks_name or (verifications is not None and verifications.verified.get(producer_id) == name)
+        ):
             return ONGOING
         # The coordinator need not be asked for an epoch that is over here. Its append would be refused anyway.
         state.check_epoch(producer_id, epoch)
-        if self.verifications is None:
-            self.verifications = Verifications()
-        return self.verifications.begin(producer_id, epoch, base_sequence, supports_epoch_bump, now_ms)
+        if verifications is None:
+            verifications = self.verifications = Verifications()
+        return verifications.begin(producer_id, name, epoch, base_sequence, supports_epoch_bump, now_ms)
 
-    def void_verification(self, producer_id: int) -> None:
-        """End the producer's verification: something transactional was appended."""
+    def is_valid(self, producer_id: int, guard: VerificationGuard | None) -> bool:
+        """True if the producer's verification with this guard has not been ended by an append."""
+        return self.verifications is not None and self.verifications.is_valid(producer_id, guard)
+
+    def refuse_verification(self, producer_id: int, name: str) -> None:
+        """End a verification in vain: the producer id is not of this transactional id."""
         if self.verifications is not None:
-            self.verifications.void(producer_id)
+            self.verifications.refuse(producer_id, name)
+
+    def note_transactional(
+        self, producer_id: int, guard: VerificationGuard | None, *, ends: bool = False
+    ) -> None:
+        """Note a transactional batch that was appended, or a marker that `ends` an open transaction here.
+
+        It ends the producer's verifications. `guard` is that of a batch, of which the coordinator has said yes.
+        """
+        verifications = self.verifications
+        if verifications is None:
+            return
+        verifications.void(producer_id)
+        if ends:
+            verifications.note_ended(producer_id)
+        else:
+            self.note_verified(producer_id, guard)
+
+    def note_verified(self, producer_id: int, guard: VerificationGuard | None) -> None:
+        """Note for which transactional id the producer's open transaction was verified, if it was now."""
+        if guard is None or guard is ONGOING:
+            return
+        state, verifications = self.state, self.verifications
+        if (
+            state is not None
+            and verifications is not None
+            and state.has_ongoing(producer_id, guard.producer_epoch)
+        ):
+            verifications.note_verified(producer_id, guard)
+
+    def _forget_verified(self) -> None:
+        if self.verifications is not None:
+            self.verifications.forget_verified()
 
     def truncate(self, offset: int) -> None:
         """Forget what comes from `offset` or later: the state is read anew, if there is any such thing."""

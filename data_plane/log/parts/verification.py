@@ -9,24 +9,41 @@ partition (KIP-890, part 1):
 3. Whatever transactional is appended voids the guard: the first records, or a marker that came in between. So a late
    answer of the coordinator never lets records in behind the marker that ended their transaction.
 
-Later appends of the transaction need no guard, since the log knows that it is open: they bring `ONGOING`. Guards are
-soft state: a new leader has none, and the producer's next append is verified again.
+Later appends of the transaction need no guard, since the log knows that it is open: they bring `ONGOING`. But a producer
+id is no secret, and a client may name a transactional id of its own beside another's producer id. So the log also keeps
+for which transactional id its open transaction was verified. A batch that names another one is verified like a first
+one, and the coordinator of that id refuses it (INVALID_PRODUCER_ID_MAPPING).
+
+All of this is soft state. A new leader has none, and each producer's next append is verified again, once. A producer id
+belongs to one transactional id for ever, so what was verified stays true.
 """
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 GUARDS_MAX = 4_000
-"""Guards of one log. Beyond it the oldest is void; its producer is verified again."""
+"""Guards of one log. Beyond it those of the oldest producer are void; it is verified again."""
+_NAME_LENGTH_MAX = 64
+
+
+def name_of(transactional_id: str) -> str:
+    """A transactional id as logs keep it: itself, or its digest where it is long, since clients choose the length."""
+    if len(transactional_id) <= _NAME_LENGTH_MAX:
+        return transactional_id
+    return blake2b(transactional_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class VerificationGuard:
     """One verification. Guards are compared by identity."""
 
-    __slots__ = ("created_ms", "lowest_sequence", "producer_epoch", "supports_epoch_bump")
+    __slots__ = ("created_ms", "lowest_sequence", "name", "producer_epoch", "supports_epoch_bump")
 
     def __init__(
-        self, producer_epoch: int, lowest_sequence: int, supports_epoch_bump: bool, created_ms: int
+        self, name: str, producer_epoch: int, lowest_sequence: int, supports_epoch_bump: bool, created_ms: int
     ) -> None:
+        self.name = name
+        """The transactional id that the coordinator is asked about (`name_of`)."""
         self.producer_epoch = producer_epoch
         self.lowest_sequence = lowest_sequence
         """The lowest sequence number of the batches that wait for this verification: the first append begins there."""
@@ -35,56 +52,88 @@ class VerificationGuard:
         self.created_ms = created_ms
 
 
-ONGOING = VerificationGuard(-1, -1, False, 0)
+ONGOING = VerificationGuard("", -1, -1, False, 0)
 """Brought along by an append of a transaction that was open already. It lets no transaction begin."""
 
 
 class Verifications:
-    """The guards of one log by producer id."""
+    """The guards of one log by producer id and transactional id, and what was verified for its open transactions."""
 
-    __slots__ = ("_guards",)
+    __slots__ = ("_count", "_guards", "verified")
 
     def __init__(self) -> None:
-        self._guards: dict[int, VerificationGuard] = {}
+        self._guards: dict[int, dict[str, VerificationGuard]] = {}
+        """Each transactional id has its own, so that a wrong one does nothing to the right one."""
+        self._count = 0
+        self.verified: dict[int, str] = {}
+        """The transactional id by producer id, of open transactions alone; read it, and change it by the methods below."""
 
     def __len__(self) -> int:
-        return len(self._guards)
+        return self._count
 
     def begin(
         self,
         producer_id: int,
+        name: str,
         producer_epoch: int,
         base_sequence: int,
         supports_epoch_bump: bool,
         now_ms: int,
     ) -> VerificationGuard:
-        """The producer's guard, for a batch that is about to wait for the coordinator's answer."""
-        guard = self._guards.get(producer_id)
+        """The guard of a producer and its transactional id, for a batch that is about to wait for the coordinator."""
+        guard = self._guards.get(producer_id, {}).get(name)
         if guard is None:
-            if len(self._guards) >= GUARDS_MAX:
-                del self._guards[next(iter(self._guards))]
-            guard = VerificationGuard(producer_epoch, base_sequence, supports_epoch_bump, now_ms)
-            self._guards[producer_id] = guard
+            if self._count >= GUARDS_MAX:
+                self.void(next(iter(self._guards)))
+            guard = VerificationGuard(name, producer_epoch, base_sequence, supports_epoch_bump, now_ms)
+            self._guards.setdefault(producer_id, {})[name] = guard
+            self._count += 1
         elif producer_epoch > guard.producer_epoch:
             guard.producer_epoch, guard.lowest_sequence = producer_epoch, base_sequence
         elif producer_epoch == guard.producer_epoch:
             guard.lowest_sequence = min(guard.lowest_sequence, base_sequence)
         return guard
 
-    def find(self, producer_id: int) -> VerificationGuard | None:
-        """The producer's guard, if one is valid."""
-        return self._guards.get(producer_id)
+    def is_valid(self, producer_id: int, guard: VerificationGuard | None) -> bool:
+        """True if this very guard is the producer's."""
+        guards = self._guards.get(producer_id)
+        return guards is not None and guard is not None and guards.get(guard.name) is guard
 
     def void(self, producer_id: int) -> None:
-        """End the producer's guard: something transactional was appended."""
-        self._guards.pop(producer_id, None)
+        """End the producer's guards: something transactional was appended."""
+        guards = self._guards.pop(producer_id, None)
+        if guards is not None:
+            self._count -= len(guards)
+
+    def refuse(self, producer_id: int, name: str) -> None:
+        """End a guard whose coordinator says that the producer id is not of this transactional id."""
+        guards = self._guards.get(producer_id)
+        if guards is not None and guards.pop(name, None) is not None:
+            self._count -= 1
+            if not guards:
+                del self._guards[producer_id]
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """End the guards that are older than this."""
         old = [
-            producer_id
-            for producer_id, guard in self._guards.items()
+            (producer_id, name)
+            for producer_id, guards in self._guards.items()
+            for name, guard in guards.items()
             if now_ms - guard.created_ms >= expiration_ms
         ]
-        for producer_id in old:
-            del self._guards[producer_id]
+        for producer_id, name in old:
+            self.refuse(producer_id, name)
+
+    # --- open transactions
+
+    def note_verified(self, producer_id: int, guard: VerificationGuard) -> None:
+        """Note that the producer's open transaction has a batch that was verified with this guard."""
+        self.verified[producer_id] = guard.name
+
+    def note_ended(self, producer_id: int) -> None:
+        """Forget for whom the transaction was verified, since it has ended."""
+        self.verified.pop(producer_id, None)
+
+    def forget_verified(self) -> None:
+        """Forget it for all: the log was cut, maybe before some of the transactions."""
+        self.verified.clear()

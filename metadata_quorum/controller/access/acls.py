@@ -5,6 +5,7 @@ A rule that is there already is not written again. A request is refused as a who
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from metadata_quorum.controller.decision_basis import DecisionBasis
@@ -29,6 +30,8 @@ __all__ = ["create_acls", "delete_acls", "refuse_create_acls", "refuse_delete_ac
 NO_AUTHORIZER = "No Authorizer is configured."
 COMPARED_PER_REQUEST_MAX = 100_000
 """The number of times that one request may compare a filter with an ACL."""
+COMPARED_PER_FILTER = 8
+"""The comparisons in whose time a filter is read, and looked up by its name."""
 
 
 def create_acls(
@@ -79,7 +82,6 @@ def delete_acls(
     gone: dict[bytes, None] = {}
     results = []
     compared = 0
-    every: list[tuple[bytes, Acl]] | None = None
     for each in request.filters:
         asked = AclFilter.of_deletion(each)
         try:
@@ -87,19 +89,13 @@ def delete_acls(
         except KafkaError as error:
             results.append(DeleteAclsFilterResult(error.code, error.message, []))
             continue
-        exact = image.access.acl_ids.get(_as_acl(asked))
-        if exact is None:
-            compared += len(acls)
-            if compared > max(COMPARED_PER_REQUEST_MAX, len(acls)):
-                large = batch_too_large()
-                return Decision((), refuse_delete_acls(request, large.code, large.message))
-        found = [exact]
-        if exact is None:
-            if every is None:
-                every = sorted(acls.items())
-            matches = asked.matcher()
-            found = [acl_id for acl_id, acl in every if matches(acl)]
-        told = [acl_id for acl_id in found if acl_id not in gone]
+        candidates = _candidates(image, asked)
+        compared += COMPARED_PER_FILTER + len(candidates)
+        if compared > max(COMPARED_PER_REQUEST_MAX, COMPARED_PER_FILTER + len(acls)):
+            large = batch_too_large()
+            return Decision((), refuse_delete_acls(request, large.code, large.message))
+        matches = asked.matcher()
+        told = sorted(acl_id for acl_id, acl in candidates if matches(acl) and acl_id not in gone)
         gone.update(dict.fromkeys(told))
         results.append(
             DeleteAclsFilterResult(ErrorCode.NONE, None, [_deleted(acls[acl_id]) for acl_id in told])
@@ -110,6 +106,18 @@ def delete_acls(
     except KafkaError as error:
         return Decision((), refuse_delete_acls(request, error.code, error.message))
     return Decision(records, DeleteAclsResponse(0, results))
+
+
+def _candidates(image: MetadataImage, asked: AclFilter) -> Collection[tuple[bytes, Acl]]:
+    """The ACLs that a filter may mean, with their ids: one, those of a name, or all."""
+    acls, ids = image.access.acls, image.access.acl_ids
+    if len(ids) < len(acls):
+        return acls.items()  # the log of another program has the same rule twice
+    exact = _as_acl(asked)
+    if exact in ids:
+        return [(ids[exact], exact)]
+    named = image.access.acl_index.candidates(asked)
+    return acls.items() if named is None else [(ids[acl], acl) for acl in named]
 
 
 def _as_acl(asked: AclFilter) -> Acl:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import changing, connected
 from odradek.cli.failure import USAGE, CliError
-from odradek.cli.output import YELLOW, counted, paint, print_json, print_table
+from odradek.cli.output import YELLOW, counted, paint, print_json, print_table, say
 from odradek.cli.parsing import Groups, add_command, add_connection_options
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _add(args: argparse.Namespace) -> int:
     if args.dry_run:
         _show(args, rules, executed=False)
         if not args.json:
-            print(paint(YELLOW, "nothing was changed: leave --dry-run out to do it"))
+            say(paint(YELLOW, "nothing was changed: leave --dry-run out to do it"))
         return 0
     with connected(args) as client, changing():
         for error in client.admin.create_acls(rules).values():
@@ -241,7 +241,7 @@ def _remove(args: argparse.Namespace) -> int:
                 gone = client.admin.delete_acls(filters)
     _show(args, gone, executed=not args.dry_run)
     if not args.json:
-        print(
+        say(
             paint(YELLOW, "nothing was changed: leave --dry-run out to do it")
             if args.dry_run
             else f"{counted(len(gone), 'rule')} removed"
@@ -290,11 +290,12 @@ def _check(args: argparse.Namespace) -> int:
 
 def _authorizer_of(args: argparse.Namespace, client: Client) -> Authorizer:
     """The cluster's rules, with the super users and the default that the command line tells."""
+    from odradek.security.acls.acl_index import AclIndex
     from odradek.security.acls.acl_requests import AclFilter
     from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
 
     acls = client.admin.describe_acls(AclFilter(1, None, 1, None, None, 1, 1))
     super_users = frozenset(_principal(user) for user in args.super_user)
     authorizer = Authorizer(AuthorizerSettings(super_users, args.allow_everyone))
-    authorizer.apply({number.to_bytes(16, "big"): acl for number, acl in enumerate(acls)}, ())
+    authorizer.apply(AclIndex.of({number.to_bytes(16, "big"): acl for number, acl in enumerate(acls)}))
     return authorizer

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from odradek.cli.connecting import LOOK_SECONDS_MAX, changing, connected, present_quorum, say_if_past
 from odradek.cli.failure import CliError
 from odradek.cli.moves.plans import add_plan_options, carry_out
-from odradek.cli.output import YELLOW, bytes_text, counted, paint, print_json, print_table
-from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+from odradek.cli.output import YELLOW, bytes_text, counted, paint, print_json, print_table, say
+from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey
@@ -32,21 +32,21 @@ def register(groups: Groups) -> None:
     )
 
     add = add_command(commands, "add", _add, "wait for a new broker and give it its share of the partitions")
-    add.add_argument("broker", metavar="ID", type=natural, help="the id of the new broker")
+    add.add_argument("broker", metavar="ID", type=id_number, help="the id of the new broker")
     add_plan_options(add, "--auto")
     add_connection_options(add, plans=True)
 
     drain = add_command(
         commands, "drain", _drain, "move everything off brokers, so that they can be stopped for good"
     )
-    drain.add_argument("brokers", metavar="ID", type=natural, nargs="+", help="the id of a broker to empty")
+    drain.add_argument("brokers", metavar="ID", type=id_number, nargs="+", help="the id of a broker to empty")
     add_plan_options(drain)
     add_connection_options(drain, plans=True)
 
     remove = add_command(
         commands, "remove", _remove, "let the cluster forget a broker that is drained and stopped"
     )
-    remove.add_argument("broker", metavar="ID", type=natural, help="the id of the broker to remove")
+    remove.add_argument("broker", metavar="ID", type=id_number, help="the id of the broker to remove")
     remove.add_argument(
         "--force", action="store_true", help="remove the broker even if it still runs or holds replicas"
     )
@@ -172,7 +172,7 @@ def _drain(args: argparse.Namespace) -> int:
         code = carry_out(args, client, moves, survey, f"nothing to move off broker {names}")
     if not args.json and (not moves or (args.execute and not args.no_wait)):
         for node in args.brokers:
-            print(f"broker {node} holds nothing: stop it, then `odradek broker remove {node}`")
+            say(f"broker {node} holds nothing: stop it, then `odradek broker remove {node}`")
     return code
 
 
@@ -200,13 +200,11 @@ def _remove(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"removed": node, "voter": votes})
     else:
-        print(f"broker {node} removed")
+        say(f"broker {node} removed")
         if votes:
-            print(
-                paint(YELLOW, f"node {node} is still a voter of the quorum: `odradek quorum remove {node}`")
-            )
+            say(paint(YELLOW, f"node {node} is still a voter of the quorum: `odradek quorum remove {node}`"))
         elif votes is None:
-            print(
+            say(
                 paint(
                     YELLOW,
                     f"the quorum did not say whether node {node} still votes: see `odradek quorum status`",

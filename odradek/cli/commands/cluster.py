@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from odradek.cli.commands.events import register_events
 from odradek.cli.connecting import LOOK_SECONDS_MAX, PAST, connected
-from odradek.cli.output import RED, YELLOW, counted, paint, print_json, print_table, print_values
+from odradek.cli.output import RED, YELLOW, counted, paint, print_json, print_table, print_values, say
 from odradek.cli.parsing import Groups, add_command, add_connection_options
 from odradek.cli.troubles import disk_troubles, trouble_document, trouble_text
 
@@ -60,7 +60,7 @@ def _status(args: argparse.Namespace) -> int:
         for broker, away in sorted(health.away.items()):
             if broker not in cluster.fenced:
                 replicas = counted(len(away), "replica")
-                print(
+                say(
                     paint(
                         RED,
                         f"broker {broker}: {replicas} on a disk that is away, `odradek disk list` names it",
@@ -68,7 +68,7 @@ def _status(args: argparse.Namespace) -> int:
                 )
         for broker, troubled in troubles.items():
             for each in troubled:
-                print(paint(RED, trouble_text(broker, each)))
+                say(paint(RED, trouble_text(broker, each)))
     return 0
 
 
@@ -215,7 +215,7 @@ def _print(
             ("moving", None if moving is None else len(moving)),
         ]
     )
-    print()
+    say()
     # Those with trouble first, and no more than a screen has lines.
     ranked = sorted(
         cluster.brokers, key=lambda broker: (broker.node_id not in cluster.fenced, broker.node_id)
@@ -237,7 +237,7 @@ def _print(
         ],
     )
     if len(shown) < len(ranked):
-        print(
+        say(
             f"... and {len(ranked) - len(shown)} more, all {_state_text(False, current)}: `odradek broker list`"
         )
 

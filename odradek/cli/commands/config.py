@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from odradek.cli.connecting import call_failure, changing, connected
 from odradek.cli.failure import USAGE, CliError
-from odradek.cli.output import YELLOW, paint, print_json, print_table
+from odradek.cli.output import YELLOW, paint, print_json, print_table, say
 from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _get(args: argparse.Namespace) -> int:
         _explain(entries, fights)
     elif args.key is not None:
         for entry in entries:
-            print(entry.value if entry.value is not None else "")
+            say(entry.value if entry.value is not None else "")
     else:
         # The value stands last: some are long, and nothing behind them should be pushed out of sight.
         print_table(("KEY", "SOURCE", "VALUE"), [(e.name, _source(e), _value(e)) for e in entries])
@@ -166,7 +166,7 @@ def _set(args: argparse.Namespace) -> int:
         print_json({"kind": args.kind, "name": args.name, "changed": [] if args.validate_only else keys})
     else:
         what = "would be changed" if args.validate_only else "changed"
-        print(f"{resource}: {', '.join(keys)} {what}")
+        say(f"{resource}: {', '.join(keys)} {what}")
     return 0
 
 
@@ -196,18 +196,17 @@ def _fights(client: Client, topic: str, entries: list[ConfigEntry]) -> list[tupl
 
 
 def _explain(entries: list[ConfigEntry], fights: list[tuple[str, str]]) -> None:
-    from textwrap import fill
 
     for number, entry in enumerate(entries):
         if number:
-            print()
-        print(f"{entry.name} = {_value(entry)}  ({_source(entry)}, {entry.type.name.lower()})")
+            say()
+        say(f"{entry.name} = {_value(entry)}  ({_source(entry)}, {entry.type.name.lower()})")
         if entry.documentation:
-            print(
-                fill(" ".join(entry.documentation.split()), 78, initial_indent="  ", subsequent_indent="  ")
-            )
+            for line in _filled(" ".join(entry.documentation.split())):
+                say(line)
         for text in [text for key, text in fights if key == entry.name]:
-            print(paint(YELLOW, fill(f"BUT {text}.", 78, initial_indent="  ", subsequent_indent="  ")))
+            for line in _filled(f"BUT {text}."):
+                say(paint(YELLOW, line))
 
 
 def _source(entry: ConfigEntry) -> str:
@@ -217,3 +216,9 @@ def _source(entry: ConfigEntry) -> str:
 
 def _value(entry: ConfigEntry) -> str | None:
     return "(hidden)" if entry.sensitive else entry.value
+
+
+def _filled(text: str) -> list[str]:
+    from textwrap import wrap
+
+    return wrap(text, 78, initial_indent="  ", subsequent_indent="  ")

@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.connecting import bootstrap_of, connected, security_properties
+from odradek.cli.connecting import bootstrap_of, connected, keys_judged, security_properties
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import Progress, counted
-from odradek.cli.parsing import Groups, add_command, add_connection_options, natural, positive
-from odradek.cli.record_format import json_line, key_and_value, template
+from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number, natural, positive
+from odradek.cli.streams.ending import Ended, Ending
+from odradek.cli.streams.handed_over import HandedOver
+from odradek.cli.streams.record_format import json_line, key_and_value, template
+from odradek.cli.streams.record_output import RecordOutput
+from odradek.cli.streams.standard_streams import complain, is_closed
 from odradek.cli.times import TIME_HELP, moment
 
 if TYPE_CHECKING:
@@ -38,11 +42,12 @@ def register(groups: Groups) -> None:
     parser.add_argument(
         "--group",
         metavar="GROUP",
-        help="join this consumer group, print what the group has not read, and commit what was printed",
+        help="join this consumer group, print what the group has not read, and commit what was printed; behind a pipe, what "
+        "the pipe has taken is committed, also where its reader left without reading it",
     )
     parser.add_argument(
         "--partition",
-        type=natural,
+        type=id_number,
         action="append",
         metavar="N",
         help="read only this partition (repeat for more; default: all)",
@@ -97,9 +102,9 @@ def _start(text: str) -> tuple[str, int]:
     if text in ("earliest", "latest"):
         return text, 0
     if text.isascii() and text.isdigit():
-        return "offset", int(text)
+        return "offset", natural(text)
     if text.startswith("-") and text[1:].isascii() and text[1:].isdigit():
-        return "last", int(text[1:])
+        return "last", natural(text[1:])
     return "time", moment(text)
 
 
@@ -107,7 +112,7 @@ def _consume(args: argparse.Namespace) -> int:
     from wire.topic_partition import TopicPartition
 
     render = json_line if args.json else args.format or key_and_value(args.key_separator)
-    with connected(args) as client:
+    with connected(args, "ConsumerSettings") as client:
         # A wrong address or topic is found out by the client, which gives up at once; a consumer would wait for it.
         (topic,) = client.admin.describe_topics([args.topic])
         if args.group is not None:
@@ -132,7 +137,7 @@ def _led(topic: Topic) -> list[int]:
         text = f"{what} cannot be read: no broker leads (`odradek cluster status` shows which are down)"
         if not led:
             raise CliError(text)
-        print(f"odradek: {text}; reading the others", file=sys.stderr)
+        complain(f"{text}; reading the others")
     return led
 
 
@@ -153,11 +158,10 @@ def _spans(
     for key, (start, end) in found.items():
         stable_end = stable[key].offset
         if stable_end < end and not args.follow:
-            print(
-                f"odradek: {key} is read up to offset {stable_end}, where an open transaction begins, with "
+            complain(
+                f"{key} is read up to offset {stable_end}, where an open transaction begins, with "
                 f"{counted(end - stable_end, 'offset')} behind it (`odradek txn find-hanging "
-                f"--topic {key.topic} --max-transaction-timeout 0` tells whose it is)",
-                file=sys.stderr,
+                f"--topic {key.topic} --max-transaction-timeout 0` tells whose it is)"
             )
         found[key] = (start, stable_end)
     return found
@@ -184,34 +188,49 @@ def _starts(
 
 
 class _Printer:
-    """Prints records until as many were printed as were asked for; knows the next offset of each partition."""
+    """Prints records until as many were printed as were asked for, and keeps the books of what is handed over."""
 
-    def __init__(self, args: argparse.Namespace, render: Callable[[ConsumerRecord], bytes]) -> None:
+    def __init__(
+        self, args: argparse.Namespace, render: Callable[[ConsumerRecord], bytes], output: RecordOutput
+    ) -> None:
         self.left: int = args.max_messages if args.max_messages is not None else sys.maxsize
-        self.next_offsets: dict[TopicPartition, int] = {}
+        self.handed = HandedOver()
         self.progress = Progress("records read")
         self._render = render
+        self._output = output
         self._patience = None if args.follow else args.timeout
         self._quiet_since = time.monotonic()
 
-    def print(self, records: Iterable[ConsumerRecord], ends: dict[TopicPartition, int] | None) -> None:
+    def print(self, records: Sequence[ConsumerRecord], ends: dict[TopicPartition, int] | None) -> None:
         """Print them, but for what lies beyond the ends."""
-        out = sys.stdout.buffer
-        count = 0
+        self.handed.polled(records)
+        lines: list[bytes] = []
+        size = count = 0
         for record in records:
-            # A plain tuple finds the same and costs a quarter: one is made for every record.
-            key: Any = (record.topic, record.partition)
-            if count == self.left:
+            if len(lines) == self.left:
                 break
+            # A plain tuple finds the same as the named one and costs a quarter.
+            key: Any = (record.topic, record.partition)
             if ends is None or record.offset < ends.get(key, 0):
-                count += 1
-                out.write(self._render(record))
-            self.next_offsets[key] = record.offset + 1
-        self.left -= count
-        if count:
-            out.flush()
-            self.progress.add(count)
+                line = self._render(record)
+                if size + len(line) > self._output.bytes_per_write:
+                    self._hand_over(lines, count)
+                    size = count = 0
+                lines.append(line)
+                size += len(line)
+            count += 1
+        self._hand_over(lines, count)
+        if records:
             self._quiet_since = time.monotonic()
+
+    def _hand_over(self, lines: list[bytes], count: int) -> None:
+        """Write these lines; `count` records are handed over then, with those that need no line."""
+        if lines:
+            self._output.write(b"".join(lines))
+            self.left -= len(lines)
+            self.progress.add(len(lines))
+            lines.clear()
+        self.handed.settle(count)
 
     def expect(self, what: str) -> None:
         """Raises `CliError` when nothing has come for --timeout, although there should be something."""
@@ -222,24 +241,24 @@ class _Printer:
 
 
 @contextmanager
-def _open(args: argparse.Namespace, **settings: Any) -> Iterator[Consumer]:
-    """A consumer for the block. If the block fails, the consumer closes without waiting long."""
+def _open(args: argparse.Namespace, settings: Mapping[str, Any]) -> Iterator[Consumer]:
+    """A consumer for the block, with these keys beside the command's. If the block fails, the consumer closes without waiting long."""
     from odradek.client.shells.consumer import Consumer
 
     limit = args.max_messages or _RECORDS_PER_POLL
-    consumer = Consumer(
-        security_properties(args),
-        bootstrap_servers=bootstrap_of(args),
-        client_id="odradek-cli",
-        enable_auto_commit=False,
-        allow_auto_create_topics=False,
-        default_api_timeout_ms=max(1, int(args.timeout * 1000)),
+    own = {
+        "bootstrap.servers": bootstrap_of(args),
+        "client.id": "odradek-cli",
+        "enable.auto.commit": False,
+        "allow.auto.create.topics": False,
+        "default.api.timeout.ms": max(1, int(args.timeout * 1000)),
         # The broker holds back its answer at the end so long, and the command waits for it.
-        fetch_max_wait_ms=500 if args.follow else 50,
-        max_poll_records=min(limit, _RECORDS_PER_POLL),
-        isolation_level=args.isolation,
-        **settings,
-    )
+        "fetch.max.wait.ms": 500 if args.follow else 50,
+        "max.poll.records": min(limit, _RECORDS_PER_POLL),
+        "isolation.level": args.isolation,
+    }
+    with keys_judged():
+        consumer = Consumer({**security_properties(args), **own, **settings})
     try:
         yield consumer
     except BaseException:
@@ -257,8 +276,8 @@ def _read_assigned(
     """Print records from the starts to the present ends, or for ever."""
     ends = None if args.follow else {key: end for key, (_, end) in spans.items()}
     pending = {key for key in starts if ends is None or starts[key] < ends[key]}
-    printer = _Printer(args, render)
-    with _open(args, auto_offset_reset="none") as consumer, printer.progress:
+    printer = _Printer(args, render, RecordOutput())
+    with _open(args, {"auto.offset.reset": "none"}) as consumer, printer.progress:
         consumer.assign(sorted(pending))
         for key in sorted(pending):
             consumer.seek(key, starts[key])
@@ -275,7 +294,7 @@ def _read_assigned(
 
 def _next(consumer: Consumer, printer: _Printer, key: TopicPartition, busy: bool) -> int:
     """The next offset of a partition. Behind a gap only the consumer knows it, and is asked when nothing comes."""
-    found = printer.next_offsets.get(key, -1)
+    found = printer.handed.next_offsets.get(key, -1)
     return found if busy else max(found, consumer.position(key))
 
 
@@ -290,19 +309,29 @@ def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord],
             f"(`odradek group reset {args.group}` moves its offsets)",
             USAGE,
         )
-    printer = _Printer(args, render)
-    with _open(args, group_id=args.group, auto_offset_reset=kind) as consumer, printer.progress:
-        _Member(args, consumer, printer).read()
+    if is_closed(sys.stdout):
+        raise CliError(
+            "standard output is closed: records of a group go to the one who reads it (`>/dev/null` drops them)"
+        )
+    with Ending() as ending:
+        printer = _Printer(args, render, RecordOutput(ending.waiting))
+        settings = {"group.id": args.group, "auto.offset.reset": kind}
+        with _open(args, settings) as consumer, printer.progress:
+            ending.wake = consumer.wakeup
+            _Member(args, consumer, printer, ending).read()
 
 
 class _Member:
     """The progress of a group's member: the end offsets of its assigned partitions, and its committed offsets."""
 
-    def __init__(self, args: argparse.Namespace, consumer: Consumer, printer: _Printer) -> None:
+    def __init__(
+        self, args: argparse.Namespace, consumer: Consumer, printer: _Printer, ending: Ending
+    ) -> None:
         self._args = args
         self._consumer = consumer
         self._printer = printer
-        self._was_assigned = False
+        self._ending = ending
+        self._was_assigned = self._polled_some = False
         self._ends: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
 
@@ -314,40 +343,65 @@ class _Member:
         self._consumer.subscribe([self._args.topic], listener=_listener(self))
         try:
             self._print_all()
-            self._commit(self._consumer.assignment(), self._args.timeout)
+            with self._ending.waiting():
+                self._commit(self._positions(self._args.timeout), self._args.timeout)
         except BaseException:
             # Most likely the user is waiting for the command to end.
             try:
-                self._commit(self._consumer.assignment(), _LAST_COMMIT_SECONDS)
-            except (KafkaError, ClientError):
-                print(
-                    "odradek: the last records printed are not committed: they will come again",
-                    file=sys.stderr,
-                )
+                self._commit(self._positions(), _LAST_COMMIT_SECONDS)
+            except (KafkaError, ClientError) as error:
+                _say_uncommitted(error)
             raise
 
     def _print_all(self) -> None:
         args, consumer, printer = self._args, self._consumer, self._printer
         commit_at = time.monotonic() + _COMMIT_SECONDS
         while printer.left:
-            records = consumer.poll(_POLL_SECONDS)
-            printer.print(records, None)
+            printer.print(self._poll(), None)
             if time.monotonic() >= commit_at:
-                self._commit(consumer.assignment(), args.timeout)
+                with self._ending.waiting(), _refusals_noted():
+                    self._commit(self._positions(), args.timeout)
                 commit_at = time.monotonic() + _COMMIT_SECONDS
             if not self._was_assigned:
                 printer.expect(f"group {args.group} assigned nothing")
             elif not args.follow:
                 printer.expect("nothing came")
-                busy = bool(records)
+                busy = self._polled_some
                 if all(_next(consumer, printer, key, busy) >= end for key, end in self._ends.items()):
                     return
 
-    def _commit(self, keys: Iterable[TopicPartition], timeout: float) -> None:
-        # Where nothing was printed the place to begin is committed, so that its lag can be told later.
-        next_offsets = self._printer.next_offsets
-        news = {key: next_offsets.get(key) or self._consumer.position(key, timeout) for key in keys}
-        news = {key: offset for key, offset in news.items() if self._committed.get(key) != offset}
+    def _poll(self) -> list[ConsumerRecord]:
+        """Records; a signal is noted by `Ending` while they are taken, so that none is taken in vain."""
+        from odradek.client.consumer.consumer_types import Wakeup
+
+        self._ending.check()
+        try:
+            found = self._consumer.poll(_POLL_SECONDS)
+        except Wakeup:
+            self._ending.check()
+            raise
+        self._polled_some = bool(found)
+        return found
+
+    def _positions(self, timeout: float | None = None) -> dict[TopicPartition, int | None]:
+        """The consumer's position in each assigned partition: None where it is not known, and no `timeout` to wait."""
+        return {key: self._position(key, timeout) for key in self._consumer.assignment()}
+
+    def _position(self, key: TopicPartition, timeout: float | None) -> int | None:
+        from odradek.client.errors import ClientError
+        from wire.errors import KafkaError
+
+        try:
+            return self._consumer.position(key, timeout or 0)
+        except (KafkaError, ClientError):
+            if timeout is None:
+                return None
+            raise
+
+    def _commit(self, positions: dict[TopicPartition, int | None], timeout: float) -> None:
+        # Where nothing was handed over the place to begin is committed, so that its lag can be told later.
+        offsets = self._printer.handed.offsets(positions)
+        news = {key: offset for key, offset in offsets.items() if self._committed.get(key) != offset}
         if news:
             self._consumer.commit(news, timeout)
             self._committed.update(news)
@@ -356,19 +410,47 @@ class _Member:
         """Read new partitions to their present ends."""
         self._was_assigned = True
         if not self._args.follow:
-            found = self._consumer.end_offsets(partitions)
+            with self._ending.waiting():
+                found = self._consumer.end_offsets(partitions)
             self._ends.update((key, found[key]) for key in partitions)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
         """Commit for partitions that go to other members, which begin where this one ended."""
-        self._commit(partitions, self._args.timeout)
-        self.lost(partitions)
+        positions = {key: self._position(key, None) for key in partitions}
+        with _refusals_noted():
+            try:
+                with self._ending.waiting():
+                    self._commit(positions, self._args.timeout)
+            except Ended:
+                self._commit(positions, _LAST_COMMIT_SECONDS)
+                raise
+            finally:
+                self.lost(partitions)
 
     def lost(self, partitions: list[TopicPartition]) -> None:
         """Forget partitions that were lost."""
+        self._printer.handed.forget(partitions)
         for key in partitions:
-            for table in (self._ends, self._committed, self._printer.next_offsets):
+            for table in (self._ends, self._committed):
                 table.pop(key, None)
+
+
+@contextmanager
+def _refusals_noted() -> Iterator[None]:
+    """Go on behind a commit that the group refuses because others have the partitions, or are about to have them."""
+    from wire.errors import ErrorCode, KafkaError
+
+    passing = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
+    try:
+        yield
+    except KafkaError as error:
+        if error.code not in passing:
+            raise
+        _say_uncommitted(error)
+
+
+def _say_uncommitted(error: Exception) -> None:
+    complain(f"the last records printed are not committed: they will come again ({error})")
 
 
 def _listener(member: _Member) -> RebalanceListener:

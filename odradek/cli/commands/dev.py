@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from odradek.cli.dev_security import USERS, DevSecurity
 from odradek.cli.failure import USAGE, CliError
-from odradek.cli.output import print_json
+from odradek.cli.output import print_json, say
 from odradek.cli.parsing import Groups, add_command, port, positive
 
 __all__ = ["register"]
@@ -179,7 +179,7 @@ def _started(data: Path, count: int, first_port: int, security: DevSecurity | No
     """
     places = [_Place(data, number + 1, first_port + number) for number in range(count)]
     with _usable(data):
-        data.mkdir(parents=True, exist_ok=True)
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
         before = {
             place.properties: place.properties.read_bytes() if place.properties.exists() else None
             for place in places
@@ -430,5 +430,5 @@ def _report(document: dict[str, object], text: str, as_json: bool) -> None:
     if as_json:
         print_json(document)
     else:
-        print(text)
+        say(text)
     sys.stdout.flush()

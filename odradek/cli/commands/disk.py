@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.cli.clean_status import cleaning_document, uncleanable_texts
 from odradek.cli.connecting import call_failure, changing, connected
-from odradek.cli.failure import USAGE, CliError
+from odradek.cli.failure import CliError
 from odradek.cli.log_dirs import add_broker_option, ask_log_dirs, look_seconds
 from odradek.cli.moves.disks import register_moves
-from odradek.cli.output import RED, bytes_text, counted, paint, print_json, print_table, span_text
-from odradek.cli.parsing import Groups, add_command, add_connection_options
+from odradek.cli.output import RED, bytes_text, counted, paint, print_json, print_table, say, span_text
+from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number
 from odradek.cli.troubles import disk_troubles, retiring_directories, trouble_text
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def register(groups: Groups) -> None:
     )
     add_connection_options(listing)
     demote = add_command(commands, "demote", _demote, "let other brokers lead what lies on a slow disk")
-    demote.add_argument("disk", metavar="BROKER:DIR", help="the broker's id and its log directory")
+    demote.add_argument(
+        "disk", metavar="BROKER:DIR", type=_broker_and_path, help="the broker's id and its log directory"
+    )
     demote.add_argument("--undo", action="store_true", help="let the replicas there lead again")
     add_connection_options(demote)
 
@@ -72,7 +74,7 @@ def _demote(args: argparse.Namespace) -> int:
     from odradek.client.admin import AlterConfig, ConfigOperation, ConfigResource, ResourceType
     from wire.disk_troubles import DEMOTED_LOG_DIRS, demoted_paths, demoted_text
 
-    broker, path = _broker_and_path(args.disk)
+    broker, path = args.disk
     resource = ConfigResource(ResourceType.BROKER, str(broker))
     with connected(args) as client, changing():
         args.broker = [broker]
@@ -101,19 +103,21 @@ def _demote(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"broker": broker, "path": path, "demoted": not args.undo})
     elif args.undo:
-        print(
+        say(
             f"broker {broker}: {path} may lead again; `odradek partition elect --execute` brings preferred leaders back"
         )
     else:
-        print(f"broker {broker}: {path} is demoted; in-sync replicas on other brokers lead instead")
+        say(f"broker {broker}: {path} is demoted; in-sync replicas on other brokers lead instead")
     return 0
 
 
 def _broker_and_path(text: str) -> tuple[int, str]:
     broker, colon, path = text.partition(":")
-    if not (broker.isdecimal() and broker.isascii() and colon and path.startswith("/")):
-        raise CliError(f"{text!r} is no disk: write BROKER:DIR, for example 1:/disks/a/odradek", USAGE)
-    return int(broker[:10]), path
+    if not (colon and path.startswith("/")):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no disk: write BROKER:DIR, for example 1:/disks/a/odradek"
+        )
+    return id_number(broker), path
 
 
 def _is_silent(broker: BrokerLogDirs) -> bool:
@@ -167,9 +171,9 @@ def _print_directories(
             alarms += uncleanable_texts(broker.broker, each)
     print_table(_HEAD, _by_broker(rows))
     for line in notes:
-        print(line)
+        say(line)
     for line in alarms:
-        print(paint(RED, line))
+        say(paint(RED, line))
 
 
 def _left_text(directory: LogDirDescription) -> str:
@@ -273,7 +277,7 @@ def _print_topics(brokers: list[BrokerLogDirs], down: Collection[int]) -> None:
                 rows.append((broker.broker, topic, len(found), bytes_text(sum(found)), each.path))
     print_table(("BROKER", "TOPIC", "REPLICAS", "LOGS", "DIRECTORY"), rows)
     for node in down:
-        print(paint(RED, f"broker {node} is down: what it holds is not known"))
+        say(paint(RED, f"broker {node} is down: what it holds is not known"))
 
 
 def _used(directory: LogDirDescription) -> float | None:

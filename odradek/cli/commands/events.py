@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from odradek.cli.connecting import connected, connected_to_controller, present_quorum
 from odradek.cli.failure import CliError
 from odradek.cli.moves.plans import topic_partitions
-from odradek.cli.output import RED, YELLOW, paint, plain, print_json
-from odradek.cli.parsing import add_command, add_connection_options, natural, positive
+from odradek.cli.output import RED, YELLOW, paint, plain, print_json, say
+from odradek.cli.parsing import add_command, add_connection_options, id_number, positive
+from odradek.cli.streams.standard_streams import complain
 from odradek.cli.times import TIME_HELP, moment
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def register_events(commands: Groups) -> None:
     )
     events.add_argument(
         "--broker",
-        type=natural,
+        type=id_number,
         action="append",
         metavar="ID",
         help="only events of this broker (repeat for more)",
@@ -110,9 +111,8 @@ def _events(args: argparse.Namespace) -> int:
         else:
             told = [event for same in _sentences(backlog)[-args.last :] for event in same]
         if reader.begins_at and len(told) == len(backlog):
-            print(
-                f"odradek: history begins at offset {reader.begins_at}: a snapshot holds only the results of earlier events",
-                file=sys.stderr,
+            complain(
+                f"history begins at offset {reader.begins_at}: a snapshot holds only the results of earlier events"
             )
         _print(args, told, authors)
         if authors is not None:
@@ -202,13 +202,11 @@ def _tell_gaps(authors: EventAuthors, events: list[Event], controllers: Mapping[
     """Say what the audit logs do not tell."""
     gaps = authors.gaps(events, controllers)
     if gaps:
-        print(f"odradek: nobody is known for {'; '.join(gaps)}", file=sys.stderr)
+        complain(f"nobody is known for {'; '.join(gaps)}")
     if authors.missing:
-        print(
-            f"odradek: the audit logs say that {authors.missing} of their lines are missing", file=sys.stderr
-        )
+        complain(f"the audit logs say that {authors.missing} of their lines are missing")
     if authors.unreadable:
-        print(f"odradek: {authors.unreadable} lines of the audit logs are damaged", file=sys.stderr)
+        complain(f"{authors.unreadable} lines of the audit logs are damaged")
 
 
 def _print(args: argparse.Namespace, events: list[Event], authors: EventAuthors | None) -> None:
@@ -233,7 +231,7 @@ def _print(args: argparse.Namespace, events: list[Event], authors: EventAuthors 
         line = f"{subject} {told}"
         line = paint(_COLOURS[first.kind], line) if first.kind in _COLOURS else line
         author = None if authors is None else authors.author(first)
-        print(plain(f"{_clock(first.time_ms)}  {line}" + ("" if author is None else f" [{author}]")))
+        say(plain(f"{_clock(first.time_ms)}  {line}" + ("" if author is None else f" [{author}]")))
 
 
 def _sentences(events: Iterable[Event], authors: EventAuthors | None = None) -> list[list[Event]]:

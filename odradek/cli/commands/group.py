@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.connecting import call_failure, changing, connected
+from odradek.cli.connecting import call_failure, changing, connected, failure_of_some
 from odradek.cli.failure import CliError
-from odradek.cli.output import YELLOW, paint, print_json, print_table, print_values, span_text
-from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+from odradek.cli.output import YELLOW, paint, print_json, print_table, print_values, say, span_text
+from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number, natural, whole_number
 from odradek.cli.times import TIME_HELP, moment, span
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def register(groups: Groups) -> None:
         help="move back to the first record within this span before now: 15m, 2h, 7d",
     )
     where.add_argument(
-        "--shift", type=int, metavar="N", help="move by this many records forwards, or (-N) backwards"
+        "--shift", type=_shift, metavar="N", help="move by this many records forwards, or (-N) backwards"
     )
     reset.add_argument("--execute", action="store_true", help="do it (default: only show what would be done)")
     add_connection_options(reset)
@@ -82,11 +82,16 @@ def register(groups: Groups) -> None:
     add_connection_options(delete)
 
 
+def _shift(text: str) -> int:
+    """A number of records, forwards or (below 0) back."""
+    return whole_number(text, -(1 << 63) + 1, (1 << 63) - 1)
+
+
 def _topic(text: str) -> tuple[str, tuple[int, ...] | None]:
     name, colon, indexes = text.partition(":")
     if not name:
         raise argparse.ArgumentTypeError(f"{text!r} names no topic")
-    return name, tuple(natural(index) for index in indexes.split(",")) if colon else None
+    return name, tuple(id_number(each) for each in indexes.split(",")) if colon else None
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -125,7 +130,7 @@ def _describe(args: argparse.Namespace) -> int:
         return 0
     for number, (group, lags) in enumerate(described):
         if number:
-            print()
+            say()
         _print_description(group, lags)
     return 0
 
@@ -151,7 +156,7 @@ def _print_description(group: GroupDescription, lags: list[PartitionLag]) -> Non
     )
     owners = _owners(group)
     if lags:
-        print()
+        say()
         print_table(
             ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "BEHIND", "MEMBER"),
             [
@@ -168,7 +173,7 @@ def _print_description(group: GroupDescription, lags: list[PartitionLag]) -> Non
             ],
         )
     if group.members:
-        print()
+        say()
         print_table(
             ("MEMBER", "CLIENT", "HOST", "INSTANCE", "PARTITIONS"),
             [
@@ -280,11 +285,11 @@ def _reset(args: argparse.Namespace) -> int:
         [(each.topic, each.partition, each.old, each.new, _change(each)) for each in plan],
     )
     if args.execute:
-        print(f"group {args.group}: {_count(len(plan), 'offset')} reset")
+        say(f"group {args.group}: {_count(len(plan), 'offset')} reset")
     else:
-        print(paint(YELLOW, "nothing was changed: add --execute to do it"))
+        say(paint(YELLOW, "nothing was changed: add --execute to do it"))
         if group.members:
-            print(f"group {args.group} has {_count(len(group.members), 'member')}: stop its consumers before")
+            say(f"group {args.group} has {_count(len(group.members), 'member')}: stop its consumers before")
     return 0
 
 
@@ -343,10 +348,10 @@ def _delete(args: argparse.Namespace) -> int:
         print_json({"deleted": deleted})
     else:
         for group in deleted:
-            print(f"group {group} deleted")
-    failed = next((error for _, error in outcomes if error is not None), None)
-    if failed is not None:
-        raise call_failure(failed, changes=True)
+            say(f"group {group} deleted")
+    failed = [(group, error) for group, error in outcomes if error is not None]
+    if failed:
+        raise failure_of_some(failed)
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from odradek.cli.clean_status import register_clean_status
 from odradek.cli.coordinator_records import decoded_record
 from odradek.cli.failure import CliError
-from odradek.cli.output import bytes_field, plain, print_json
+from odradek.cli.output import bytes_field, plain, print_json, say
 from odradek.cli.parsing import Groups, add_command
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _dump(args: argparse.Namespace) -> int:
     if damage:
         raise CliError(f"{path}: {damage} {'place is' if damage == 1 else 'places are'} damaged (see above)")
     if args.verify and not args.json:
-        print(f"{path}: no damage")
+        say(f"{path}: no damage")
     return 0
 
 

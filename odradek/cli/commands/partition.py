@@ -25,8 +25,9 @@ from odradek.cli.output import (
     paint,
     print_json,
     print_table,
+    say,
 )
-from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+from odradek.cli.parsing import Groups, add_command, add_connection_options, decimal, id_number
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey
@@ -53,7 +54,7 @@ def _register_list(commands: Groups) -> None:
     listing = add_command(commands, "list", _list, "list partitions with their leaders and replicas")
     _add_topics(listing, "list only these topics, or these partitions of them (default: all)")
     listing.add_argument(
-        "--broker", type=natural, metavar="ID", help="only partitions with a replica on this broker"
+        "--broker", type=id_number, metavar="ID", help="only partitions with a replica on this broker"
     )
     which = listing.add_mutually_exclusive_group()
     which.add_argument(
@@ -91,7 +92,7 @@ def _register_move(commands: Groups) -> None:
     )
     how.add_argument(
         "--replicas",
-        type=natural,
+        type=id_number,
         metavar="N",
         help="give each partition this many replicas; new ones go to the brokers with the least data",
     )
@@ -136,7 +137,7 @@ def _register_elect(commands: Groups) -> None:
     )
     elect.add_argument(
         "--leader",
-        type=natural,
+        type=id_number,
         metavar="ID",
         help="with --unclean: let the replica on this broker lead (default: the one that has the most records)",
     )
@@ -149,7 +150,7 @@ def _add_topics(parser: argparse.ArgumentParser, help_text: str) -> None:
 
 
 def _brokers(text: str) -> tuple[int, ...]:
-    nodes = tuple(natural(part.strip()) for part in text.split(","))
+    nodes = tuple(id_number(part.strip()) for part in text.split(","))
     if len(set(nodes)) < len(nodes):
         raise argparse.ArgumentTypeError(f"{text!r} names a broker twice")
     return nodes
@@ -160,19 +161,16 @@ def _places(text: str) -> dict[int, str | None]:
     places: dict[int, str | None] = {}
     for part in text.split(","):
         node, colon, path = part.strip().partition(":")
-        if natural(node) in places:
+        if id_number(node) in places:
             raise argparse.ArgumentTypeError(f"{text!r} names a broker twice")
         if colon and not path.startswith("/"):
             raise argparse.ArgumentTypeError(f"{path!r} is no directory (for example 1:/disks/a)")
-        places[natural(node)] = path if colon else None
+        places[id_number(node)] = path if colon else None
     return places
 
 
 def _percentage(text: str) -> float:
-    try:
-        number = float(text.removesuffix("%"))
-    except ValueError:
-        number = -1.0
+    number = decimal(text.removesuffix("%"))
     if not 0 <= number <= 100:
         raise argparse.ArgumentTypeError(f"{text!r} is no percentage")
     return number / 100
@@ -213,7 +211,7 @@ def _list(args: argparse.Namespace) -> int:
             [_row(key, each, survey) for key, each in wanted.items()],
         )
         if leaderless:
-            print()
+            say()
             print_leaderless(list(leaderless.values()))
     say_if_past(survey)
     return 0
@@ -351,12 +349,12 @@ def _cancel(args: argparse.Namespace, client: Client, keys: list[TopicPartition]
             }
         )
     elif not keys:
-        print("nothing is moving")
+        say("nothing is moving")
     else:
         for name, index in done:
-            print(f"{name}-{index} {'stays' if args.execute else 'would stay'} where it was")
+            say(f"{name}-{index} {'stays' if args.execute else 'would stay'} where it was")
         if not args.execute:
-            print(paint(YELLOW, "nothing was changed: add --execute to do it"))
+            say(paint(YELLOW, "nothing was changed: add --execute to do it"))
     if failed:
         others = f" ({counted(len(failed), 'partition')} not cancelled)" if len(failed) > 1 else ""
         raise CliError(f"{call_failure(next(iter(failed.values())), changes=True)}{others}")
@@ -381,7 +379,7 @@ def _unthrottle(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"unthrottled": True})
     else:
-        print("no broker and no topic is throttled for moves")
+        say("no broker and no topic is throttled for moves")
     return 0
 
 

@@ -5,28 +5,32 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import deque
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
-from odradek.cli.connecting import bootstrap_of, call_failure, connected, security_properties
+from odradek.cli.connecting import bootstrap_of, call_failure, connected, keys_judged, security_properties
 from odradek.cli.failure import CliError
-from odradek.cli.output import Progress, print_json
-from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value, natural
-from odradek.cli.record_format import ParsedRecord, record_of_json
+from odradek.cli.output import print_json, say
+from odradek.cli.parsing import Groups, add_command, add_connection_options, file_path, id_number, key_value
+from odradek.cli.streams.ending import Ending
+from odradek.cli.streams.line_input import line_source, lines
+from odradek.cli.streams.record_format import ParsedRecord, record_of_json
+from odradek.cli.streams.sent_lines import SentLines
+from odradek.cli.streams.standard_streams import complain, give_up, output_failure
 
 if TYPE_CHECKING:
-    from odradek.client.shells.producer import Producer, RecordFuture
+    from odradek.client.shells.producer import Producer
 
 __all__ = ["register"]
 
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _ACKS = ("all", "-1", "0", "1")
-_READ_BYTES = 1 << 20
-_LINE_BYTES_MAX = 100 << 20
 _BUFFER_BYTES = 128 << 20
+_PENDING_BYTES_MAX = _BUFFER_BYTES // 2
+"""Lines under way, so that no line waits for memory where a signal would have to wait for it, too."""
+_LAST_SECONDS = 2.0
+"""A command that a signal ends waits so long for the outcome of what it has sent."""
 _BATCH_BYTES = 256 << 10
 _LINGER_MS = 5
 
@@ -35,7 +39,9 @@ def register(groups: Groups) -> None:
     """Add the command."""
     parser = add_command(groups, "produce", _produce, "write each line of the input as a record")
     parser.add_argument("topic", metavar="TOPIC", help="the topic to write to")
-    parser.add_argument("--file", metavar="PATH", help="read this file instead of standard input")
+    parser.add_argument(
+        "--file", metavar="PATH", type=file_path, help="read this file instead of standard input"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--key-separator",
@@ -51,7 +57,7 @@ def register(groups: Groups) -> None:
         "value, headers, timestamp",
     )
     parser.add_argument(
-        "--partition", type=natural, metavar="N", help="write to this partition (default: by key, else any)"
+        "--partition", type=id_number, metavar="N", help="write to this partition (default: by key, else any)"
     )
     parser.add_argument(
         "--header",
@@ -83,120 +89,127 @@ def _separator(text: str) -> bytes:
     return text.replace("\\t", "\t").encode()
 
 
-class _Written:
-    """The records under way (line number, bytes, future), and the count of those acknowledged so far."""
-
-    def __init__(self) -> None:
-        self.pending: deque[tuple[int, int, RecordFuture]] = deque()
-        self.progress = Progress("records written", always=True)
-        self.records = 0
-        self.bytes = 0
-        self.by_partition: dict[int, int] = {}
-
-    def take(self, *, wait: bool) -> None:
-        """Count what has its outcome, in order. Raises `CliError` for the first line that failed."""
-        pending = self.pending
-        before = self.records
-        while pending and (wait or pending[0][2].done()):
-            line_number, size, future = pending.popleft()
-            error = future.exception()
-            if error is not None:
-                raise CliError(f"line {line_number}: {call_failure(error)}") from error
-            self.records += 1
-            self.bytes += size
-            partition = future.result().partition
-            self.by_partition[partition] = self.by_partition.get(partition, 0) + 1
-        self.progress.add(self.records - before)
-
-
 def _produce(args: argparse.Namespace) -> int:
-    written = _Written()
+    sent = SentLines()
     try:
-        if args.file is None:
-            _send_all(args, sys.stdin.buffer, written)
-        else:
-            with open(args.file, "rb") as source:
-                _send_all(args, source, written)
+        _send_all(args, sent)
     except CliError as error:
-        if written.records:
-            raise CliError(f"{error} (after {written.records} records were acknowledged)") from error
-        raise
-    except OSError as error:
-        if args.file is None:
+        if not sent.begun:
             raise
-        raise CliError(f"cannot read {args.file}: {error.strerror}") from error
+        raise CliError(f"{error}: {sent.report()}") from error
+    except KeyboardInterrupt:
+        if sent.begun:
+            complain(f"interrupted: {sent.report()}")
+        raise
+    try:
+        _report(args, sent)
+        sys.stdout.flush()
+    except OSError as error:
+        give_up(sys.stdout)
+        raise CliError(f"{output_failure(error)}: {sent.report()}") from error
+    return 0
+
+
+def _report(args: argparse.Namespace, sent: SentLines) -> None:
     if args.json:
-        by_partition = {str(index): count for index, count in sorted(written.by_partition.items())}
+        by_partition = {str(index): count for index, count in sorted(sent.by_partition.items())}
         print_json(
             {
                 "topic": args.topic,
-                "records": written.records,
-                "bytes": written.bytes,
+                "records": sent.written,
+                "bytes": sent.bytes,
                 "records_by_partition": by_partition,
             }
         )
     else:
-        noun = "record" if written.records == 1 else "records"
-        print(f"{written.records} {noun} written to {args.topic}")
-    return 0
+        noun = "record" if sent.written == 1 else "records"
+        say(f"{sent.written} {noun} written to {args.topic}")
 
 
-def _send_all(args: argparse.Namespace, source: BinaryIO, written: _Written) -> None:
+def _send_all(args: argparse.Namespace, sent: SentLines) -> None:
     from odradek.client.core.requests import topics_with_metadata
 
-    with connected(args) as client, written.progress:
+    with line_source(args.file) as read, connected(args, "ProducerSettings") as client, sent.progress:
         # Before anything is read: does a broker answer, and does the topic have what is asked for?
         deadline = client.core.now + args.timeout
         client.run(topics_with_metadata(client.core, [args.topic], deadline=deadline, auto_create=True))
         if args.partition is not None:
             client.core.cluster.partition(args.topic, args.partition)
         producer = _producer(args)
-        try:
-            _send_lines(args, producer, source, written)
-            producer.flush()
-            written.take(wait=True)
-        except BaseException:
-            producer.close(0)
-            with suppress(CliError):
-                written.take(wait=True)
-            raise
+        with Ending() as ending:
+            try:
+                for some in lines(read, ending.waiting):
+                    _send_lines(args, producer, some, sent)
+                    sent.count_done()
+                    while sent.pending_bytes > _PENDING_BYTES_MAX:
+                        with ending.waiting():
+                            sent.wait_oldest()
+                        sent.count_done()
+                    _check(sent)
+                with ending.waiting():
+                    producer.flush()
+                sent.count_done()
+                _check(sent)
+            except BaseException as error:
+                interrupted = isinstance(error, KeyboardInterrupt)
+                _settle(producer, sent, _LAST_SECONDS if interrupted else args.timeout)
+                if not interrupted:
+                    # A line before the one that stopped us may have failed: it is where to go on.
+                    _check(sent)
+                raise
         producer.close()
+
+
+def _check(sent: SentLines) -> None:
+    """Raise `CliError` for the first line that failed."""
+    if sent.first_failed is not None:
+        number, error = sent.first_failed
+        raise CliError(f"line {number}: {call_failure(error)}") from error
+
+
+def _settle(producer: Producer, sent: SentLines, patience_seconds: float) -> None:
+    """Have all lines that were sent get their outcome, so that the count is right."""
+    from odradek.client.errors import ClientError
+
+    with suppress(ClientError):  # what has no outcome then is counted as such
+        producer.flush(patience_seconds)
+    producer.close(0)
+    sent.count_done(wait=True)
 
 
 def _producer(args: argparse.Namespace) -> Producer:
     from odradek.client.shells.producer import Producer
 
     timeout_ms = int(args.timeout * 1000)
-    return Producer(
-        security_properties(args),
-        bootstrap_servers=bootstrap_of(args),
-        client_id="odradek-cli",
-        acks=args.acks,
-        compression_type=args.compression,
-        linger_ms=min(_LINGER_MS, timeout_ms),
-        batch_size=_BATCH_BYTES,
-        buffer_memory=_BUFFER_BYTES,
-        max_request_size=_BUFFER_BYTES,
-        max_block_ms=timeout_ms,
-        delivery_timeout_ms=timeout_ms,
-        request_timeout_ms=timeout_ms - min(_LINGER_MS, timeout_ms),
-    )
+    own = {
+        "bootstrap.servers": bootstrap_of(args),
+        "client.id": "odradek-cli",
+        "acks": args.acks,
+        "compression.type": args.compression,
+        "linger.ms": min(_LINGER_MS, timeout_ms),
+        "batch.size": _BATCH_BYTES,
+        "buffer.memory": _BUFFER_BYTES,
+        "max.request.size": _BUFFER_BYTES,
+        "max.block.ms": timeout_ms,
+        "delivery.timeout.ms": timeout_ms,
+        "request.timeout.ms": timeout_ms - min(_LINGER_MS, timeout_ms),
+        "transactional.id": None,
+    }
+    with keys_judged():
+        return Producer({**security_properties(args), **own})
 
 
-def _send_lines(args: argparse.Namespace, producer: Producer, source: BinaryIO, written: _Written) -> None:
+def _send_lines(args: argparse.Namespace, producer: Producer, some: list[bytes], sent: SentLines) -> None:
+    """Send these lines, the next of the input. All before a line that is no record are sent. Raises `CliError`."""
     headers = tuple((name, value.encode()) for name, value in args.header)
-    line_number = 0
-    for lines in _lines(source):
-        now_ms = time.time_ns() // 1_000_000
-        first = line_number + 1
-        # All of them before the first is sent: a mistake in the input is told before anything is written.
-        parse = record_of_json if args.input == "json" else partial(_record, args.key_separator)
-        found = [parse(line, number) for number, line in enumerate(lines, first)]
-        for line_number, (key, value, own_headers, timestamp) in enumerate(found, first):
-            when = now_ms if timestamp is None else timestamp
-            future = producer.send(args.topic, value, key, (*own_headers, *headers), args.partition, when)
-            written.pending.append((line_number, len(lines[line_number - first]), future))
-        written.take(wait=False)
+    parse = record_of_json if args.input == "json" else partial(_record, args.key_separator)
+    now_ms = time.time_ns() // 1_000_000
+    for number, line in enumerate(some, sent.begun + 1):
+        key, value, own_headers, timestamp = parse(line, number)
+        when = now_ms if timestamp is None else timestamp
+        sent.begun = number
+        future = producer.send(args.topic, value, key, (*own_headers, *headers), args.partition, when)
+        sent.add(number, len(line), future)
 
 
 def _record(separator: bytes | None, line: bytes, line_number: int) -> ParsedRecord:
@@ -206,20 +219,3 @@ def _record(separator: bytes | None, line: bytes, line_number: int) -> ParsedRec
     if not found:
         raise CliError(f"line {line_number} has no key separator {separator.decode()!r}")
     return key, value, (), None
-
-
-def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
-    """Whole lines, as many as one read gives: at a terminal each line at once, from a file a mebibyte's worth."""
-    rest = bytearray()
-    read = getattr(source, "read1", source.read)
-    while data := read(_READ_BYTES):
-        rest += data
-        end = rest.rfind(b"\n") + 1
-        if end:
-            lines = bytes(rest[: end - 1]).split(b"\n")
-            del rest[:end]
-            yield lines
-        elif len(rest) > _LINE_BYTES_MAX:
-            raise CliError(f"a line is longer than {_LINE_BYTES_MAX} bytes")
-    if rest:
-        yield [bytes(rest)]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import changing, connected, connected_to_controller, present_quorum
 from odradek.cli.failure import CliError
-from odradek.cli.output import RED, paint, print_json, print_table, print_values, span_text
-from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+from odradek.cli.output import RED, paint, print_json, print_table, print_values, say, span_text
+from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number
 
 if TYPE_CHECKING:
     from odradek.client.admin import QuorumDescription, QuorumReplica
@@ -31,7 +31,7 @@ def register(groups: Groups) -> None:
     add = add_command(
         commands, "add", _add, "let a controller vote that runs already and only follows the quorum"
     )
-    add.add_argument("node", metavar="ID", type=natural, help="the node id of the controller")
+    add.add_argument("node", metavar="ID", type=id_number, help="the node id of the controller")
     add.add_argument(
         "--endpoint",
         type=_endpoint,
@@ -43,7 +43,7 @@ def register(groups: Groups) -> None:
     add_connection_options(add)
 
     remove = add_command(commands, "remove", _remove, "take the vote from a controller")
-    remove.add_argument("node", metavar="ID", type=natural, help="the node id of the controller")
+    remove.add_argument("node", metavar="ID", type=id_number, help="the node id of the controller")
     _add_directory(remove)
     add_connection_options(remove)
 
@@ -108,7 +108,7 @@ def _status(args: argparse.Namespace) -> int:
             ("voters", f"{len(quorum.voters)}, {paint(RED, silent)}" if late else len(quorum.voters)),
         ]
     )
-    print()
+    say()
     print_table(
         ("NODE", "ROLE", "END", "LAG", "FETCHED", "CAUGHT UP", "ADDRESS", "DIRECTORY"),
         [_row(quorum, each, now_ms) for each in (*quorum.voters, *quorum.observers)],
@@ -190,7 +190,7 @@ def _say(args: argparse.Namespace, directory: bytes, key: str, text: str) -> int
     if args.json:
         print_json({key: args.node, "directory_id": _id_text(directory)})
     else:
-        print(text.format(args.node))
+        say(text.format(args.node))
     return 0
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from odradek.cli.connecting import changing, connected
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.moves.plans import byte_count
-from odradek.cli.output import YELLOW, counted, paint, print_json, print_table
-from odradek.cli.parsing import Groups, add_command, add_connection_options
+from odradek.cli.output import YELLOW, counted, paint, print_json, print_table, say
+from odradek.cli.parsing import Groups, add_command, add_connection_options, decimal
 
 if TYPE_CHECKING:
     from odradek.client.admin.admin_quotas import QuotaAlteration, QuotaEntity, QuotaMatch
@@ -82,16 +82,16 @@ def register(groups: Groups) -> None:
 
 
 def _number(text: str) -> float:
-    """The controller judges the value."""
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+    """A number above 0; Kafka takes infinity, too, for a quota that is no whole number."""
+    number = float("inf") if text.lower() in ("inf", "infinity") else decimal(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return number
 
 
 def _byte_rate(text: str) -> float:
     """Bytes as a number, or with a unit: 10000000, 10M."""
-    return float(byte_count(text)) if text[-1:].isalpha() and text.lower() != "nan" else _number(text)
+    return float(byte_count(text))
 
 
 def _add_entity_options(parser: argparse.ArgumentParser) -> None:
@@ -188,7 +188,7 @@ def _set(args: argparse.Namespace) -> int:
         _alter(client, QuotaAlteration(entity, values), validate_only=args.dry_run)
     _show({entity: values}, args, executed=not args.dry_run)
     if args.dry_run and not args.json:
-        print(paint(YELLOW, "nothing was changed: leave --dry-run out to do it"))
+        say(paint(YELLOW, "nothing was changed: leave --dry-run out to do it"))
     return 0
 
 
@@ -205,7 +205,7 @@ def _remove(args: argparse.Namespace) -> int:
                 _alter(client, QuotaAlteration(entity, dict.fromkeys(gone)))
     _show({entity: gone}, args, executed=not args.dry_run)
     if not args.json:
-        print(
+        say(
             paint(YELLOW, "nothing was changed: leave --dry-run out to do it")
             if args.dry_run
             else f"{counted(len(gone), 'quota')} removed"

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from odradek.cli.output import print_json
-from odradek.cli.parsing import Groups, add_command
+from odradek.cli.output import print_json, say
+from odradek.cli.parsing import Groups, add_command, file_path
+from odradek.cli.streams.standard_streams import complain
 
 __all__ = ["register"]
 
@@ -22,7 +23,9 @@ def register(groups: Groups) -> None:
         "run one node until SIGTERM or Ctrl-C",
         epilog="Before the first start, format the node's directories: odradek storage format CONFIG",
     )
-    parser.add_argument("config", metavar="CONFIG", help="a properties file with Kafka's keys")
+    parser.add_argument(
+        "config", metavar="CONFIG", type=file_path, help="a properties file with Kafka's keys"
+    )
 
 
 def _server(args: argparse.Namespace) -> int:
@@ -33,7 +36,7 @@ def _server(args: argparse.Namespace) -> int:
         if args.json:
             print_json(dict(facts))
         else:
-            print("ready")
+            say("ready")
         sys.stdout.flush()
 
-    return serve(args.config, started=started)
+    return serve(args.config, complain=complain, started=started)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from odradek.cli.failure import CliError
-from odradek.cli.output import print_json, print_table
-from odradek.cli.parsing import Groups, add_command
+from odradek.cli.output import print_json, print_table, say
+from odradek.cli.parsing import Groups, add_command, file_path, whole_number
 from odradek.cli.scram_users import scram_record
+from odradek.cli.streams.standard_streams import complain
 
 if TYPE_CHECKING:
     from metadata_quorum.raft.voters import VoterSet
@@ -27,11 +27,11 @@ def register(groups: Groups) -> None:
         metavar="COMMAND", required=True
     )
     form = add_command(commands, "format", _format, "prepare the directories of a new node")
-    form.add_argument("config", metavar="CONFIG", help="the node's properties file")
+    form.add_argument("config", metavar="CONFIG", type=file_path, help="the node's properties file")
     form.add_argument(
         "--cluster-id",
         metavar="ID",
-        help="the id of the cluster, 22 characters of base64 (default: a random one)",
+        help="the id of the cluster, any text (default: a random one)",
     )
     form.add_argument(
         "--ignore-formatted", action="store_true", help="skip directories that are formatted already"
@@ -70,22 +70,22 @@ def register(groups: Groups) -> None:
         _adopt,
         "take blank disks that were put in the places of others into a node's service",
     )
-    adopt.add_argument("config", metavar="CONFIG", help="the node's properties file")
+    adopt.add_argument("config", metavar="CONFIG", type=file_path, help="the node's properties file")
     adopt.add_argument(
         "--same-file-system",
         action="store_true",
         help="also an empty directory that has no file system of its own; be sure that its disk is not just unmounted",
     )
     info = add_command(commands, "info", _info, "show what the directories of a node hold")
-    info.add_argument("config", metavar="CONFIG", help="the node's properties file")
+    info.add_argument("config", metavar="CONFIG", type=file_path, help="the node's properties file")
     add_command(commands, "random-uuid", _random_uuid, "print an id for a cluster or a directory")
 
 
 def _feature(text: str) -> tuple[str, int]:
     name, equals, level = text.partition("=")
-    if not name or not equals or not level.isascii() or not level.isdigit():
+    if not name or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=LEVEL")
-    return name, int(level)
+    return name, whole_number(level, 0, (1 << 15) - 1)
 
 
 class Formatted(NamedTuple):
@@ -111,9 +111,9 @@ def _format(args: argparse.Namespace) -> int:
         print_json(done._asdict())
     else:
         for path in done.directories:
-            print(f"formatted {path} for node {done.node_id} of cluster {done.cluster_id}")
+            say(f"formatted {path} for node {done.node_id} of cluster {done.cluster_id}")
         if not done.directories:
-            print("nothing to format")
+            say("nothing to format")
     return 0
 
 
@@ -125,7 +125,7 @@ def _random_uuid(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"uuid": text})
     else:
-        print(text)
+        say(text)
     return 0
 
 
@@ -161,15 +161,16 @@ def _adopt(args: argparse.Namespace) -> int:
         for path in blank:
             directory = env.open_dir(path, create=True)
             adopt_directory(directory, owner.cluster_id, owner.node_id, env.new_uuid())
+        _warn_of_modes(blank)
     except (StorageError, DiskError) as error:
         raise CliError(str(error)) from error
     if args.json:
         print_json({"node_id": owner.node_id, "directories": blank})
         return 0
     for path in blank:
-        print(f"adopted {path} for node {owner.node_id}: start the node again, and others fill its replicas")
+        say(f"adopted {path} for node {owner.node_id}: start the node again, and others fill its replicas")
     if not blank:
-        print("there is nothing to adopt")
+        say("there is nothing to adopt")
     return 0
 
 
@@ -291,7 +292,18 @@ def format_storage_of(
         )
     except (StorageError, DiskError) as error:
         raise CliError(str(error)) from error
+    _warn_of_modes(paths)
     return Formatted(cluster_id, config.node_id, formatted)
+
+
+def _warn_of_modes(paths: list[str]) -> None:
+    """Say which directories were there before and are open to everybody."""
+    from odradek.node.secret_files import chmod_remedy, open_to_everybody
+
+    exposed = open_to_everybody(paths)
+    if exposed:
+        names = ", ".join(exposed)
+        complain(f"everybody may enter {names}, which will hold records and keys: {chmod_remedy(exposed)}")
 
 
 def _is_alone(config: NodeConfig) -> bool:
@@ -321,11 +333,12 @@ def _load(path: str) -> NodeConfig:
     from odradek.node.configuration.node_config import NodeConfig
 
     try:
-        config = NodeConfig.load(path)
+        # As Kafka's tool: certificates and passwords may come after the disks.
+        config = NodeConfig.load(path, starts=False)
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror or error}") from error
     except ConfigError as error:
         raise CliError(f"{path}: {error}") from error
     for warning in config.warnings:
-        print(f"odradek: {path}: {warning}", file=sys.stderr)
+        complain(f"{path}: {warning}")
     return config

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import bootstrap_of, changing, connected, security_properties
 from odradek.cli.failure import USAGE, CliError
-from odradek.cli.output import YELLOW, paint, print_json, print_table, print_values
-from odradek.cli.parsing import Groups, add_command, add_connection_options
+from odradek.cli.output import YELLOW, paint, print_json, print_table, print_values, say
+from odradek.cli.parsing import Groups, add_command, add_connection_options, file_path
 from odradek.cli.times import moment_text, span
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def register(groups: Groups) -> None:
     create.add_argument(
         "--to",
         metavar="FILE",
+        type=file_path,
         help="write client keys with the token to a new file that only you can read, and do not print its secret",
     )
     create.add_argument(
@@ -163,7 +164,7 @@ def _say_dry_run(args: argparse.Namespace, document: dict[str, Any]) -> None:
         print_json({**document, "executed": False})
         return
     print_values([(key.replace("_", " "), value) for key, value in document.items() if value])
-    print(paint(YELLOW, DRY_RUN))
+    say(paint(YELLOW, DRY_RUN))
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -251,5 +252,5 @@ def _say_until(args: argparse.Namespace, token: DelegationToken, until_ms: int, 
     if args.json:
         print_json({**_document(token), "expires_at_ms": until_ms, "executed": True})
     else:
-        print(f"token {token.token_id} of {token.owner} {verb} {moment_text(until_ms)}")
+        say(f"token {token.token_id} of {token.owner} {verb} {moment_text(until_ms)}")
     return 0

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.clean_status import uncleanable_text
-from odradek.cli.connecting import call_failure, changing, connected, kafka_failure
+from odradek.cli.connecting import call_failure, changing, connected, failure_of_some, kafka_failure
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.log_dirs import look_seconds
-from odradek.cli.output import RED, paint, print_json, print_table, print_values
+from odradek.cli.output import RED, paint, print_json, print_table, print_values, say
 from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value, positive, replicas
 
 if TYPE_CHECKING:
@@ -140,11 +140,11 @@ def _create(args: argparse.Namespace) -> int:
             }
         )
     elif existed:
-        print(f"topic {args.topic} exists already")
+        say(f"topic {args.topic} exists already")
     else:
         what = "would be created" if args.validate_only else "created"
-        print(f"topic {args.topic} {what}: {_count(outcome.partitions, 'partition')}, ", end="")
-        print(_count(outcome.replication_factor, "replica"))
+        partitions = _count(outcome.partitions, "partition")
+        say(f"topic {args.topic} {what}: {partitions}, {_count(outcome.replication_factor, 'replica')}")
     return 0
 
 
@@ -173,10 +173,10 @@ def _describe(args: argparse.Namespace) -> int:
         return 0
     for number, (topic, ends) in enumerate(zip(topics, offsets, strict=True)):
         if number:
-            print()
+            say()
         _print_description(topic, configs[topic.name], ends)
         for text in alarms.get(topic.name, ()):
-            print(paint(RED, text))
+            say(paint(RED, text))
     return 0
 
 
@@ -238,7 +238,7 @@ def _alter(args: argparse.Namespace) -> int:
         )
         return 0
     what = list(done) if args.partitions is None else [*done, _count(args.partitions, "partition")]
-    print(f"topic {args.topic} {'would be altered' if args.validate_only else 'altered'}: {', '.join(what)}")
+    say(f"topic {args.topic} {'would be altered' if args.validate_only else 'altered'}: {', '.join(what)}")
     return 0
 
 
@@ -256,14 +256,14 @@ def _delete(args: argparse.Namespace) -> int:
         if error is None:
             deleted.append(name)
         elif not (args.if_exists and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-            failures.append(error)
+            failures.append((name, error))
     if args.json:
         print_json({"deleted": deleted})
     else:
         for name in deleted:
-            print(f"topic {name} deleted")
+            say(f"topic {name} deleted")
     if failures:
-        raise kafka_failure(failures[0], changes=True)
+        raise failure_of_some(failures)
     return 0
 
 
@@ -331,7 +331,7 @@ def _print_description(topic: Topic, configs: list[ConfigEntry], offsets: _Ends)
             ("configs", " ".join(f"{entry.name}={entry.value}" for entry in configs)),
         ]
     )
-    print()
+    say()
     header = ["PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR"]
     rows: list[list[object]] = [
         [index, p.leader if p.leader >= 0 else "none", p.leader_epoch, p.replicas, p.isr]

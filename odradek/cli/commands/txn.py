@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from odradek.cli.connecting import call_failure, changing, connected
 from odradek.cli.coordinator_records import TRANSACTION_STATES
 from odradek.cli.failure import USAGE, CliError
-from odradek.cli.output import YELLOW, counted, paint, print_json, print_table, print_values, span_text
-from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+from odradek.cli.output import YELLOW, counted, paint, print_json, print_table, print_values, say, span_text
+from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number, natural
+from odradek.cli.streams.standard_streams import complain
 from odradek.cli.times import moment_text
 from odradek.cli.txn_hanging import register_find_hanging
 
@@ -44,7 +45,7 @@ def register(groups: Groups) -> None:
         commands, "describe-producers", _producers, "show the producers that a partition's leader remembers"
     )
     producers.add_argument("--topic", required=True, metavar="TOPIC", help="the partition's topic")
-    producers.add_argument("--partition", required=True, type=natural, metavar="N", help="its number")
+    producers.add_argument("--partition", required=True, type=id_number, metavar="N", help="its number")
     add_connection_options(producers)
 
     abort = add_command(
@@ -59,7 +60,7 @@ def register(groups: Groups) -> None:
         help="fence the producer of this id, which aborts its open or prepared transaction everywhere",
     )
     abort.add_argument("--topic", metavar="TOPIC", help="abort on one partition only: its topic")
-    abort.add_argument("--partition", type=natural, metavar="N", help="its number")
+    abort.add_argument("--partition", type=id_number, metavar="N", help="its number")
     abort.add_argument(
         "--start-offset", type=natural, metavar="OFFSET", help="where the transaction begins there"
     )
@@ -147,12 +148,12 @@ def _describe(args: argparse.Namespace) -> int:
     elif found:
         for number, each in enumerate(found):
             if number:
-                print()
+                say()
             _print_description(each, now_ms)
     if errors:
         sys.stdout.flush()
         for error in errors[:-1]:
-            print(f"odradek: {call_failure(error)}", file=sys.stderr)
+            complain(f"{call_failure(error)}")
         raise call_failure(errors[-1])
     return 0
 
@@ -203,7 +204,7 @@ def _print_description(each: TransactionDescription, now_ms: int) -> None:
         ]
     )
     if each.partitions:
-        print()
+        say()
         print_table(("TOPIC", "PARTITION"), each.partitions)
 
 
@@ -301,7 +302,7 @@ def _fence(args: argparse.Namespace, client: Client) -> int:
             }
         )
     else:
-        print(_fenced_text(fenced))
+        say(_fenced_text(fenced))
     return 0
 
 
@@ -384,7 +385,7 @@ def _abort_on_partition(args: argparse.Namespace, client: Client) -> int:
             }
         )
     else:
-        print(
+        say(
             f"{where}: the transaction since offset {args.start_offset} is aborted "
             f"(producer id {producer.producer_id}, epoch {producer.producer_epoch})"
         )

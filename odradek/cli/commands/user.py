@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from odradek.cli.connecting import changing, connected
 from odradek.cli.failure import CliError
-from odradek.cli.output import YELLOW, counted, paint, print_json, print_table
-from odradek.cli.parsing import Groups, add_command, add_connection_options
+from odradek.cli.output import YELLOW, counted, paint, print_json, print_table, say
+from odradek.cli.parsing import Groups, add_command, add_connection_options, file_path, whole_number
 from odradek.cli.scram_users import DEFAULT_ITERATIONS, read_password
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def _add_password_options(parser: argparse.ArgumentParser, mechanism: str) -> No
     parser.add_argument(
         "--password-file",
         metavar="FILE",
+        type=file_path,
         help="a file with the password, - for the first line of standard input (default: you are asked for it)",
     )
     _add_mechanism(parser, mechanism)
@@ -98,9 +99,7 @@ def _mechanism(text: str) -> str:
 def _iterations(text: str) -> int:
     from odradek.security.scram import ITERATIONS_MAX, ITERATIONS_MIN
 
-    if not text.isdecimal() or not ITERATIONS_MIN <= int(text) <= ITERATIONS_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from {ITERATIONS_MIN} to {ITERATIONS_MAX}")
-    return int(text)
+    return whole_number(text, ITERATIONS_MIN, ITERATIONS_MAX)
 
 
 def _known(client: Client, users: list[str] | None) -> dict[str, Mapping[str, int]]:
@@ -236,8 +235,8 @@ def _finish(args: argparse.Namespace, rows: list[_Row], brokers: list[int], done
         return
     _show(args, rows)
     if args.dry_run:
-        print(paint(YELLOW, DRY_RUN))
+        say(paint(YELLOW, DRY_RUN))
     elif brokers:
-        print(f"{done}; live connections were closed by {counted(len(brokers), 'broker')}")
+        say(f"{done}; live connections were closed by {counted(len(brokers), 'broker')}")
     elif done:
-        print(f"{done}; live connections stay until they authenticate again (--disconnect ends them at once)")
+        say(f"{done}; live connections stay until they authenticate again (--disconnect ends them at once)")

@@ -25,8 +25,8 @@ from odradek.cli.moves.directory_configs import (
 )
 from odradek.cli.moves.over_hosts import balance_over_hosts
 from odradek.cli.moves.plans import byte_count
-from odradek.cli.output import bytes_text, counted, print_json, print_table, span_text
-from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+from odradek.cli.output import bytes_text, counted, print_json, print_table, say, span_text
+from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number
 
 if TYPE_CHECKING:
     from odradek.client.admin import LogDirDescription
@@ -64,7 +64,7 @@ def register_moves(commands: Groups) -> None:
         commands, "balance", _balance, "spread replicas evenly over the directories of brokers"
     )
     balance.add_argument(
-        "--broker", type=natural, action="append", metavar="ID", help="only this broker (repeat for more)"
+        "--broker", type=id_number, action="append", metavar="ID", help="only this broker (repeat for more)"
     )
     balance.add_argument(
         "--over-hosts",
@@ -87,9 +87,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _broker_directory(text: str) -> tuple[int, str]:
     broker, colon, path = text.partition(":")
-    if not colon or not broker.isdecimal() or len(broker) > 10 or not path:
+    if not colon or not path:
         raise argparse.ArgumentTypeError(f"{text!r} is no BROKER:DIR (for example 1:/disks/3)")
-    return int(broker), path
+    return id_number(broker), path
 
 
 # -- what is there -----------------------------------------------------------------------------------------------------
@@ -197,10 +197,10 @@ def _tell_emptied(args: argparse.Namespace, moves: Sequence[DiskMove]) -> int:
             }
         )
     elif args.keep:
-        print(f"{path} of broker {broker} is empty and takes no replicas; the broker holds it still")
+        say(f"{path} of broker {broker} is empty and takes no replicas; the broker holds it still")
     else:
-        print(f"{path} of broker {broker} is empty, and the broker has let go of it: its disk may be pulled")
-        print("before the broker's next start, take the directory out of log.dirs, or put a new disk there")
+        say(f"{path} of broker {broker} is empty, and the broker has let go of it: its disk may be pulled")
+        say("before the broker's next start, take the directory out of log.dirs, or put a new disk there")
     return 0
 
 
@@ -238,14 +238,14 @@ def _cancel(client: Client, args: argparse.Namespace, configs: Mapping[str, str]
         return 0
     given_up = counted(len(leaving), "move")
     if args.dry_run:
-        print(f"{path} of broker {broker} would take replicas again, and give up {given_up}")
+        say(f"{path} of broker {broker} would take replicas again, and give up {given_up}")
         return 0
-    print(
+    say(
         f"{path} of broker {broker} takes replicas again, {given_up} given up; those that have moved stay away"
     )
     rate = broker_configs(client, broker).get(RATE_KEY)
     if not is_no_throttle(rate):
-        print(
+        say(
             f"copies are throttled to {rate} B/s: `odradek config unset broker {broker} {RATE_KEY}` ends that"
         )
     return 0
@@ -416,11 +416,11 @@ def _print_plan(args: argparse.Namespace, broker: int, moves: Sequence[DiskMove]
         print_json({"broker": broker, "moves": [_document(each) for each in moves]})
         return
     if not moves:
-        print(f"broker {broker}: nothing to move")
+        say(f"broker {broker}: nothing to move")
         return
     size, rate = sum(move.size for move in moves), args.throttle or _ASSUMED_RATE
     span = span_text(max(1, round(size / rate)) * 1000)
-    print(
+    say(
         f"broker {broker}: {counted(len(moves), 'replica')}, {bytes_text(size)}, about {span} at {bytes_text(rate)}/s"
     )
     rows = [
@@ -429,7 +429,7 @@ def _print_plan(args: argparse.Namespace, broker: int, moves: Sequence[DiskMove]
     if rows:
         print_table(("REPLICA", "BYTES", "FROM", "TO"), rows[:_LINES_MAX])
     if len(rows) > _LINES_MAX:
-        print(f"and {counted(len(rows) - _LINES_MAX, 'more replica')}")
+        say(f"and {counted(len(rows) - _LINES_MAX, 'more replica')}")
 
 
 def _document(move: DiskMove) -> dict[str, Any]:

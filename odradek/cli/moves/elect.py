@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from odradek.cli.connecting import LOOK_SECONDS_MAX, call_failure, changing
 from odradek.cli.failure import CliError
 from odradek.cli.leaderless import Leaderless, find_leaderless, print_leaderless
-from odradek.cli.output import RED, YELLOW, counted, paint, print_json, print_table
+from odradek.cli.output import RED, YELLOW, counted, paint, print_json, print_table, say
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey
@@ -67,7 +67,7 @@ def elect_uncleanly(
     choices = [_unclean_choice(args, survey, each) for each in found.values()]
     if found and not args.json:
         print_leaderless(list(found.values()))
-        print()
+        say()
     other = [each for each in choices if each.obstacle is None and each.next != wanted[each.key].replicas[0]]
     if not args.execute or not other:
         return _carry_out(args, client, choices, "every partition is led")
@@ -120,16 +120,16 @@ def _carry_out(args: argparse.Namespace, client: Client, choices: Sequence[_Choi
         partitions = [_document(each, leaders, errors) for each in choices]
         print_json({"executed": bool(args.execute), "partitions": partitions})
     elif not choices:
-        print(nothing)
+        say(nothing)
     elif args.execute:
         rows = [_result(each, leaders, errors) for each in choices]
         print_table(("TOPIC", "PARTITION", "BEFORE", "LEADER", "RESULT"), rows)
     else:
         rows = [(*each.key, _node(each.before), _next(each)) for each in choices]
         print_table(("TOPIC", "PARTITION", "LEADER", "NEXT"), rows)
-        print(paint(YELLOW, "nothing was changed: add --execute to do it"))
+        say(paint(YELLOW, "nothing was changed: add --execute to do it"))
         if args.unclean:
-            print(paint(RED, "records that only the lost replicas had will be gone for good"))
+            say(paint(RED, "records that only the lost replicas had will be gone for good"))
     if errors:
         raise call_failure(next(iter(errors.values())), changes=True)
     left = [each for each in choices if each.obstacle is not None]

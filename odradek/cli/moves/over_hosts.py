@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.moves.plans import carry_out, name_directories
-from odradek.cli.output import bytes_text, counted, print_json, print_table
+from odradek.cli.output import bytes_text, counted, print_json, print_table, say
 
 if TYPE_CHECKING:
     from odradek.client.admin.moves.disk_plans import Disk
@@ -43,7 +43,7 @@ def balance_over_hosts(args: argparse.Namespace, client: Client, disks: Mapping[
 
 def _print_moves(found: Sequence[HostMove]) -> None:
     if not found:
-        print(NOTHING)
+        say(NOTHING)
         return
     rows = [
         (
@@ -56,7 +56,7 @@ def _print_moves(found: Sequence[HostMove]) -> None:
     ]
     print_table(("REPLICA", "BYTES", "FROM", "TO"), rows)
     total = sum(each.move.size for each in found)
-    print(f"{counted(len(found), 'replica')}, {bytes_text(total)} to copy between brokers")
+    say(f"{counted(len(found), 'replica')}, {bytes_text(total)} to copy between brokers")
 
 
 def _document(each: HostMove) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import call_failure, changing
 from odradek.cli.failure import CliError
-from odradek.cli.output import YELLOW, bytes_text, counted, paint, print_json, print_table, span_text
-from odradek.cli.parsing import positive
+from odradek.cli.output import YELLOW, bytes_text, counted, paint, print_json, print_table, say, span_text
+from odradek.cli.parsing import decimal, id_number, positive
+from odradek.cli.streams.standard_streams import complain
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey, MoveProgress
@@ -32,8 +33,8 @@ def byte_count(text: str) -> int:
     if number and number[-1].upper() in _UNITS:
         number, unit = number[:-1], number[-1].upper()
     try:
-        count = int(float(number) * _UNITS[unit])
-    except (ValueError, OverflowError):
+        count = int(min(decimal(number) * _UNITS[unit], 1 << 63))
+    except argparse.ArgumentTypeError:
         count = 0
     if not 0 < count < 1 << 63:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes above 0 (for example 50M)")
@@ -50,9 +51,11 @@ def topic_partitions(text: str) -> tuple[str, tuple[int, ...] | None]:
     indexes: list[int] = []
     for part in listed.split(","):
         first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or len(part) > 20:
-            raise argparse.ArgumentTypeError(f"{part!r} is no partition (for example words:0 or words:0-3,7)")
-        low, high = int(first), int(last) if dash else int(first)
+        try:
+            low = id_number(first)
+            high = id_number(last) if dash else low
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentTypeError(f"{error} (for example words:0 or words:0-3,7)") from None
         if high < low or high - low >= 100_000:
             raise argparse.ArgumentTypeError(f"{part!r} is no range of partitions")
         indexes.extend(range(low, high + 1))
@@ -99,7 +102,7 @@ def carry_out(
         if args.json:
             print_json(_document(args, [], None))
         else:
-            print(nothing)
+            say(nothing)
         return 0
     if not args.json and not is_shown:
         _print_plan(args, moves, survey)
@@ -108,7 +111,7 @@ def carry_out(
         if args.json:
             print_json(_document(args, moves, None))
         else:
-            print(paint(YELLOW, f"nothing was changed: add {args.execute_option} to do it"))
+            say(paint(YELLOW, f"nothing was changed: add {args.execute_option} to do it"))
         return 0
     from odradek.client.errors import RequestTimedOut
 
@@ -119,16 +122,16 @@ def carry_out(
     if args.json:
         print_json(_document(args, moves, outcomes, bool(late)))
     elif args.no_wait:
-        print(
+        say(
             f"{counted(len(moves) - len(failed), 'partition')} on the way: `odradek partition list --moving` shows them"
             + ("; `odradek partition move --unthrottle` when they are done" if args.throttle else "")
         )
     else:
         took = span_text(int((time.monotonic() - started) * 1000))
-        print(f"{counted(len(moves) - len(failed) - len(late), 'partition')} moved in {took}")
+        say(f"{counted(len(moves) - len(failed) - len(late), 'partition')} moved in {took}")
     if failed and not args.json:
         for error in failed[0 if late else 1 :]:
-            print(f"odradek: {error}", file=sys.stderr)
+            complain(f"{error}")
     if late:
         raise CliError(_late_text(args, len(late)))
     if failed:
@@ -186,11 +189,10 @@ def _finish(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> 
             ):
                 client.admin.release_throttles(moves)
     except KeyboardInterrupt:
-        print(
-            "odradek: interrupted: moves that have begun go on, the others are not begun "
+        complain(
+            "interrupted: moves that have begun go on, the others are not begun "
             "(`odradek partition list --moving`; `odradek partition move --cancel`"
-            + ("; `odradek partition move --unthrottle`)" if args.throttle else ")"),
-            file=sys.stderr,
+            + ("; `odradek partition move --unthrottle`)" if args.throttle else ")")
         )
         raise
     return outcomes
@@ -203,10 +205,9 @@ def _throttles_told(args: argparse.Namespace) -> Iterator[None]:
         yield
     except Exception:
         if args.throttle is not None:
-            print(
-                "odradek: moves that have begun go on (`odradek partition list --moving`), and throttles may be left: "
-                "`odradek partition move --unthrottle` removes them when all moves are done",
-                file=sys.stderr,
+            complain(
+                "moves that have begun go on (`odradek partition list --moving`), and throttles may be left: "
+                "`odradek partition move --unthrottle` removes them when all moves are done"
             )
         raise
 
@@ -260,8 +261,8 @@ def _print_plan(args: argparse.Namespace, moves: Sequence[Move], survey: Cluster
         ],
     )
     if len(shown) < len(moves):
-        print(f"... and {len(moves) - len(shown)} more")
-    print()
+        say(f"... and {len(moves) - len(shown)} more")
+    say()
     traffic = traffic_of(moves)
     total = sum(traffic.values())
     summary = f"{counted(len(moves), 'partition')} to change, {bytes_text(total)} to copy"
@@ -269,7 +270,7 @@ def _print_plan(args: argparse.Namespace, moves: Sequence[Move], survey: Cluster
         rate = args.throttle or _ASSUMED_RATE
         span = span_text(max(1, round(seconds_of(moves, rate))) * 1000)
         summary += f", about {span} at {bytes_text(rate)}/s per broker"
-    print(summary)
+    say(summary)
     _print_loads(moves, survey)
 
 
@@ -293,7 +294,7 @@ def _print_loads(moves: Sequence[Move], survey: ClusterSurvey) -> None:
         ],
     )
     if survey.unmeasured:
-        print(paint(YELLOW, f"sizes are not known of {_brokers(survey.unmeasured)}"))
+        say(paint(YELLOW, f"sizes are not known of {_brokers(survey.unmeasured)}"))
 
 
 def _brokers(nodes: Iterable[int]) -> str:

@@ -190,7 +190,7 @@ def list_group_offsets(
         message,
         take,
         deadline=deadline_of(core, timeout),
-        version_max=_VERSION_MAX_WITH_NAMES,
+        versions=(0, _VERSION_MAX_WITH_NAMES),
     )
     return [
         found if isinstance(found, GroupOffsets) else GroupOffsets(group_id, {}, found)
@@ -329,7 +329,7 @@ def _about_partitions(
         message,
         take,
         deadline=deadline_of(core, timeout),
-        version_max=_VERSION_MAX_WITH_NAMES,
+        versions=(0, _VERSION_MAX_WITH_NAMES),
     )
     found = outcomes[group_id]
     if isinstance(found, KafkaError | ClientError):
@@ -475,7 +475,7 @@ def record_times(
             message,
             take,
             deadline=deadline,
-            version_max=_FETCH_VERSION_MAX_WITH_NAMES,
+            versions=(0, _FETCH_VERSION_MAX_WITH_NAMES),
         )
         found |= {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, int)}
         # A first batch that is larger than the limit comes only when its partition is the first of the answer, so

@@ -31,7 +31,7 @@ from odradek.client.core.client_security import PROTOCOLS, ClientSecurity, Login
 from odradek.client.core.familiar_names import resolved
 from odradek.client.core.retry import RetryPolicy
 from odradek.env.tls_ports import TlsSettings
-from wire.secret_fields import HIDDEN, is_secret_key
+from wire.secret_fields import HIDDEN, is_key_name, shown_value
 
 __all__ = [
     "NEUTRAL_ONLY",
@@ -360,7 +360,7 @@ class CommonSettings:
             try:
                 values[field.name] = field.metadata["parse"](value)
             except ValueError as error:
-                shown = repr(value) if field.repr else HIDDEN
+                shown = _shown(key, value) if field.repr else HIDDEN
                 raise ValueError(f"{given.spelled.get(key, key)}={shown}: {error}") from None
         if "bootstrap_servers" not in values:
             raise ValueError("bootstrap.servers is missing (expected HOST:PORT,HOST:PORT)")
@@ -590,15 +590,20 @@ def merged_properties(config: Mapping[str, Any] | None, keywords: Mapping[str, A
     return {**(config or {}), **{name.replace("_", "."): value for name, value in keywords.items()}}
 
 
+def _shown(key: str, value: Any) -> str:
+    shown = shown_value(key, value)
+    return HIDDEN if shown is HIDDEN else repr(value)
+
+
 def _check_other(key: str, value: Any, fields: Mapping[str, Any]) -> None:
     """A key that is no field. Raises `ValueError` unless its value changes nothing."""
     neutral = NEUTRAL_ONLY.get(key)
     if neutral is not None:
         text = "" if value is None or value == [] else str(value).lower()
         if text not in neutral:
-            shown = HIDDEN if is_secret_key(key) else repr(value)
-            raise ValueError(f"{key}={shown} is not supported")
+            raise ValueError(f"{key}={_shown(key, value)} is not supported")
         return
     near = difflib.get_close_matches(key, [*fields, *NEUTRAL_ONLY, *sorted(WITHOUT_EFFECT)], 3, 0.7)
     hint = f" (did you mean {' or '.join(near)}?)" if near else ""
-    raise ValueError(f"unknown configuration key {key!r}{hint}")
+    name = repr(key) if is_key_name(key) else HIDDEN
+    raise ValueError(f"unknown configuration key {name}{hint}")

@@ -79,13 +79,13 @@ def scatter(
     take: Callable[[Any, list[K]], Iterable[tuple[K, V | CallError]]],
     *,
     deadline: float,
-    version_max: int | None = None,
+    versions: tuple[int, int | None] = (0, None),
     repeat_after_loss: bool = True,
 ) -> Operation[Outcomes[K, V]]:
     """The outcome of every item, in the order of `items`.
 
-    `request(items, timeout_ms)` makes the message for the items of one broker, `take(response, items)` reads
-    their outcomes from its answer. An item that an answer leaves out has UNKNOWN_SERVER_ERROR. With
+    `request(items, timeout_ms)` makes the message for the items of one broker, in a version of `versions` (lowest and
+    highest; None: any). `take(response, items)` reads their outcomes from its answer. An item that an answer leaves out has UNKNOWN_SERVER_ERROR. With
     `repeat_after_loss` False a request that may have been performed is not repeated when its connection
     broke. Raises only what `route` raises, such as `ClientError` when every broker is out of reach.
     """
@@ -96,7 +96,7 @@ def scatter(
     outcomes: dict[K, V | CallError] = {}
     pending = wanted
     attempt = 0
-    ask = partial(core.call, deadline=deadline, version_max=version_max)
+    ask = partial(core.call, deadline=deadline, version_min=versions[0], version_max=versions[1])
     while pending:
         routed = yield from route(core, pending, deadline)
         retry: dict[K, CallError] = dict(routed.errors)

@@ -26,6 +26,8 @@ from odradek.client.core.operation import Work
 from odradek.client.shells.tls import opened_tls
 from odradek.client.shells.tokens import opened_tokens
 from odradek.env.tls_ports import TlsFailed, TlsSession
+from odradek.security.idle_records import IdleBytes
+from odradek.security.tls_conn import ANSWERS_BYTES_MAX
 from wire.framing.outgoing import drop_sent
 
 __all__ = ["Ready", "Sockets"]
@@ -33,6 +35,8 @@ __all__ = ["Ready", "Sockets"]
 _RECEIVE_BYTES = 1 << 19
 _SEND_PIECES_MAX = 64
 _SELECT_SECONDS_MAX = 86_400.0
+_FEED_BYTES = 1 << 16
+"""Encrypted bytes that are decrypted before we look what came of them."""
 
 Ready = list[tuple[selectors.SelectorKey, int]]
 _Place: TypeAlias = tuple[Any, ...]
@@ -50,6 +54,9 @@ class _Connection:
         self.new_session = tls
         self.tls: TlsSession | None = None
         self.has_shaken_hands = False
+        self.idle = IdleBytes()
+        self.answer_bytes = 0
+        """Bytes that TLS itself had to say while the server took nothing."""
         self.addresses = addresses
         self.socket: socket.socket | None = None
         self.connected = False
@@ -259,49 +266,71 @@ class Sockets:
         try:
             done = tls.handshake()
         except TlsFailed as error:
-            self._forget(connection)
-            self._core.connect_failed(connection.connection_id, f"TLS: {error}", time.monotonic())
+            self._fail_tls(connection, str(error))
             return
         self._send_encrypted(connection, tls)
         if done and connection.socket is not None:
             connection.has_shaken_hands = True
             self._core.connected(connection.connection_id, time.monotonic())
-            self._read_decrypted(connection, tls)
+            self._read_decrypted(connection, tls, 0)
+
+    def _fail_tls(self, connection: _Connection, reason: str) -> None:
+        """End a connection whose peer does not speak TLS as it should."""
+        self._forget(connection)
+        failed = self._core.connection_lost if connection.has_shaken_hands else self._core.connect_failed
+        failed(connection.connection_id, f"TLS: {reason}", time.monotonic())
 
     def _send_encrypted(self, connection: _Connection, tls: TlsSession) -> None:
-        if tls.outgoing:
-            connection.outgoing.append(memoryview(tls.take()))
-            if not connection.writing:
-                self._write(connection)
+        """Send what TLS itself has to say. A server that makes it say much, and takes nothing, is given up."""
+        if not tls.outgoing:
+            return
+        said = tls.take()
+        connection.answer_bytes = connection.answer_bytes + len(said) if connection.writing else 0
+        if connection.answer_bytes > ANSWERS_BYTES_MAX:
+            self._fail_tls(connection, "the peer takes none of its answers")
+            return
+        connection.outgoing.append(memoryview(said))
+        if not connection.writing:
+            self._write(connection)
 
     def _receive_encrypted(self, connection: _Connection, tls: TlsSession, count: int) -> None:
+        for begin in range(0, count, _FEED_BYTES):
+            fed = min(_FEED_BYTES, count - begin)
+            tls.feed(self._received[begin : begin + fed])
+            if connection.has_shaken_hands:
+                self._read_decrypted(connection, tls, fed)
+            else:
+                # OpenSSL bounds the size of each message, and allows no others in between.
+                self._shake_hands(connection, tls)
+            if connection.socket is None:
+                return
         if count:
-            tls.feed(self._received[:count])
-        if connection.has_shaken_hands and count:
-            self._read_decrypted(connection, tls)
-        elif count:
-            self._shake_hands(connection, tls)
-        elif connection.has_shaken_hands:
-            self._forget(connection)
+            return
+        self._forget(connection)
+        if connection.has_shaken_hands:
             self._core.receive_data(connection.connection_id, b"", time.monotonic())
         else:
-            self._forget(connection)
             reason = "closed during the TLS handshake"
             self._core.connect_failed(connection.connection_id, reason, time.monotonic())
 
-    def _read_decrypted(self, connection: _Connection, tls: TlsSession) -> None:
+    def _read_decrypted(self, connection: _Connection, tls: TlsSession, fed: int) -> None:
+        """Report the plain bytes of all that TLS was fed, `fed` bytes just now."""
+        plain = 0
         while connection.socket is not None:
             try:
                 count = tls.read_into(self._decrypted)
             except TlsFailed as error:
-                self._forget(connection)
-                self._core.connection_lost(connection.connection_id, f"TLS: {error}", time.monotonic())
+                self._fail_tls(connection, str(error))
                 return
             if count is None:
-                self._send_encrypted(connection, tls)
+                if connection.idle.allow(fed, plain):
+                    self._send_encrypted(connection, tls)
+                else:
+                    self._fail_tls(connection, "the peer sends records without data")
                 return
             if count == 0:
                 self._forget(connection)
+            plain += count
             self._core.receive_data(connection.connection_id, self._decrypted[:count], time.monotonic())
 
     def _send(self, connection_id: int, data: bytes | bytearray) -> None:

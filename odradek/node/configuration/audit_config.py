@@ -15,6 +15,7 @@ ENABLED = "odradek.audit.enabled"
 DIRECTORY = "odradek.audit.directory"
 BYTES = "odradek.audit.file.bytes"
 FILES = "odradek.audit.files"
+REFUSALS_FILES = "odradek.audit.refusals.files"
 AUDIT_DEFS: dict[str, ConfigDef] = {
     name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
     for name, kind, default, valid in (
@@ -22,6 +23,7 @@ AUDIT_DEFS: dict[str, ConfigDef] = {
         (DIRECTORY, "string", "", ""),
         (BYTES, "int", str(64 << 20), "[4096,...]"),
         (FILES, "int", "10", "[2,...,1000]"),
+        (REFUSALS_FILES, "int", "5", "[2,...,1000]"),
     )
 }
 
@@ -33,6 +35,7 @@ class AuditConfig:
     directory: str
     bytes_max: int
     files_max: int
+    refusals_files_max: int
 
 
 def audit_config(
@@ -49,11 +52,11 @@ def audit_config(
         enabled = has_authorizer or any(_knows_clients(each) for each in security.values())
     if not enabled:
         return None
-    bytes_max, files_max = values[BYTES], values[FILES]
-    assert isinstance(bytes_max, int), f"{BYTES} is a number"
-    assert isinstance(files_max, int), f"{FILES} is a number"
+    bounds = [values[name] for name in (BYTES, FILES, REFUSALS_FILES)]
+    bytes_max, files_max, refusals_files_max = (int(bound) for bound in bounds if isinstance(bound, int))
     # Files there and no directory: Apache Kafka refuses log directories with directories of others.
-    return AuditConfig(str(values[DIRECTORY] or "") or metadata_log_dir, bytes_max, files_max)
+    directory = str(values[DIRECTORY] or "") or metadata_log_dir
+    return AuditConfig(directory, bytes_max, files_max, refusals_files_max)
 
 
 def _knows_clients(security: ListenerSecurity) -> bool:

@@ -21,6 +21,7 @@ from metadata_quorum.config.config_defs import (
     broker_defs,
 )
 from metadata_quorum.config.effective_config import BrokerConfigLayers
+from metadata_quorum.config.java_properties import MalformedProperties, parse_properties
 from metadata_quorum.config.typed_settings import settings_of
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.features import THIS_RELEASE, Release
@@ -33,9 +34,16 @@ from odradek.node.configuration.listener_security import (
     is_listener_key,
     security_of_listeners,
 )
+from odradek.node.configuration.metrics_config import (
+    METRICS,
+    METRICS_DEFS,
+    METRICS_LISTENER,
+    MetricsConfig,
+    metrics_config,
+    metrics_security,
+)
 from odradek.node.configuration.oauth_keys import WAIVED
 from odradek.node.configuration.plain_logins import OWN_LOGIN_KEYS, read_secrets
-from odradek.node.configuration.properties import MalformedProperties, parse_properties
 from odradek.node.configuration.quorum_config import (
     BROKER,
     CONTROLLER,
@@ -44,18 +52,25 @@ from odradek.node.configuration.quorum_config import (
     parse_quorum,
     parse_roles,
 )
-from odradek.security.acls.authorizer import AuthorizerSettings, parse_principals
+from odradek.node.configuration.start_rules import (
+    ALLOW_EVERYONE,
+    SUPER_USERS,
+    StartRules,
+    authorizer_of,
+    check_relations,
+    refuse_unsupported,
+)
+from odradek.security.acls.authorizer import AuthorizerSettings
 from odradek.security.tokens import TokenSecrets
+from wire.secret_fields import HIDDEN, holds_secret, is_key_name, is_secret_key
 
 PLAINTEXT = "PLAINTEXT"
 EVERYWHERE = ("", "0.0.0.0", "::")
 """Hosts that are good to listen on, but useless as an advertised address."""
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 _LISTENER = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)\Z")
-_HOST_PORT = re.compile(r"\[?([0-9a-zA-Z\-%._:]*?)\]?:([0-9]+)\Z")
+_URL = re.compile(r"(https?|file)://")
 _LISTENER_NAME = re.compile(r"[A-Z0-9_.\-]+\Z")
-METRICS_LISTENER = "odradek.metrics.listener"
-"""Our own key: `host:port` of the metrics page. The page is off when the key is not set."""
 START_WITHOUT_ACLS = "odradek.start.without.acls"
 """Our own key: `true` says that the operator knows that ACLs in the metadata log are not enforced."""
 DISK_HUNG = "odradek.disk.hung.ms"
@@ -79,25 +94,28 @@ SCRAM_SECRET = "odradek.scram.secret"
 """Our own key: text that all brokers share, behind the salts that users who do not exist are answered with."""
 SECRETS_CHARACTERS_MAX = 1 << 20
 """The most that is read of a file with passwords."""
-OWN_DEFS: dict[str, ConfigDef] = {
-    name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
-    for name, kind, default, valid in (
-        (METRICS_LISTENER, "string", "", ""),
-        (START_WITHOUT_ACLS, "boolean", "false", ""),
-        (DISK_HUNG, "long", "15000", "[1,...,9999999999]"),
-        (DISK_FULL, "long", "5000", "[1,...,9999999999]"),
-        (DISK_WRITE_WAIT, "long", "1000", "[0,...,9999999999]"),
-        (RESERVE_BYTES, "long", "-1", "[-1,...]"),
-        (ADOPT_BLANK_DISKS, "boolean", "false", ""),
-        (SCRUB_INTERVAL, "long", "604800000", "[0,...]"),
-        (CLEANER_THREADS_PER_DISK, "int", "1", "[1,...]"),
-        (TRANSACTIONAL_IDS, "int", "100000", "[1,...]"),
-        (TOKENS_PER_OWNER, "int", "1000", "[1,...]"),
-        (SCRAM_SECRET, "password", "", ""),
-        (WAIVED, "string", "", ""),
-        *((key, "string", "", "") for key in OWN_LOGIN_KEYS),
-    )
-} | AUDIT_DEFS
+OWN_DEFS: dict[str, ConfigDef] = (
+    {
+        name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
+        for name, kind, default, valid in (
+            (START_WITHOUT_ACLS, "boolean", "false", ""),
+            (DISK_HUNG, "long", "15000", "[1,...,9999999999]"),
+            (DISK_FULL, "long", "5000", "[1,...,9999999999]"),
+            (DISK_WRITE_WAIT, "long", "1000", "[0,...,9999999999]"),
+            (RESERVE_BYTES, "long", "-1", "[-1,...]"),
+            (ADOPT_BLANK_DISKS, "boolean", "false", ""),
+            (SCRUB_INTERVAL, "long", "604800000", "[0,...]"),
+            (CLEANER_THREADS_PER_DISK, "int", "1", "[1,...]"),
+            (TRANSACTIONAL_IDS, "int", "100000", "[1,...]"),
+            (TOKENS_PER_OWNER, "int", "1000", "[1,...]"),
+            (SCRAM_SECRET, "password", "", ""),
+            (WAIVED, "string", "", ""),
+            *((key, "string", "", "") for key in OWN_LOGIN_KEYS),
+        )
+    }
+    | AUDIT_DEFS
+    | METRICS_DEFS
+)
 """Keys that Kafka does not have. Only the properties file has them; DescribeConfigs leaves them out."""
 
 FORMER_DEFS: dict[str, ConfigDef] = {
@@ -109,29 +127,11 @@ FORMER_DEFS: dict[str, ConfigDef] = {
 }
 """Keys that Kafka had before version 4 and that have an effect here. If they are unset, the node chooses the value."""
 
-SUPER_USERS = "super.users"
-ALLOW_EVERYONE = "allow.everyone.if.no.acl.found"
 AUTHORIZER_DEFS: dict[str, ConfigDef] = {
     name: ConfigDef("broker", name, kind, default, "", "medium", False, False)
     for name, kind, default in ((SUPER_USERS, "string", ""), (ALLOW_EVERYONE, "boolean", "false"))
 }
 """Keys of Kafka's StandardAuthorizer, which Kafka itself does not know (KIP-801)."""
-AUTHORIZERS = ("org.apache.kafka.metadata.authorizer.StandardAuthorizer",)
-"""Names of Kafka's that mean the authorizer here; others would be Java classes."""
-
-REPLICA_SELECTORS = (
-    "org.apache.kafka.common.replica.LeaderSelector",
-    "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-)
-"""Kafka's own; others would be Java classes."""
-_NOT_SUPPORTED = (
-    "create.topic.policy.class.name",
-    "alter.config.policy.class.name",
-    "client.quota.callback.class",
-    "config.providers",
-    "early.start.listeners",
-)
-"""Keys for features that are missing here; they are refused, because the operator would rely on them."""
 
 
 @attrs.frozen
@@ -174,8 +174,8 @@ class NodeConfig:
     """`controller.quorum.voters`; empty where the voters stand in the metadata log (KIP-853)."""
     bootstrap_servers: tuple[tuple[str, int], ...]
     """Controllers to ask for the leader before the voters are known: host and port."""
-    metrics_address: tuple[str, int] | None
-    """Host (empty: every interface) and port of the metrics page."""
+    metrics: MetricsConfig | None
+    """The settings of the metrics page; None where there is none."""
     disk_hung_seconds: float
     disk_full_seconds: float
     disk_write_wait_seconds: float
@@ -191,14 +191,19 @@ class NodeConfig:
     """The versions and feature levels that this node speaks. They come from the code, not from a file."""
 
     @classmethod
-    def load(cls, path: str) -> NodeConfig:
-        """Raises `ConfigError`, or `OSError` when the file cannot be read."""
+    def load(cls, path: str, *, starts: bool = True) -> NodeConfig:
+        """The configuration in a file; with `starts` False what only a start refuses is a warning.
+
+        Raises `ConfigError`, or `OSError` when the file cannot be read.
+        """
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             text = file.read()
-        return cls.from_text(text, _contents)
+        return cls.from_text(text, _contents, starts=starts)
 
     @classmethod
-    def from_text(cls, text: str, read: Callable[[str], str] | None = None) -> NodeConfig:
+    def from_text(
+        cls, text: str, read: Callable[[str], str] | None = None, *, starts: bool = True
+    ) -> NodeConfig:
         """The configuration in the contents of a properties file. `read` gives those of other files that it names.
 
         Raises `ConfigError`.
@@ -207,14 +212,14 @@ class NodeConfig:
             properties = parse_properties(text)
         except MalformedProperties as error:
             raise InvalidConfiguration("properties", "", str(error)) from error
-        return cls.from_properties(properties, {} if read is None else read_secrets(properties, read))
+        return _check(properties, lambda: {} if read is None else read_secrets(properties, read), starts)
 
     @classmethod
     def from_properties(
         cls, properties: Mapping[str, str], secrets: Mapping[str, str] | None = None
     ) -> NodeConfig:
         """The configuration in keys and texts; `secrets` are contents of files, by their keys. Raises `ConfigError`."""
-        return _check(dict(properties), secrets or {})
+        return _check(dict(properties), lambda: secrets or {}, True)
 
     def get(self, key: str) -> ConfigValue:
         """The typed value of a known key."""
@@ -299,14 +304,10 @@ def _contents(path: str) -> str:
         return file.read(SECRETS_CHARACTERS_MAX)
 
 
-def _check(explicit: dict[str, str], secrets: Mapping[str, str]) -> NodeConfig:
+def _check(explicit: dict[str, str], secrets: Callable[[], Mapping[str, str]], starts: bool) -> NodeConfig:
     values, warnings = _parse(explicit)
-    node_id = values["node.id"]
-    assert isinstance(node_id, int)
-    if "broker.id" in explicit and values["broker.id"] != node_id:
-        raise ConfigError(
-            "broker.id", values["broker.id"], f"You must set it to the same value as node.id ({node_id})"
-        )
+    node_id = _node_id(explicit, values)
+    rules = StartRules(starts, warnings)
     roles = parse_roles(_texts(values, "process.roles"))
     controller_names = tuple(_texts(values, "controller.listener.names"))
     protocols = _security_protocols(explicit, values, controller_names)
@@ -320,14 +321,20 @@ def _check(explicit: dict[str, str], secrets: Mapping[str, str]) -> NodeConfig:
         _texts(values, "controller.quorum.voters"), _texts(values, "controller.quorum.bootstrap.servers")
     )
     check_voters(roles, static_voters, node_id)
-    security = security_of_listeners(
-        explicit, protocols, [each.name for each in listeners], controller_names, inter_broker, secrets
-    )
-    _check_relations(values)
-    _refuse_unsupported(explicit, values)
     log_dirs = _log_dirs(values)
     metadata_dir = str(values["metadata.log.dir"] or log_dirs[0])
-    authorizer = _authorizer(values)
+    names = [each.name for each in listeners]
+    no_security: dict[str, ListenerSecurity] = {}
+    security = rules.judge(
+        lambda: security_of_listeners(explicit, protocols, names, controller_names, inter_broker, secrets()),
+        no_security,
+    )
+    page_security = rules.judge(lambda: metrics_security(values, explicit, security), None)
+    if page_security is not None:
+        security[METRICS] = page_security
+    rules.judge(lambda: check_relations(values), None)
+    rules.judge(lambda: refuse_unsupported(explicit, values), None)
+    authorizer = rules.judge(lambda: authorizer_of(values), None)
     return NodeConfig(
         explicit=explicit,
         warnings=tuple(warnings),
@@ -340,39 +347,32 @@ def _check(explicit: dict[str, str], secrets: Mapping[str, str]) -> NodeConfig:
         inter_broker_listener_name=inter_broker,
         log_dirs=log_dirs,
         metadata_log_dir=metadata_dir,
-        controller_endpoints=tuple(
-            endpoint
-            for name in controller_names
-            if (endpoint := _voter(values, listeners, name, static_voters, node_id)) is not None
+        controller_endpoints=_controller_endpoints(
+            values, listeners, controller_names, static_voters, node_id
         ),
         static_voters=static_voters,
         bootstrap_servers=bootstrap_servers,
-        metrics_address=_metrics_address(str(values[METRICS_LISTENER])),
+        metrics=metrics_config(values, page_security),
         disk_hung_seconds=_seconds(values, DISK_HUNG),
         disk_write_wait_seconds=_seconds(values, DISK_WRITE_WAIT),
         disk_full_seconds=_seconds(values, DISK_FULL),
         security=security,
         start_without_acls=values[START_WITHOUT_ACLS] is True,
         authorizer=authorizer,
-        audit=audit_config(values, security, metadata_dir, has_authorizer=authorizer is not None),
+        audit=rules.judge(
+            lambda: audit_config(values, security, metadata_dir, has_authorizer=authorizer is not None), None
+        ),
     )
 
 
-def _authorizer(values: Mapping[str, ConfigValue]) -> AuthorizerSettings | None:
-    """The authorizer that `authorizer.class.name` names. Raises `ConfigError` for a Java class that is none of Kafka's."""
-    key = "authorizer.class.name"
-    name = values[key]
-    if not name:
-        return None
-    if name not in AUTHORIZERS:
+def _node_id(explicit: Mapping[str, str], values: Mapping[str, ConfigValue]) -> int:
+    node_id = values["node.id"]
+    assert isinstance(node_id, int)
+    if "broker.id" in explicit and values["broker.id"] != node_id:
         raise ConfigError(
-            key, name, f"this node has no Java: name {AUTHORIZERS[0]}, or leave it empty for no authorizer"
+            "broker.id", values["broker.id"], f"You must set it to the same value as node.id ({node_id})"
         )
-    try:
-        super_users = parse_principals(str(values[SUPER_USERS] or ""))
-    except ValueError as error:
-        raise ConfigError(SUPER_USERS, values[SUPER_USERS], str(error)) from error
-    return AuthorizerSettings(super_users, values[ALLOW_EVERYONE] is True)
+    return node_id
 
 
 def _seconds(values: Mapping[str, ConfigValue], key: str) -> float:
@@ -381,17 +381,9 @@ def _seconds(values: Mapping[str, ConfigValue], key: str) -> float:
     return value / 1000
 
 
-def _metrics_address(text: str) -> tuple[str, int] | None:
-    if not text:
-        return None
-    match = _HOST_PORT.match(text)
-    if match is None or int(match[2]) > 65535:
-        raise ConfigError(METRICS_LISTENER, text, "host:port, or :port for every interface")
-    return match[1], int(match[2])
-
-
 def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[str]]:
     defs = broker_defs()
+    _refuse_swallowed({name: text for name, text in explicit.items() if name in defs or name in OWN_DEFS})
     values: dict[str, ConfigValue] = {}
     for name, definition in defs.items():
         if name in explicit:
@@ -408,17 +400,33 @@ def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[st
             if not is_listener_key(name, _listener_names(values)):
                 warnings.append(f"{name} has no effect: there is no such listener, or no such setting of it")
         elif name not in values:
-            warnings.append(f"unknown key {name} is ignored")
+            warnings.append(_about_unknown(name))
     without_effect = warning_about(explicit)
     if without_effect is not None:
         warnings.append(without_effect)
     return values, warnings
 
 
+def _about_unknown(name: str) -> str:
+    if is_key_name(name):
+        return f"unknown key {name} is ignored"
+    return f"unknown key {HIDDEN} is ignored: does the line before it lack a backslash at its end?"
+
+
+def _refuse_swallowed(explicit: Mapping[str, str]) -> None:
+    """Raises `ConfigError` for a value that has a secret of another setting in it."""
+    for name, text in explicit.items():
+        if not is_secret_key(name) and not _URL.match(text) and holds_secret(text):
+            raise InvalidConfiguration(
+                name, HIDDEN, f"the value of {name} holds another setting: does its line end in a backslash?"
+            )
+
+
 def _listener_names(values: Mapping[str, ConfigValue]) -> tuple[str, ...]:
     """The names of all listeners that this node has or connects to."""
     names = [text.partition("://")[0].strip().upper() for text in _texts(values, "listeners")]
-    return (*names, *(each.upper() for each in _texts(values, "controller.listener.names")))
+    pages = (METRICS,) if values[METRICS_LISTENER] else ()
+    return (*names, *(each.upper() for each in _texts(values, "controller.listener.names")), *pages)
 
 
 def _texts(values: Mapping[str, ConfigValue], key: str) -> list[str]:
@@ -583,6 +591,17 @@ def _inter_broker_listener(
     return name
 
 
+def _controller_endpoints(
+    values: Mapping[str, ConfigValue],
+    listeners: tuple[ListenerConfig, ...],
+    names: tuple[str, ...],
+    static_voters: tuple[StaticVoter, ...],
+    node_id: int,
+) -> tuple[VoterEndpoint, ...]:
+    found = (_voter(values, listeners, name, static_voters, node_id) for name in names)
+    return tuple(each for each in found if each is not None)
+
+
 def _voter(
     values: Mapping[str, ConfigValue],
     listeners: tuple[ListenerConfig, ...],
@@ -606,62 +625,6 @@ def _voter(
         if voter.node_id == node_id and host in EVERYWHERE:
             host = voter.host
     return VoterEndpoint(name, "localhost" if host in EVERYWHERE else host, port)
-
-
-def _check_relations(values: Mapping[str, ConfigValue]) -> None:
-    """Check Kafka's rules between keys, as far as they concern what this version does.
-
-    One is ours: the interval of heartbeats must be below the session timeout, or the broker would be fenced for ever.
-    """
-
-    def number(key: str) -> float:
-        value = values[key]
-        return value if isinstance(value, int | float) else 0
-
-    session, heartbeat = number("broker.session.timeout.ms"), number("broker.heartbeat.interval.ms")
-    if not 1 <= heartbeat < session:
-        raise ConfigError(
-            "broker.heartbeat.interval.ms",
-            int(heartbeat),
-            f"at least 1 and less than broker.session.timeout.ms ({int(session)})",
-        )
-    for key in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
-        value = values[key]
-        if isinstance(value, int) and value != -1 and value < 1:
-            raise ConfigError(key, value, "must be unlimited (-1) or, greater than or equal to 1")
-    roll, jitter = values["log.roll.ms"], values["log.roll.jitter.ms"]
-    if isinstance(roll, int) and roll < 1:
-        raise ConfigError("log.roll.ms", roll, "must be greater than or equal to 1")
-    if isinstance(jitter, int) and jitter < 0:
-        raise ConfigError("log.roll.jitter.ms", jitter, "must be greater than or equal to 0")
-    queued = number("queued.max.request.bytes")
-    if 0 < queued < number("socket.request.max.bytes"):
-        raise ConfigError("queued.max.request.bytes", int(queued), "at least socket.request.max.bytes, or -1")
-    if number("replica.fetch.wait.max.ms") > number("replica.socket.timeout.ms"):
-        raise ConfigError(
-            "replica.socket.timeout.ms",
-            values["replica.socket.timeout.ms"],
-            "should always be at least replica.fetch.wait.max.ms to prevent unnecessary socket timeouts",
-        )
-    if number("replica.fetch.wait.max.ms") > number("replica.lag.time.max.ms"):
-        raise ConfigError(
-            "replica.fetch.wait.max.ms",
-            values["replica.fetch.wait.max.ms"],
-            "should always be less than or equal to replica.lag.time.max.ms to prevent frequent changes in ISR",
-        )
-
-
-def _refuse_unsupported(explicit: Mapping[str, str], values: Mapping[str, ConfigValue]) -> None:
-    for key in _NOT_SUPPORTED:
-        if key in explicit and values[key]:
-            shown = "[hidden]" if broker_defs()[key].sensitive else explicit[key]
-            raise ConfigError(key, shown, "not supported by this version: leave it out")
-    selector = values["replica.selector.class"]
-    if selector is not None and selector not in REPLICA_SELECTORS:
-        raise ConfigError("replica.selector.class", selector, f"one of {', '.join(REPLICA_SELECTORS)}")
-    for key in ("remote.log.storage.system.enable", "controller.quorum.auto.join.enable"):
-        if values[key] is True:
-            raise ConfigError(key, "true", "not supported by this version: must be false")
 
 
 def _log_dirs(values: Mapping[str, ConfigValue]) -> tuple[str, ...]:

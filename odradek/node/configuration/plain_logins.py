@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from metadata_quorum.config.config_defs import ConfigError, InvalidConfiguration
-from odradek.node.configuration.properties import MalformedProperties, parse_properties
+from metadata_quorum.config.java_properties import MalformedProperties, parse_properties
 
 __all__ = [
     "FILE_KEYS",

@@ -29,7 +29,7 @@ from functools import partial
 from typing import Any
 
 from data_plane.quotas.client_quotas import ClientShare
-from odradek.env.ports import Conn, ConnectionLost, DiskError, Event, PeerEnd
+from odradek.env.ports import Conn, ConnectionCut, ConnectionLost, DiskError, Event, PeerEnd
 from odradek.node.connections.answer_queue import AnswerQueue
 from odradek.node.connections.buffers import PooledBuffer
 from odradek.node.connections.complaints import size_refusal
@@ -100,6 +100,7 @@ class Connection(AnswerQueue):
                     got = self._receive()
                     if not got:
                         if got is None:
+                            self._charge_for_nothing()
                             continue
                         return
                 services.long_work.turns += 1
@@ -123,6 +124,8 @@ class Connection(AnswerQueue):
                     await self._stay_muted()
                 if self.own is not None and self.have == self.own.size and not self.pending_frames:
                     await self._grow()
+        except ConnectionCut as error:
+            services.complaints.protocol_error(services.clock.monotonic(), str(error), **self._who())
         except ConnectionLost:
             return
         except ProtocolError as error:
@@ -349,6 +352,13 @@ class Connection(AnswerQueue):
         share: ClientShare | None = self.context.quota
         if share is not None and share.request is not None:
             share.request.charge_turn(took, self.last_active)
+
+    def _charge_for_nothing(self) -> None:
+        """Charge a turn that received no bytes of a frame: TLS may have worked for records without any."""
+        services = self.services
+        services.long_work.turns += 1
+        if services.charging is not None and services.charging.measures_cpu:
+            self._charge_turn(0.0)
 
     def _take_client_id(self, raw: memoryview, length: int) -> None:
         if len(raw) != length:

@@ -11,16 +11,20 @@ the most gives way.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import attrs
 
-from odradek.env.ports import Clock, Conn, ConnectionLost
+from odradek.env.ports import Clock, Conn, ConnectionCut, ConnectionLost
 from odradek.node.connections.audited_logins import AuditedLogins
 from odradek.node.connections.complaints import size_refusal
 from odradek.security.audit.auditor import Auditor
+from odradek.security.handshakes import network_of
 from odradek.security.sasl_server import Login, LoginRefused, LoginState
+from odradek.security.scram import ServerKeys
+from odradek.security.tokens import KeysMissing
 from odradek.serving.api_table import ApiTable
 from odradek.serving.contract import Context
 from wire.api import ApiKey
@@ -30,7 +34,7 @@ from wire.errors import ErrorCode, ProtocolError, RemoteProtocolError
 from wire.framing.frames import skip_tags
 from wire.messages.api_versions import ApiVersionsResponse
 
-__all__ = ["ENTER_SECONDS_MAX", "HALF_OPEN_MAX", "Entered", "Entrance", "NotAuthenticated"]
+__all__ = ["ENTER_SECONDS_MAX", "HALF_OPEN_MAX", "Entered", "Entrance", "NotAuthenticated", "SaslLogins"]
 
 ENTER_SECONDS_MAX = 10.0
 """Time for handshake and login together. Honest clients need a few round trips."""
@@ -79,6 +83,20 @@ class Encryption(Protocol):
         Raises `ConnectionLost`, `NotAuthenticated`.
         """
 
+    def let_in(self, conn: Conn) -> None:
+        """Lift the bounds of such a connection that are for strangers."""
+
+
+@attrs.frozen
+class SaslLogins:
+    """The logins by SASL of one listener."""
+
+    begin: Callable[[], Login]
+    refusal_delay_seconds: float
+    """A refusal is answered so much later."""
+    compute: Callable[[str, Callable[[], ServerKeys]], Awaitable[ServerKeys]]
+    """Makes the keys of a token beside the loop, when it is the turn of an address."""
+
 
 class Entrance:
     """Lets the clients of one listener in."""
@@ -90,21 +108,18 @@ class Entrance:
         clock: Clock,
         table: ApiTable,
         frame_bytes_max: int,
-        refusal_delay_seconds: float,
         tls: Encryption | None = None,
-        new_login: Callable[[], Login] | None = None,
+        sasl: SaslLogins | None = None,
         auditor: Auditor | None = None,
     ) -> None:
-        """`new_login` begins a login by SASL. A refusal is answered after `refusal_delay_seconds`. `auditor` hears of
-        each login."""
+        """`auditor` hears of each login."""
         self._logins = AuditedLogins(listener, auditor)
         self._listener = listener
         self._clock = clock
         self._table = table
         self._frame_bytes_max = frame_bytes_max
-        self._refusal_delay_seconds = refusal_delay_seconds
         self._tls = tls
-        self._new_login = new_login
+        self._sasl = sasl
         self._large_bytes = 0
         self._half_open: dict[str, dict[Conn, None]] = {}
         self.failed = 0
@@ -123,7 +138,8 @@ class Entrance:
         """Raises `ConnectionLost`, `ProtocolError`, `NotAuthenticated`."""
         self._make_room()
         host = conn.peer_host
-        self._half_open.setdefault(host, {})[conn] = None
+        network = network_of(host)
+        self._half_open.setdefault(network, {})[conn] = None
         context = Context(self._listener, host)
         entered: Entered | None = None
         try:
@@ -132,15 +148,15 @@ class Entrance:
             if entered is None:
                 raise NotAuthenticated(f"not authenticated within {ENTER_SECONDS_MAX:g} s")
             return entered
-        except (NotAuthenticated, ProtocolError) as error:
+        except (NotAuthenticated, ProtocolError, ConnectionCut) as error:
             self._logins.failed(context, str(error), getattr(error, "tls_subject", None))
             raise
         finally:
             self.failed += entered is None
-            of_host = self._half_open[host]
-            del of_host[conn]
-            if not of_host:
-                del self._half_open[host]
+            of_network = self._half_open[network]
+            del of_network[conn]
+            if not of_network:
+                del self._half_open[network]
 
     def _make_room(self) -> None:
         """Close the oldest one of the address that has the most, if there are too many."""
@@ -152,14 +168,16 @@ class Entrance:
         subject: str | None = None
         if self._tls is not None:
             conn, principal, subject = await self._tls.handshake(conn)
-            if principal is not None and self._new_login is None:
+            if principal is not None and self._sasl is None:
                 context.principal = principal
-        if self._new_login is not None:
-            login = self._new_login()
-            login.refusal_delay_seconds = self._refusal_delay_seconds
+        if self._sasl is not None:
+            login = self._sasl.begin()
+            login.refusal_delay_seconds = self._sasl.refusal_delay_seconds
             context.login = login
             await self._log_in(conn, context, login)
             context.principal = login.principal
+        if self._tls is not None:
+            self._tls.let_in(conn)
         self._logins.succeeded(context, subject)
         return Entered(conn, context)
 
@@ -168,7 +186,7 @@ class Entrance:
             # The frame is in no variable here: nothing of the client's is kept while a refusal waits.
             answer = await self._take_frame(conn, context, login)
             if login.state is LoginState.FAILED:
-                await self._clock.sleep_until(self._clock.monotonic() + self._refusal_delay_seconds)
+                await self._clock.sleep_until(self._clock.monotonic() + login.refusal_delay_seconds)
             if answer:
                 await _send_all(conn, answer)
             if login.state is LoginState.FAILED:
@@ -189,11 +207,20 @@ class Entrance:
             frame = await _read(conn, size)
         finally:
             self._large_bytes -= claimed
-        if login.state is LoginState.BARE_TOKEN:
-            return self._take_bare_token(login, frame)
-        return self._answer(context, login, frame)
+        handle = partial(
+            self._take_bare_token if login.state is LoginState.BARE_TOKEN else self._answer,
+            context,
+            login,
+            frame,
+        )
+        try:
+            return handle()
+        except KeysMissing as missing:
+            assert self._sasl is not None, "a login has begun"
+            missing.keep(await self._sasl.compute(conn.peer_host, missing.make))
+            return handle()
 
-    def _take_bare_token(self, login: Login, frame: bytearray) -> bytes:
+    def _take_bare_token(self, context: Context, login: Login, frame: bytearray) -> bytes:
         """A token behind SaslHandshake version 0. A refusal has no answer there."""
         try:
             token = login.take_token(bytes(frame))
@@ -220,8 +247,6 @@ class Entrance:
         if entry.flexible:
             offset = skip_tags(view, offset, size)
         context.api_version = version
-        context.number += 1
-        entry.request_bytes += size + 4
         request, _ = (entry.decode if size <= ELEMENTS_AT_ONCE else entry.decode_large)(view, offset)
         response: Any
         if login.state is LoginState.TOKEN and api_key == ApiKey.API_VERSIONS:
@@ -229,8 +254,11 @@ class Entrance:
             response = ApiVersionsResponse(ErrorCode.ILLEGAL_SASL_STATE)
         else:
             response = entry.handle(context, request)
+        context.number += 1
         if api_key == ApiKey.API_VERSIONS and not response.error_code:
             login.state = LoginState.HANDSHAKE
+        # Only now: a request for which keys have to be made comes here twice.
+        entry.request_bytes += size + 4
         answer = bytearray(entry.prefix)
         entry.encode(answer, response, None, entry.errors)
         _PREFIX.pack_into(answer, 0, len(answer) - 4, correlation_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from odradek.env.ports import Conn, ConnectionLost, Listener
+from odradek.env.ports import Conn, ConnectionCut, ConnectionLost, Listener
 from odradek.node.connections.buffers import Holder
 from odradek.node.connections.connection_limits import ConnectionLimits
 from odradek.node.connections.connection_loop import Connection
@@ -97,12 +97,12 @@ class Server:
         entered: Entered | None = None
         try:
             entered = await entrance.enter(conn)
-        except ConnectionLost:
-            return
-        except (ProtocolError, NotAuthenticated) as error:
+        except (ProtocolError, NotAuthenticated, ConnectionCut) as error:
             services.complaints.protocol_error(
                 services.clock.monotonic(), str(error), peer=conn.peer_host, client_id=None
             )
+            return
+        except ConnectionLost:
             return
         except Exception:
             # A bug must not let one client's frame end the node; the traceback is for the operator.

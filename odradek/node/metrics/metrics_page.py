@@ -21,7 +21,7 @@ from odradek.node.entrances import Entrances
 from odradek.node.metrics.controller_metrics import controller_metrics
 from odradek.node.metrics.login_metrics import login_metrics
 from odradek.node.metrics.metrics_text import MetricsText
-from odradek.node.metrics.quota_metrics import quota_metrics
+from odradek.node.metrics.quota_metrics import SHOWN_MAX, quota_metrics
 from odradek.node.metrics.replication_metrics import replication_metrics
 from odradek.node.metrics.security_metrics import security_metrics
 from odradek.node.metrics.transaction_metrics import transaction_metrics
@@ -64,6 +64,8 @@ class MetricsSources:
     auditing: Auditing
     """Logins and refusals, counted whether or not there is an audit log."""
     entrances: Entrances
+    has_names: bool
+    """False: topics, users and client ids have no figures of their own."""
 
 
 def metrics_page(sources: MetricsSources) -> bytes:
@@ -78,7 +80,7 @@ def metrics_page(sources: MetricsSources) -> bytes:
     if sources.broker is not None:
         _partitions(page, sources.broker)
         replication_metrics(page, sources.broker)
-        _topics(page, sources.broker)
+        _topics(page, sources.broker, TOPICS_MAX if sources.has_names else 0)
         _directories(page, sources.broker)
         _scrubs(page, sources.broker)
         _moves(page, sources.broker.moves.statistics())
@@ -86,7 +88,7 @@ def metrics_page(sources: MetricsSources) -> bytes:
         _cleaner(page, statistics["cleaner"])
         _groups(page, statistics["groups"])
         transaction_metrics(page, sources.broker, statistics["transactions"])
-        quota_metrics(page, sources.broker.quotas)
+        quota_metrics(page, sources.broker.quotas, SHOWN_MAX if sources.has_names else 0)
         shown = ("topics", "partitions", "groups", "transactions", "cleaner")
         _parts(page, "broker", statistics, skip=shown)
     _not_encoded(page, sources)
@@ -188,7 +190,10 @@ def _connections(
         page.counter(f"odradek_connections_{field}_total", described)
         for listener, statistics in figures.items():
             page.sample(statistics[field], listener=listener)
-    page.counter("odradek_protocol_errors_total", "Connections closed because of bytes that are no request.")
+    page.counter(
+        "odradek_protocol_errors_total",
+        "Connections closed because of bytes that are no request, or of idle TLS records.",
+    )
     page.one(sum(each.complaints.protocol_errors for each in services))
     page.gauge("odradek_requests_waiting", "Requests that are received and not answered yet.")
     page.one(sum(statistics["waiting"] for statistics in figures.values()))
@@ -264,7 +269,7 @@ def _placed_here(broker: Broker) -> int:
     )
 
 
-def _topics(page: MetricsText, broker: Broker) -> None:
+def _topics(page: MetricsText, broker: Broker, named_max: int) -> None:
     """Offsets and bytes: of all logs together, and of the first topics by name."""
     rows: list[tuple[str, list[int]]] = []
     for name in sorted(broker.topics):
@@ -289,10 +294,10 @@ def _topics(page: MetricsText, broker: Broker) -> None:
         page.gauge(f"odradek_{metric}_sum", f"{described}, added up over all partitions here.")
         page.one(sum(figures[column] for _, figures in rows))
         page.gauge(f"odradek_topic_{metric}_sum", f"{described}, added up over the topic's partitions here.")
-        for name, figures in rows[:TOPICS_MAX]:
+        for name, figures in rows[:named_max]:
             page.sample(figures[column], topic=name)
     page.gauge("odradek_topics_unlisted", f"Topics without figures of their own: {TOPICS_MAX} have them.")
-    page.one(max(0, len(rows) - TOPICS_MAX))
+    page.one(max(0, len(rows) - named_max))
 
 
 # -- disks ----------------------------------------------------------------------------------------------------------

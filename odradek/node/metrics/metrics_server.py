@@ -1,31 +1,53 @@
-"""Serves the metrics page over HTTP/1.1, on a listener of its own. PORTED.
+"""Serves the metrics page over HTTP/1.1, on a listener of its own, with TLS and logins where the file has them. PORTED.
 
 One request per connection, GET and HEAD of `/metrics` and nothing else. Everything is bounded: connections, the bytes
 of a request, the seconds that a peer may take. A peer's mistake ends its own connection at most.
+
+When all places are taken, a connection of the address with the most gives way: its oldest one that has not asked yet.
+So a stranger who holds places does not keep the scraper out.
+
+The page is made when a request for it has come. After that, others have the loop for `OTHERS_SHARE` times as long as it
+took. All requests that wait meanwhile get the same page.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from odradek.env.ports import Clock, Conn, ConnectionLost, Listener, Log, TaskGroup
+from odradek.node.configuration.metrics_config import METRICS
+from odradek.node.connections.entrance import NotAuthenticated
 from odradek.node.metrics.metrics_page import LoopLateness
 from odradek.node.metrics.metrics_text import CONTENT_TYPE
+from odradek.node.metrics.page_guard import PageGuard
+from odradek.node.metrics.page_logins import Answer
+from odradek.security.audit.auditor import TLS
 from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
 
 CONNECTIONS_MAX = 32
 REQUEST_BYTES_MAX = 16 * 1024
+ASK_SECONDS_MAX = 3.0
+"""Time from the accept, or the end of the handshake, until the request is whole."""
 CONNECTION_SECONDS_MAX = 10.0
+OTHERS_SHARE = 11
 LATENESS_INTERVAL_SECONDS = 0.25
 
 _REASONS = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
+    429: "Too Many Requests",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
+}
+_REFUSALS = {
+    Answer.UNKNOWN: (b"log in as a user of the cluster\n", 'WWW-Authenticate: Basic realm="odradek"\r\n'),
+    Answer.FORBIDDEN: (b"this page needs the right DESCRIBE on the cluster\n", ""),
+    Answer.TOO_MANY: (b"too many passwords were tried\n", "Retry-After: 5\r\n"),
 }
 
 
@@ -33,14 +55,28 @@ class MetricsServer:
     """Answers scrapes with what `render` gives."""
 
     def __init__(
-        self, listener: Listener, *, clock: Clock, tasks: TaskGroup, log: Log, render: Callable[[], bytes]
+        self,
+        listener: Listener,
+        *,
+        clock: Clock,
+        tasks: TaskGroup,
+        log: Log,
+        render: Callable[[], bytes],
+        guard: PageGuard | None = None,
     ) -> None:
         self._listener = listener
         self._clock = clock
         self._tasks = tasks
         self.log = log
         self._render = render
-        self._open: dict[Conn, None] = {}
+        self._guard = guard or PageGuard()
+        self._open: dict[str, dict[Conn, None]] = {}
+        """By address, those that are to give way first at the front."""
+        self._page: bytes | None = None
+        self._pages = 0
+        """Pages that were made."""
+        self._free_at = float("-inf")
+        """The time until which the loop is for others."""
 
     @property
     def port(self) -> int:
@@ -53,48 +89,123 @@ class MetricsServer:
                 conn = await self._listener.accept()
             except ConnectionLost:
                 return
-            if len(self._open) >= CONNECTIONS_MAX:
+            encryption = self._guard.encryption
+            if encryption is not None and not encryption.has_room(conn.peer_host):
                 conn.close()
                 continue
-            self._open[conn] = None
+            self._make_room()
+            self._open.setdefault(conn.peer_host, {})[conn] = None
             self._tasks.start_soon(self._serve, conn, name="metrics")
+
+    def _make_room(self) -> None:
+        if sum(map(len, self._open.values())) >= CONNECTIONS_MAX:
+            most = max(self._open.values(), key=len)
+            conn = next(iter(most))
+            self._forget(conn)
+            conn.close()
+
+    def _forget(self, conn: Conn) -> None:
+        of_host = self._open.get(conn.peer_host, {})
+        of_host.pop(conn, None)
+        if not of_host:
+            self._open.pop(conn.peer_host, None)
+
+    def _has_asked(self, conn: Conn) -> None:
+        """Let it give way after those that have not asked yet."""
+        of_host = self._open.get(conn.peer_host, {})
+        if conn in of_host:
+            del of_host[conn]
+            of_host[conn] = None
 
     def close(self) -> None:
         """Stop accepting and end every connection."""
         self._listener.close()
-        for conn in list(self._open):
+        for conn in [each for of_host in self._open.values() for each in of_host]:
             conn.close()
 
     async def _serve(self, conn: Conn) -> None:
         try:
             with self._clock.timeout_at(self._clock.monotonic() + CONNECTION_SECONDS_MAX):
-                head = await _read_head(conn)
-                await _send(conn, self._answer(head))
+                await self._exchange(conn)
         except ConnectionLost:
             return
         finally:
             conn.close()
-            self._open.pop(conn, None)
+            self._forget(conn)
 
-    def _answer(self, head: bytes | None) -> bytes:
+    async def _exchange(self, conn: Conn) -> None:
+        """One request and its answer. Raises `ConnectionLost`."""
+        secured, principal = conn, None
+        host, encryption = conn.peer_host, self._guard.encryption
+        if encryption is not None:
+            try:
+                secured, principal, _ = await encryption.handshake(conn)
+            except NotAuthenticated as error:
+                if self._guard.auditor is not None:
+                    self._guard.auditor.login_failed(
+                        METRICS, host, None, TLS, str(error), tls_subject=error.tls_subject
+                    )
+                return
+        try:
+            head: bytes | None = b""
+            with self._clock.timeout_at(self._clock.monotonic() + ASK_SECONDS_MAX):
+                head = await _read_head(secured)
+            if head == b"":
+                return
+            self._has_asked(conn)
+            await _send(secured, await self._answer(head, host, principal))
+        finally:
+            secured.close()
+
+    async def _answer(self, head: bytes | None, host: str, principal: str | None) -> bytes:
         """The whole response to a request's head (None: it was too long)."""
         if head is None:
             return _response(431, b"too long\n")
-        words = head.partition(b"\n")[0].split()
+        lines = head.split(b"\n")
+        words = lines[0].split()
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             return _response(400, b"this port speaks HTTP/1.1\n")
         method, target, _ = words
         if method not in (b"GET", b"HEAD"):
             return _response(405, b"only GET and HEAD\n", "Allow: GET, HEAD\r\n")
+        is_head = method == b"HEAD"
         if target.partition(b"?")[0] != b"/metrics":
-            return _response(404, b"the metrics are at /metrics\n", is_head=method == b"HEAD")
-        try:
-            page = self._render()
-        except Exception:
-            # A figure that cannot be read must not end the node that it tells of.
-            self.log.exception("metrics.bug")
+            return _response(404, b"the metrics are at /metrics\n", is_head=is_head)
+        if self._guard.logins is not None:
+            answer = await self._guard.logins.check(_header(lines, b"authorization"), host, principal)
+            if answer is not Answer.WELCOME:
+                body, more = _REFUSALS[answer]
+                return _response(answer.value, body, more, is_head=is_head)
+        page = await self._new_page()
+        if page is None:
             return _response(500, b"see the node's log\n")
-        return _response(200, page, content_type=CONTENT_TYPE, is_head=method == b"HEAD")
+        return _response(200, page, content_type=CONTENT_TYPE, is_head=is_head)
+
+    async def _new_page(self) -> bytes | None:
+        """A page that was made after this call; None if a figure cannot be read."""
+        before = self._pages
+        if self._clock.monotonic() < self._free_at:
+            await self._clock.sleep_until(self._free_at)
+        if self._pages == before:
+            began = self._clock.monotonic()
+            self._pages += 1
+            try:
+                self._page = self._render()
+            except Exception:
+                # A figure that cannot be read must not end the node that it tells of.
+                self._page = None
+                self.log.exception("metrics.bug")
+            now = self._clock.monotonic()
+            self._free_at = now + OTHERS_SHARE * (now - began)
+        return self._page
+
+
+def _header(lines: Sequence[bytes], wanted: bytes) -> bytes | None:
+    """The value of a header; None where there is none, or several."""
+    found = [
+        value for name, colon, value in (line.partition(b":") for line in lines[1:]) if name.lower() == wanted
+    ]
+    return found[0].strip() if len(found) == 1 else None
 
 
 async def _read_head(conn: Conn) -> bytes | None:

@@ -11,8 +11,8 @@ SHOWN_MAX = 200
 """Accounts with figures of their own: those that waited the longest."""
 
 
-def quota_metrics(page: MetricsText, quotas: ClientQuotas) -> None:
-    """Add the accounts of one broker."""
+def quota_metrics(page: MetricsText, quotas: ClientQuotas, shown_max: int) -> None:
+    """Add the accounts of one broker, so many of them by name."""
     statistics = quotas.statistics()
     page.gauge("odradek_quota_accounts", "Quotas that clients are charged to now.")
     page.one(statistics["accounts"])
@@ -23,7 +23,7 @@ def quota_metrics(page: MetricsText, quotas: ClientQuotas) -> None:
     page.counter("odradek_quota_connections_refused_total", "Connections beyond the quota of their address.")
     page.one(statistics["refused_connections"])
     accounts = sorted(quotas.accounts(), key=lambda each: (-each[1].throttled_seconds, -each[1].used))
-    shown = accounts[:SHOWN_MAX]
+    shown = accounts[:shown_max]
 
     def labels(sharers: tuple[str, str], account: Account) -> dict[str, str]:
         return {"key": account.key, "user": sharers[0], "client_id": sharers[1]}

@@ -1,26 +1,42 @@
-"""All ACLs of a cluster, found by the resource that they are about, and the decision that they give. PURE.
+"""All ACLs of a cluster, found by the resource and the client that they are about, and the decision that they give.
+PURE.
 
-Literal rules are found by their type and name. Prefixed rules are found by each beginning of the name whose length
-occurs among the prefixes of that type. So a decision costs a few lookups, however many ACLs there are.
+Theory of operation
+-------------------
+An index is an immutable value. The next one costs what has changed, and a batch of changes copies each table once. So
+a request that makes 10,000 rules about one resource takes linear time. A worker may decide while the loop goes on to
+the next index.
+
+* **Rules of a resource** are found by its type, pattern and name, and within these by principal and host. A name is
+  looked up as it is, as `*`, and by each of its beginnings whose length occurs among the prefixes of that type.
+* **A decision** asks each of these resources for four pairs at most: the client's principal or `User:*`, with its
+  address or `*`. A pair has one rule for each operation and permission. So rules about other clients cost nothing.
+* **Permissions of a client** are found by type, operation, principal and host, for the question whether it may do
+  something to any resource. Such an answer is remembered for as long as the index lasts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
+from typing import TypeAlias
 
 import attrs
 
+from metadata_quorum.image.layered_map import LayeredMap
+from odradek.security.acls.acl_requests import AclFilter
 from odradek.security.acls.rules import (
     ANY_HOST,
     ANY_NAME,
     ANY_PRINCIPAL,
+    SUPPORTED,
     Acl,
     Operation,
     PatternType,
     Permission,
+    ResourceType,
 )
 
-__all__ = ["AclIndex", "Found"]
+__all__ = ["AclIndex", "Found", "clients_of"]
 
 _IMPLIED_BY: Mapping[int, frozenset[int]] = {
     Operation.DESCRIBE: frozenset(
@@ -31,6 +47,17 @@ _IMPLIED_BY: Mapping[int, frozenset[int]] = {
 """Operations whose permission permits another one; a denial implies nothing."""
 PROBE_NAME = "hardcode"
 """Kafka's name of a resource by which it asks for the default (`Authorizer.authorizeByResourceType`)."""
+ANSWERS_MAX = 10_000
+"""The answers about any resource that one index remembers; then it begins anew."""
+
+_Resource: TypeAlias = tuple[int, bool, str]
+"""Type, whether the name is a prefix, and the name."""
+_Client: TypeAlias = tuple[str, str]
+"""Principal and host, each of which may be the one that stands for all."""
+_Group: TypeAlias = Mapping[_Client, tuple[Acl, ...]]
+"""The rules about one resource."""
+_Right: TypeAlias = tuple[int, int, str, str]
+"""Type of resource, operation, principal and host."""
 
 
 @attrs.frozen
@@ -43,127 +70,206 @@ class Found:
 
 
 class AclIndex:
-    """ACLs by id, and by what they are about. Changed in place by `replace`.
+    """The ACLs of one image. `changed` makes the next index."""
 
-    A worker may look while the loop changes it: a group of rules is replaced, and never changed.
-    """
+    __slots__ = ("_answers", "_count", "_groups", "_lengths", "_permissions")
 
     def __init__(self) -> None:
-        self._acls: dict[bytes, Acl] = {}
-        self._literal: dict[tuple[int, str], dict[bytes, Acl]] = {}
-        self._prefixed: dict[tuple[int, str], dict[bytes, Acl]] = {}
-        self._lengths: dict[int, dict[int, int]] = {}
+        self._count = 0
+        self._groups: LayeredMap[_Resource, _Group] = LayeredMap()
+        self._lengths: Mapping[int, Mapping[int, int]] = {}
         """For each resource type, the lengths of prefixes and how many resources have each."""
+        self._permissions: LayeredMap[_Right, Mapping[_Resource, Acl]] = LayeredMap()
+        """One permission of each resource."""
+        self._answers: dict[_Right, tuple[Acl | None]] = {}
 
     def __len__(self) -> int:
-        return len(self._acls)
+        return self._count
 
     @classmethod
     def of(cls, acls: Mapping[bytes, Acl]) -> AclIndex:
-        """The index of these ACLs. Nobody looks while it is made, so groups of rules grow in place."""
-        index = cls()
-        index._acls.update(acls)
-        for acl_id, acl in acls.items():
-            key = (acl.resource_type, acl.resource_name)
-            if acl.pattern_type != PatternType.PREFIXED:
-                index._literal.setdefault(key, {})[acl_id] = acl
-                continue
-            if key not in index._prefixed:
-                index._count(key, 1)
-            index._prefixed.setdefault(key, {})[acl_id] = acl
-        return index
+        """The index of these ACLs."""
+        return cls().changed({}, acls)
 
-    def replace(self, acl_id: bytes, acl: Acl | None) -> None:
-        """Put an ACL in, or take out what has this id (None)."""
-        before = self._acls.pop(acl_id, None)
-        if before is not None:
-            self._take_out(acl_id, before)
-        if acl is not None:
-            self._acls[acl_id] = acl
-            self._put_in(acl_id, acl)
+    def changed(self, before: Mapping[bytes, Acl], changes: Mapping[bytes, Acl | None]) -> AclIndex:
+        """The index after these ACLs have come, or gone (None). `before` has the ACLs of this index by their ids."""
+        gone = [before[acl_id] for acl_id in changes if acl_id in before]
+        new = [acl for acl in changes.values() if acl is not None]
+        made = AclIndex()
+        made._count = self._count + len(new) - len(gone)
+        touched = _touched(gone, new)
+        groups = {resource: self._group(resource, clients) for resource, clients in touched.items()}
+        made._groups = self._groups.changed({each: group or None for each, group in groups.items()})
+        made._lengths = self._counted(groups)
+        made._permissions = self._permitting([*gone, *new], made._groups)
+        return made
 
-    def _put_in(self, acl_id: bytes, acl: Acl) -> None:
-        key = (acl.resource_type, acl.resource_name)
-        if acl.pattern_type == PatternType.PREFIXED:
-            if key not in self._prefixed:
-                self._prefixed[key] = {}
-                self._count(key, 1)
-            self._prefixed[key] = {**self._prefixed[key], acl_id: acl}
-        else:
-            self._literal[key] = {**self._literal.get(key, {}), acl_id: acl}
+    def _group(self, resource: _Resource, clients: Mapping[_Client, tuple[list[Acl], list[Acl]]]) -> _Group:
+        """The rules about a resource, after some have gone and others have come."""
+        group: dict[_Client, tuple[Acl, ...]] = dict(self._groups.get(resource, {}))
+        for client, (gone, new) in clients.items():
+            rules = [*group.pop(client, ()), *new]
+            for acl in gone:
+                rules.remove(acl)
+            if rules:
+                group[client] = tuple(rules)
+        return group
 
-    def _count(self, key: tuple[int, str], change: int) -> None:
-        """Count a prefix that came or went."""
-        lengths = dict(self._lengths.get(key[0], {}))
-        lengths[len(key[1])] = lengths.get(len(key[1]), 0) + change
-        if not lengths[len(key[1])]:
-            del lengths[len(key[1])]
-        self._lengths[key[0]] = lengths
+    def _counted(self, groups: Mapping[_Resource, _Group]) -> Mapping[int, Mapping[int, int]]:
+        """The lengths of prefixes, after these resources have changed."""
+        lengths: dict[int, dict[int, int]] = {}
+        for resource, group in groups.items():
+            kind, is_prefix, name = resource
+            change = bool(group) - (resource in self._groups)
+            if is_prefix and change:
+                counts = lengths.get(kind)
+                if counts is None:
+                    counts = lengths[kind] = dict(self._lengths.get(kind, {}))
+                counts[len(name)] = counts.get(len(name), 0) + change
+        for kind, counts in lengths.items():
+            lengths[kind] = {length: count for length, count in sorted(counts.items()) if count}
+        return {**self._lengths, **lengths} if lengths else self._lengths
 
-    def _take_out(self, acl_id: bytes, acl: Acl) -> None:
-        key = (acl.resource_type, acl.resource_name)
-        table = self._prefixed if acl.pattern_type == PatternType.PREFIXED else self._literal
-        left = {other: rule for other, rule in table[key].items() if other != acl_id}
-        if left:
-            table[key] = left
-            return
-        del table[key]
-        if table is self._prefixed:
-            self._count(key, -1)
+    def _permitting(
+        self, acls: list[Acl], groups: Mapping[_Resource, _Group]
+    ) -> LayeredMap[_Right, Mapping[_Resource, Acl]]:
+        """The permissions by who has them, after these ACLs have come or gone."""
+        changed: dict[_Right, dict[_Resource, Acl]] = {}
+        for acl in acls:
+            if acl.permission_type != Permission.DENY:
+                right = (acl.resource_type, acl.operation, acl.principal, acl.host)
+                permissions = changed.get(right)
+                if permissions is None:
+                    permissions = changed[right] = dict(self._permissions.get(right, _NONE))
+                resource = _resource_of(acl)
+                group = groups.get(resource)
+                if group is not None and acl in group.get((acl.principal, acl.host), ()):
+                    permissions[resource] = acl
+                else:
+                    permissions.pop(resource, None)
+        return self._permissions.changed({right: some or None for right, some in changed.items()})
 
-    def about(self, resource_type: int, name: str) -> Iterator[Acl]:
-        """The rules about a resource, whomever they are for."""
-        yield from self._literal.get((resource_type, name), {}).values()
-        if name != ANY_NAME:
-            yield from self._literal.get((resource_type, ANY_NAME), {}).values()
-        for length in self._lengths.get(resource_type, ()):
-            if length <= len(name):
-                yield from self._prefixed.get((resource_type, name[:length]), {}).values()
+    def _about(self, kind: int, name: str) -> list[_Group]:
+        """The rules about a resource, by each of the names that mean it."""
+        find = self._groups.get
+        found = [find((kind, False, name)), find((kind, False, ANY_NAME)) if name != ANY_NAME else None]
+        for length in self._lengths.get(kind, ()):
+            if length > len(name):
+                break
+            found.append(find((kind, True, name[:length])))
+        return [group for group in found if group is not None]
 
     def find(self, principal: str, host: str, operation: int, resource_type: int, name: str) -> Found:
         """The rule that decides. A denial wins over any permission."""
+        return Found(*self.look_up(clients_of(principal, host), operation, resource_type, name))
+
+    def look_up(
+        self, clients: tuple[_Client, ...], operation: int, resource_type: int, name: str
+    ) -> tuple[Acl | None, bool]:
+        """The same as `find`, without an object: for clients whose pairs are known (`clients_of`)."""
         allowing: Acl | None = None
-        has_rules = False
-        for acl in self.about(resource_type, name):
-            has_rules = True
-            if not is_for(acl, principal, host):
-                continue
-            if acl.permission_type == Permission.DENY:
-                if acl.operation in (operation, Operation.ALL):
-                    return Found(acl, True)
-            elif allowing is None and permits(acl, operation):
-                allowing = acl
-        return Found(allowing, has_rules)
+        groups = self._about(resource_type, name)
+        for group in groups:
+            find = group.get
+            for client in clients:
+                for acl in find(client, ()):
+                    if acl.permission_type == Permission.DENY:
+                        if acl.operation in (operation, Operation.ALL):
+                            return acl, True
+                    elif allowing is None and permits(acl, operation):
+                        allowing = acl
+        return allowing, bool(groups)
+
+    def candidates(self, asked: AclFilter) -> list[Acl] | None:
+        """All ACLs whose name is meant by a filter; None for a filter without a name."""
+        name = asked.resource_name
+        if name is None:
+            return None
+        kinds = list(SUPPORTED) if asked.resource_type == ResourceType.ANY else [asked.resource_type]
+        groups: list[_Group] = []
+        for kind in kinds:
+            if asked.pattern_type == PatternType.MATCH:
+                groups += self._about(kind, name)
+            else:
+                found = (self._groups.get((kind, is_prefix, name)) for is_prefix in (False, True))
+                groups += (group for group in found if group is not None)
+        return [acl for group in groups for rules in group.values() for acl in rules]
 
     def find_any(self, principal: str, host: str, operation: int, resource_type: int) -> Acl | None:
         """A permission for some resource of this type that no denial covers wholly (KIP-679)."""
-        mine = [
-            acl
-            for acl in list(self._acls.values())
-            if acl.resource_type == resource_type
-            and acl.operation in (operation, Operation.ALL)
-            and is_for(acl, principal, host)
-        ]
-        denied = [acl for acl in mine if acl.permission_type == Permission.DENY]
-        literals = {acl.resource_name for acl in denied if acl.pattern_type != PatternType.PREFIXED}
-        if ANY_NAME in literals:
+        question = (resource_type, operation, principal, host)
+        known = self._answers.get(question)
+        if known is None:
+            known = (self._search_any(principal, host, operation, resource_type),)
+            if len(self._answers) >= ANSWERS_MAX:
+                self._answers.clear()
+            self._answers[question] = known
+        return known[0]
+
+    def _search_any(self, principal: str, host: str, operation: int, kind: int) -> Acl | None:
+        clients = clients_of(principal, host)
+        operations = (operation, Operation.ALL)
+        if self._is_denied((kind, False, ANY_NAME), clients, operations):
             return None
-        prefixes = {acl.resource_name for acl in denied if acl.pattern_type == PatternType.PREFIXED}
-        for acl in mine:
-            if acl.permission_type == Permission.DENY:
-                continue
-            name = acl.resource_name
-            is_literal = acl.pattern_type != PatternType.PREFIXED
-            if is_literal and name == ANY_NAME:
-                return acl
-            if not (is_literal and name in literals) and not _has_prefix(name, prefixes):
-                return acl
+        for each in operations:
+            for client in clients:
+                permissions: Mapping[_Resource, Acl]
+                permissions = self._permissions.get((kind, each, *client), _NONE)
+                for resource, acl in permissions.items():
+                    if not self._is_covered(resource, clients, operations):
+                        return acl
         return None
 
+    def _is_covered(
+        self, resource: _Resource, clients: tuple[_Client, ...], operations: tuple[int, ...]
+    ) -> bool:
+        """True if a denial holds for all that a name or prefix means. One of `*` as a literal was looked for before."""
+        kind, is_prefix, name = resource
+        if not is_prefix and name == ANY_NAME:
+            return False
+        if not is_prefix and self._is_denied(resource, clients, operations):
+            return True
+        return any(
+            self._is_denied((kind, True, name[:length]), clients, operations)
+            for length in self._lengths.get(kind, ())
+            if length <= len(name)
+        )
 
-def is_for(acl: Acl, principal: str, host: str) -> bool:
-    """True if a rule is about this principal at this host."""
-    return acl.principal in (principal, ANY_PRINCIPAL) and acl.host in (host, ANY_HOST)
+    def _is_denied(
+        self, resource: _Resource, clients: tuple[_Client, ...], operations: tuple[int, ...]
+    ) -> bool:
+        """True if a rule of exactly this name denies one of the operations."""
+        group = self._groups.get(resource)
+        return group is not None and any(
+            acl.permission_type == Permission.DENY and acl.operation in operations
+            for client in clients
+            for acl in group.get(client, ())
+        )
+
+
+_NONE: Mapping[_Resource, Acl] = {}
+
+
+def _resource_of(acl: Acl) -> _Resource:
+    return acl.resource_type, acl.pattern_type == PatternType.PREFIXED, acl.resource_name
+
+
+def clients_of(principal: str, host: str) -> tuple[_Client, ...]:
+    """The pairs of principal and host whose rules are about a client."""
+    return (principal, host), (principal, ANY_HOST), (ANY_PRINCIPAL, host), (ANY_PRINCIPAL, ANY_HOST)
+
+
+def _touched(gone: list[Acl], new: list[Acl]) -> dict[_Resource, dict[_Client, tuple[list[Acl], list[Acl]]]]:
+    """The ACLs that have gone and come, by resource and client."""
+    touched: dict[_Resource, dict[_Client, tuple[list[Acl], list[Acl]]]] = {}
+    for is_new, acls in enumerate((gone, new)):
+        for acl in acls:
+            clients = touched.setdefault(_resource_of(acl), {})
+            pair = clients.get((acl.principal, acl.host))
+            if pair is None:
+                pair = clients[acl.principal, acl.host] = ([], [])
+            pair[is_new].append(acl)
+    return touched
 
 
 def permits(acl: Acl, operation: int) -> bool:
@@ -173,7 +279,3 @@ def permits(acl: Acl, operation: int) -> bool:
         or acl.operation == Operation.ALL
         or acl.operation in _IMPLIED_BY.get(operation, ())
     )
-
-
-def _has_prefix(name: str, prefixes: Iterable[str]) -> bool:
-    return any(name.startswith(prefix) for prefix in prefixes)

@@ -125,16 +125,19 @@ class AclFilter:
 
     def matcher(self) -> Callable[[Acl], bool]:
         """The test of one ACL (`AclBindingFilter.matches`)."""
-        kind, operation, permission = self.resource_type, self.operation, self.permission_type
+        is_any_kind, kind = self.resource_type == ResourceType.ANY, int(self.resource_type)
+        is_any_operation, operation = self.operation == Operation.ANY, int(self.operation)
+        is_any_permission, permission = self.permission_type == Permission.ANY, int(self.permission_type)
+        principal, host, names = self.principal, self.host, self._names
 
         def matches(acl: Acl) -> bool:
             return (
-                kind in (ResourceType.ANY, acl.resource_type)
-                and self._names(acl)
-                and self.principal in (None, acl.principal)
-                and self.host in (None, acl.host)
-                and operation in (Operation.ANY, acl.operation)
-                and permission in (Permission.ANY, acl.permission_type)
+                (is_any_kind or acl.resource_type == kind)
+                and (principal is None or acl.principal == principal)
+                and (host is None or acl.host == host)
+                and (is_any_operation or acl.operation == operation)
+                and (is_any_permission or acl.permission_type == permission)
+                and names(acl)
             )
 
         return matches

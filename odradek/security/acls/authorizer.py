@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-One `Authorizer` per node holds the ACLs of the newest image. A question goes through these steps:
+One `Authorizer` per node has the index of ACLs of the newest image. A question goes through these steps:
 
 1. A super user may do everything.
 2. Before the first image (`apply`), nobody else may do anything. Rules must be read before anybody is served by them.
@@ -19,13 +19,13 @@ Kafka's brokers ask without `logIfDenied`: which topics to list, or whether one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 
 import attrs
 
-from odradek.security.acls.acl_index import PROBE_NAME, AclIndex
+from odradek.security.acls.acl_index import PROBE_NAME, AclIndex, clients_of
 from odradek.security.acls.rules import Acl, Permission
 
 __all__ = [
@@ -106,14 +106,9 @@ class Authorizer:
         """True as soon as the node's rules are read."""
         return self._index is not None
 
-    def apply(self, acls: Mapping[bytes, Acl], changed: Iterable[bytes]) -> None:
-        """Take over the rules with the ids `changed` from a newer image, or all of them the first time."""
-        index = self._index
-        if index is None:
-            self._index = AclIndex.of(acls)
-        else:
-            for acl_id in changed:
-                index.replace(acl_id, acls.get(acl_id))
+    def apply(self, index: AclIndex) -> None:
+        """Decide by the rules of a newer image from now on."""
+        self._index = index
         self.generation += 1
 
     def judge(self, principal: str, host: str, operation: int, resource_type: int, name: str) -> Judgement:
@@ -122,6 +117,25 @@ class Authorizer:
         judgement = self._judge(principal, host, operation, resource_type, name)
         self._denied += not judgement.is_allowed
         return judgement
+
+    def allows(
+        self, clients: tuple[tuple[str, str], ...], operation: int, resource_type: int, name: str
+    ) -> bool:
+        """Decide as `judge` does, without a reason: for a client whose pairs are known (`clients_of`)."""
+        self._judged += 1
+        index = self._index
+        if clients[0][0] in self.settings.super_users:
+            return True
+        if index is not None:
+            rule, has_rules = index.look_up(clients, operation, resource_type, name)
+            if rule is None:
+                is_allowed = self.settings.allow_everyone and not has_rules
+            else:
+                is_allowed = rule.permission_type != Permission.DENY
+            if is_allowed:
+                return True
+        self._denied += 1
+        return False
 
     def why(self, principal: str, host: str, denial: Denial) -> Judgement:
         """The judgement behind a refusal, which is not counted again."""
@@ -181,6 +195,7 @@ class Rights:
 
     __slots__ = (
         "_authorizer",
+        "_clients",
         "_denials",
         "_further",
         "_generation",
@@ -205,6 +220,7 @@ class Rights:
         self._denials: dict[Denial, None] | None = None
         self._further = 0
         self._authorizer = authorizer
+        self._clients = clients_of(principal, host)
         self._generation = authorizer.generation
         self._known: dict[_Question, bool] = {}
         self._remembered_max = remembered_max
@@ -234,7 +250,7 @@ class Rights:
                 return known
         return self._remember(
             (operation, resource_type, name),
-            self._authorizer.judge(self.principal, self.host, operation, resource_type, name).is_allowed,
+            self._authorizer.allows(self._clients, operation, resource_type, name),
         )
 
     def allows_any(self, operation: int, resource_type: int) -> bool:

@@ -1,47 +1,47 @@
 """The audit log: who was let in, what was denied, who changed the metadata. One line of JSON for each. PORTED.
 
-`note` costs a few microseconds and never waits. A task writes the lines in a worker, some times a second. Lines that are
+`put` costs a few microseconds and never waits. A task writes the lines in a worker, some times a second. Lines that are
 alike but for their time become one line with a `count`, as long as they wait. So a client that is denied a thousand times
 a second costs a few lines.
 
-A source (an address) that makes many different lines at once gets `LINES_PER_SOURCE_MAX` of them. The others become one
-line with a count. So a client that tries names or topics by the thousand does not rotate away what others did.
+There are two rings of files. One has logins and changes, the other one what was refused: denials and failed logins. So
+who is kept out displaces nothing that others have done. Within a ring, everybody writes a bounded number of bytes
+(`audit_budgets.py`). Lines beyond it are counted, and a line with `"further": true` tells how many.
 
-Memory and disk are bounded. At most `LINES_MAX` lines wait. Beyond that they are only counted, and the next line that is
-written tells how many are missing. The file is rotated by size: `audit.log` is the newest, `audit.log.1` the one before.
+Memory is bounded, too. At most `LINES_MAX` lines of a ring wait, of `WAITING_BYTES_MAX` bytes. Beyond that they are
+missing: only counted, and the next line that is written tells how many.
 
 The node goes on when a file cannot be written. Its lines are counted as missing, and the node's log says so.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from contextlib import suppress
-from datetime import UTC, datetime
-from typing import TypeAlias
-
 import attrs
 
-from odradek.env.ports import Dir, DiskError, Env, File, FileMissing, Log
+from odradek.env.ports import Dir, DiskError, Env, Log
+from odradek.security.audit.audit_budgets import Budgets, Further
+from odradek.security.audit.audit_file import AuditFile
+from odradek.security.audit.audit_lines import (
+    FURTHER,
+    MISSING,
+    REFUSALS,
+    Line,
+    Payer,
+    PreparedLine,
+    Value,
+    prepared,
+)
 
-__all__ = ["AuditLog", "AuditSettings", "PreparedLine"]
+__all__ = ["LOG_NAME", "REFUSALS_NAME", "AuditLog", "AuditSettings"]
 
-NAME = "audit.log"
-MISSING = "lines.missing"
+LOG_NAME = "audit.log"
+REFUSALS_NAME = "audit-refusals.log"
 LINES_MAX = 10_000
-LINES_PER_SOURCE_MAX = 100
-"""Different lines of one event and source that may wait at the same time."""
-TEXT_CHARACTERS_MAX = 1_000
-"""Longer texts are cut: names come from strangers."""
+WAITING_BYTES_MAX = 16 << 20
 WRITE_SECONDS = 0.2
 STOP_SECONDS_MAX = 5.0
 TELL_SECONDS = 10.0
 """Time between two lines of the node's log about the same trouble."""
-
-
-PreparedLine: TypeAlias = tuple[str, tuple[tuple[str, str | int | bool | None], ...]]
-"""Event and fields."""
 
 
 @attrs.frozen
@@ -51,22 +51,60 @@ class AuditSettings:
     bytes_max: int = 64 << 20
     """A file beyond this size is rotated."""
     files_max: int = 10
-    """Files that are kept, with the newest one."""
+    """Files of logins and changes that are kept, with the newest one."""
+    refusals_files_max: int = 5
+    """Files of refusals that are kept, with the newest one."""
 
 
 @attrs.define
-class _Line:
-    time_ms: int
-    event: str
-    fields: tuple[tuple[str, str | int | bool | None], ...]
-    count: int = 1
+class _Ring:
+    """Lines that wait for one ring of files."""
 
-    def encoded(self) -> bytes:
-        time = datetime.fromtimestamp(self.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        document = {"time": time, "event": self.event, **dict(self.fields)}
-        if self.count > 1 or self.event == MISSING:
-            document["count"] = self.count
-        return json.dumps(document, ensure_ascii=True).encode() + b"\n"
+    file: AuditFile
+    waiting: dict[bytes, Line] = attrs.field(factory=dict)
+    waiting_bytes: int = 0
+    missing: int = 0
+    """Lines that were never written since the last one that was."""
+    missing_total: int = 0
+    """Lines that were never written since the start."""
+
+    def join(self, body: bytes, count: int) -> bool:
+        """True if an equal line waits, which counts this one from now on."""
+        line = self.waiting.get(body)
+        if line is None:
+            return False
+        line.count += count
+        return True
+
+    def add(self, time_ms: int, body: bytes, count: int, *, has_count: bool = False) -> None:
+        """Let a line wait, or count it as missing."""
+        if len(self.waiting) >= LINES_MAX or self.waiting_bytes >= WAITING_BYTES_MAX:
+            self.missing += count
+            self.missing_total += count
+        else:
+            self.waiting[body] = Line(time_ms, body, count, has_count)
+            self.waiting_bytes += len(body)
+
+    def take(self, time_ms: int) -> _Taken:
+        """All lines that wait, and the one that tells how many are missing."""
+        lines, self.waiting, self.waiting_bytes = list(self.waiting.values()), {}, 0
+        missing, self.missing = self.missing, 0
+        if missing:
+            lines.append(Line(time_ms, prepared(MISSING, None).body, missing, True))
+        return _Taken(self, lines, missing)
+
+    def lose(self, taken: _Taken) -> None:
+        """Count lines that could not be written, and once more those that the last line told of."""
+        lost = sum(line.count for line in taken.lines)
+        self.missing += lost
+        self.missing_total += lost - taken.missing
+
+
+@attrs.frozen
+class _Taken:
+    ring: _Ring
+    lines: list[Line]
+    missing: int
 
 
 class AuditLog:
@@ -76,69 +114,41 @@ class AuditLog:
         self._env = env
         self._log = log
         self._directory = directory
-        self._settings = settings
-        self._waiting: dict[PreparedLine, _Line] = {}
-        self._of_source: Counter[tuple[str, str]] = Counter()
+        size = settings.bytes_max
+        self._changes = _Ring(AuditFile(directory, LOG_NAME, size, settings.files_max))
+        self._refusals = _Ring(AuditFile(directory, REFUSALS_NAME, size, settings.refusals_files_max))
+        self._rings = (self._changes, self._refusals)
+        self._budgets = Budgets()
         self._wanted = env.event()
         self._stopping = env.event()
         self._stopped = env.event()
         self._tell_at = float("-inf")
-        self._file: File | None = None
-        self.missing = 0
-        """Lines that were never written since the last one that was."""
-        self.missing_total = 0
-        """Lines that were never written since the start."""
 
-    def note(
-        self, event: str, /, source: str | None = None, count: int = 1, **fields: str | int | bool | None
-    ) -> None:
+    def note(self, event: str, /, payer: Payer | None = None, count: int = 1, **fields: Value) -> None:
         """Put a line into the log; the fields' order is kept. Secrets do not belong into any field.
 
-        `source` is who may not fill the log with lines of this event; `count` is how many alike the line stands for.
+        `payer` is who may not fill the log with such lines; `count` is how many alike the line stands for.
         """
-        self.put(self.prepare(event, **fields), source, count)
+        self.put(prepared(event, payer, **fields), count)
 
-    def prepare(self, event: str, /, **fields: str | int | bool | None) -> PreparedLine:
-        """A line that may be put into the log many times."""
-        return event, tuple((name, _cut(value)) for name, value in fields.items())
-
-    def put(self, key: PreparedLine, source: str | None = None, count: int = 1) -> None:
+    def put(self, line: PreparedLine, count: int = 1) -> None:
         """Put a prepared line into the log, as `note` does."""
-        line = self._waiting.get(key)
-        if line is not None:
-            line.count += count
+        ring = self._ring(line.event)
+        if ring.join(line.body, count):
             return
-        event, kept = key
-        if source is not None:
-            self._of_source[event, source] += 1
-            if self._of_source[event, source] > LINES_PER_SOURCE_MAX:
-                kept = (("address", source), ("further", True))
-                key = (event, kept)
-                line = self._waiting.get(key)
-                if line is not None:
-                    line.count += count
-                    return
-        if len(self._waiting) >= LINES_MAX:
-            self._miss(count)
-        else:
-            self._waiting[key] = _Line(self._env.clock.wall_ms(), event, kept, count)
-            self._wanted.set()
+        if self._budgets.admits(line, count, self._env.clock.monotonic()):
+            ring.add(self._env.clock.wall_ms(), line.body, count)
+        self._wanted.set()
 
-    def _miss(self, count: int) -> None:
-        self.missing += count
-        self.missing_total += count
-
-    def _lose(self, lines: list[_Line]) -> None:
-        """Count lines that could not be written, and once more those that an earlier line told of."""
-        for line in lines:
-            self.missing += line.count
-            self.missing_total += 0 if line.event == MISSING else line.count
+    def _ring(self, event: str) -> _Ring:
+        return self._refusals if event in REFUSALS else self._changes
 
     async def run(self) -> None:
         """Write what waits, again and again, until `stop`."""
         clock = self._env.clock
         while not self._stopping.is_set():
-            await self._wanted.wait()
+            with clock.timeout_at(self._budgets.next_telling()):
+                await self._wanted.wait()
             self._wanted = self._env.event()
             taken = self._take()
             if not await self._env.workers.run(self._write, taken):
@@ -148,7 +158,7 @@ class AuditLog:
         self._stopped.set()
 
     async def stop(self) -> None:
-        """Write the rest, and close the file. A disk that hangs is not waited for."""
+        """Write the rest, and close the files. A disk that hangs is not waited for."""
         clock = self._env.clock
         self._stopping.set()
         self._wanted.set()
@@ -157,73 +167,50 @@ class AuditLog:
             await self._env.workers.run(self.close)
 
     def close(self) -> None:
-        """Write what still waits, and close the file. It blocks, and nobody else may write."""
-        taken = self._take()
+        """Write what still waits, and close the files. It blocks, and nobody else may write."""
+        taken = self._take(is_last=True)
         if not self._write(taken):
             self._lose(taken)
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        for ring in self._rings:
+            ring.file.close()
 
     def statistics(self) -> dict[str, int]:
-        """Lines that wait now, and those that were never written since the start."""
-        return {"lines_waiting": len(self._waiting), "lines_missing": self.missing_total}
+        """Lines that wait now, and those since the start that were never written, or only counted."""
+        return {
+            "lines_waiting": sum(len(ring.waiting) for ring in self._rings),
+            "lines_missing": sum(ring.missing_total for ring in self._rings),
+            "lines_further": self._budgets.further_total,
+        }
 
-    def _take(self) -> list[_Line]:
-        taken, self._waiting = list(self._waiting.values()), {}
-        self._of_source.clear()
-        if self.missing:
-            taken.append(_Line(self._env.clock.wall_ms(), MISSING, (), self.missing))
-            self.missing = 0
-        return taken
+    def _take(self, *, is_last: bool = False) -> list[_Taken]:
+        now_ms = self._env.clock.wall_ms()
+        for further in self._budgets.take_further(self._env.clock.monotonic(), is_last=is_last):
+            self._ring(further.event).add(now_ms, _further(further), further.count, has_count=True)
+        return [ring.take(now_ms) for ring in self._rings]
 
-    def _write(self, lines: list[_Line]) -> bool:
-        """Append the lines, in the file that has room; false where that fails. For one thread at a time."""
-        if not lines:
-            return True
-        data = b"".join(line.encoded() for line in lines)
-        try:
-            file = self._file
-            if file is None:
-                file = self._file = self._directory.open(NAME, create=True)
-                if file.size and file.pread(1, file.size - 1) != b"\n":
-                    # A process that was killed has left half a line, which the next one must not join.
-                    data = b"\n" + data
-            if file.size and file.size + len(data) > self._settings.bytes_max:
-                file = self._rotate(file)
-            self._append(file, data)
-        except DiskError as error:
-            now = self._env.clock.monotonic()
-            if now >= self._tell_at:
-                self._tell_at = now + TELL_SECONDS
-                self._log.error("audit.not_written", directory=self._directory.path, reason=str(error))
-            return False
+    def _write(self, taken: list[_Taken]) -> bool:
+        """Append the lines to their rings; false where that fails. The lines that are written leave `taken`."""
+        while taken:
+            data = b"".join(line.encoded() for line in taken[0].lines)
+            try:
+                if data:
+                    taken[0].ring.file.write(data)
+            except DiskError as error:
+                now = self._env.clock.monotonic()
+                if now >= self._tell_at:
+                    self._tell_at = now + TELL_SECONDS
+                    self._log.error("audit.not_written", directory=self._directory.path, reason=str(error))
+                return False
+            del taken[0]
         return True
 
-    def _append(self, file: File, data: bytes) -> None:
-        """All or nothing: a half line would join the next one."""
-        size = file.size
-        try:
-            file.append(data)
-        except DiskError:
-            file.truncate(size)
-            raise
-
-    def _rotate(self, full: File) -> File:
-        full.close()
-        self._file = None
-        last = self._settings.files_max - 1
-        names = [NAME, *(f"{NAME}.{number}" for number in range(1, last + 1))]
-        with suppress(FileMissing):
-            self._directory.remove(names[-1])
-        for old, new in zip(reversed(names[:-1]), reversed(names[1:]), strict=True):
-            if self._directory.exists(old):
-                self._directory.rename(old, new)
-        self._file = self._directory.open(NAME, create=True)
-        return self._file
+    def _lose(self, taken: list[_Taken]) -> None:
+        for each in taken:
+            each.ring.lose(each)
 
 
-def _cut(value: str | int | bool | None) -> str | int | bool | None:
-    if isinstance(value, str) and len(value) > TEXT_CHARACTERS_MAX:
-        return value[:TEXT_CHARACTERS_MAX] + "..."
-    return value
+def _further(further: Further) -> bytes:
+    names = (
+        {"principal": further.principal} if further.principal is not None else {"address": further.address}
+    )
+    return prepared(further.event, None, **names, **{FURTHER: True}).body

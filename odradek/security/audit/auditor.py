@@ -13,7 +13,16 @@ from typing import Protocol
 
 from odradek.security.acls.authorizer import Denial, Judgement, Reason, Rights
 from odradek.security.acls.rules import Operation, ResourceType
-from odradek.security.audit.audit_log import PreparedLine
+from odradek.security.audit.audit_lines import (
+    CHANGED,
+    DENIED,
+    LOGGED_IN,
+    LOGIN_FAILED,
+    Payer,
+    PreparedLine,
+    Value,
+    prepared,
+)
 from wire.api import api_name
 
 __all__ = ["TLS", "Auditor", "Lines"]
@@ -22,9 +31,6 @@ TLS = "TLS"
 """The mechanism of a login that is a handshake, with or without a certificate of the client's."""
 PREPARED_MAX = 1_000
 """Lines about refusals that are kept for their next time."""
-NAME_CHARACTERS_MAX = 256
-"""Longer names are cut: nobody has proven to be the one that a failed login names."""
-DENIED, LOGGED_IN, LOGIN_FAILED, CHANGED = "denied", "login", "login.failed", "metadata.changed"
 COMMITTED, UNKNOWN = "committed", "unknown"
 
 
@@ -34,13 +40,9 @@ _api_name = cache(api_name)
 class Lines(Protocol):
     """The part of `AuditLog` that is used here."""
 
-    def note(
-        self, event: str, /, source: str | None = None, count: int = 1, **fields: str | int | bool | None
-    ) -> None: ...
+    def note(self, event: str, /, payer: Payer | None = None, count: int = 1, **fields: Value) -> None: ...
 
-    def prepare(self, event: str, /, **fields: str | int | bool | None) -> PreparedLine: ...
-
-    def put(self, key: PreparedLine, source: str | None = None, count: int = 1) -> None: ...
+    def put(self, line: PreparedLine, count: int = 1) -> None: ...
 
 
 class Auditor:
@@ -65,20 +67,20 @@ class Auditor:
         lines = self.lines
         if lines is None:
             return
-        prepared = self._prepared
-        if self._generation != rights.generation or len(prepared) >= PREPARED_MAX:
+        known = self._prepared
+        if self._generation != rights.generation or len(known) >= PREPARED_MAX:
             self._generation = rights.generation
-            prepared.clear()
+            known.clear()
         for denial in denials:
             key = (rights.principal, rights.host, rights.listener, api, denial)
-            line = prepared.get(key)
+            line = known.get(key)
             if line is None:
-                line = prepared[key] = self._denial(lines, rights, api, denial)
-            lines.put(line, rights.host)
+                line = known[key] = _denial(rights, api, denial)
+            lines.put(line)
         if further:
             lines.note(
                 DENIED,
-                source=rights.host,
+                Payer(rights.principal, rights.host, (api, "further")),
                 count=further,
                 principal=rights.principal,
                 address=rights.host,
@@ -86,19 +88,6 @@ class Auditor:
                 api=api,
                 reason="further resources of a request",
             )
-
-    def _denial(self, lines: Lines, rights: Rights, api: str, denial: Denial) -> PreparedLine:
-        return lines.prepare(
-            DENIED,
-            principal=rights.principal,
-            address=rights.host,
-            listener=rights.listener or None,
-            api=api,
-            operation=_name(Operation, denial.operation),
-            resource_type=_name(ResourceType, denial.resource_type),
-            resource=denial.name,
-            reason=_reason(rights.why(denial)),
-        )
 
     def logged_in(
         self,
@@ -115,6 +104,7 @@ class Auditor:
         if self.lines is not None:
             self.lines.note(
                 LOGGED_IN,
+                Payer(principal, address, (address, listener, mechanism)),
                 principal=principal,
                 address=address,
                 listener=listener,
@@ -139,8 +129,9 @@ class Auditor:
         if self.lines is not None:
             self.lines.note(
                 LOGIN_FAILED,
-                source=address,
-                claimed=claimed if claimed is None else claimed[:NAME_CHARACTERS_MAX],
+                # Nobody has proven to be the one that is claimed, so the bytes are not that one's.
+                Payer(None, address),
+                claimed=claimed,
                 address=address,
                 listener=listener,
                 mechanism=mechanism,
@@ -166,6 +157,7 @@ class Auditor:
         if self.lines is not None:
             self.lines.note(
                 CHANGED,
+                None if principal is None else Payer(principal, address, (api, is_committed)),
                 principal=f"node {self._node_id}" if principal is None else principal,
                 address=address,
                 client_id=client_id,
@@ -175,6 +167,23 @@ class Auditor:
                 last_offset=last_offset,
                 outcome=COMMITTED if is_committed else UNKNOWN,
             )
+
+
+def _denial(rights: Rights, api: str, denial: Denial) -> PreparedLine:
+    operation = _name(Operation, denial.operation)
+    resource_type = _name(ResourceType, denial.resource_type)
+    return prepared(
+        DENIED,
+        Payer(rights.principal, rights.host, (api, operation, resource_type)),
+        principal=rights.principal,
+        address=rights.host,
+        listener=rights.listener or None,
+        api=api,
+        operation=operation,
+        resource_type=resource_type,
+        resource=denial.name,
+        reason=_reason(rights.why(denial)),
+    )
 
 
 def _reason(judgement: Judgement) -> str:

@@ -16,6 +16,9 @@ a name, which it keeps for ever. A thing that the door does not find is answered
 **A parked request is judged again.** If an ACL has changed between the door and the answer, `again` looks at the answer
 before it is sent.
 
+**Many decisions are made beside the loop**: those about thousands of names, and what a client may do to each of all
+topics. They are counted before the door (`counting`).
+
 **A refusal is told to the audit log** when the door has spoken. Questions that refuse nothing are put with `would`: by
 `merge`, which hides or tells, and where one right stands for another.
 """
@@ -113,6 +116,10 @@ class Admitted:
 
 Door: TypeAlias = Callable[[Asked, Any], "Admitted | Any | None"]
 """Returns None, a response, or `Admitted`: the theory of operation above says what each means."""
+Count: TypeAlias = Callable[[Asked, Any], int]
+"""The number of decisions that a door makes for a request, at most."""
+DECISIONS_AT_ONCE = 1_000
+"""More decisions than these, about 3 ms, are made beside the loop."""
 Again: TypeAlias = Callable[[Asked, Any], Any]
 """Judges a response of a request that had to wait; returns it, or another one."""
 
@@ -166,6 +173,7 @@ class GuardedHandler:
         "_again",
         "_api_key",
         "_authorizer",
+        "_decisions",
         "_door",
         "_handle",
         "_long_work",
@@ -194,6 +202,12 @@ class GuardedHandler:
         self._long_work = long_work
         self._after_work = after_work
         self._api_key = api_key
+        self._decisions: Count | None = None
+
+    def counting(self, decisions: Count | None) -> GuardedHandler:
+        """Have requests with many decisions judged beside the loop."""
+        self._decisions = decisions
+        return self
 
     def handle(self, context: Context, request: Any) -> Result:
         """Handle what the door lets in."""
@@ -204,8 +218,10 @@ class GuardedHandler:
         asked = Asked(rights, context.api_version, self._topics())
         if context.of_connection is not None and self._long_work is not None:
             # It was decoded beside the loop, for it has thousands of elements.
-            share = self._long_work.begin()
-            return Suspend(lambda: self._handle_long(share, context, asked, request), is_long=True)
+            return self._long(self._long_work, context, asked, request)
+        count = self._decisions
+        if count is not None and self._long_work is not None and count(asked, request) > DECISIONS_AT_ONCE:
+            return self._long(self._long_work, context.for_later(), asked, request)
         admitted = self._door(asked, request)
         if admitted is None:
             result = self._handle(context, request)
@@ -220,6 +236,10 @@ class GuardedHandler:
         if isinstance(result, Delayed | Suspend) and self._again is not None:
             return revised(result, self._judge_again(asked, admitted.merge))
         return revised(result, admitted.merge)
+
+    def _long(self, long_work: LongWork, context: Context, asked: Asked, request: Any) -> Suspend:
+        share = long_work.begin()
+        return Suspend(lambda: self._handle_long(share, context, asked, request), is_long=True)
 
     async def _handle_long(self, share: Share, context: Context, asked: Asked, request: Any) -> Any:
         """Judge in the worker, with a memory of the request's own, then handle in a turn of long work."""

@@ -13,7 +13,7 @@ import attrs
 __all__ = ["ClientMessage", "MalformedClientMessage", "decode_client_message", "encode_client_message"]
 
 CHARACTERS_MAX = 64 << 10
-_HEADER = re.compile(r"n,(?:a=((?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+))?,")
+_HEADER = re.compile(r"n,(?:a=((?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]++|=2C|=3D)+))?,")
 _KEY = re.compile(r"[A-Za-z]+")
 _VALUE = re.compile(r"[\x21-\x7e \t\r\n]+")
 _BEARER = re.compile(r"(\w+) +([-_.a-zA-Z0-9]+)")

@@ -74,7 +74,7 @@ class TokenRules(TokenExpectations):
         """Whom the token names, at a time in seconds. Raises `TokenRefused`."""
         try:
             claims: Any = jwt.decode(token, lambda guest: _key_of(guest, keys), algorithms=ALGORITHMS).claims
-        except (JoseError, ValueError, TypeError) as error:
+        except (JoseError, ValueError, TypeError, RecursionError) as error:
             raise TokenRefused(f"the signature does not hold: {type(error).__name__}") from error
         if not isinstance(claims, Mapping):
             raise TokenRefused("its claims are no object")

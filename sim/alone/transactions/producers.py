@@ -267,7 +267,7 @@ class _Producer:
         adds = self._version >= NEWER
         try:
             guard: VerificationGuard = partition.begin_verification(
-                self._producer_id, self._epoch, sequence, adds, self._around.now_ms()
+                self._id, self._producer_id, self._epoch, sequence, adds, self._around.now_ms()
             )
             if guard is not ONGOING:
                 values = (self._id, self._producer_id, self._epoch, frozenset(((TOPIC, partition.index),)))

@@ -6,7 +6,8 @@ The partition below is that of `sim.alone.replication_alone`: late fetches, deat
 Each broker has a `TransactionCoordinator`, whose shard begins and ends as leadership comes and goes. Producers of both
 protocols write two partitions, whose leaders move or are nobody's for a while. They verify transactions with the coordinator,
 and take its markers. Requests and markers come late, or once their senders have given them up. Producers die, and others
-take over their transactional ids while they are at work.
+take over their transactional ids while they are at work. A stranger uses their producer ids beside a transactional id of
+its own.
 
 In the end all are healed, and time goes by until transactions that nobody ends are aborted. Then every transaction is
 there whole or not at all, as its producer was told, and once. Nothing is open (`ledger.py`). At every moment a producer's
@@ -65,6 +66,7 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
     "forget": (0.0, 0.5, 1.5),
     "kill_producer": (0.0, 0.2),
     "move": (0.0, 0.5, 1.5),
+    "intrude": (0.0, 1.0, 3.0),
     "hear": (0.5, 2.0),
     "lose": (0.0, 0.5),
     "crash": (0.0, 0.3, 0.6),
@@ -182,6 +184,9 @@ class _Run(CoordinatorRun[TransactionHost]):
     def _begin(self) -> None:
         if self._transactional.at_work < 4:
             self._transactional.begin()
+
+    def _intrude(self) -> None:
+        self.random.choice(self._partitions).intrude(self.random, self.now_ms)
 
     def _kill_producer(self) -> None:
         self._transactional.kill_one()

@@ -6,6 +6,8 @@ some come late. What is held against each marker: the coordinator epochs of a pr
 
 from __future__ import annotations
 
+from random import Random
+
 import attrs
 
 from data_plane.log.log_config import LogConfig
@@ -13,7 +15,7 @@ from data_plane.log.log_types import Origin
 from data_plane.log.parts.lazy_producers import LazyProducers
 from data_plane.log.parts.producer_recovery import note_batch
 from data_plane.log.parts.producer_state import ProducerState
-from data_plane.log.parts.verification import ONGOING, VerificationGuard, Verifications
+from data_plane.log.parts.verification import ONGOING, VerificationGuard, name_of
 from data_plane.log.transaction_rules import check_transaction
 from sim.alone.replication_broker import BATCH_BYTES_MAX, START_MS
 from sim.history import SafetyViolation
@@ -27,6 +29,7 @@ __all__ = ["TOPIC", "Written", "WrittenPartition"]
 
 TOPIC = "written"
 NOBODY = -1
+STRANGER = "id-stranger"
 
 
 @attrs.frozen
@@ -69,18 +72,39 @@ class WrittenPartition:
         self._lazy = LazyProducers()
         self._lazy.take(self._state)
 
+    # -- a stranger
+
+    def intrude(self, random: Random, now_ms: int) -> None:
+        """A client writes under the id of a producer that is known here, and under a transactional id of its own.
+
+        Raises `SafetyViolation` if the leader takes it at once; that id's coordinator would refuse.
+        """
+        known = list(self._state.entries.items())
+        if self.leader == NOBODY or not known:
+            return
+        producer_id, entry = random.choice(known)
+        sequence = random.choice((0, entry.last_sequence + 1))
+        try:
+            adds = random.random() < 0.5
+            guard = self.begin_verification(STRANGER, producer_id, entry.epoch, sequence, adds, now_ms)
+        except KafkaError:
+            return
+        if guard is ONGOING:
+            raise SafetyViolation(
+                f"partition {self.index} takes batches of {STRANGER} into the transaction of producer {producer_id}"
+            )
+        if random.random() < 0.5:
+            # The other half never hears of its coordinator.
+            self._lazy.refuse_verification(producer_id, guard.name)
+
     # -- appends
 
     def begin_verification(
-        self, producer_id: int, epoch: int, sequence: int, adds: bool, now_ms: int
+        self, transactional_id: str, producer_id: int, epoch: int, sequence: int, adds: bool, now_ms: int
     ) -> VerificationGuard:
         """As the log's. Raises `KafkaError`."""
-        if self._state.has_ongoing(producer_id, epoch):
-            return ONGOING
-        self._state.check_epoch(producer_id, epoch)
-        if self._lazy.verifications is None:
-            self._lazy.verifications = Verifications()
-        return self._lazy.verifications.begin(producer_id, epoch, sequence, adds, now_ms)
+        name = name_of(transactional_id)
+        return self._lazy.verify(producer_id, name, epoch, sequence, adds, now_ms, True)
 
     def append(self, batch: bytes, origin: Origin, guard: VerificationGuard | None, version: int = 0) -> None:
         """Append a transactional batch or a marker. Raises `KafkaError`."""
@@ -89,9 +113,10 @@ class WrittenPartition:
             self._lazy, self._state, self._config, memoryview(batch), header, origin, guard, version
         )
         if duplicate is not None:
+            self._lazy.note_verified(header.producer_id, guard)
             return
-        note_batch(self._state, header, self._end, header.max_timestamp, batch)
-        self._lazy.void_verification(header.producer_id)
+        ended = note_batch(self._state, header, self._end, header.max_timestamp, batch)
+        self._lazy.note_transactional(header.producer_id, guard, ends=ended is not None)
         self._batches.append((self._end, header, batch))
         self._end += header.last_offset_delta + 1
         self._state.forget_ended(self._end)

@@ -139,7 +139,6 @@ def _of_transactions(talk: Talk, *, client: int, version: int) -> None:
             for timestamp in (-1, -2, -3, 0, 1_000, 1_001):
                 _list(talk, producer.topic, version, _at(timestamp), isolation=isolation)
         answer = producer.ask(producer.end_request(is_commit), END[client])
-        producer.sequence = 1
         if client == V2:
             producer.learn(answer)
         for isolation in (0, 1):

@@ -30,7 +30,6 @@ _value:
 """
 
 _NAMESPACE = uuid.UUID("6f647261-6465-4b20-8000-6465706c6f79")
-_CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{22}\Z")
 _DISK_NAME = re.compile(r"[a-z0-9]{1,8}\Z")
 _ROLES = ("broker,controller", "broker", "controller")
 _PORTS_PER_NODE = 10
@@ -55,10 +54,9 @@ def layout(variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         nodes += _nodes_of(host, values, problems)
     cluster_ids = sorted({str(values.get("odradek_cluster_id", "")) for values in variables.values()})
     cluster_id = cluster_ids[0] if len(cluster_ids) == 1 else ""
-    if not _CLUSTER_ID.match(cluster_id):
+    if not cluster_id.strip() or not cluster_id.isprintable():
         problems.append(
-            "odradek_cluster_id must be one and the same for all hosts, 22 characters of base64: "
-            "`odradek storage random-uuid` makes one."
+            "odradek_cluster_id must be one and the same text for all hosts: `odradek storage random-uuid` makes one."
         )
     for node_id, count in Counter(node["id"] for node in nodes).items():
         if count > 1:

@@ -83,14 +83,92 @@ def _read(path: str) -> str | None:
         return None
 
 
-_SECRET = re.compile(
-    r"^([^#=]*(?:secret|password|jaas\.config|\.key)[^=]*=).+$", re.MULTILINE | re.IGNORECASE
-)
+_HIDDEN = "[hidden]"
+_SECRET_KEY = re.compile(r"secret|password|passphrase|jaas\.config|\.key|credential|token", re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"LoginModule|PRIVATE KEY|password|secret|\buser_", re.IGNORECASE)
+_PLACE = re.compile(r"\.(?:location|url|file|type|class|ms)$")
+_URL_SECRET = re.compile(r"://[^/@\s]*:[^/@\s]*@")
+"""Keys with these ends name places and kinds."""
+_SEPARATOR = re.compile(r"[=: \t\f]")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r|\Z)")
 
 
 def masked(content: str) -> str:
-    """The content with the values of secret keys hidden."""
-    return _SECRET.sub(r"\1[hidden]", content)
+    """The content with the values of secret keys hidden.
+
+    Lines count as Java counts them. A value may go on behind a backslash, and stand behind C(=), C(:) or blanks; a key
+    may have escapes. A comment that speaks of a secret is hidden as a whole, for it may be a line of before.
+    """
+    return "".join(_shown(raw) for raw in _logical_lines(content))
+
+
+def _logical_lines(content: str) -> list[str]:
+    """The lines with their ends; those that go on behind a backslash are one."""
+    found: list[str] = []
+    goes_on = False
+    for raw in _LINE.findall(content):
+        text = raw.rstrip("\r\n")
+        begins = not goes_on
+        if goes_on:
+            found[-1] += raw
+        else:
+            found.append(raw)
+        backslashes = len(text) - len(text.rstrip("\\"))
+        is_comment = begins and text.lstrip(" \t\f")[:1] in ("#", "!", "")
+        goes_on = backslashes % 2 == 1 and not is_comment
+    return found
+
+
+def _shown(raw: str) -> str:
+    text = raw.rstrip("\r\n")
+    end = raw[len(text) :]
+    blanks = text[: len(text) - len(text.lstrip(" \t\f"))]
+    line = re.sub(r"\\(?:\r\n|\n|\r)[ \t\f]*", "", text[len(blanks) :])
+    if line[:1] in ("#", "!"):
+        return f"{blanks}{line[0]} {_HIDDEN}{end}" if _speaks_of_secrets(line) else raw
+    key_end = _key_end(line)
+    key, value = line[:key_end], line[key_end:]
+    if _is_secret(_unescaped(key), _unescaped(value)):
+        return f"{blanks}{key}={_HIDDEN}{end}"
+    return raw
+
+
+def _speaks_of_secrets(comment: str) -> bool:
+    text = _unescaped(comment)
+    return _SECRET_KEY.search(text) is not None or _SECRET_VALUE.search(text) is not None
+
+
+def _key_end(line: str) -> int:
+    at = 0
+    while at < len(line) and not _SEPARATOR.match(line[at]):
+        at += 2 if line[at] == "\\" else 1
+    return min(at, len(line))
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[2], text)
+
+
+def _is_secret(key: str, value: str) -> bool:
+    if not value.strip(" \t\f=:"):
+        return False
+    if _SECRET_KEY.search(key) and not _PLACE.search(key):
+        return True
+    if _URL_SECRET.search(value):
+        return True
+    return _PLACE.search(key) is None and _SECRET_VALUE.search(value) is not None
+
+
+class _Module(AnsibleModule):  # type: ignore[misc]  # Ansible has no types
+    """Neither the host's journal nor C(-vvv) gets a content that has secrets."""
+
+    def _log_invocation(self) -> None:
+        """Log no arguments: their contents have secrets, and paths alone tell little."""
+
+    def hide(self, contents: list[str]) -> None:
+        """Have Ansible take these contents out of all that it prints."""
+        self.no_log_values.update(each for each in contents if masked(each) != each)
 
 
 def _is_as_wanted(path: str, content: str, mode: int, owner: int, group: int) -> bool:
@@ -147,7 +225,7 @@ def _restore(keep: str, paths: list[str]) -> list[str]:
 
 def main() -> None:
     """Entry point."""
-    module = AnsibleModule(
+    module = _Module(
         argument_spec={
             "files": {
                 "type": "list",
@@ -169,6 +247,7 @@ def main() -> None:
         required_if=[("restore", True, ["keep"])],
     )
     files, keep = module.params["files"], module.params["keep"]
+    module.hide([file["content"] for file in files])
     diff: list[dict[str, str]] = []
     if module.params["restore"]:
         paths = [] if module.check_mode else _restore(keep, [file["path"] for file in files])

@@ -96,8 +96,7 @@ def main() -> None:
         "format",
         "--json",
         "--ignore-formatted",
-        "--cluster-id",
-        params["cluster_id"],
+        f"--cluster-id={params['cluster_id']}",
         *voters,
     ]
     status, out, err = module.run_command([*command, f"/etc/odradek/node-{params['node']}.properties"])

@@ -97,22 +97,83 @@ ParsedRecord = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None],
 """Key, value, headers, timestamp."""
 
 
+_FIELDS_OF_RECORD = dict.fromkeys(
+    ("topic", "partition", "offset", "timestamp", "key", "key_base64", "value", "value_base64", "headers")
+)
+_FIELDS_OF_HEADER = dict.fromkeys(("key", "value", "value_base64"))
+_INT32_MAX = (1 << 31) - 1
+_INT64_MAX = (1 << 63) - 1
+
+
 def record_of_json(line: bytes, line_number: int) -> ParsedRecord:
     """Key, value, headers, timestamp of a document as `json_line` writes it; its place (topic, offset) is left out.
 
-    Raises `CliError` that names the line.
+    Raises `CliError` that names the line, and the field that is wrong: one that nobody knows, or that is there twice, too.
     """
     try:
-        document = json.loads(line)
+        document = _DECODER.decode(_text(line))
         if not isinstance(document, dict):
             raise ValueError("it is no object")
+        _check_fields(document, _FIELDS_OF_RECORD, "")
+        _whole_number(document, "partition", 0, _INT32_MAX)
+        _whole_number(document, "offset", 0, _INT64_MAX)
+        if not isinstance(document.get("topic", ""), str):
+            raise ValueError("its topic is no text")
         headers = _headers_of(document.get("headers") or [])
-        timestamp = document.get("timestamp")
-        if timestamp is not None and (not isinstance(timestamp, int) or not 0 <= timestamp < 1 << 63):
-            raise ValueError("its timestamp is no number of milliseconds")
+        timestamp = _whole_number(document, "timestamp", 0, _INT64_MAX, " of milliseconds")
         return _bytes_of(document, "key"), _bytes_of(document, "value"), headers, timestamp
-    except (ValueError, TypeError) as error:
-        raise CliError(f"line {line_number} is not a record in JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise CliError(f"line {line_number} is not a record in JSON: {reason}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose names are there once; else one of two values would be lost without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"it has {twice!r} twice")
+    return found
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number)
+"""Made once: `json.loads` makes one for each call that has such arguments."""
+
+
+def _text(line: bytes) -> str:
+    """The line without the mark that some editors put before a file. Raises `ValueError`."""
+    try:
+        return line.decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is no UTF-8 from byte {error.start + 1} on") from None
+
+
+def _check_fields(document: dict[str, Any], known: dict[str, None], where: str) -> None:
+    """Raise `ValueError` for a name that is not known, with the nearest one; and for a value in both forms."""
+    if not document.keys() <= known.keys():
+        from difflib import get_close_matches
+
+        name = next(name for name in document if name not in known)
+        near = get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        raise ValueError(f"there is no field {name!r}{where} ({hint})")
+    for name in ("key", "value"):
+        if f"{name}_base64" in document and name in document:
+            raise ValueError(f"it has both '{name}' and '{name}_base64'{where}")
+
+
+def _whole_number(document: dict[str, Any], name: str, least: int, most: int, unit: str = "") -> int | None:
+    value = document.get(name)
+    if value is None:
+        return None
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"its {name} is no number{unit}")
+    return value
 
 
 def _headers_of(documents: Any) -> tuple[tuple[str, bytes | None], ...]:
@@ -121,6 +182,9 @@ def _headers_of(documents: Any) -> tuple[tuple[str, bytes | None], ...]:
         isinstance(each, dict) and isinstance(each.get("key"), str) for each in documents
     ):
         raise ValueError('its headers are no list of objects like {"key": "h", "value": "v"}')
+    for each in documents:
+        _check_fields(each, _FIELDS_OF_HEADER, " of a header")
+        _encoded(each["key"], "the key of a header")
     return tuple((each["key"], _bytes_of(each, "value")) for each in documents)
 
 
@@ -130,8 +194,23 @@ def _bytes_of(document: dict[str, Any], name: str) -> bytes | None:
     if encoded is not None:
         from base64 import b64decode
 
+        if not isinstance(encoded, str):
+            raise ValueError(f"its {name}_base64 is no text")
         return b64decode(encoded, validate=True)
     value = document.get(name)
-    if value is None or isinstance(value, str):
-        return None if value is None else value.encode()
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    if value is None:
+        return None
+    text = (
+        value
+        if isinstance(value, str)
+        else json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    )
+    return _encoded(text, f"its {name}")
+
+
+def _encoded(text: str, what: str) -> bytes:
+    """The text in UTF-8. Raises `ValueError` for half of a surrogate pair, which JSON can write and UTF-8 cannot."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} has half a surrogate pair at character {error.start + 1}") from None

@@ -1,11 +1,16 @@
-"""Java's properties format: what a Kafka-style configuration file is written in."""
+"""Java's properties format, in which Kafka's configuration files and `meta.properties` are written. PURE."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
+__all__ = ["MalformedProperties", "escape_value", "parse_properties"]
+
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPED = {char: f"\\{letter}" for letter, char in _ESCAPES.items()} | {
+    char: f"\\{char}" for char in "\\:=#!"
+}
 _UNICODE = re.compile(r"[0-9a-fA-F]{4}")
 
 
@@ -31,6 +36,17 @@ def parse_properties(text: str) -> dict[str, str]:
     return values
 
 
+def escape_value(text: str) -> str:
+    """The value as ASCII that `parse_properties`, and Java in any encoding, read back as `text`."""
+    units = text.encode("utf-16-be")
+    whole = [chr(int.from_bytes(units[at : at + 2], "big")) for at in range(0, len(units), 2)]
+    escaped = [
+        _ESCAPED.get(char) or (char if " " <= char <= "~" else f"\\u{ord(char):04X}") for char in whole
+    ]
+    # White space before a value is none of it.
+    return "".join(f"\\{char}" if char == " " and not at else char for at, char in enumerate(escaped))
+
+
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     pending = ""
     continues = False
@@ -54,6 +70,7 @@ def _unescape(text: str, number: int) -> str:
     if "\\" not in text:
         return text
     out = []
+    has_units = False
     position = 0
     while position < len(text):
         char = text[position]
@@ -69,7 +86,12 @@ def _unescape(text: str, number: int) -> str:
                     )
                 position += 4
                 char = chr(int(digits, 16))
+                has_units = True
             else:
                 char = _ESCAPES.get(char, char)
         out.append(char)
-    return "".join(out)
+    found = "".join(out)
+    if has_units:
+        # Java's escapes are units of UTF-16: two of them may be one character.
+        found = found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return found

@@ -1,0 +1,169 @@
+"""Expensive requests about what a cluster holds: thousands of names beside thousands of rules, and all that there is."""
+
+from __future__ import annotations
+
+import attrs
+
+from bench.budget.broker_lines import BROKER_LINES
+from bench.budget.controller_lines import CONTROLLER_LINES
+from bench.budget.frames import Costly
+from bench.budget.transaction_lines import TRANSACTION_LINES
+from bench.budget.values import distinct
+from data_plane.handlers.doors.group_doors import GROUPS_SINCE
+from wire.api_keys import ApiKey
+
+NAMES = 3_900
+"""Just few enough that a frame is decoded and judged on the loop, unless each name brings elements of its own."""
+
+
+def _named(key: ApiKey, number: int, **changes: object) -> Costly:
+    """Another line of this API, with so many names that are judged on the loop."""
+    lines = (BROKER_LINES | CONTROLLER_LINES | TRANSACTION_LINES)[key]
+    line = lines[number]
+    values = {**line.values, **changes}
+    return attrs.evolve(
+        line,
+        why=f"Each of {NAMES} names is compared with the rules for all names.",
+        name="names",
+        count=NAMES,
+        values=values,
+    )
+
+
+HELD_LINES: dict[ApiKey, tuple[Costly, ...]] = {
+    ApiKey.FETCH: (_named(ApiKey.FETCH, 1),),
+    ApiKey.METADATA: (
+        _named(ApiKey.METADATA, 1),
+        Costly("Nothing in it grows: all topics are told.", (), {"topics": None}, "all", since=1),
+    ),
+    ApiKey.DESCRIBE_GROUPS: (
+        Costly(
+            f"Each of {NAMES} names is compared with the rules for all names.",
+            ("groups",),
+            {"groups": distinct},
+            "names",
+            count=NAMES,
+        ),
+    ),
+    ApiKey.FIND_COORDINATOR: (
+        _named(ApiKey.FIND_COORDINATOR, 0),
+        _named(ApiKey.FIND_COORDINATOR, 0, key_type=1),
+    ),
+    ApiKey.DELETE_GROUPS: (_named(ApiKey.DELETE_GROUPS, 0),),
+    ApiKey.OFFSET_FETCH: (
+        Costly(
+            f"Each of {NAMES} names is compared with the rules for all names.",
+            ("groups",),
+            {
+                "groups.group_id": distinct,
+                "groups.member_id": None,
+                "groups.member_epoch": -1,
+                "groups.topics": None,
+                "topics": None,
+            },
+            "names",
+            count=NAMES,
+            since=GROUPS_SINCE,
+        ),
+    ),
+    ApiKey.DESCRIBE_TRANSACTIONS: (_named(ApiKey.DESCRIBE_TRANSACTIONS, 0),),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (_named(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0),),
+    ApiKey.DELETE_TOPICS: (_named(ApiKey.DELETE_TOPICS, 0),),
+    ApiKey.LIST_GROUPS: (
+        Costly(
+            "Nothing in it grows: all groups are told.", (), {"states_filter": [], "types_filter": []}, "all"
+        ),
+    ),
+    ApiKey.LIST_TRANSACTIONS: (
+        Costly(
+            "Nothing in it grows: all transactional ids are told.",
+            (),
+            {
+                "state_filters": [],
+                "producer_id_filters": [],
+                "duration_filter": -1,
+                "transactional_id_pattern": None,
+            },
+            "all",
+        ),
+        Costly(
+            "A pattern as long as can be is compared with each transactional id.",
+            ("transactional_id_pattern",),
+            {"state_filters": [], "producer_id_filters": [], "duration_filter": -1},
+            "pattern",
+        ),
+    ),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (
+        Costly("Nothing in it grows: all users are told.", (), {"users": None}, "all"),
+    ),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: (
+        Costly("Nothing in it grows: all tokens are told.", (), {"owners": None}, "all", needs_login=True),
+        Costly(
+            "Each token's owner is looked for among those that are named.",
+            ("owners",),
+            {"owners.principal_type": "User", "owners.principal_name": lambda _, n: f"owner-{n % 100}"},
+            "named",
+            needs_login=True,
+        ),
+    ),
+    ApiKey.RENEW_DELEGATION_TOKEN: (
+        Costly("A secret is looked for among all tokens.", ("hmac",), {}, "named", needs_login=True),
+    ),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: (
+        Costly("A secret is looked for among all tokens.", ("hmac",), {}, "named", needs_login=True),
+    ),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: (
+        Costly("Nothing in it grows: all quotas are told.", (), {"components": []}, "all"),
+    ),
+    ApiKey.LIST_CONFIG_RESOURCES: (
+        Costly("Nothing in it grows: all resources are told.", (), {"resource_types": []}, "all"),
+    ),
+    ApiKey.DESCRIBE_LOG_DIRS: (
+        Costly("Nothing in it grows: all partitions of the node are told.", (), {"topics": None}, "all"),
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (
+        Costly("Nothing in it grows: all moves are told.", (), {"topics": None, "timeout_ms": 5000}, "all"),
+    ),
+    ApiKey.ELECT_LEADERS: (
+        Costly(
+            "Nothing in it grows: all partitions are looked at.",
+            (),
+            {"topic_partitions": None, "timeout_ms": 5000},
+            "all",
+            since=2,
+        ),
+    ),
+    ApiKey.DELETE_ACLS: (
+        Costly(
+            "A filter without a name means none of the rules, and is compared with all of them.",
+            ("filters",),
+            {
+                "filters.resource_type_filter": 1,
+                "filters.resource_name_filter": None,
+                "filters.pattern_type_filter": 1,
+                "filters.principal_filter": distinct,
+                "filters.host_filter": None,
+                "filters.operation": 1,
+                "filters.permission_type": 1,
+            },
+            "few filters",
+            count=3,
+        ),
+    ),
+    ApiKey.ALTER_CLIENT_QUOTAS: (
+        Costly(
+            "Nothing is changed, and each entity that is named has a quota.",
+            ("entries",),
+            {
+                "entries.entity.entity_type": "user",
+                "entries.entity.entity_name": lambda _, n: f"user-{n}",
+                "entries.ops.key": "producer_byte_rate",
+                "entries.ops.value": 1e9,
+                "entries.ops.remove": False,
+                "validate_only": True,
+            },
+            "held",
+        ),
+    ),
+}
+"""The lines of each API, beside those of the other modules."""

@@ -1,0 +1,120 @@
+"""The things that a real cluster holds, as the first records of the node under judgement.
+
+Requests would take minutes to make them. Records in `bootstrap.checkpoint` take a second, and the state is the same.
+Rules and quotas belong to others. The clients that ask may do everything, by rules that are found among all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import attrs
+
+from metadata_quorum.features import SUPPORTED_FEATURES
+from metadata_quorum.replica.checkpoint_files import BOOTSTRAP_FILE, encode_snapshot, open_snapshot
+from odradek.security.acls.rules import (
+    CLUSTER_NAME,
+    SUPPORTED,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from wire.messages.metadata_records import (
+    AccessControlEntryRecord,
+    BrokerFeature,
+    ClientQuotaRecord,
+    DelegationTokenRecord,
+    EntityData,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+    UserScramCredentialRecord,
+)
+from wire.structure import Message
+
+JUDGE = "judge"
+JUDGES = ("User:ANONYMOUS", f"User:{JUDGE}")
+"""Who asks: without a login, and with one."""
+AWAY = 2
+"""The broker that is registered and never comes. Partitions that are hosted elsewhere are its own."""
+PER_TOPIC = 2
+"""The partitions of each of those topics."""
+RULED = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
+SOON_MS = 1 << 42
+"""A time after all tests."""
+
+
+@attrs.frozen
+class Holdings:
+    """How many things of each kind there are."""
+
+    rules: int = 10_000
+    """Rules for all names, of each type of resource that `RULED` has."""
+    quotas: int = 10_000
+    tokens: int = 10_000
+    users: int = 1_000
+    groups: int = 1_000
+    transactional_ids: int = 2_000
+    partitions: int = 10_000
+    """Partitions of broker 2, beside those that the node hosts."""
+
+    def records(self) -> Iterator[Message]:
+        """The records of everything but groups and transactional ids, which no record of the metadata log makes."""
+        yield from self._rules()
+        for number in range(self.quotas):
+            entity = [EntityData("user", f"user-{number}"), EntityData("client-id", f"client-{number}")]
+            yield ClientQuotaRecord(entity[: 1 + number % 2], "producer_byte_rate", 1e9 + number, False)
+        for number in range(self.tokens):
+            owner = f"User:owner-{number % 100}"
+            yield DelegationTokenRecord(owner, owner, [], 1, SOON_MS, SOON_MS, f"token-{number}")
+        for number in range(self.users):
+            yield UserScramCredentialRecord(f"user-{number}", 1, b"salt", bytes(32), bytes(32), 4096)
+        yield from self._partitions()
+
+    def _rules(self) -> Iterator[Message]:
+        allowed = (int(Operation.ALL), int(Permission.ALLOW))
+        number = 0
+        for kind in SUPPORTED:
+            for judge in JUDGES:
+                number += 1
+                name = CLUSTER_NAME if kind == ResourceType.CLUSTER else "*"
+                yield AccessControlEntryRecord(
+                    number.to_bytes(16, "big"), kind, name, PatternType.LITERAL, judge, "*", *allowed
+                )
+        for kind in RULED:
+            for each in range(self.rules):
+                number += 1
+                yield AccessControlEntryRecord(
+                    number.to_bytes(16, "big"),
+                    kind,
+                    "*",
+                    PatternType.LITERAL,
+                    f"User:app-{each}",
+                    "*",
+                    Operation.READ,
+                    Permission.ALLOW,
+                )
+
+    def _partitions(self) -> Iterator[Message]:
+        if not self.partitions:
+            return
+        directory = b"judge's log dir."
+        features = [BrokerFeature(name, *levels) for name, levels in SUPPORTED_FEATURES.items()]
+        yield RegisterBrokerRecord(
+            AWAY, False, b"judge's broker 2", 1, [], features, None, True, False, [directory], []
+        )
+        for number in range(self.partitions):
+            topic, partition = divmod(number, PER_TOPIC)
+            topic_id = (topic + 1_000).to_bytes(16, "big")
+            if not partition:
+                yield TopicRecord(f"elsewhere-{topic}", topic_id)
+            yield PartitionRecord(partition, topic_id, [AWAY], [AWAY], [], [], -1, 0, 0, 0, [directory])
+
+
+def add_records(log_dir: Path, records: Sequence[Message]) -> None:
+    """Let the node that was formatted in `log_dir` begin with these records, too."""
+    path = log_dir / BOOTSTRAP_FILE
+    first = open_snapshot(path.read_bytes(), source=str(path)).records
+    path.write_bytes(encode_snapshot([*first, *records], epoch=0, timestamp_ms=1))

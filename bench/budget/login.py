@@ -1,0 +1,30 @@
+"""Connections to the node under judgement, logged in where the address says who asks: `USER:PASSWORD@HOST:PORT`."""
+
+from __future__ import annotations
+
+import socket
+
+from bench.budget.frames import framed
+from bench.small_requests import connect as connect_bare
+from wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from wire.messages.sasl_handshake import SaslHandshakeRequest
+
+__all__ = ["connect"]
+
+
+def connect(address: str) -> socket.socket:
+    """A connection without Nagle's delay. Raises `ConnectionError` if the node closes it during the login."""
+    login, _, bootstrap = address.rpartition("@")
+    connection = connect_bare(bootstrap)
+    if login:
+        user, _, password = login.partition(":")
+        for request, version in (
+            (SaslHandshakeRequest("PLAIN"), 1),
+            (SaslAuthenticateRequest(f"\0{user}\0{password}".encode()), 2),
+        ):
+            connection.sendall(framed(request, version))
+            size = connection.recv(4, socket.MSG_WAITALL)
+            answer = connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
+            if not answer:
+                raise ConnectionError("closed during the login")
+    return connection

@@ -1,0 +1,87 @@
+"""The signals that ask a command to end while it has something to finish: a commit, a count of lines.
+
+An exception that comes out of any line can lose records: those that a poll has taken and not returned. So the first signal
+is only noted, and it wakes what waits. It raises `Ended` where the command says that this is safe (`waiting`), or when the
+command asks (`check`). A second signal finds the default handler and ends the process at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+__all__ = ["Ended", "Ending", "die_of"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Ended(KeyboardInterrupt):
+    """A signal has asked the command to end; the command's entrance ends the process by it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by signal {number}")
+        self.number = number
+
+
+class Ending:
+    """Notes the first of these signals within its block. Signals that the caller has the process ignore stay ignored."""
+
+    def __init__(self) -> None:
+        self.wake: Callable[[], None] = lambda: None
+        """Called when the signal comes, between any two steps of the main thread."""
+        self._number: int | None = None
+        self._may_raise = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Ending:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                    self._before[number] = signal.signal(number, self._arrived)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if kind is None:
+            # One that came while all was being finished: the command was asked to end, and says so.
+            self.check()
+
+    def check(self) -> None:
+        """Raise `Ended` if a signal has come, once: what the command does then is its ending."""
+        number, self._number = self._number, None
+        if number is not None:
+            raise Ended(number)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A block in which the signal raises `Ended`, because nothing is lost there."""
+        self.check()
+        self._may_raise = True
+        try:
+            yield
+        finally:
+            self._may_raise = False
+
+    def _arrived(self, number: int, frame: FrameType | None) -> None:
+        self._number = number
+        for each in self._before:
+            signal.signal(each, signal.SIG_DFL)
+        self.wake()
+        if self._may_raise:
+            self._may_raise = False
+            self.check()
+
+
+def die_of(end: Ended) -> None:
+    """End the process by the signal that asked for it, which tells its parent; returns for Ctrl-C alone."""
+    if end.number != signal.SIGINT:
+        signal.signal(end.number, signal.SIG_DFL)
+        os.kill(os.getpid(), end.number)

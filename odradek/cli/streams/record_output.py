@@ -1,0 +1,56 @@
+"""Standard output for records: a write that returns has handed all of it to the system.
+
+Nothing waits in a buffer. Else a command could call a record printed that never came out, or print at its exit what it
+has called unprinted. Before a write into a pipe it waits until the pipe has room. So a signal hits the wait, and never a
+write that is half done.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+__all__ = ["RecordOutput"]
+
+_FILE_BYTES = 64 << 10
+
+
+class RecordOutput:
+    """Writes to standard output. `waiting` makes the block in which it waits for a slow reader."""
+
+    def __init__(self, waiting: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        self._waiting = waiting
+        sys.stdout.flush()
+        try:
+            self._descriptor = sys.stdout.fileno()
+        except OSError:
+            # A stream in memory, which a test or another program put there.
+            self._descriptor = -1
+        self.bytes_per_write = _FILE_BYTES
+        """The size of a write that is as cheap as any and does not block in its midst."""
+        if self._descriptor >= 0:
+            self._poll = select.poll()
+            self._poll.register(self._descriptor, select.POLLOUT)
+            mode = os.fstat(self._descriptor).st_mode
+            if not stat.S_ISREG(mode):
+                self.bytes_per_write = select.PIPE_BUF
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Write all of it. Raises `OSError`: some of it may be written then, and counts as not written."""
+        if self._descriptor < 0:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+            return
+        left = memoryview(data)
+        while left:
+            if not self._poll.poll(0):
+                with self._waiting():
+                    self._poll.poll()
+            try:
+                left = left[os.write(self._descriptor, left[: self.bytes_per_write]) :]
+            except BlockingIOError:
+                continue  # another process was faster

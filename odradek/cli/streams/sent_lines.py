@@ -1,0 +1,76 @@
+"""The lines of an input on their way to the cluster: how many are written, and from which line to go on."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from odradek.cli.output import Progress, counted
+
+if TYPE_CHECKING:
+    from odradek.client.shells.producer import RecordFuture
+
+__all__ = ["SentLines"]
+
+_RECORD_BYTES = 100
+"""What a record costs the producer beside its line."""
+
+
+class SentLines:
+    """The lines under way (number, bytes, future) in order, and the counts of those that have their outcome."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        """The last line that was handed to the producer, or was about to be."""
+        self.written = 0
+        self.bytes = 0
+        self.by_partition: dict[int, int] = {}
+        self.pending_bytes = 0
+        self.progress = Progress("records written", always=True)
+        self._pending: deque[tuple[int, int, RecordFuture]] = deque()
+        self._sent = 0
+        self._unknown = 0
+        self.first_failed: tuple[int, Exception] | None = None
+        """The first line that failed, and its error."""
+
+    def add(self, number: int, size: int, future: RecordFuture) -> None:
+        """Add a line that the producer has taken."""
+        self._pending.append((number, size, future))
+        self._sent = number
+        self.pending_bytes += size + _RECORD_BYTES
+
+    def wait_oldest(self) -> None:
+        """Wait until the oldest line has its outcome."""
+        self._pending[0][2].exception()
+
+    def count_done(self, *, wait: bool = False) -> None:
+        """Count the lines that have their outcome, in order; with `wait`, all of them."""
+        from wire.errors import KafkaError
+
+        before = self.written
+        pending = self._pending
+        while pending and (wait or pending[0][2].done()):
+            number, size, future = pending.popleft()
+            self.pending_bytes -= size + _RECORD_BYTES
+            error = future.exception()
+            if error is None:
+                self.written += 1
+                self.bytes += size
+                partition = future.result().partition
+                self.by_partition[partition] = self.by_partition.get(partition, 0) + 1
+                continue
+            if self.first_failed is None:
+                self.first_failed = number, error
+            self._unknown += not isinstance(error, KafkaError)
+        self.progress.add(self.written - before)
+
+    def report(self) -> str:
+        """How many lines are written and where to go on, once all of them are counted."""
+        go_on = self._sent + 1 if self.first_failed is None else self.first_failed[0]
+        text = f"{counted(self.written, 'line')} {'is' if self.written == 1 else 'are'} written, go on from line {go_on}"
+        unknown = self._unknown + (self.begun > self._sent)
+        if behind := self.written - (go_on - 1):
+            text += f" ({behind:,} of them {'is' if behind == 1 else 'are'} behind that line, and would be written twice)"
+        if unknown:
+            text += f"; {counted(unknown, 'line')} more may be written, since no answer came"
+        return text

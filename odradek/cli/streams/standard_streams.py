@@ -1,0 +1,66 @@
+"""The standard streams as the caller left them: closed, in another encoding, full, without a reader.
+
+A descriptor that is closed gets `/dev/null`. Else a file or a connection of ours would become a standard stream. What an
+encoding lacks is written as an escape.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from contextlib import suppress
+from typing import TextIO
+
+__all__ = ["complain", "give_up", "is_closed", "output_failure", "prepare_streams"]
+
+
+class _Nowhere(io.TextIOWrapper):
+    """A standard stream that the caller has closed (`<&-`, `>&-`): nothing comes, and what is written is dropped."""
+
+
+def prepare_streams() -> None:
+    """Make all three streams usable; to be called once, before a command runs."""
+    # In the order of their numbers: the system gives the lowest one that is free.
+    if sys.stdin is None:
+        sys.stdin = _Nowhere(io.BufferedReader(io.FileIO(os.devnull, "r")), encoding="utf-8")
+    if sys.stdout is None:
+        sys.stdout = _nowhere()
+    if sys.stderr is None:
+        sys.stderr = _nowhere()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _nowhere() -> TextIO:
+    return _Nowhere(io.BufferedWriter(io.FileIO(os.devnull, "w")), encoding="utf-8")
+
+
+def is_closed(stream: TextIO) -> bool:
+    """True if the caller has closed this standard stream."""
+    return isinstance(stream, _Nowhere)
+
+
+def give_up(stream: TextIO) -> None:
+    """Give up a stream that takes nothing any more, so that even the flush at exit is skipped."""
+    with suppress(io.UnsupportedOperation):  # a stream in memory has no descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def output_failure(error: OSError) -> str:
+    """The sentence about an output that takes nothing more."""
+    where = "" if error.filename is None else f" ({error.filename})"
+    reason = "no space left on its device" if error.errno == errno.ENOSPC else error.strerror or str(error)
+    return f"the output cannot be written: {reason}{where}"
+
+
+def complain(text: str) -> None:
+    """Print one line for people on standard error. One that takes nothing is given up: the exit status remains."""
+    from odradek.cli.output import plain
+
+    try:
+        print(f"odradek: {plain(text)}", file=sys.stderr, flush=True)
+    except OSError:
+        give_up(sys.stderr)

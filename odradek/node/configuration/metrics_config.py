@@ -1,0 +1,89 @@
+"""The keys of the metrics page, which are our own. PURE.
+
+The page's listener has the name METRICS in keys of TLS: `listener.name.metrics.ssl.KEY` goes before `ssl.KEY`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import attrs
+
+from metadata_quorum.config.config_defs import ConfigDef, ConfigError, ConfigValue
+from odradek.node.configuration.listener_security import ListenerSecurity, listener_security
+
+__all__ = [
+    "METRICS",
+    "METRICS_DEFS",
+    "METRICS_LISTENER",
+    "MetricsConfig",
+    "metrics_config",
+    "metrics_security",
+]
+
+METRICS = "METRICS"
+"""The listener's name, in keys, in the log and in the audit log."""
+METRICS_LISTENER = "odradek.metrics.listener"
+PROTOCOL = "odradek.metrics.security.protocol"
+LOGIN = "odradek.metrics.login"
+NAMES = "odradek.metrics.names"
+PLAINTEXT, SSL = "PLAINTEXT", "SSL"
+METRICS_DEFS: dict[str, ConfigDef] = {
+    name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
+    for name, kind, default, valid in (
+        (METRICS_LISTENER, "string", "", ""),
+        (PROTOCOL, "string", PLAINTEXT, f"[{PLAINTEXT}, {SSL}]"),
+        (LOGIN, "boolean", "false", ""),
+        (NAMES, "boolean", None, ""),
+    )
+}
+_HOST_PORT = re.compile(r"\[?([0-9a-zA-Z\-%._:]*?)\]?:([0-9]+)\Z")
+_LOOPBACK = re.compile(r"^(localhost|::1|127(\.\d{1,3}){3})$", re.I)
+
+
+@attrs.frozen
+class MetricsConfig:
+    """Where the metrics page is, who may read it, and how much of it."""
+
+    host: str
+    """Empty: every interface."""
+    port: int
+    has_login: bool
+    """True if only users of the cluster may read the page."""
+    has_names: bool
+    """True if the page names topics, users and client ids."""
+
+
+def metrics_security(
+    values: Mapping[str, ConfigValue], explicit: Mapping[str, str], listeners: Mapping[str, object]
+) -> ListenerSecurity | None:
+    """The TLS of the page; None where it has none. Raises `ConfigError`."""
+    if not values[METRICS_LISTENER] or values[PROTOCOL] == PLAINTEXT:
+        return None
+    if METRICS in listeners:
+        raise ConfigError(
+            PROTOCOL, SSL, f"no other listener may have the name {METRICS}, which is that of the metrics page"
+        )
+    return listener_security(METRICS, SSL, explicit)
+
+
+def metrics_config(
+    values: Mapping[str, ConfigValue], security: ListenerSecurity | None
+) -> MetricsConfig | None:
+    """The page's settings; None where there is no page. Raises `ConfigError`."""
+    text = str(values[METRICS_LISTENER])
+    if not text:
+        return None
+    match = _HOST_PORT.match(text)
+    if match is None or int(match[2]) > 65535:
+        raise ConfigError(METRICS_LISTENER, text, "host:port, or :port for every interface")
+    host, has_login, has_names = match[1], values[LOGIN] is True, values[NAMES]
+    if has_login and security is None:
+        raise ConfigError(LOGIN, "true", f"passwords need TLS: set {PROTOCOL}={SSL}")
+    asks_certificate = (
+        security is not None and security.tls is not None and security.tls.client_auth == "required"
+    )
+    if has_names is None:
+        has_names = has_login or asks_certificate or _LOOPBACK.match(host) is not None
+    return MetricsConfig(host, int(match[2]), has_login, has_names is True)

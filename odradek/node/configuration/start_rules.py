@@ -1,0 +1,136 @@
+"""The rules of a properties file that are judged by a start alone.
+
+`odradek storage` judges what Kafka's own tool does: keys, listeners, roles, the quorum. A node is often formatted before
+its certificates and passwords are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import attrs
+
+from metadata_quorum.config.config_defs import ConfigError, ConfigValue, broker_defs
+from odradek.security.acls.authorizer import AuthorizerSettings, parse_principals
+
+__all__ = [
+    "ALLOW_EVERYONE",
+    "AUTHORIZERS",
+    "REPLICA_SELECTORS",
+    "SUPER_USERS",
+    "StartRules",
+    "authorizer_of",
+    "check_relations",
+    "refuse_unsupported",
+]
+
+T = TypeVar("T")
+SUPER_USERS = "super.users"
+ALLOW_EVERYONE = "allow.everyone.if.no.acl.found"
+AUTHORIZERS = ("org.apache.kafka.metadata.authorizer.StandardAuthorizer",)
+"""Names of Kafka's that mean the authorizer here; others would be Java classes."""
+REPLICA_SELECTORS = (
+    "org.apache.kafka.common.replica.LeaderSelector",
+    "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+)
+"""Kafka's own; others would be Java classes."""
+_NOT_SUPPORTED = (
+    "create.topic.policy.class.name",
+    "alter.config.policy.class.name",
+    "client.quota.callback.class",
+    "config.providers",
+    "early.start.listeners",
+)
+"""Keys for features that are missing here; they are refused, because the operator would rely on them."""
+
+
+@attrs.define
+class StartRules:
+    """The judge of what only a start refuses; elsewhere each refusal is a warning."""
+
+    starts: bool
+    warnings: list[str]
+
+    def judge(self, part: Callable[[], T], instead: T) -> T:
+        """The part's outcome; `instead` where it is refused and no start is at hand. Raises `ConfigError`."""
+        try:
+            return part()
+        except ConfigError as error:
+            if self.starts:
+                raise
+            self.warnings.append(f"the node will not start with this file: {error}")
+            return instead
+
+
+def authorizer_of(values: Mapping[str, ConfigValue]) -> AuthorizerSettings | None:
+    """The authorizer that `authorizer.class.name` names. Raises `ConfigError` for a Java class that is none of Kafka's."""
+    key = "authorizer.class.name"
+    name = values[key]
+    if not name:
+        return None
+    if name not in AUTHORIZERS:
+        raise ConfigError(
+            key, name, f"this node has no Java: name {AUTHORIZERS[0]}, or leave it empty for no authorizer"
+        )
+    try:
+        super_users = parse_principals(str(values[SUPER_USERS] or ""))
+    except ValueError as error:
+        raise ConfigError(SUPER_USERS, values[SUPER_USERS], str(error)) from error
+    return AuthorizerSettings(super_users, values[ALLOW_EVERYONE] is True)
+
+
+def check_relations(values: Mapping[str, ConfigValue]) -> None:
+    """Check Kafka's rules between keys, as far as they concern what this version does.
+
+    One is ours: the interval of heartbeats must be below the session timeout, or the broker would be fenced for ever.
+    """
+
+    def number(key: str) -> float:
+        value = values[key]
+        return value if isinstance(value, int | float) else 0
+
+    session, heartbeat = number("broker.session.timeout.ms"), number("broker.heartbeat.interval.ms")
+    if not 1 <= heartbeat < session:
+        raise ConfigError(
+            "broker.heartbeat.interval.ms",
+            int(heartbeat),
+            f"at least 1 and less than broker.session.timeout.ms ({int(session)})",
+        )
+    for key in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
+        value = values[key]
+        if isinstance(value, int) and value != -1 and value < 1:
+            raise ConfigError(key, value, "must be unlimited (-1) or, greater than or equal to 1")
+    roll, jitter = values["log.roll.ms"], values["log.roll.jitter.ms"]
+    if isinstance(roll, int) and roll < 1:
+        raise ConfigError("log.roll.ms", roll, "must be greater than or equal to 1")
+    if isinstance(jitter, int) and jitter < 0:
+        raise ConfigError("log.roll.jitter.ms", jitter, "must be greater than or equal to 0")
+    queued = number("queued.max.request.bytes")
+    if 0 < queued < number("socket.request.max.bytes"):
+        raise ConfigError("queued.max.request.bytes", int(queued), "at least socket.request.max.bytes, or -1")
+    if number("replica.fetch.wait.max.ms") > number("replica.socket.timeout.ms"):
+        raise ConfigError(
+            "replica.socket.timeout.ms",
+            values["replica.socket.timeout.ms"],
+            "should always be at least replica.fetch.wait.max.ms to prevent unnecessary socket timeouts",
+        )
+    if number("replica.fetch.wait.max.ms") > number("replica.lag.time.max.ms"):
+        raise ConfigError(
+            "replica.fetch.wait.max.ms",
+            values["replica.fetch.wait.max.ms"],
+            "should always be less than or equal to replica.lag.time.max.ms to prevent frequent changes in ISR",
+        )
+
+
+def refuse_unsupported(explicit: Mapping[str, str], values: Mapping[str, ConfigValue]) -> None:
+    for key in _NOT_SUPPORTED:
+        if key in explicit and values[key]:
+            shown = "[hidden]" if broker_defs()[key].sensitive else explicit[key]
+            raise ConfigError(key, shown, "not supported by this version: leave it out")
+    selector = values["replica.selector.class"]
+    if selector is not None and selector not in REPLICA_SELECTORS:
+        raise ConfigError("replica.selector.class", selector, f"one of {', '.join(REPLICA_SELECTORS)}")
+    for key in ("remote.log.storage.system.enable", "controller.quorum.auto.join.enable"):
+        if values[key] is True:
+            raise ConfigError(key, "true", "not supported by this version: must be false")

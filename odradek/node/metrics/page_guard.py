@@ -1,0 +1,33 @@
+"""What strangers must get past to read the metrics page. PORTED."""
+
+from __future__ import annotations
+
+import attrs
+
+from odradek.env.ports import Env
+from odradek.node.configuration.metrics_config import METRICS, MetricsConfig
+from odradek.node.connections.entrance import Encryption
+from odradek.node.entrances import Entrances
+from odradek.node.metrics.page_logins import PageLogins
+from odradek.security.acls.authorizer import Authorizer
+from odradek.security.audit.auditor import Auditor
+
+__all__ = ["PageGuard", "page_guard"]
+
+
+@attrs.frozen
+class PageGuard:
+    """The encryption and the logins of the page; None where there are none."""
+
+    encryption: Encryption | None = None
+    logins: PageLogins | None = None
+    auditor: Auditor | None = None
+    """Hears of handshakes that failed."""
+
+
+def page_guard(
+    env: Env, settings: MetricsConfig, entrances: Entrances, authorizer: Authorizer | None, auditor: Auditor
+) -> PageGuard:
+    """The guard that the configuration asks for."""
+    logins = PageLogins(env, entrances.keys_of, authorizer, auditor) if settings.has_login else None
+    return PageGuard(entrances.encryption(METRICS), logins, auditor)

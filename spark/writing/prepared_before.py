@@ -1,0 +1,55 @@
+"""The refusal of a write beside what an earlier run of its query has prepared with delivery=two-phase. SHELL.
+
+Prepared transactions have no timeout, and committed readers wait for them. A run in another mode leaves them open: so all
+that it writes, and all that others write behind, would be hidden. A process asks once for each query.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from odradek.client.errors import ClientError
+from odradek.client.shells.blocking import Client
+from wire.errors import KafkaError
+
+from ..delivery.pool import prepared_slots
+from ..delivery.task_protocol import ProgressError
+
+if TYPE_CHECKING:
+    from .sink_plan import SinkPlan
+
+__all__ = ["refuse_beside_prepared"]
+
+_asked: dict[tuple[str, str], None] = {}
+"""The queries that had nothing prepared when this worker process began to write for them, by cluster."""
+_ASKED_MAX = 1024
+
+
+def refuse_beside_prepared(plan: SinkPlan, query: str, client: Client | None = None) -> None:
+    """Raise `ProgressError` if the query has transactions prepared. Raises `RuntimeError` if the brokers do not tell.
+
+    Without `client` a connection of its own asks.
+    """
+    where = plan.properties["bootstrap.servers"]
+    if (where, query) in _asked:
+        return
+    try:
+        if client is not None:
+            found = client.run(prepared_slots(client.core, query, plan.look_up_ms / 1000))
+        else:
+            config = plan.settings.client_config()
+            with Client(where, config=config, timeout_ms=plan.look_up_ms) as own:
+                found = own.run(prepared_slots(own.core, query, plan.look_up_ms / 1000))
+    except (KafkaError, ClientError) as error:
+        raise RuntimeError(
+            f"the brokers do not say what {query} has prepared with delivery=two-phase: {str(error).rstrip('.')}."
+        ) from error
+    if found:
+        raise ProgressError(
+            f"{query} was begun with delivery=two-phase, and {len(found)} of its transactions are prepared: they would hide"
+            f" from committed readers what delivery={plan.delivery.value} writes. Start the query with delivery=two-phase"
+            f" until the batch has ended, or end them: python -m spark two-phase --bootstrap {where} --end {query}"
+        )
+    while len(_asked) >= _ASKED_MAX:
+        del _asked[next(iter(_asked))]
+    _asked[where, query] = None

@@ -1,0 +1,44 @@
+"""A stranger sends logins of half a megabyte each, made so that they are slow to read, and never proves anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.attacks.outcome import Outcome
+from tests.attacks.place import Place
+from tests.attacks.raw import LoginRefused
+from wire.messages.sasl_handshake import SaslHandshakeRequest
+
+WHO = "stranger"
+MESSAGES = 100
+CPU_SECONDS_EACH_MAX = 0.015
+"""The connection, the bytes and the answer take 2 ms; a careless pattern took 100 ms."""
+SIZE = 500_000
+LOGINS = {
+    "SCRAM, a long name": ("SCRAM-SHA-512", b"n,,n=" + b"a" * SIZE + b",r=abc"),
+    "SCRAM, a name of escapes": ("SCRAM-SHA-256", b"n,,n=" + b"=2C" * (SIZE // 3) + b",r=abc"),
+    "SCRAM, extensions": ("SCRAM-SHA-512", b"n,,n=a,r=abc" + b",a=b" * (SIZE // 4)),
+    "SCRAM, another user": ("SCRAM-SHA-256", b"n,a=" + b"a" * SIZE),
+    "PLAIN, many parts": ("PLAIN", b"\0" * SIZE),
+    "PLAIN, a long password": ("PLAIN", b"\0carol\0" + b"a" * SIZE),
+    "PLAIN, no text": ("PLAIN", b"\xff" * SIZE),
+}
+
+
+def attack(place: Place, scale: float) -> Iterator[Outcome]:
+    """Send each kind again and again: all are refused, and cost the node little."""
+    count = max(5, int(MESSAGES * scale))
+    for what, (mechanism, message) in LOGINS.items():
+        refused = 0
+        before = place.node.process.cpu_seconds()
+        for _ in range(count):
+            with place.stranger() as conn:
+                conn.call(SaslHandshakeRequest(mechanism), 1)
+                try:
+                    conn.authenticate(message)
+                except LoginRefused:
+                    refused += 1
+        each = (place.node.process.cpu_seconds() - before) / count
+        held = refused == count and each < CPU_SECONDS_EACH_MAX
+        note = f"{refused} of {count} refused, {1000 * each:.1f} ms of CPU each"
+        yield Outcome(f"{what}: refused, at little cost", held, note)

@@ -1,0 +1,111 @@
+"""The books of `consume --group`: what was handed over is committed, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.cli.streams.handed_over import HandedOver
+from odradek.client.consumer.consumer_types import ConsumerRecord
+from wire.topic_partition import TopicPartition
+
+KEYS = [TopicPartition("t", index) for index in range(3)]
+
+
+class Consumer:
+    """A consumer from memory: logs with gaps, read in turns; the position moves past gaps and markers."""
+
+    def __init__(
+        self, logs: dict[TopicPartition, list[tuple[int, bool]]], begins: dict[TopicPartition, int]
+    ) -> None:
+        self.logs = logs
+        """For each partition its offsets in order; False: a marker, which no application sees."""
+        self.position = dict(begins)
+
+    def poll(self, key: TopicPartition, count: int) -> list[ConsumerRecord]:
+        """Up to so many records of a partition."""
+        found = []
+        for offset, seen in self.logs[key]:
+            if offset < self.position[key] or len(found) == count:
+                continue
+            self.position[key] = offset + 1
+            if seen:
+                found.append(ConsumerRecord(*key, offset, 0, None, b"", ()))
+        return found
+
+
+logs = st.fixed_dictionaries(
+    {
+        key: st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=12).map(
+            lambda steps: [
+                (sum(step for step, _ in steps[: place + 1]), seen) for place, (_, seen) in enumerate(steps)
+            ]
+        )
+        for key in KEYS
+    }
+)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("poll"), st.lists(st.tuples(st.sampled_from(KEYS), st.integers(0, 5)), max_size=4)),
+        st.tuples(st.just("settle"), st.integers(0, 8)),
+        st.tuples(st.just("forget"), st.sampled_from(KEYS)),
+    ),
+    max_size=20,
+)
+
+
+@given(logs, steps)
+def test_a_commit_is_what_was_handed_over_no_more_and_no_less(
+    logs: dict[TopicPartition, list[tuple[int, bool]]], steps: list[tuple[str, object]]
+) -> None:
+    """All records below the commit are handed over and none from there on; where all are, it is the position."""
+    consumer = Consumer(logs, dict.fromkeys(KEYS, 0))
+    books = HandedOver()
+    polled: list[ConsumerRecord] = []
+    handed: set[tuple[TopicPartition, int]] = set()
+    for what, how in steps:
+        match what, how:
+            case "poll", list():
+                found = [record for key, count in how for record in consumer.poll(key, count)]
+                books.polled(found)
+                polled += found
+            case "settle", int():
+                count = min(how, len(polled))
+                books.settle(count)
+                handed.update(
+                    (TopicPartition(each.topic, each.partition), each.offset) for each in polled[:count]
+                )
+                del polled[:count]
+            case "forget", TopicPartition():
+                # The group gives it to another, and then back: this member begins at what is committed.
+                (commit,) = books.offsets({how: consumer.position[how]}).values()
+                books.forget([how])
+                polled = [each for each in polled if (each.topic, each.partition) != how]
+                consumer.position[how] = commit
+        commits = books.offsets(dict(consumer.position))
+        assert set(commits) == set(KEYS)
+        for key, commit in commits.items():
+            records = [offset for offset, seen in logs[key] if seen]
+            assert {offset for offset in records if offset < commit} == {
+                offset for place, offset in handed if place == key
+            }
+            if all((each.topic, each.partition) != key for each in polled):
+                assert commit == consumer.position[key], (
+                    "markers and gaps behind the last record leave no lag"
+                )
+
+
+def test_a_position_that_is_not_known() -> None:
+    """The offset behind what is handed over stands for it; a partition without records is left out."""
+    books = HandedOver()
+    books.polled([ConsumerRecord("t", 0, 7, 0, None, b"", ()), ConsumerRecord("t", 1, 3, 0, None, b"", ())])
+    books.settle(1)
+    assert books.offsets(dict.fromkeys(KEYS, None)) == {KEYS[0]: 8, KEYS[1]: 3}
+
+
+def test_more_than_was_polled_is_a_bug() -> None:
+    """The books say so at once."""
+    books = HandedOver()
+    with pytest.raises(AssertionError):
+        books.settle(1)

@@ -1,0 +1,81 @@
+"""Who may write into an open transaction, as the log of a new leader sees it; and how much of it a log keeps (KIP-890)."""
+
+from __future__ import annotations
+
+from data_plane.log.log_config import LogConfig
+from data_plane.log.log_types import Origin
+from data_plane.log.partition_log import PartitionLog
+from data_plane.log.parts.verification import GUARDS_MAX, ONGOING, VerificationGuard, Verifications, name_of
+from tests.log.support import NOW_MS, Node, append, append_verified, batch, new_disk
+from wire.batches.transaction_markers import build_marker
+
+PRODUCER = 9
+
+
+def written(sequence: int) -> bytearray:
+    return batch(2, producer_id=PRODUCER, producer_epoch=0, base_sequence=sequence, is_transactional=True)
+
+
+def verification(log: PartitionLog, sequence: int, name: str = "mine") -> VerificationGuard:
+    return log.begin_verification(PRODUCER, name, 0, sequence, True, 0)
+
+
+def test_a_new_leader_verifies_an_open_transaction_once() -> None:
+    """After a failover the next batch of each transaction is verified, a repetition too; those behind it are not."""
+    node = Node(LogConfig(), new_disk(1))
+    log = node.log()
+    append_verified(log, written(0))
+    assert verification(log, 2) is ONGOING
+    node.log_dir.close_clean(7)
+    node.disk.crash("synced")
+    node.start()
+    log = node.log()
+    assert log.load_producers().has_ongoing(PRODUCER, 0)
+    again = verification(log, 0)
+    assert again is not ONGOING
+    assert append(log, written(0), guard=again).duplicate
+    assert verification(log, 2) is ONGOING
+    assert verification(log, 2, "another") is not ONGOING
+
+
+def test_a_follower_forgets_a_transaction_with_its_marker() -> None:
+    """A leader that has become a follower keeps what it knows of open transactions, and of no others."""
+    log = Node(LogConfig(), new_disk(1)).log()
+    append_verified(log, written(0))
+    verifications = log.producers.verifications
+    assert verifications is not None
+    assert verifications.verified == {PRODUCER: "mine"}
+    marker = build_marker(PRODUCER, 0, 0, is_commit=True, timestamp_ms=NOW_MS)
+    marker[0:8] = log.log_end_offset.to_bytes(8, "big")
+    append(log, marker, origin=Origin.REPLICA)
+    assert verifications.verified == {}
+
+
+def test_guards_are_bounded_and_of_one_transactional_id_each() -> None:
+    """Verifications in vain leave no more than `GUARDS_MAX`; beyond, those of the oldest producer go."""
+    found = Verifications()
+    first = found.begin(PRODUCER, "mine", 0, 7, True, 0)
+    for number in range(GUARDS_MAX - 1):
+        found.begin(PRODUCER + 1, f"other {number}", 9, 0, True, 0)
+    assert len(found) == GUARDS_MAX
+    assert found.is_valid(PRODUCER, first)
+    assert first.lowest_sequence == 7
+    found.refuse(PRODUCER + 1, "other 5")
+    found.refuse(PRODUCER + 1, "other 5")
+    assert len(found) == GUARDS_MAX - 1
+    for number in range(2):
+        found.begin(PRODUCER + 2, f"other {number}", 0, 0, True, 1)
+    assert not found.is_valid(PRODUCER, first)
+    assert len(found) == GUARDS_MAX
+    found.expire(5, 5)
+    assert len(found) == 2
+    found.void(PRODUCER + 2)
+    assert len(found) == 0
+
+
+def test_a_long_transactional_id_is_kept_as_its_digest() -> None:
+    """Clients choose how long an id is; a log keeps at most 128 letters, and still tells two ids apart."""
+    long = "x" * 32_000
+    assert name_of("short") == "short"
+    assert len(name_of(long)) == 128
+    assert len({name_of(long), name_of(f"{long}x"), name_of("\ud800" * 100)}) == 3
