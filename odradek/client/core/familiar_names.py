@@ -307,7 +307,7 @@ def resolved(given: Mapping[str, Any], known: Collection[str], *, on_trio: bool)
         dotted = key.replace("_", ".")
         familiar = None if dotted in known else _familiar(dotted, on_trio)
         if familiar is None:
-            _put(found, dotted if dotted in known else key, key, value)
+            _put(found, dotted, key, value)
         elif familiar.treatment is Treatment.IGNORED:
             found.ignored.append(key)
         elif familiar.treatment is Treatment.REFUSED:

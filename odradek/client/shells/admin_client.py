@@ -17,7 +17,7 @@ from odradek.client.shells.leaving import NothingToLeave, leave_when_dropped
 __all__ = ["Admin"]
 
 
-class Admin(BlockingAdminMethods, FamiliarFace):
+class Admin(BlockingAdminMethods, FamiliarFace, known_as="Admin"):
     """An administrator's client; its methods may be called from any thread.
 
     `config` has Kafka's keys (`bootstrap.servers` at least), keyword arguments the same with underscores. Use it as a context
@@ -27,8 +27,6 @@ class Admin(BlockingAdminMethods, FamiliarFace):
         with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
             admin.create_topics([NewTopic("words", partitions=3)])
     """
-
-    _known_as = "Admin"
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keys: Any) -> None:
         """Opens no connection yet. Raises `ValueError` for a key or a value that is not Kafka's."""

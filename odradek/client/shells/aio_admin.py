@@ -18,13 +18,11 @@ from odradek.env.ports import Env, TaskGroup
 __all__ = ["AsyncAdmin"]
 
 
-class AsyncAdmin(AsyncAdminMethods, FamiliarFace):
+class AsyncAdmin(AsyncAdminMethods, FamiliarFace, known_as="Admin"):
     """An administrator whose tasks run in `tasks`; `config` has Kafka's keys, keywords the same with underscores.
 
     Ends with `close`, or with the task group. Raises `ValueError` for a bad configuration.
     """
-
-    _known_as = "Admin"
 
     def __init__(
         self, env: Env, tasks: TaskGroup, config: Mapping[str, Any] | None = None, /, **keys: Any

@@ -76,14 +76,12 @@ async def wait_done(env: Env, batch: Batch) -> None:
         await finished.wait()
 
 
-class AsyncProducer(FamiliarFace):
+class AsyncProducer(FamiliarFace, known_as="Producer"):
     """A producer whose tasks run in `tasks`; `config` has Kafka's keys, keyword arguments the same with underscores.
 
     Ends with `close`, or with the task group: what was not sent by then is lost. Raises `ValueError` for a bad
     configuration.
     """
-
-    _known_as = "Producer"
 
     def __init__(
         self, env: Env, tasks: TaskGroup, config: Mapping[str, Any] | None = None, /, **keys: Any

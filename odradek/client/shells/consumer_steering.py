@@ -37,12 +37,11 @@ Committable: TypeAlias = ByPartition[OffsetAndMetadata | int] | ConsumerRecord
 """What a commit may name: the next offsets to be read, or a record that is done with."""
 
 
-class ConsumerSteering(FamiliarFace, ABC):
+class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
     """The calls that do not wait. `_machine` is the shell's; a call waits `_timeout` seconds, unless it says how long."""
 
     _machine: ConsumerMachine
     _timeout: float
-    _known_as = "Consumer"
     _is_warned_of_seconds = False
 
     @abstractmethod

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from odradek.client.core.familiar_names import FAMILIAR_ARGUMENTS, FAMILIAR_METHODS
 from odradek.client.core.notes import WARNING, Note
@@ -19,20 +19,31 @@ F = TypeVar("F", bound=Callable[..., Any])
 SECONDS_USUAL_MAX = 300.0
 """A poll for longer, by position, was most likely meant in milliseconds."""
 
-_METHODS = {(each.of, each.name): each.ours.replace("`", "") for each in FAMILIAR_METHODS}
+
+class _Elsewhere:
+    """A method that is called otherwise here: it is missing, and the error says what to call.
+
+    A `__getattr__` would do as well, but it makes each attribute of a client slower, and `send` has many.
+    """
+
+    def __init__(self, name: str, ours: str) -> None:
+        self._name = name
+        self._ours = ours
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        raise AttributeError(
+            f"{owner.__name__!r} object has no attribute {self._name!r}: here it is {self._ours}"
+        )
 
 
 class FamiliarFace:
-    """A client that says what the methods of other clients are called here. `_known_as` is its class in the table."""
+    """A client that says what the methods of other clients are called here; `known_as` is its class in the table."""
 
-    _known_as = ""
-
-    if not TYPE_CHECKING:  # a checker of types shall find what is not there
-
-        def __getattr__(self, name: str) -> Any:
-            ours = _METHODS.get((type(self)._known_as, name))
-            hint = "" if ours is None else f": here it is {ours}"
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+    def __init_subclass__(cls, known_as: str = "", **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for method in FAMILIAR_METHODS:
+            if method.of == known_as:
+                setattr(cls, method.name, _Elsewhere(method.name, method.ours.replace("`", "")))
 
 
 def knows_other_names(method_name: str) -> Callable[[F], F]:

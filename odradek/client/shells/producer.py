@@ -117,15 +117,13 @@ class _End:
         return sum(batch.record_count or len(batch.rows) for batch in list(self.accumulator.incomplete))
 
 
-class Producer(FamiliarFace):
+class Producer(FamiliarFace, known_as="Producer"):
     """A producer; `config` has Kafka's keys ("linger.ms"), keyword arguments the same with underscores (`linger_ms`).
 
     Safe for several threads. Use it as a context manager, or call `close`. A producer that is dropped sends what it
     has. When the process ends, all producers have 5 s together; a warning counts what was given up. Raises `ValueError`
     for a bad configuration.
     """
-
-    _known_as = "Producer"
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keys: Any) -> None:
         settings = ProducerSettings.from_properties(merged_properties(config, keys))
