@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from odradek.client.consumer.consumer_types import RebalanceListener as RebalanceListener
     from odradek.client.consumer.consumer_types import UndecodableRecord as UndecodableRecord
     from odradek.client.errors import ClientError as ClientError
+    from odradek.client.producer.record_metadata import Delivered as Delivered
     from odradek.client.producer.record_metadata import RecordMetadata as RecordMetadata
     from odradek.client.shells.admin_client import Admin as Admin
     from odradek.client.shells.blocking import Client as Client
@@ -29,6 +30,7 @@ _HOMES = {
     "Client": "odradek.client.shells.blocking",
     "ClientError": "odradek.client.errors",
     "Consumer": "odradek.client.shells.consumer",
+    "Delivered": "odradek.client.producer.record_metadata",
     "ConsumerRecord": "odradek.client.consumer.consumer_types",
     "OffsetAndMetadata": "odradek.client.consumer.consumer_types",
     "Producer": "odradek.client.shells.producer",
@@ -46,6 +48,7 @@ __all__ = [
     "ClientError",
     "Consumer",
     "ConsumerRecord",
+    "Delivered",
     "ErrorCode",
     "KafkaError",
     "OffsetAndMetadata",

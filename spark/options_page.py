@@ -20,6 +20,7 @@ _PAGE = Path(__file__).parent.parent / "docs" / "spark-options.md"
 _OURS = "(ours) "
 _NOT_FOR_SPARK = {
     "key.serializer",
+    "odradek.on.error",
     "odradek.sasl.oauthbearer.token.callback",
     "partitioner.class",
     "transaction.two.phase.commit.enable",

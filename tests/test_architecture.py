@@ -29,6 +29,7 @@ SHELL = {
     "odradek/client/shells/consumer.py": "the blocking consumer: the clock, calls of the application's thread",
     "odradek/client/shells/io_thread.py": "the blocking shell: a core in a thread of its own",
     "odradek/client/shells/leaving.py": "clients that nobody closed: the end of the process, forks, dropped objects",
+    "odradek/client/shells/record_future.py": "futures that several threads wait for",
     "odradek/client/shells/producer.py": "the blocking producer: calls and futures of several threads",
     "odradek/client/shells/sockets.py": "the sockets and the selector of the blocking shells",
     "odradek/env/bounded_calls.py": "the thread that calls a disk for the loop",

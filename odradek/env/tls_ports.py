@@ -34,6 +34,8 @@ class TlsSettings:
     key_password: str | None = attrs.field(default=None, repr=False)
     keystore_key: str | None = attrs.field(default=None, repr=False)
     keystore_chain: str | None = attrs.field(default=None, repr=False)
+    keystore_key_location: str | None = None
+    """A PEM file with the private key, if `keystore_location` has only its certificates."""
     truststore_type: str = "PEM"
     truststore_location: str | None = None
     truststore_password: str | None = attrs.field(default=None, repr=False)
@@ -52,7 +54,8 @@ class TlsSettings:
     @property
     def files(self) -> tuple[str, ...]:
         """The files that these settings were read from, to be watched."""
-        return tuple(each for each in (self.keystore_location, self.truststore_location) if each)
+        named = (self.keystore_location, self.keystore_key_location, self.truststore_location)
+        return tuple(each for each in named if each)
 
 
 class TlsSession(Protocol):

@@ -78,6 +78,9 @@ def read_key(settings: TlsSettings) -> KeyStore:
             password = settings.key_password or ""
         elif settings.keystore_type == "PEM":
             pem = _read(where)
+            if settings.keystore_key_location is not None:
+                where = f"{settings.keystore_key_location} with {where}"
+                pem = _read(settings.keystore_key_location) + b"\n" + pem
             password = settings.key_password or settings.keystore_password or ""
         else:
             password = os.urandom(16).hex()

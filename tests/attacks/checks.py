@@ -30,6 +30,7 @@ from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicPro
 from wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 
 WHO = "client"
+ONE_NODE = True
 CLIENT = "User:client"
 VICTIM = "attack-victim"
 """A transactional id of the administrator. It is always the same, since ids are remembered for days."""

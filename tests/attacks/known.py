@@ -27,6 +27,8 @@ class Attack:
     run: Callable[[Place, float], Iterator[Outcome]]
     settings: Mapping[str, str]
     """Keys of the node that the attack needs; those that need none also run in a siege."""
+    is_for_one_node: bool = False
+    """True if all leaders and coordinators have to be on the node that is attacked."""
 
 
 def attacks() -> dict[str, Attack]:
@@ -39,4 +41,11 @@ def _load(name: str) -> Attack:
     module = import_module(f"tests.attacks.{name}")
     assert module.WHO in ROLES, f"{name}.WHO is one of {ROLES}"
     purpose = (module.__doc__ or "").strip().splitlines()[0]
-    return Attack(name, module.WHO, purpose, module.attack, getattr(module, "SETTINGS", {}))
+    return Attack(
+        name,
+        module.WHO,
+        purpose,
+        module.attack,
+        getattr(module, "SETTINGS", {}),
+        getattr(module, "ONE_NODE", False),
+    )

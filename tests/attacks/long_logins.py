@@ -30,15 +30,18 @@ def attack(place: Place, scale: float) -> Iterator[Outcome]:
     count = max(5, int(MESSAGES * scale))
     for what, (mechanism, message) in LOGINS.items():
         refused = 0
-        before = place.node.process.cpu_seconds()
+        spent = []
         for _ in range(count):
+            before = place.node.process.cpu_seconds()
             with place.stranger() as conn:
                 conn.call(SaslHandshakeRequest(mechanism), 1)
                 try:
                     conn.authenticate(message)
                 except LoginRefused:
                     refused += 1
-        each = (place.node.process.cpu_seconds() - before) / count
+            spent.append(place.node.process.cpu_seconds() - before)
+        # The least of many, since others may be served beside it.
+        each = min(spent)
         held = refused == count and each < CPU_SECONDS_EACH_MAX
-        note = f"{refused} of {count} refused, {1000 * each:.1f} ms of CPU each"
+        note = f"{refused} of {count} refused, {1000 * each:.1f} ms of CPU at least"
         yield Outcome(f"{what}: refused, at little cost", held, note)

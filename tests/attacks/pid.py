@@ -33,6 +33,7 @@ from wire.messages.txn_offset_commit import (
 from wire.record_batch import RecordBatchBuilder
 
 WHO = "client"
+ONE_NODE = True
 GROUP, MINE = "attack-pid", "attack-pid-mine"
 ROUNDS = 40
 OLDER, ABORTABLE, NEWER = 9, 11, 12

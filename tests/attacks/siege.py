@@ -1,5 +1,7 @@
 """All attacks of strangers and clients in turns, against three nodes that serve three ordinary clients.
 
+Attacks that need all leaders and coordinators in one place go to a node of its own, whose meter counts as well.
+
 Each attack is a process group of its own, held to half a core: it is stopped while it is ahead of that. The nodes' own
 meter says how long the loop stood still; ordinary clients say what they have lost. Both are looked at after each attack,
 so that the last lines name the attack beside which the longest stall was seen.
@@ -61,25 +63,27 @@ class Turn:
 def lay_siege(known: Sequence[Attack], directory: Path, seconds: float) -> int:
     """Run the attacks in turns for so long; the exit status."""
     outsiders = [each for each in known if each.who != "administrator" and not each.settings]
-    with attacked(directory, 3) as place:
-        file = directory / "place"
-        file.write_bytes(pickle.dumps(place))
+    with attacked(directory / "three", 3) as place, attacked(directory / "one") as alone:
         make_ordinary_users(place)
         with ordinary_clients(place, directory) as clients:
-            turns = list(_turns(outsiders, place, file, time.monotonic() + seconds))
+            turns = list(_turns(outsiders, place, alone, time.monotonic() + seconds))
             reports = [_report(client) for client in clients]
         place.check_alive()
         return _verdict(turns, reports)
 
 
-def _turns(outsiders: Sequence[Attack], place: Place, file: Path, deadline: float) -> Iterator[Turn]:
-    meters = [StallMeter(node) for node in place.nodes]
+def _turns(outsiders: Sequence[Attack], place: Place, alone: Place, deadline: float) -> Iterator[Turn]:
+    nodes = [*place.nodes, *alone.nodes]
+    meters = [StallMeter(node) for node in nodes]
     while time.monotonic() < deadline:
         for attack in outsiders:
             if time.monotonic() >= deadline:
                 return
-            lines, was_cut_off = _attack_at_half_a_core(attack.name, file)
+            lines, was_cut_off = _attack_at_half_a_core(
+                attack.name, alone if attack.is_for_one_node else place
+            )
             place.check_alive()
+            alone.check_alive()
             stall = max(meter.longest_since_last() for meter in meters)
             turn = Turn(attack.name, lines, stall, was_cut_off)
             print(
@@ -112,8 +116,10 @@ class StallMeter:
         return longest
 
 
-def _attack_at_half_a_core(name: str, file: Path) -> tuple[list[str], bool]:
+def _attack_at_half_a_core(name: str, place: Place) -> tuple[list[str], bool]:
     """Run one attack; its lines, and whether it was cut off."""
+    file = place.security.data / "place"
+    file.write_bytes(pickle.dumps(place))
     command = [*command_prefix(), sys.executable, "-m", "tests.attacks.siege", name, str(file)]
     output = file.with_name("attack.out")
     with output.open("w") as stream:

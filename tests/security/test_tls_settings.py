@@ -111,6 +111,26 @@ def test_keys_in_every_form(tmp_path: Path) -> None:
         assert shake(opened(keys), client) is None, name
 
 
+def test_a_client_may_have_its_key_in_a_file_of_its_own(tmp_path: Path) -> None:
+    """Certificates in one PEM file, the key in another, encrypted or not: the server sees the certificate."""
+    own, key = tmp_path / "own.pem", tmp_path / "key.pem"
+    own.write_text(CLIENT.chain_pem)
+    server = RealTls(
+        settings({**inline(), "ssl.truststore.certificates": AUTHORITY.pem, "ssl.client.auth": "required"})
+    )
+    with_key = client_settings(keystore_location=str(own), keystore_key_location=str(key))
+    for password in (None, PASSWORD):
+        key.write_text(CLIENT.key_pem(password))
+        client = RealTls(attrs.evolve(with_key, key_password=password))
+        assert shake(server, client) == CLIENT.certificate.public_bytes(Encoding.DER)
+    key.write_text(OWN.key_pem())
+    with pytest.raises(TlsRefused, match=r"key\.pem with .*own\.pem"):
+        RealTls(with_key)
+    key.unlink()
+    with pytest.raises(TlsRefused, match=r"key\.pem"):
+        RealTls(with_key)
+
+
 def test_truststores_in_every_form(tmp_path: Path) -> None:
     """Each form makes the server take the client's certificate."""
     file, java, plain = tmp_path / "trust.pem", tmp_path / "java.p12", tmp_path / "plain.p12"

@@ -569,6 +569,20 @@ class ConsumerMachine:
         member = membership.known_as
         return ConsumerGroupMetadata(group_id, member.generation, member.member_id, member.group_instance_id)
 
+    def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
+        """Figures of each partition that is assigned, since it was; -1 for what is not known yet."""
+        positions = self.positions()
+        found = {}
+        for key, state in self.subscription.partitions.items():
+            position, lag = positions.get(key), self.lag(key)
+            found[key] = {
+                "position": -1 if position is None else position.offset,
+                "lag": -1 if lag is None else lag,
+                "records": state.records_taken,
+                "bytes": state.bytes_taken,
+            }
+        return found
+
     def statistics(self) -> dict[str, int | str]:
         """Figures of this moment."""
         membership = self.membership

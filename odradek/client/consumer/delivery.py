@@ -127,6 +127,7 @@ class Delivery:
         assert position is not None
         visible = self._is_visible(chunk, header) and header.next_offset > position
         self.bytes_parsed += header.size
+        state.bytes_taken += header.size
         if not visible:
             self._end_batch(state, header)
             return
@@ -175,6 +176,7 @@ class Delivery:
             given, refused = self._deserialized(given)
             end = start + len(given)
         found += given
+        state.records_taken += len(given)
         if end == len(parsed):
             state.parsed = []
             batch = state.batch
@@ -216,6 +218,7 @@ class Delivery:
             assert state.position is not None
             state.returned_end = state.position, state.position_epoch
         state.returned.extendleft(reversed(given))
+        state.records_taken -= len(given)
         state.position, state.position_epoch = position, position_epoch
         self._ready[state] = None
 
@@ -225,6 +228,7 @@ class Delivery:
             count_max -= 1
             record = returned.popleft()
             found.append(record)
+            state.records_taken += 1
             state.position, state.position_epoch = record.offset + 1, record.leader_epoch
         if not returned:
             state.position, state.position_epoch = state.returned_end
@@ -284,6 +288,8 @@ class Delivery:
                     chunk.data[chunk.position : chunk.position + size],
                 )
             )
+            state.records_taken += header.record_count
+        state.bytes_taken += size
         chunk.position += size
         self._move(state, header.next_offset, header.partition_leader_epoch)
         return size

@@ -73,6 +73,9 @@ class PartitionState:
     """Records that the application gave back, to be handed out before all others."""
     returned_end: tuple[int, int] = (0, -1)
     """Position and its epoch once these are handed out again."""
+    records_taken: int = 0
+    bytes_taken: int = 0
+    """Bytes of the batches that were read, as they were fetched."""
     error: Exception | None = None
     """An error to be raised by the poll that reaches it: behind what was fetched before it."""
 

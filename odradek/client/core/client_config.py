@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from odradek.client.core.client_security import ClientSecurity
@@ -40,3 +42,5 @@ class ClientConfig:
     """Encryption and login of all connections; None: plaintext."""
     fail_fast: bool = True
     """True if calls fail at once when every bootstrap address fails and the client has never reached a broker."""
+    on_error: Callable[[int, str], object] | None = attrs.field(default=None, repr=False, eq=False)
+    """Called with level and text of each line of the log from WARNING on, without a lock."""

@@ -28,6 +28,7 @@ import attrs
 from odradek.client.core.bootstrap import parse_bootstrap
 from odradek.client.core.client_config import ClientConfig
 from odradek.client.core.client_security import PROTOCOLS, ClientSecurity, LoginKeys, client_security
+from odradek.client.core.familiar_names import resolved
 from odradek.client.core.retry import RetryPolicy
 from odradek.env.tls_ports import TlsSettings
 from wire.secret_fields import HIDDEN, is_key_name, shown_value
@@ -143,6 +144,11 @@ def _one_of(*names: str) -> Parser:
     return parse
 
 
+def _compression(value: Any) -> str:
+    names = ("none", "gzip", "snappy", "lz4", "zstd")
+    return "none" if value is None else str(_one_of(*names)(value))
+
+
 def _share(value: Any) -> float:
     try:
         share = float(value)
@@ -238,6 +244,10 @@ def _protocol(value: Any) -> str:
     return text
 
 
+def _mechanism(value: Any) -> str:
+    return "GSSAPI" if value is None else _text(value)
+
+
 def _upper(value: Any) -> str:
     return _text(value).upper()
 
@@ -257,6 +267,10 @@ _LONG = _integer(0, _LONG_MAX)
 _ANY_LONG = _integer(-_LONG_MAX - 1, _LONG_MAX)
 
 
+def _timeout_or_none(value: Any) -> int | None:
+    return None if value is None or value == float("inf") else int(_LONG(value))
+
+
 # Settings
 
 
@@ -266,6 +280,10 @@ class CommonSettings:
 
     bootstrap_servers: tuple[tuple[str, int], ...] = attrs.field(metadata={"parse": _addresses})
     client_id: str = _key("", _text)
+    odradek_on_error: Callable[[int, str], object] | None = attrs.field(
+        default=None, repr=False, metadata={"parse": _callable_or_none}
+    )
+    """Called with level and text of each line of the log from WARNING on."""
     metadata_max_age_ms: int = _key(300_000, _LONG)
     request_timeout_ms: int = _key(30_000, _AT_LEAST_0)
     reconnect_backoff_ms: int = _key(50, _LONG)
@@ -277,7 +295,7 @@ class CommonSettings:
     metadata_recovery_rebootstrap_trigger_ms: int = _key(300_000, _LONG)
     metadata_recovery_strategy: str = _key("rebootstrap", _recovery)
     security_protocol: str = _key("PLAINTEXT", _protocol)
-    sasl_mechanism: str = _key("GSSAPI", _text)
+    sasl_mechanism: str = _key("GSSAPI", _mechanism)
     sasl_jaas_config: str | None = attrs.field(default=None, repr=False, metadata={"parse": _optional_text})
     odradek_sasl_username: str | None = _key(None, _optional_text)
     """With the password, it stands instead of a login module."""
@@ -313,22 +331,25 @@ class CommonSettings:
     ssl_key_password: str | None = attrs.field(default=None, repr=False, metadata={"parse": _optional_text})
     ssl_endpoint_identification_algorithm: str = _key("https", _text)
     """Empty: the name in the server's certificate may be any."""
+    odradek_ssl_keystore_key_location: str | None = _key(None, _optional_text)
+    """A PEM file with the private key, where `ssl.keystore.location` has only certificates."""
     ssl_enabled_protocols: tuple[str, ...] = _key(("TLSv1.2", "TLSv1.3"), _texts)
     ssl_cipher_suites: tuple[str, ...] = _key((), _texts)
     socket_connection_setup_timeout_ms: int = _key(10_000, _LONG)
     socket_connection_setup_timeout_max_ms: int = _key(30_000, _LONG)
 
     @classmethod
-    def from_properties(cls: type[S], properties: Mapping[str, Any]) -> S:
-        """Check and take in Kafka's keys ("linger.ms").
+    def from_properties(cls: type[S], properties: Mapping[str, Any], *, on_trio: bool = False) -> S:
+        """Check and take in Kafka's keys ("linger.ms"), and those of other clients (`familiar_names`).
 
         Raises:
             ValueError: an unknown key, a bad value, keys that contradict each other, or no `bootstrap.servers`.
         """
         fields = {each.name.replace("_", "."): each for each in attrs.fields(cls)}
         values: dict[str, Any] = {}
-        ignored: list[str] = []
-        for key, value in properties.items():
+        given = resolved(properties, {*fields, *WITHOUT_EFFECT, *NEUTRAL_ONLY}, on_trio=on_trio)
+        ignored = given.ignored
+        for key, value in given.values.items():
             field = fields.get(key)
             if field is None:
                 if key in WITHOUT_EFFECT:
@@ -340,7 +361,7 @@ class CommonSettings:
                 values[field.name] = field.metadata["parse"](value)
             except ValueError as error:
                 shown = _shown(key, value) if field.repr else HIDDEN
-                raise ValueError(f"{key}={shown}: {error}") from None
+                raise ValueError(f"{given.spelled.get(key, key)}={shown}: {error}") from None
         if "bootstrap_servers" not in values:
             raise ValueError("bootstrap.servers is missing (expected HOST:PORT,HOST:PORT)")
         cls._reconcile(values)
@@ -375,6 +396,7 @@ class CommonSettings:
                 key_password=self.ssl_key_password,
                 keystore_key=self.ssl_keystore_key,
                 keystore_chain=self.ssl_keystore_certificate_chain,
+                keystore_key_location=self.odradek_ssl_keystore_key_location,
                 truststore_type=self.ssl_truststore_type,
                 truststore_location=self.ssl_truststore_location,
                 truststore_password=self.ssl_truststore_password,
@@ -394,8 +416,7 @@ class CommonSettings:
         return values[name] if name in values else getattr(attrs.fields(cls), name).default
 
     def client_config(self, *, fail_fast: bool = False) -> ClientConfig:
-        """The core's configuration. With `fail_fast`, calls fail at once if the client has never reached a
-        broker."""
+        """The core's configuration. With `fail_fast`, a client that has never reached a broker fails calls at once."""
         return ClientConfig(
             client_id=self.client_id or "odradek",
             connect_timeout=self.socket_connection_setup_timeout_ms / 1000,
@@ -410,6 +431,7 @@ class CommonSettings:
             retry=RetryPolicy(self.retry_backoff_ms / 1000, self.retry_backoff_max_ms / 1000),
             reconnect=RetryPolicy(self.reconnect_backoff_ms / 1000, self.reconnect_backoff_max_ms / 1000),
             fail_fast=fail_fast,
+            on_error=self.odradek_on_error,
         )
 
 
@@ -422,7 +444,7 @@ class ProducerSettings(CommonSettings):
     buffer_memory: int = _key(32 << 20, _LONG)
     compression_gzip_level: int = _key(-1, _integer(-1, 9))
     compression_lz4_level: int = _key(9, _integer(1, 17))
-    compression_type: str = _key("none", _one_of("none", "gzip", "snappy", "lz4", "zstd"))
+    compression_type: str = _key("none", _compression)
     compression_zstd_level: int = _key(3, _integer(-131_072, 22))
     delivery_timeout_ms: int = _key(120_000, _AT_LEAST_0)
     enable_idempotence: bool = _key(True, _boolean)
@@ -484,8 +506,10 @@ class ProducerSettings(CommonSettings):
 
     def client_config(self, *, fail_fast: bool = False) -> ClientConfig:
         """The base's configuration, with the producer's pipeline."""
-        config = super().client_config(fail_fast=fail_fast)
-        return attrs.evolve(config, in_flight_max=self.max_in_flight_requests_per_connection)
+        return attrs.evolve(
+            super().client_config(fail_fast=fail_fast),
+            in_flight_max=self.max_in_flight_requests_per_connection,
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -511,6 +535,8 @@ class ConsumerSettings(CommonSettings):
         default=None, metadata={"parse": _deserializer}
     )
     max_partition_fetch_bytes: int = _key(1 << 20, _AT_LEAST_0)
+    odradek_consumer_timeout_ms: int | None = _key(None, _timeout_or_none)
+    """The silence after which a loop over the consumer ends; None: it goes on for ever."""
     max_poll_interval_ms: int = _key(300_000, _AT_LEAST_1)
     max_poll_records: int = _key(500, _AT_LEAST_1)
     partition_assignment_strategy: tuple[Any, ...] = attrs.field(
@@ -554,8 +580,9 @@ class AdminSettings(CommonSettings):
 
     def client_config(self, *, fail_fast: bool = False) -> ClientConfig:
         """The base's configuration, with the time of a whole call."""
-        config = super().client_config(fail_fast=fail_fast)
-        return attrs.evolve(config, api_timeout=self.default_api_timeout_ms / 1000)
+        return attrs.evolve(
+            super().client_config(fail_fast=fail_fast), api_timeout=self.default_api_timeout_ms / 1000
+        )
 
 
 def merged_properties(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:

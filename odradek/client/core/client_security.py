@@ -58,6 +58,12 @@ def client_security(protocol: str, login: LoginKeys, stores: TlsSettings) -> Cli
                 raise ValueError(
                     f"ssl.{name}.type={kind!r}: expected PEM or PKCS12; `keytool -importkeystore` makes a PKCS12 file of JKS"
                 )
+        if stores.keystore_key_location is not None and (
+            stores.keystore_location is None or stores.keystore_type != "PEM"
+        ):
+            raise ValueError(
+                "odradek.ssl.keystore.key.location needs ssl.keystore.location of type PEM, with the certificates"
+            )
         tls = stores
     credentials = None
     if protocol.startswith("SASL_"):

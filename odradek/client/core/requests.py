@@ -15,7 +15,7 @@ from wire.topic_partition import TopicPartition
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
 
-__all__ = ["known_leaders", "refresh_metadata", "request", "topics_with_metadata"]
+__all__ = ["all_topics", "known_leaders", "refresh_metadata", "request", "topics_with_metadata"]
 
 
 def request(
@@ -79,6 +79,12 @@ def refresh_metadata(
         raise KafkaError(code)
     core.cluster.update(response, complete=topics is None)
     return core.cluster
+
+
+def all_topics(core: ClientCore, *, timeout: float, skip_internal: bool) -> Operation[set[str]]:
+    """Ask for the names of all topics that the client may see. Raises `ClientError` and `KafkaError`."""
+    cluster = yield from refresh_metadata(core, None, timeout=timeout)
+    return {topic.name for topic in cluster.topics.values() if not (topic.is_internal and skip_internal)}
 
 
 def topics_with_metadata(

@@ -156,6 +156,10 @@ class Lane:
     """Each once, however often it was repeated; what was split counts as one more."""
     established: bool = False
     """True if the broker has a batch under these numbers, so that it refuses gaps."""
+    records_acknowledged: int = 0
+    records_failed: int = 0
+    batches_acknowledged: int = 0
+    bytes_acknowledged: int = 0
     rebase: Exception | None = None
     """The error after which sequence numbers must start anew, under a new epoch, before any other batch (KIP-360)."""
     repeating: bool = False
@@ -163,6 +167,24 @@ class Lane:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+    def count_acknowledged(self, batch: Batch) -> None:
+        """Count what the broker has taken."""
+        self.records_acknowledged += batch.record_count
+        self.batches_acknowledged += 1
+        self.bytes_acknowledged += len(batch.data or b"")
+
+    def metrics(self) -> dict[str, int]:
+        """The figures of one partition: since the start, and of this moment."""
+        waiting = [*self.batches, *self.in_flight]
+        return {
+            "records": self.records_acknowledged,
+            "bytes": self.bytes_acknowledged,
+            "batches": self.batches_acknowledged,
+            "errors": self.records_failed,
+            "queued_records": sum(batch.record_count or len(batch.rows) for batch in waiting),
+            "queued_batches": len(waiting),
+        }
 
 
 class _TopicState:
@@ -251,6 +273,10 @@ class Accumulator:
             state.sticky_bytes += size
         rows.append((timestamp_ms, key, value, headers))
         return batch
+
+    def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
+        """The figures of each partition that was written to."""
+        return {key: metrics for key, lane in self.lanes.items() if any((metrics := lane.metrics()).values())}
 
     def has_filled(self, batch: Batch) -> bool:
         """True if this batch, opened just now, makes work for the sender: it is full, or follows a full one."""

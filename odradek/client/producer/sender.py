@@ -464,6 +464,7 @@ class Sender:
         if not batch.done:
             batch.base_offset = base_offset
             batch.log_append_time_ms = log_append_time_ms
+            lane.count_acknowledged(batch)
             self._accumulator.complete(batch)
 
     def _trouble(self, lane: Lane, batch: Batch, error: Exception, *, at_once: bool = False) -> None:
@@ -547,6 +548,7 @@ class Sender:
     def _finish(self, batch: Batch, error: Exception) -> None:
         self.counts["batches failed"] += 1
         batch.record_count = batch.record_count or len(batch.rows)
+        batch.lane.records_failed += batch.record_count
         if not isinstance(error, (TransactionAborted, ClientClosed)):
             text = f"{batch.record_count} records for {batch.lane} were given up: {error}"
             self._core.notes.add(WARNING, text, key="given up")

@@ -10,13 +10,14 @@ from typing import Any
 from odradek.client.admin import PartitionLag
 from odradek.client.admin.admin_methods import BlockingAdminMethods
 from odradek.client.core.client_keys import AdminSettings, merged_properties
+from odradek.client.shells.familiar_calls import FamiliarFace
 from odradek.client.shells.io_thread import IoThread
 from odradek.client.shells.leaving import NothingToLeave, leave_when_dropped
 
 __all__ = ["Admin"]
 
 
-class Admin(BlockingAdminMethods):
+class Admin(BlockingAdminMethods, FamiliarFace, known_as="Admin"):
     """An administrator's client; its methods may be called from any thread.
 
     `config` has Kafka's keys (`bootstrap.servers` at least), keyword arguments the same with underscores. Use it as a context

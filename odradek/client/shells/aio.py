@@ -8,15 +8,16 @@ with `close` or with that group. Several operations may run at a time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from odradek.client.core.client_config import ClientConfig
 from odradek.client.core.client_core import ClientCore, Close, Compute, Connect, Send
 from odradek.client.core.known_cluster import Cluster
+from odradek.client.core.notes import ERROR
 from odradek.client.core.operation import Operation, Work
 from odradek.client.core.requests import refresh_metadata, request
-from odradek.client.shells.client_log import write_notes
+from odradek.client.shells.client_log import write_error, write_notes
 from odradek.client.shells.tls import opened_tls
 from odradek.client.shells.tokens import opened_tokens
 from odradek.env.ports import Conn, ConnectionLost, Env, Network, TaskGroup
@@ -62,7 +63,8 @@ class AsyncClient:
         if self.config.security is not None and self.config.security.tls is not None:
             tls = opened_tls(self.config.security.tls)
             self._network = SecuredNetwork(env, tls, None, Handshakes(env))
-        self._is_writing = False
+        self._is_speaking = False
+        self._deferred: deque[Callable[[], None]] = deque()
         self.core = ClientCore(bootstrap, self.config, env.random, now=env.clock.monotonic())
         self.core.tokens = opened_tokens(self.config.security)
         tasks.start_soon(self._keep_deadlines, name="client deadlines")
@@ -123,20 +125,33 @@ class AsyncClient:
                         self._close(self._connections.get(connection_id))
                     case Compute(work):
                         self._tasks.start_soon(self._compute, work, name="client work")
-        self._write_notes()
+        self._speak()
         deadline = self.core.next_deadline()
         if deadline is not None and (self._awaited_deadline is None or deadline < self._awaited_deadline):
             self._deadline_moved.set()
 
-    def _write_notes(self) -> None:
-        """Write what the core has to say. A handler that sends by this client comes back here: its lines follow."""
-        if not self._is_writing:
-            self._is_writing = True
+    def defer(self, function: Callable[[], None]) -> None:
+        """Have a callback called once the core has ended its step. What it raises is logged."""
+        self._deferred.append(function)
+
+    def _speak(self) -> None:
+        """Write what the core has to say, and call callbacks. One that uses this client comes back here: its own follow."""
+        if not self._is_speaking:
+            self._is_speaking = True
+            on_error = self.config.on_error
             try:
-                while notes := self.core.notes.take():
-                    write_notes(notes)
+                while (notes := self.core.notes.take()) or self._deferred:
+                    write_notes(notes, on_error)
+                    while self._deferred:
+                        self._call(self._deferred.popleft())
             finally:
-                self._is_writing = False
+                self._is_speaking = False
+
+    def _call(self, function: Callable[[], None]) -> None:
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001 - it is the application's, and the log has it
+            write_error(ERROR, "a callback failed", error, self.config.on_error)
 
     def _send(self, connection: _Connection | None, data: bytes | bytearray) -> None:
         if connection is not None and connection.conn is not None:

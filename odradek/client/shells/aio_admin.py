@@ -12,12 +12,13 @@ from odradek.client.admin import PartitionLag
 from odradek.client.admin.admin_methods import AsyncAdminMethods
 from odradek.client.core.client_keys import AdminSettings, merged_properties
 from odradek.client.shells.aio import AsyncClient
+from odradek.client.shells.familiar_calls import FamiliarFace
 from odradek.env.ports import Env, TaskGroup
 
 __all__ = ["AsyncAdmin"]
 
 
-class AsyncAdmin(AsyncAdminMethods):
+class AsyncAdmin(AsyncAdminMethods, FamiliarFace, known_as="Admin"):
     """An administrator whose tasks run in `tasks`; `config` has Kafka's keys, keywords the same with underscores.
 
     Ends with `close`, or with the task group. Raises `ValueError` for a bad configuration.
@@ -26,7 +27,7 @@ class AsyncAdmin(AsyncAdminMethods):
     def __init__(
         self, env: Env, tasks: TaskGroup, config: Mapping[str, Any] | None = None, /, **keys: Any
     ) -> None:
-        self.settings = AdminSettings.from_properties(merged_properties(config, keys))
+        self.settings = AdminSettings.from_properties(merged_properties(config, keys), on_trio=True)
         self._env = env
         client_config = self.settings.client_config(fail_fast=True)
         self.client = AsyncClient(env, tasks, self.settings.bootstrap_servers, client_config)

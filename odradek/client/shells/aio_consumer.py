@@ -29,14 +29,17 @@ from odradek.client.core.client_keys import ConsumerSettings, merged_properties
 from odradek.client.core.known_cluster import Partition
 from odradek.client.core.operation import Operation
 from odradek.client.core.partition_keys import ByPartition
+from odradek.client.core.requests import all_topics
 from odradek.client.shells.aio import AsyncClient
 from odradek.client.shells.consumer_steering import (
+    Committable,
     ConsumerSteering,
     listener_of,
     poll_seconds,
     times_of,
     topics_of,
 )
+from odradek.client.shells.familiar_calls import knows_other_names, warns_of_milliseconds
 from odradek.env.ports import Env, TaskGroup
 from wire.topic_partition import TopicPartition
 
@@ -57,7 +60,8 @@ class AsyncConsumer(ConsumerSteering):
         self, env: Env, tasks: TaskGroup, config: Mapping[str, Any] | None = None, /, **keywords: Any
     ) -> None:
         """Connects in the background. Raises `ValueError` for unknown keys and invalid values."""
-        self.settings = ConsumerSettings.from_properties(merged_properties(config, keywords))
+        properties = merged_properties(config, keywords)
+        self.settings = ConsumerSettings.from_properties(properties, on_trio=True)
         self._env = env
         self._listener: Any = RebalanceListener()
         self._timeout = self.settings.default_api_timeout_ms / 1000
@@ -68,6 +72,7 @@ class AsyncConsumer(ConsumerSteering):
         for operation in self._machine.background():
             self._start(operation)
 
+    @knows_other_names("Consumer.close")
     async def close(self, timeout: float = _CLOSE_SECONDS) -> None:
         """Commit (`enable.auto.commit`), give partitions up, leave the group, end. Safe to call twice.
 
@@ -101,6 +106,7 @@ class AsyncConsumer(ConsumerSteering):
 
     # What to read
 
+    @knows_other_names("Consumer.subscribe")
     def subscribe(self, topics: Iterable[str] | str | re.Pattern[str], *, listener: Any = None) -> None:
         """Have the group assign partitions of these topics, or of all whose whole name matches a pattern.
 
@@ -119,6 +125,8 @@ class AsyncConsumer(ConsumerSteering):
 
     # Reading
 
+    @warns_of_milliseconds
+    @knows_other_names("Consumer.poll")
     async def poll(self, timeout: float = 1.0) -> list[ConsumerRecord]:
         """Records, at most `max.poll.records`, in order within each partition; none after `timeout` seconds."""
         return await self._poll(poll_seconds(timeout), self._machine.take_records)
@@ -128,9 +136,13 @@ class AsyncConsumer(ConsumerSteering):
         return await self._poll(poll_seconds(timeout), self._machine.take_batches)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Records for ever, one by one; positions meanwhile are those of the blocking consumer's iterator."""
+        """Records one by one, as the blocking consumer's iterator yields them, with the same positions meanwhile."""
+        timeout_ms = self.settings.odradek_consumer_timeout_ms
         while True:
-            for record in self._machine.hand_out(await self.poll(_ITERATION_SECONDS)):
+            records = await self.poll(timeout=_ITERATION_SECONDS if timeout_ms is None else timeout_ms / 1000)
+            if not records and timeout_ms is not None:
+                return
+            for record in self._machine.hand_out(records):
                 yield record
 
     def wakeup(self) -> None:
@@ -216,21 +228,29 @@ class AsyncConsumer(ConsumerSteering):
             self._machine.partitions_of(as_text("topic", topic), self._seconds(timeout))
         )
 
+    async def topics(self, timeout: float | None = None) -> set[str]:
+        """The names of all topics that this consumer may read; internal ones with `exclude.internal.topics=false`."""
+        seconds, skip_internal = self._seconds(timeout), self.settings.exclude_internal_topics
+        return await self.client.run(
+            all_topics(self._machine.core, timeout=seconds, skip_internal=skip_internal)
+        )
+
     # Commits
 
+    @knows_other_names("Consumer.commit")
     async def commit(
         self,
-        offsets: ByPartition[OffsetAndMetadata | int] | None = None,
+        offsets: Committable | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Commit these offsets (the next to be read), or all positions, and wait for it. Errors as the blocking one."""
+        """Commit these offsets, a record, or all positions, and wait for it; all is as in the blocking consumer."""
         await self.client.run(
             self._machine.commits.commit(self._offsets(offsets), timeout=self._seconds(timeout))
         )
 
     def commit_soon(
         self,
-        offsets: ByPartition[OffsetAndMetadata | int] | None = None,
+        offsets: Committable | None = None,
         callback: CommitCallback | None = None,
     ) -> None:
         """Commit without waiting; `callback(offsets, error)` is called by a later `poll`, or by `close`."""

@@ -14,6 +14,7 @@ from odradek.client.consumer.consumer_types import ConsumerGroupMetadata, Offset
 from odradek.client.core.arguments import (
     NO_HEADERS,
     as_bytes,
+    as_callback,
     as_headers,
     as_partition,
     as_seconds,
@@ -21,19 +22,22 @@ from odradek.client.core.arguments import (
     as_timestamp,
 )
 from odradek.client.core.client_keys import ProducerSettings, merged_properties
+from odradek.client.core.notes import WARNING, Note
 from odradek.client.core.operation import Operation
 from odradek.client.core.partition_keys import ByPartition
 from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import ClientClosed, ClientError, IllegalTransactionCall, ProducerFencedError
 from odradek.client.producer.accumulator import Accumulator, Batch
 from odradek.client.producer.producer_upkeep import Identity
-from odradek.client.producer.record_metadata import RecordMetadata
+from odradek.client.producer.record_metadata import Delivered, OnDelivery, RecordMetadata
 from odradek.client.producer.sender import Sender
 from odradek.client.shells.aio import AsyncClient
-from odradek.client.shells.client_log import CRITICAL, write_error
+from odradek.client.shells.client_log import CRITICAL, write_error, write_notes
+from odradek.client.shells.familiar_calls import FamiliarFace
 from odradek.env.ports import Env, Event, TaskGroup
 from wire.batches.records import Header
 from wire.errors import KafkaError
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.producer.transactions import Transactions
@@ -72,7 +76,7 @@ async def wait_done(env: Env, batch: Batch) -> None:
         await finished.wait()
 
 
-class AsyncProducer:
+class AsyncProducer(FamiliarFace, known_as="Producer"):
     """A producer whose tasks run in `tasks`; `config` has Kafka's keys, keyword arguments the same with underscores.
 
     Ends with `close`, or with the task group: what was not sent by then is lost. Raises `ValueError` for a bad
@@ -82,7 +86,7 @@ class AsyncProducer:
     def __init__(
         self, env: Env, tasks: TaskGroup, config: Mapping[str, Any] | None = None, /, **keys: Any
     ) -> None:
-        settings = ProducerSettings.from_properties(merged_properties(config, keys))
+        settings = ProducerSettings.from_properties(merged_properties(config, keys), on_trio=True)
         self.settings = settings
         self.client = AsyncClient(env, tasks, settings.bootstrap_servers, settings.client_config())
         self._env = env
@@ -105,6 +109,7 @@ class AsyncProducer:
         headers: Iterable[Header] | None = NO_HEADERS,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> SentRecord:
         """Send a record; see `odradek.client.shells.producer.Producer.send` for arguments and errors.
 
@@ -126,6 +131,7 @@ class AsyncProducer:
         else:
             timestamp_ms = as_timestamp("timestamp_ms", timestamp_ms)
         topic = as_text("topic", topic)
+        as_callback("on_delivery", on_delivery)
         accumulator = self._accumulator
         self._check_open()
         batch = accumulator.append(topic, partition, timestamp_ms, key, value, headers)
@@ -140,7 +146,7 @@ class AsyncProducer:
                     batch = accumulator.open_batch(topic, partition, timestamp_ms, key, value, headers, now)
                     if batch is None:
                         await self._wait_for_room(deadline)
-            record = SentRecord(self._env, batch, len(batch.rows) - 1, timestamp_ms)
+            record = self._sent(batch, timestamp_ms, key, on_delivery)
             full = accumulator.has_filled(batch)
             if full or self._sender.sleeps_too_long(clock.monotonic()):
                 self._step()
@@ -148,7 +154,20 @@ class AsyncProducer:
                 # Give the tasks of the connections their turn: a program that only sends would starve them.
                 await clock.sleep_until(now)
             return record
-        return SentRecord(self._env, batch, len(batch.rows) - 1, timestamp_ms)
+        return self._sent(batch, timestamp_ms, key, on_delivery)
+
+    def _sent(
+        self, batch: Batch, timestamp_ms: int, key: bytes | None, on_delivery: OnDelivery | None
+    ) -> SentRecord:
+        index = len(batch.rows) - 1
+        if on_delivery is not None:
+
+            def deliver() -> None:
+                on_delivery(*Delivered.of(batch, index, timestamp_ms, key))
+
+            batch.outcome_taken = True
+            batch.on_done.append(lambda _: self.client.defer(deliver))
+        return SentRecord(self._env, batch, index, timestamp_ms)
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The topic's partitions. Raises as `send` does when they are not known within `max.block.ms`."""
@@ -276,7 +295,8 @@ class AsyncProducer:
         except ProducerFencedError:
             _LOGGER.debug("whoever has fenced this producer has aborted its transaction")
         except (ClientError, IllegalTransactionCall) as error:
-            _LOGGER.warning("the open transaction was not aborted, its time will run out: %s", error)
+            text = f"the open transaction was not aborted, its time will run out: {error}"
+            write_notes([Note(WARNING, text)], self.settings.odradek_on_error)
 
     async def close(self, timeout: float | None = None) -> None:
         """Send what is there, for at most `timeout` seconds (None: as long as it takes), then end.
@@ -300,6 +320,10 @@ class AsyncProducer:
     def metrics(self) -> dict[str, int]:
         """Figures since the start (batches, records, requests, refusals by code) and of this moment."""
         return self._sender.statistics()
+
+    def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
+        """Figures of each partition that was written to, as those of the blocking producer."""
+        return self._accumulator.partition_metrics()
 
     def _step(self) -> None:
         self._sender.signal.notify()
@@ -334,7 +358,7 @@ class AsyncProducer:
             yield from self._sender.run()
         except Exception as error:
             self._failure = error
-            write_error(CRITICAL, "the producer failed", error)
+            write_error(CRITICAL, "the producer failed", error, self.settings.odradek_on_error)
             raise
 
     def _stopped(self) -> None:

@@ -1,7 +1,8 @@
 """The log of all clients, `odradek.client`: lines are written where a handler holds up nobody. SHELL.
 
 A handler is the application's: it may fail, wait, or send by the very client whose lines it gets. So lines are written
-without the client's lock, and what a handler raises ends there.
+without the client's lock, and what a handler raises ends there. The same is true of `odradek.on.error`, which gets what is
+written from WARNING on.
 """
 
 from __future__ import annotations
@@ -9,25 +10,38 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from odradek.client.core.notes import Note
+from odradek.client.core.notes import ERROR, WARNING, Note
 
-__all__ = ["CRITICAL", "LOGGER", "write_error", "write_notes"]
+__all__ = ["CRITICAL", "LOGGER", "OnError", "write_error", "write_notes"]
+
+OnError = Callable[[int, str], object]
+"""The application's own ear: level and text of a line."""
 
 LOGGER = logging.getLogger("odradek.client")
 CRITICAL = logging.CRITICAL
 
 
-def write_notes(notes: Iterable[Note]) -> None:
+def write_notes(notes: Iterable[Note], on_error: OnError | None = None) -> None:
     """Write lines that a core has kept."""
     for note in notes:
         _write(note.level, note.text, None)
+        _tell(on_error, note.level, note.text)
 
 
-def write_error(level: int, text: str, error: BaseException) -> None:
+def write_error(level: int, text: str, error: BaseException, on_error: OnError | None = None) -> None:
     """Write a line with an exception's traceback."""
     _write(level, text, error)
+    _tell(on_error, level, f"{text}: {error!r}")
+
+
+def _tell(on_error: OnError | None, level: int, text: str) -> None:
+    if on_error is not None and level >= WARNING:
+        try:
+            on_error(level, text)
+        except Exception as error:  # noqa: BLE001 - it is the application's, and the log has it
+            _write(ERROR, "odradek.on.error failed", error)
 
 
 def _write(level: int, text: str, error: BaseException | None) -> None:

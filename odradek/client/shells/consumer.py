@@ -41,13 +41,16 @@ from odradek.client.core.client_keys import ConsumerSettings, merged_properties
 from odradek.client.core.known_cluster import Partition
 from odradek.client.core.operation import Task
 from odradek.client.core.partition_keys import ByPartition
+from odradek.client.core.requests import all_topics
 from odradek.client.shells.consumer_steering import (
+    Committable,
     ConsumerSteering,
     listener_of,
     poll_seconds,
     times_of,
     topics_of,
 )
+from odradek.client.shells.familiar_calls import knows_other_names, warns_of_milliseconds
 from odradek.client.shells.io_thread import IoThread
 from odradek.client.shells.leaving import leave_when_dropped, weak_call
 from wire.topic_partition import TopicPartition
@@ -141,6 +144,7 @@ class Consumer(ConsumerSteering):
             self._settle(last_is_done=False)
         self.close()
 
+    @knows_other_names("Consumer.close")
     @_alone
     def close(self, timeout: float = _CLOSE_SECONDS) -> None:
         """Commit (`enable.auto.commit`), give partitions up, leave the group, end. Safe to call twice.
@@ -176,6 +180,7 @@ class Consumer(ConsumerSteering):
 
     # What to read
 
+    @knows_other_names("Consumer.subscribe")
     @_alone
     def subscribe(
         self, topics: Iterable[str] | str | re.Pattern[str], *, listener: RebalanceListener | None = None
@@ -200,6 +205,8 @@ class Consumer(ConsumerSteering):
 
     # Reading
 
+    @warns_of_milliseconds
+    @knows_other_names("Consumer.poll")
     @_alone
     def poll(self, timeout: float = 1.0) -> list[ConsumerRecord]:
         """Records, at most `max.poll.records`, in order within each partition; none after `timeout` seconds.
@@ -215,14 +222,18 @@ class Consumer(ConsumerSteering):
         return self._poll(poll_seconds(timeout), self._machine.take_batches)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records for ever, one by one.
+        """Records one by one: for ever, or until none has come for `odradek.consumer.timeout.ms`.
 
         Meanwhile positions, and so commits, count the records that were yielded. Records that were polled but not
         yielded come with the next loop or poll. A `with` block that an exception ends does not commit the record that
         was yielded last.
         """
+        timeout_ms = self.settings.odradek_consumer_timeout_ms
         while True:
-            yield from self._machine.hand_out(self.poll(_ITERATION_SECONDS))
+            records = self.poll(timeout=_ITERATION_SECONDS if timeout_ms is None else timeout_ms / 1000)
+            if not records and timeout_ms is not None:
+                return
+            yield from self._machine.hand_out(records)
 
     def wakeup(self) -> None:
         """Have the `poll` that runs, or else the next, raise `Wakeup`; may be called from any thread."""
@@ -314,15 +325,24 @@ class Consumer(ConsumerSteering):
         """The topic's partitions. Raises `KafkaError` UNKNOWN_TOPIC_OR_PARTITION."""
         return self._io.run(self._machine.partitions_of(as_text("topic", topic), self._seconds(timeout)))
 
+    @_alone
+    def topics(self, timeout: float | None = None) -> set[str]:
+        """The names of all topics that this consumer may read; internal ones with `exclude.internal.topics=false`."""
+        seconds, skip_internal = self._seconds(timeout), self.settings.exclude_internal_topics
+        return self._io.run(all_topics(self._machine.core, timeout=seconds, skip_internal=skip_internal))
+
     # Commits
 
+    @knows_other_names("Consumer.commit")
     @_alone
     def commit(
         self,
-        offsets: ByPartition[OffsetAndMetadata | int] | None = None,
+        offsets: Committable | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Commit these offsets (the next to be read), or all positions, and wait for it.
+        """Commit these offsets (the next to be read), a record that is done with, or all positions, and wait for it.
+
+        A record stands for the offset behind it, in its partition alone.
 
         Beside a rebalance it waits for the new generation, at most `timeout` seconds. Raises `KafkaError`. With
         ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS, the partitions may have gone to others; the next
@@ -334,7 +354,7 @@ class Consumer(ConsumerSteering):
     @_alone
     def commit_async(
         self,
-        offsets: ByPartition[OffsetAndMetadata | int] | None = None,
+        offsets: Committable | None = None,
         callback: CommitCallback | None = None,
     ) -> None:
         """Commit without waiting; `callback(offsets, error)` is called by a later `poll`, or by `close`."""

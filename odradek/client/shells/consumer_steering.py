@@ -9,11 +9,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from odradek.client.consumer.consumer_machine import ConsumerMachine
 from odradek.client.consumer.consumer_types import (
     ConsumerGroupMetadata,
+    ConsumerRecord,
     OffsetAndMetadata,
     RebalanceListener,
     judged_offsets,
@@ -28,16 +29,20 @@ from odradek.client.core.arguments import (
     by_partition,
 )
 from odradek.client.core.partition_keys import ByPartition
+from odradek.client.shells.familiar_calls import FamiliarFace
 from wire.topic_partition import TopicPartition
 
 T = TypeVar("T")
+Committable: TypeAlias = ByPartition[OffsetAndMetadata | int] | ConsumerRecord
+"""What a commit may name: the next offsets to be read, or a record that is done with."""
 
 
-class ConsumerSteering(ABC):
+class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
     """The calls that do not wait. `_machine` is the shell's; a call waits `_timeout` seconds, unless it says how long."""
 
     _machine: ConsumerMachine
     _timeout: float
+    _is_warned_of_seconds = False
 
     @abstractmethod
     def _change(self, change: Callable[[], None], *, settles: bool = True) -> None:
@@ -131,12 +136,22 @@ class ConsumerSteering(ABC):
         """Figures of this moment."""
         return self._peek(self._machine.statistics)
 
-    def _offsets(
-        self, offsets: ByPartition[OffsetAndMetadata | int] | None
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets to be committed: these, or all positions."""
+    def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
+        """Figures of each partition since it was assigned: `position`, `lag`, `records` and `bytes`.
+
+        `bytes` are those of whole batches, as they were fetched. -1 stands for what is not known yet. May be called from
+        any thread.
+        """
+        return self._peek(self._machine.partition_metrics)
+
+    def _offsets(self, offsets: Committable | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The offsets to be committed: these, that behind a record, or all positions."""
         if offsets is None:
             return self._peek(self._all_positions)
+        if isinstance(offsets, ConsumerRecord):
+            key = as_topic_partition("offsets", (offsets.topic, offsets.partition))
+            next_offset = as_integer("the offset of offsets", offsets.offset, most=INT64_MAX - 1) + 1
+            return judged_offsets("offsets", {key: OffsetAndMetadata(next_offset, offsets.leader_epoch)})
         return judged_offsets("offsets", offsets)
 
     def _seconds(self, timeout: float | None) -> float:
@@ -203,4 +218,4 @@ def times_of(times_ms: ByPartition[int]) -> dict[TopicPartition, int]:
     return by_partition("times_ms", times_ms, partial(as_integer, most=INT64_MAX))
 
 
-__all__ = ["ConsumerSteering", "listener_of", "poll_seconds", "times_of", "topics_of"]
+__all__ = ["Committable", "ConsumerSteering", "listener_of", "poll_seconds", "times_of", "topics_of"]

@@ -59,6 +59,7 @@ class IoThread:
     def __init__(self, bootstrap: Sequence[tuple[str, int]], config: ClientConfig, name: str) -> None:
         self.lock = threading.RLock()
         self.core = ClientCore(bootstrap, config, random.Random(os.urandom(16)), now=time.monotonic())
+        self._on_error = config.on_error
         self._sockets = Sockets(self.core)
         self._posted: deque[Callable[[], None]] = deque()
         self._deferred: deque[Callable[[], None]] = deque()
@@ -213,7 +214,7 @@ class IoThread:
                         self._closing.set()
                     deadline = self.core.next_deadline()
                     notes = self.core.notes.take()
-                write_notes(notes)
+                write_notes(notes, self._on_error)
                 self._call_deferred()
                 if self._closing.is_set():
                     break
@@ -229,7 +230,7 @@ class IoThread:
                     self._sockets.handle(ready)
         except BaseException as error:
             self._failure = error
-            write_error(CRITICAL, "the client failed; every later call raises this", error)
+            write_error(CRITICAL, "the client failed; every later call raises this", error, self._on_error)
             raise
         finally:
             self._closing.set()
@@ -252,7 +253,7 @@ class IoThread:
             try:
                 function()
             except Exception as error:  # noqa: BLE001 - it is the application's, and the log has it
-                write_error(ERROR, "a callback failed", error)
+                write_error(ERROR, "a callback failed", error, self._on_error)
 
     def _given_turns(self) -> list[threading.Event]:
         given = list(self._turns)
@@ -281,7 +282,7 @@ class IoThread:
                 self.core.close(self._closed_error())
                 self._sockets.perform_effects()
             notes = self.core.notes.take()
-        write_notes(notes)
+        write_notes(notes, self._on_error)
         self._call_deferred()
         for taken in self._given_turns():
             taken.set()

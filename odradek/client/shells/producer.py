@@ -6,7 +6,6 @@ All decisions are in `accumulator.py` and `sender.py`.
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
 import threading
 import time
@@ -23,6 +22,7 @@ from odradek.client.core.arguments import (
     INT32_MAX,
     NO_HEADERS,
     as_bytes,
+    as_callback,
     as_headers,
     as_integer,
     as_partition,
@@ -44,14 +44,17 @@ from odradek.client.errors import (
     RequestTimedOut,
 )
 from odradek.client.producer.accumulator import Accumulator, Batch
-from odradek.client.producer.record_metadata import RecordMetadata
+from odradek.client.producer.record_metadata import OnDelivery, RecordMetadata
 from odradek.client.producer.sender import Sender
 from odradek.client.shells.client_log import CRITICAL, write_error, write_notes
+from odradek.client.shells.familiar_calls import FamiliarFace
 from odradek.client.shells.io_thread import FORKED, IoThread
 from odradek.client.shells.leaving import leave_when_dropped, weak_call
+from odradek.client.shells.record_future import RecordFuture
 from wire.batches.batch_header import HEADER_SIZE
 from wire.batches.records import Header
 from wire.errors import KafkaError
+from wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.producer.transactions import Transactions
@@ -65,97 +68,6 @@ _TURN_BYTES = 64 << 10
 _TURN_SECONDS_MAX = 0.1
 _BATCH_BYTES_MIN = 1024
 """The least cost of a batch, counted in bytes."""
-
-
-class RecordFuture(concurrent.futures.Future[RecordMetadata]):
-    """A future that reads its outcome from the record's batch.
-
-    It takes its state from the batch and its lock from the producer, so it costs little more than any object.
-    `concurrent.futures.wait` and `asyncio.wrap_future` work with it. It cannot be cancelled: the record may be on its
-    way.
-    """
-
-    __slots__ = ("_batch", "_index", "_producer", "_timestamp_ms")
-
-    def __init__(self, producer: Producer, batch: Batch, index: int, timestamp_ms: int) -> None:
-        self._producer = producer
-        self._batch = batch
-        self._index = index
-        self._timestamp_ms = timestamp_ms
-
-    def cancel(self) -> bool:
-        """Always false: a record that was handed to the producer cannot be taken back."""
-        return False
-
-    def cancelled(self) -> bool:
-        """Always false, because `cancel` is impossible."""
-        return False
-
-    def running(self) -> bool:
-        """True until the record is acknowledged, or fails for good."""
-        return not self._batch.done
-
-    def done(self) -> bool:
-        """True if the record is acknowledged, or has failed for good."""
-        return self._batch.done
-
-    def result(self, timeout: float | None = None) -> RecordMetadata:
-        """The place of the record, once it is acknowledged.
-
-        Raises its error, or `TimeoutError` after `timeout` seconds.
-        """
-        self._batch.outcome_taken = True
-        if not self._batch.done:
-            self._producer.wait_for(self._batch, timeout)
-        return RecordMetadata.of(self._batch, self._index, self._timestamp_ms)
-
-    def exception(self, timeout: float | None = None) -> Exception | None:
-        """The record's error; None when it was acknowledged. Raises `TimeoutError`."""
-        self._batch.outcome_taken = True
-        if not self._batch.done:
-            self._producer.wait_for(self._batch, timeout)
-        return self._batch.outcome(self._index)[2]
-
-    def add_done_callback(self, function: Callable[[concurrent.futures.Future[RecordMetadata]], Any]) -> None:
-        """Call `function(future)` once there is an outcome, in the producer's thread."""
-        self._batch.outcome_taken = True
-        self._producer.call_when_done(self._batch, lambda: function(self))
-
-    def __getattr__(self, name: str) -> Any:
-        """The private attributes that `concurrent.futures.wait`, `as_completed` and `repr` look at in a future."""
-        batch = self._batch
-        if name == "_state":
-            return "FINISHED" if batch.done else "RUNNING"
-        if name == "_condition":
-            return self._producer.lock
-        if name == "_waiters":
-            return _Waiters(self)
-        if name == "_exception":
-            return batch.outcome(self._index)[2] if batch.done else None
-        if name == "_result":
-            return self.result() if batch.done and self.exception() is None else None
-        raise AttributeError(name)
-
-
-class _Waiters:
-    """The list of waiters that `concurrent.futures` keeps in a future, kept in the batch instead."""
-
-    def __init__(self, future: RecordFuture) -> None:
-        self._future = future
-
-    def append(self, waiter: Any) -> None:
-        future = self._future
-
-        def done(_: Batch) -> None:
-            if future.exception() is None:
-                waiter.add_result(future)
-            else:
-                waiter.add_exception(future)
-
-        future._batch.on_done.append(done)
-
-    def remove(self, waiter: Any) -> None:
-        """Do nothing: late news do no harm to a waiter that is no longer used."""
 
 
 @attrs.define(eq=False)
@@ -175,7 +87,8 @@ class _End:
             yield from self.sender.run()
         except Exception as error:
             self._failed(error)
-            io.defer(partial(write_error, CRITICAL, "the producer failed", error))
+            on_error = io.core.config.on_error
+            io.defer(partial(write_error, CRITICAL, "the producer failed", error, on_error))
             raise
 
     def _failed(self, error: BaseException) -> None:
@@ -209,7 +122,7 @@ class _End:
         return sum(batch.record_count or len(batch.rows) for batch in list(self.accumulator.incomplete))
 
 
-class Producer:
+class Producer(FamiliarFace, known_as="Producer"):
     """A producer; `config` has Kafka's keys ("linger.ms"), keyword arguments the same with underscores (`linger_ms`).
 
     Safe for several threads. Use it as a context manager, or call `close`. A producer that is dropped sends what it
@@ -251,21 +164,22 @@ class Producer:
         headers: Iterable[Header] | None = NO_HEADERS,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> RecordFuture:
         """Send a record; the future has where it went.
 
         `value` and `key` are bytes or None, or what `value.serializer` and `key.serializer` take. `headers` are pairs of
         a str and bytes, and are read once. What can still change (a bytearray) is copied. Blocks for at most
         `max.block.ms`, when the topic's partitions are not known yet or `buffer.memory` is in use.
+        `on_delivery(error, delivered)` is called once there is an outcome, in the producer's thread (`Delivered`).
 
         Raises:
-            KafkaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE (above `max.request.size`), or what the broker
-                answers about the topic.
+            KafkaError: MESSAGE_TOO_LARGE (above `max.request.size`), or what the broker answers about the topic.
             BufferFull: no memory within `max.block.ms`.
             ClientError: no metadata within `max.block.ms`, or the producer is closed.
             TransactionError: the transaction can only be aborted, or the producer only be closed.
             IllegalTransactionCall: a producer with a `transactional.id` has no open transaction.
-            TypeError, ValueError: an argument, which the text names, is of the wrong type or out of its range.
+            TypeError, ValueError: an argument, which the text names, is wrong.
         """
         settings = self.settings
         if settings.value_serializer is not None:
@@ -286,14 +200,22 @@ class Producer:
             timestamp_ms = as_timestamp("timestamp_ms", timestamp_ms)
         if type(topic) is not str:
             topic = as_text("topic", topic)
+        if on_delivery is not None:
+            as_callback("on_delivery", on_delivery)
         with self.lock:
             if self._end.closing or self._transactions is not None:
                 self._check_open()
             batch = self._accumulator.append(topic, partition, timestamp_ms, key, value, headers)
             if batch is not None:
-                return RecordFuture(self, batch, len(batch.rows) - 1, timestamp_ms)
-        with self._failing_transaction():
-            return self._send_slowly(topic, partition, timestamp_ms, key, value, headers)
+                future = RecordFuture(self, batch, len(batch.rows) - 1, timestamp_ms)
+                if on_delivery is None:
+                    return future
+        if batch is None:
+            with self._failing_transaction():
+                future = self._send_slowly(topic, partition, timestamp_ms, key, value, headers)
+        if on_delivery is not None:
+            future.call_with_outcome(on_delivery, key)
+        return future
 
     def send_encoded(self, topic: str, partition: int, data: bytearray, record_count: int) -> Batch:
         """Send a batch that the caller has encoded, as `wire.batches.record_writer.encode_batch` does, to one partition.
@@ -493,12 +415,21 @@ class Producer:
             text = (
                 f"{count} records were not written, and nobody has asked for their outcome: {failed[0].error}"
             )
-            write_notes([Note(WARNING, text)])
+            write_notes([Note(WARNING, text)], self.settings.odradek_on_error)
 
     def metrics(self) -> dict[str, int]:
         """Figures since the start (batches, records, requests, refusals by code) and of this moment."""
         with self.lock:
             return self._sender.statistics()
+
+    def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
+        """Figures of each partition that was written to, since the start: `records`, `bytes`, `batches` and `errors`.
+
+        `errors` are records that failed, `bytes` those of whole batches as they were sent. `queued_records` and
+        `queued_batches` have no outcome yet.
+        """
+        with self.lock:
+            return self._accumulator.partition_metrics()
 
     # For futures
 
@@ -556,7 +487,8 @@ class Producer:
         except ProducerFencedError:
             _LOGGER.debug("whoever has fenced this producer has aborted its transaction")
         except (ClientError, IllegalTransactionCall) as error:
-            _LOGGER.warning("the open transaction was not aborted, its time will run out: %s", error)
+            text = f"the open transaction was not aborted, its time will run out: {error}"
+            write_notes([Note(WARNING, text)], self.settings.odradek_on_error)
 
     def _send_slowly(
         self,

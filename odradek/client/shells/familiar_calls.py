@@ -1,0 +1,82 @@
+"""Methods and arguments of other clients: an error names ours. Both shells share this. PURE but for the log.
+
+The names stand in `odradek.client.core.familiar_names`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from odradek.client.core.familiar_names import FAMILIAR_ARGUMENTS, FAMILIAR_METHODS
+from odradek.client.core.notes import WARNING, Note
+from odradek.client.shells.client_log import write_notes
+
+__all__ = ["SECONDS_USUAL_MAX", "FamiliarFace", "knows_other_names", "warns_of_milliseconds"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+SECONDS_USUAL_MAX = 300.0
+"""A poll for longer, by position, was most likely meant in milliseconds."""
+
+
+class _Elsewhere:
+    """A method that is called otherwise here: it is missing, and the error says what to call.
+
+    A `__getattr__` would do as well, but it makes each attribute of a client slower, and `send` has many.
+    """
+
+    def __init__(self, name: str, ours: str) -> None:
+        self._name = name
+        self._ours = ours
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        raise AttributeError(
+            f"{owner.__name__!r} object has no attribute {self._name!r}: here it is {self._ours}"
+        )
+
+
+class FamiliarFace:
+    """A client that says what the methods of other clients are called here; `known_as` is its class in the table."""
+
+    def __init_subclass__(cls, known_as: str = "", **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for method in FAMILIAR_METHODS:
+            if method.of == known_as:
+                setattr(cls, method.name, _Elsewhere(method.name, method.ours.replace("`", "")))
+
+
+def knows_other_names(method_name: str) -> Callable[[F], F]:
+    """Have a method name its own arguments where it is given another client's keywords."""
+    known = {each.name: each.ours.replace("`", "") for each in FAMILIAR_ARGUMENTS if each.of == method_name}
+
+    def decorate(method: F) -> F:
+        @wraps(method)
+        def called(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            for name in kwargs:
+                if name in known:
+                    raise TypeError(f"{method.__name__} has no argument {name!r}: here it is {known[name]}")
+            return method(self, *args, **kwargs)
+
+        return cast(F, called)
+
+    return decorate
+
+
+def warns_of_milliseconds(method: F) -> F:
+    """Have a poll warn once if its time, given by position, looks like milliseconds."""
+
+    @wraps(method)
+    def called(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if (
+            args
+            and not self._is_warned_of_seconds
+            and isinstance(args[0], (int, float))
+            and args[0] > SECONDS_USUAL_MAX
+        ):
+            self._is_warned_of_seconds = True
+            text = f"poll({args[0]:.10g}) waits for that many seconds; poll(timeout=...) says that they are meant"
+            write_notes([Note(WARNING, text)], self.settings.odradek_on_error)
+        return method(self, *args, **kwargs)
+
+    return cast(F, called)
