@@ -94,6 +94,8 @@ class FakeBroker:
         self.answers = dict(_ANSWERS)
         self.max_batch_bytes = 1 << 20
         self.throttle_ms = 0
+        self.delays: dict[int, float] = {}
+        """The seconds by which answers to requests of a kind are late; `Wire` knows of them."""
         self.producer_ids = 0
         self.connections = 0
         self.append_before_trouble = False
@@ -347,12 +349,16 @@ class BrokerEnd:
         self.broker = broker
         self.connection = ServerConnection()
         self.silent = False
+        self.delay_seconds = 0.0
+        """The time by which the answers to what was received last are late."""
 
     def receive(self, data: bytes | bytearray) -> bytes | None:
         """The bytes that the broker sends back; None when it ends the connection."""
         self.connection.receive_data(data)
         answer = bytearray()
+        self.delay_seconds = 0.0
         while isinstance(event := self.connection.next_event(), RequestReceived):
+            self.delay_seconds = max(self.delay_seconds, self.broker.delays.get(ApiKey(event.api_key), 0.0))
             response = SILENCE if self.silent else self.broker.answer(event)
             if response is HANG_UP:
                 return None
@@ -386,6 +392,8 @@ class Wire:
         self.ends: dict[int, BrokerEnd] = {}
         self.connects: list[tuple[str, int]] = []
         self.piece_sizes: Callable[[], int] | None = None
+        self.late: list[tuple[float, int, bytes]] = []
+        """Answers that are under way: when they come, on which connection."""
 
     def settle(self) -> None:
         """Perform effects until there are none."""
@@ -417,6 +425,15 @@ class Wire:
         if answer is None:
             del self.ends[connection_id]
             self.core.receive_data(connection_id, b"", self.now)
+            return
+        before = max((at for at, other, _ in self.late if other == connection_id), default=0.0)
+        at = max(self.now + end.delay_seconds, before)
+        if at > self.now:
+            self.late.append((at, connection_id, answer))
+        else:
+            self._deliver(connection_id, answer)
+
+    def _deliver(self, connection_id: int, answer: bytes) -> None:
         while answer:
             size = self.piece_sizes() if self.piece_sizes is not None else len(answer)
             self.core.receive_data(connection_id, answer[:size], self.now)
@@ -431,22 +448,34 @@ class Wire:
     def finish(self, task: Any, *, until: float = 1e9) -> Any:
         """Let an operation that was started come to its end."""
         while not task.done:
-            deadline = self.core.next_deadline()
-            assert deadline is not None, "the operation waits for nothing that could happen"
-            assert deadline < until, "the operation takes too long"
-            self.now = max(self.now, deadline)
+            moments = [at for at, _, _ in self.late]
+            if (deadline := self.core.next_deadline()) is not None:
+                moments.append(deadline)
+            assert moments, "the operation waits for nothing that could happen"
+            assert min(moments) < until, "the operation takes too long"
+            self.now = max(self.now, min(moments))
+            come = [each for each in self.late if each[0] <= self.now]
+            self.late = [each for each in self.late if each[0] > self.now]
+            for _, connection_id, answer in come:
+                if connection_id in self.ends:
+                    self._deliver(connection_id, answer)
             self.core.tick(self.now)
             self.settle()
         return task.result()
 
 
 class LoopbackBroker:
-    """A `FakeBroker`, or another `kind`, behind 127.0.0.1, in a thread of its own; a context manager."""
+    """A `FakeBroker`, or another `kind`, behind a loopback address, in a thread of its own; a context manager.
 
-    def __init__(self, kind: type[FakeBroker] = FakeBroker) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
+    It may be one that exists, which had another address or has another name.
+    """
+
+    def __init__(
+        self, kind: type[FakeBroker] = FakeBroker, *, address: str = "127.0.0.1", of: FakeBroker | None = None
+    ) -> None:
+        self.listener = socket.create_server((address, 0 if of is None else of.port))
         self.listener.setblocking(False)
-        self.broker = kind("127.0.0.1", self.listener.getsockname()[1])
+        self.broker = kind(address, self.listener.getsockname()[1]) if of is None else of
         self.bootstrap = f"127.0.0.1:{self.broker.port}"
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = socket.socketpair()

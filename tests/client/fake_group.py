@@ -53,6 +53,8 @@ class GroupBroker(FakeBroker):
         super().__init__(host, port)
         self.versions |= {int(key): api_versions(key) for key in _GROUP_ANSWERS}
         self.generation = 0
+        self.is_assigned = True
+        """False between the joins of a generation and its assignment: no commit is taken meanwhile."""
         self.member_ids = 0
         self.commits: dict[TopicPartition, tuple[int, int, str]] = {}
         self.more_brokers: list[MetadataResponseBroker] = []
@@ -102,6 +104,7 @@ class GroupBroker(FakeBroker):
             if request.group_instance_id is None:
                 return JoinGroupResponse(error_code=int(ErrorCode.MEMBER_ID_REQUIRED), member_id=member_id)
         self.generation += 1
+        self.is_assigned = False
         protocol = request.protocols[0]
         return JoinGroupResponse(
             generation_id=self.generation,
@@ -114,6 +117,7 @@ class GroupBroker(FakeBroker):
 
     def _sync(self, request: Any, code: int) -> SyncGroupResponse:
         mine = b"" if code else request.assignments[0].assignment
+        self.is_assigned = self.is_assigned or not code
         return SyncGroupResponse(
             error_code=code,
             protocol_type=request.protocol_type,
@@ -129,6 +133,7 @@ class GroupBroker(FakeBroker):
 
     def _commit(self, request: Any, code: int) -> OffsetCommitResponse:
         topics = []
+        code = code or self._refusal(request)
         for topic in request.topics:
             answers = []
             name, unknown = self._named(topic)
@@ -142,6 +147,13 @@ class GroupBroker(FakeBroker):
                 answers.append(OffsetCommitResponsePartition(asked.partition_index, code or unknown))
             topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, answers))
         return OffsetCommitResponse(topics=topics)
+
+    def _refusal(self, request: Any) -> int:
+        """Judge a commit as Kafka's coordinator does, by the member's generation."""
+        generation = request.generation_id_or_member_epoch
+        if 0 <= generation != self.generation:
+            return int(ErrorCode.ILLEGAL_GENERATION)
+        return int(ErrorCode.NONE if generation < 0 or self.is_assigned else ErrorCode.REBALANCE_IN_PROGRESS)
 
     def _named(self, topic: Any) -> tuple[str, int]:
         """The name of a topic that a request names by either, and an error code if there is no such topic."""

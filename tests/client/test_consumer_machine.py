@@ -352,6 +352,24 @@ def test_automatic_commits_leave_a_deleted_topic_out_and_a_close_is_short() -> N
     assert found.broker.commits[T0] == (3, 0, "")
 
 
+def test_deleted_topics_leave_no_trace_among_the_commits() -> None:
+    """A consumer whose pattern matches topics that come and go lives for months."""
+    found = consumer(3, group_id="g", auto_commit_interval_ms=1000, allow_auto_create_topics=False)
+    for number in range(3):
+        key = TopicPartition(f"u{number}", 0)
+        found.broker.add_topic(key.topic)
+        found.machine.assign_manually([T0, key])
+        found.poll(1)
+        del found.broker.topics[key.topic]
+        for _ in range(5):
+            found.poll(1)
+        assert key in found.machine.commits.gone
+    found.machine.assign_manually([T0])
+    for _ in range(3):
+        found.poll(1)
+    assert not found.machine.commits.gone
+
+
 def test_an_old_topics_offset_never_lands_in_a_new_one_of_its_name() -> None:
     """OffsetCommit names topics by id from version 10 on (KIP-848): what was read of the old topic is refused."""
     found = reading(3, group_id="g", enable_auto_commit=False)

@@ -8,12 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from odradek import Producer
 from odradek.client.core.client_config import ClientConfig
 from odradek.client.core.operation import Operation, Wait
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import BrokerUnavailable, ClientClosed, RequestTimedOut
 from odradek.client.shells.io_thread import IoThread
-from tests.client.fake_broker import LoopbackBroker
+from odradek.client.shells.sockets import Sockets
+from tests.client.fake_broker import SILENCE, LoopbackBroker
+from wire.api import ApiKey
 
 
 @pytest.fixture
@@ -140,3 +143,31 @@ def test_no_waiting_in_callbacks(client: IoThread) -> None:
     client.post(callback)
     assert called.wait(10)
     assert len(caught) == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("kind", [MemoryError, RuntimeError, SystemExit])
+def test_every_record_and_call_names_what_ended_the_thread(
+    broker: LoopbackBroker, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    """A producer's thread dies: those that wait, and those that come, hear why. `close` returns."""
+
+    def fail(*_: object) -> None:
+        raise kind("in the thread")
+
+    broker.broker.add_topic("t", 1)
+    producer = Producer(bootstrap_servers=broker.bootstrap)
+    producer.send("t", b"0").result(60)
+    broker.broker.trouble[ApiKey.PRODUCE].append(SILENCE)
+    waiting = producer.send("t", b"1")
+    monkeypatch.setattr(Sockets, "handle", fail)
+    with pytest.raises(ClientClosed, match="in the thread") as caught:
+        producer.send("t", b"2").result(60)
+    assert isinstance(caught.value.__cause__, kind)
+    with pytest.raises(ClientClosed, match="in the thread") as caught:
+        waiting.result(60)
+    assert isinstance(caught.value.__cause__, kind)
+    with pytest.raises(ClientClosed, match="in the thread") as caught:
+        producer.send("t", b"3")
+    assert isinstance(caught.value.__cause__, kind)
+    producer.close()

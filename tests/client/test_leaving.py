@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import multiprocessing
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -201,3 +203,28 @@ def test_flush_says_how_many_are_left(broker: LoopbackBroker) -> None:
     with pytest.raises(Exception, match=r"^3 records were not sent within 0\.1 s$"):
         producer.flush(0.1)
     producer.close(0.1)
+
+
+def _send_and_return(servers: str) -> None:
+    global _left_open
+    _left_open = Producer(bootstrap_servers=servers, linger_ms=60_000)
+    _left_open.send("t", b"from a child")
+
+
+_left_open: Producer | None = None
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_a_process_of_multiprocessing_sends_what_it_has(method: str) -> None:
+    """A forked one ends without `atexit`; the parent's clients are open meanwhile, and go on."""
+    with LoopbackBroker() as server, Producer(bootstrap_servers=server.bootstrap) as parents:
+        server.broker.add_topic("t", 1)
+        parents.send("t", b"from the parent").result(60)
+        context: Any = multiprocessing.get_context(method)
+        child = context.Process(target=_send_and_return, args=(server.bootstrap,))
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0
+        parents.send("t", b"from the parent").result(60)
+        assert server.broker.values("t") == [[b"from the parent", b"from a child", b"from the parent"]]

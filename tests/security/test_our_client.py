@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -131,6 +132,27 @@ def test_a_server_of_another_authority_is_refused(secured: SecuredNode, tmp_path
         pytest.raises(ClientError, match="certificate refused"),
     ):
         client.admin.describe_cluster()
+
+
+def test_a_server_of_another_name_is_refused(
+    secured: SecuredNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A certificate must name the host that the client asked for. An empty algorithm turns the check off."""
+    real = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *args, **named: real("127.0.0.1", *args, **named))
+    keys = _keys(secured, "tls")
+    port = keys["bootstrap.servers"].rpartition(":")[2]
+    moved = {"bootstrap.servers": f"kafka.example:{port}"}
+    with _client(keys, **moved) as client, pytest.raises(ClientError, match=r"kafka\.example"):
+        client.admin.describe_cluster()
+    with (
+        Producer({**keys, **moved, "max.block.ms": 500}) as producer,
+        pytest.raises(ClientError, match="certificate refused"),
+    ):
+        producer.send("t", b"x")
+    assert "kafka.example" in caplog.text
+    with _client(keys, **moved, **{"ssl.endpoint.identification.algorithm": ""}) as client:
+        assert client.admin.describe_cluster().brokers
 
 
 def test_commands_take_a_file_of_client_keys(secured: SecuredNode, tmp_path: Path) -> None:

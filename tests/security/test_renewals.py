@@ -12,6 +12,7 @@ import confluent_kafka
 import pytest
 
 from bench.kafka_server import java_arguments
+from odradek.client.shells.consumer import Consumer
 from odradek.client.shells.producer import Producer
 from tests.node.raw_client import RawClient, frame
 from tests.security.secured_node import PLAIN_MODULE, SecuredNode
@@ -19,6 +20,7 @@ from wire.errors import ErrorCode
 from wire.messages.metadata import MetadataRequest
 from wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from wire.messages.sasl_handshake import SaslHandshakeRequest
+from wire.topic_partition import TopicPartition
 
 LIFETIME_SECONDS = 3.0
 TOKEN_SECONDS = 3
@@ -66,6 +68,40 @@ def test_librdkafka_and_our_client_renew_in_time(
     brokers = json.loads(seen[-1])["brokers"].values()
     assert any(each["connects"] for each in brokers)
     assert all(each["connects"] <= 1 and not each["disconnects"] for each in brokers)
+    assert "login has expired" not in secured.log[log:]
+
+
+def test_a_renewal_under_load_loses_nothing(secured: SecuredNode, fresh_topic: Callable[[str], str]) -> None:
+    """Many requests are under way when a login ends: each record comes once and in order, and the group goes on."""
+    log = len(secured.log)
+    keys = {
+        "bootstrap.servers": secured.renewing,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{PLAIN_MODULE} required username="carol" password="carol-secret";',
+    }
+    group = {"group.id": fresh_topic("group"), "auto.offset.reset": "earliest", "heartbeat.interval.ms": 200}
+    topic = fresh_topic("renewed")
+    futures = []
+    read: list[int] = []
+    with (
+        Producer({**keys, "linger.ms": 0, "batch.size": 200}) as producer,
+        Consumer({**keys, **group, "auto.commit.interval.ms": 50}) as consumer,
+    ):
+        consumer.subscribe([topic])
+        for number in _paced():
+            futures += [producer.send(topic, b"%d" % (100 * number + k), partition=0) for k in range(100)]
+            read += [int(record.value or b"") for record in consumer.poll(0)]
+        offsets = [future.result(20).offset for future in futures]
+        deadline = time.monotonic() + 60
+        while len(read) < len(futures) and time.monotonic() < deadline:
+            read += [int(record.value or b"") for record in consumer.poll(1)]
+        consumer.commit()
+        committed = consumer.committed([(topic, 0)])[TopicPartition(topic, 0)]
+        assert consumer.statistics()["rebalances"] == 1
+    assert offsets == read == list(range(len(futures)))
+    assert committed is not None
+    assert committed.offset == len(futures)
     assert "login has expired" not in secured.log[log:]
 
 

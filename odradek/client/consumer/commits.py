@@ -2,6 +2,16 @@
 
 One commit is under way at a time, so a coordinator takes them in the order in which they were asked for. Asynchronous
 ones become one while they wait: an application that commits each record keeps at most two of them.
+
+A commit beside a rebalance
+---------------------------
+* A commit carries the member and generation of the moment when it was asked for. Once the group has moved on, the
+  coordinator refuses these offsets, because others may have the partitions.
+* A cooperative member keeps partitions through a rebalance. Offsets of those that it held all the time are committed
+  again, under the new generation. Partitions that were given up or lost meanwhile are refused, even if they are back.
+  So are all partitions if a generation passed without this member.
+* Between JoinGroup and SyncGroup the coordinator takes no commit (REBALANCE_IN_PROGRESS). So a commit waits for the
+  answers of both, at most until its own deadline.
 """
 
 from __future__ import annotations
@@ -15,7 +25,7 @@ import attrs
 from odradek.client.consumer.consumer_types import CommitCallback, CommitRefused, OffsetAndMetadata, TopicGone
 from odradek.client.consumer.group_calls import Coordinator, Member
 from odradek.client.consumer.group_membership import GroupMembership, MembershipState
-from odradek.client.consumer.subscription import Subscription
+from odradek.client.consumer.subscription import PartitionState, Subscription
 from odradek.client.core.notes import WARNING
 from odradek.client.core.operation import Operation, Signal, Wait
 from odradek.client.errors import ClientClosed, ClientError, RequestTimedOut
@@ -30,6 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["Commits"]
 
 _SECONDS_BEFORE_REBALANCE = 10.0
+_REBALANCE_SECONDS_MAX = 10.0
+"""The time for which a member that is not joining itself repeats a commit that a rebalance keeps out. Kafka's coordinator
+says so until the group's leader has assigned; another's may wait for this member to join."""
+_GROUP_MOVES = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS})
 _NEVER = float("inf")
 
 
@@ -39,6 +53,8 @@ class _Batch:
 
     who: Member
     offsets: dict[TopicPartition, OffsetAndMetadata]
+    held: dict[TopicPartition, PartitionState]
+    """Those of the partitions that the member had when the commit was asked for."""
     deadline: float
     may_grow: bool
     """True until it is sent, unless somebody waits for it by itself."""
@@ -79,7 +95,7 @@ class Commits:
         self.last_error: Exception | None = None
         self._queue: deque[_Batch] = deque()
         """The commit that is under way, and those that wait for it."""
-        self._gone: dict[TopicPartition, bytes | None] = {}
+        self.gone: dict[TopicPartition, bytes | None] = {}
         """Partitions of topics that are gone, with the ids of these."""
         self._turned = core.signal()
 
@@ -89,8 +105,7 @@ class Commits:
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], *, timeout: float) -> Operation[None]:
         """Commit. Raises `KafkaError` (ILLEGAL_GENERATION and its like: others have the partitions), `ClientError`."""
-        batch = _Batch(self._member(), dict(offsets), self._core.now + timeout, may_grow=False)
-        self._queue.append(batch)
+        batch = self._new_batch(self._member(), offsets, self._core.now + timeout, may_grow=False)
         yield from self._send(batch)
 
     def commit_later(
@@ -113,15 +128,37 @@ class Commits:
         last = self._queue[-1] if self._queue else None
         if last is None or not last.may_grow or last.who != who:
             deadline = self._core.now + self._settings.default_api_timeout_ms / 1000
-            batch = _Batch(who, dict(offsets), deadline, may_grow=True)
-            self._queue.append(batch)
+            batch = self._new_batch(who, offsets, deadline, may_grow=True)
             yield from self._send(batch)
             return
         last.offsets.update(offsets)
+        last.held.update(self._held(offsets))
         while not last.is_done:
             yield Wait(signals=(self._turned,))
         if last.error is not None:
             raise last.error
+
+    def _new_batch(
+        self,
+        who: Member,
+        offsets: dict[TopicPartition, OffsetAndMetadata],
+        deadline: float,
+        *,
+        may_grow: bool,
+    ) -> _Batch:
+        batch = _Batch(who, dict(offsets), self._held(offsets), deadline, may_grow)
+        self._queue.append(batch)
+        return batch
+
+    def _held(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionState]:
+        partitions = self._subscription.partitions
+        return {key: partitions[key] for key in keys if key in partitions}
+
+    def finish(self, timeout: float) -> Operation[None]:
+        """Wait until all commits that were asked for have ended, or the time is up."""
+        deadline = self._core.now + timeout
+        while self._queue and self._core.now < deadline:
+            yield Wait(until=deadline, signals=(self._turned,))
 
     def _send(self, batch: _Batch) -> Operation[None]:
         """Send a batch when those before it have ended."""
@@ -132,29 +169,111 @@ class Commits:
                     raise RequestTimedOut("commits that were asked for before have no answer")
                 yield Wait(until=batch.deadline, signals=(self._turned,))
             batch.may_grow = False
-            yield from self._the_coordinator().commit(
-                batch.offsets, batch.who, deadline=batch.deadline, topic_ids=self._topic_ids(batch.offsets)
-            )
+            yield from self._send_until_judged(batch)
             batch.error = None
         except (KafkaError, ClientError) as error:
             batch.error = error
             self._core.notes.add(WARNING, f"offsets were not committed: {error}", key="commit")
             if isinstance(error, CommitRefused):
                 self._note_gone(error)
-            membership, who = self._membership, batch.who
-            if (
-                isinstance(error, KafkaError)
-                and membership is not None
-                and who.generation >= 0
-                and who == membership.member
-            ):
-                membership.refused(error)
             raise
         finally:
             batch.may_grow = False
             batch.is_done = True
             self._queue.remove(batch)
             self._turned.notify()
+
+    def _send_until_judged(self, batch: _Batch) -> Operation[None]:
+        """Send a batch; offsets that a rebalance kept out are sent again, if their partitions are held still."""
+        who, pending = batch.who, dict(batch.offsets)
+        refused: dict[TopicPartition, KafkaError] = {}
+        patient_until = min(batch.deadline, self._core.now + _REBALANCE_SECONDS_MAX)
+        while True:
+            if who.generation >= 0:
+                yield from self._wait_for_assignment(batch)
+                who, given_up = self._in_whose_name(batch, who, pending)
+                refused |= given_up
+                pending = {key: pending[key] for key in pending if key not in given_up}
+            errors = yield from self._send_once(pending, who, batch.deadline)
+            kept_out = {key: error for key, error in errors.items() if error.code in _GROUP_MOVES}
+            refused |= {key: error for key, error in errors.items() if key not in kept_out}
+            if not kept_out:
+                break
+            again = yield from self._wait_for_group(batch, who, kept_out, patient_until)
+            if not again:
+                refused = kept_out | refused
+                break
+            pending = {key: pending[key] for key in kept_out}
+        if refused:
+            error = CommitRefused(refused)
+            membership = self._membership
+            if membership is not None and who.generation >= 0 and who == membership.member:
+                membership.refused(error)
+            raise error
+
+    def _send_once(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], who: Member, deadline: float
+    ) -> Operation[dict[TopicPartition, KafkaError]]:
+        """Return the errors of those that were refused."""
+        try:
+            yield from self._the_coordinator().commit(
+                offsets, who, deadline=deadline, topic_ids=self._topic_ids(offsets)
+            )
+        except CommitRefused as error:
+            return error.errors
+        return {}
+
+    def _wait_for_assignment(self, batch: _Batch) -> Operation[None]:
+        """Wait while this member has joined a generation and knows no assignment yet. Raises `KafkaError`
+        REBALANCE_IN_PROGRESS when the time is up."""
+        membership = self._membership
+        while membership is not None and membership.awaits_assignment and self._are_held(batch, batch.held):
+            if self._core.now >= batch.deadline:
+                text = "the group was assigning partitions until the time was up"
+                raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, text)
+            yield Wait(until=batch.deadline, signals=(self._arrived,))
+
+    def _in_whose_name(
+        self, batch: _Batch, who: Member, keys: Iterable[TopicPartition]
+    ) -> tuple[Member, dict[TopicPartition, KafkaError]]:
+        """Return the member to send a batch in the name of, and the refusals of partitions that it did not keep."""
+        membership = self._membership
+        if membership is None or membership.member == who or not membership.goes_on_from(who):
+            return who, {}
+        given_up = {}
+        for key in keys:
+            if not self._are_held(batch, [key]):
+                text = f"commit of {key}: the group has moved on, and this member has not kept the partition"
+                given_up[key] = KafkaError(ErrorCode.ILLEGAL_GENERATION, text)
+        return membership.member, given_up
+
+    def _are_held(self, batch: _Batch, keys: Iterable[TopicPartition]) -> bool:
+        """True if one of these partitions is held without a break since the commit was asked for."""
+        partitions = self._subscription.partitions
+        return any(key in batch.held and partitions.get(key) is batch.held[key] for key in keys)
+
+    def _wait_for_group(
+        self, batch: _Batch, who: Member, kept_out: dict[TopicPartition, KafkaError], patient_until: float
+    ) -> Operation[bool]:
+        """Wait for what decides on offsets that a rebalance kept out. Returns True if they are to be sent again."""
+        membership, core = self._membership, self._core
+        if membership is None or who.generation < 0:
+            return False
+        if membership.member != who:
+            return membership.goes_on_from(who) and self._are_held(batch, kept_out)
+        if membership.state is MembershipState.JOINING:
+            while membership.member == who and membership.state is MembershipState.JOINING:
+                if core.now >= batch.deadline or not self._are_held(batch, kept_out):
+                    return False
+                yield Wait(until=batch.deadline, signals=(self._arrived,))
+            return membership.goes_on_from(who)
+        if any(error.code is ErrorCode.ILLEGAL_GENERATION for error in kept_out.values()):
+            return False
+        wake_at = core.now + core.backoff(0)
+        if wake_at >= patient_until:
+            return False
+        yield Wait(until=wake_at)
+        return True
 
     def _topic_ids(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, bytes]:
         """The ids of the topics that these partitions were read from, or else are of now."""
@@ -174,18 +293,21 @@ class Commits:
         gone = [key for key, error in refusal.errors.items() if isinstance(error, TopicGone)]
         ids = self._topic_ids(gone)
         for key in gone:
-            if key not in self._gone:
+            if key not in self.gone:
                 text = f"offsets of {key} are not committed any more: its topic was deleted or made anew"
                 self._core.notes.add(WARNING, text)
-            self._gone[key] = ids.get(key)
+            self.gone[key] = ids.get(key)
 
     def _automatic(self, keys: Iterable[TopicPartition] | None) -> dict[TopicPartition, OffsetAndMetadata]:
         """The positions that an automatic commit covers."""
         offsets = self._positions(keys)
-        if self._gone:
-            ids = self._topic_ids(self._gone)
-            self._gone = {key: gone for key, gone in self._gone.items() if ids.get(key) == gone}
-        return {key: offset for key, offset in offsets.items() if key not in self._gone}
+        if self.gone:
+            ids = self._topic_ids(self.gone)
+            owned = self._subscription.partitions
+            self.gone = {
+                key: gone for key, gone in self.gone.items() if key in owned and ids.get(key) == gone
+            }
+        return {key: offset for key, offset in offsets.items() if key not in self.gone}
 
     def _member(self) -> Member:
         """Return the member in whose name to commit now. Raises `KafkaError`: UNKNOWN_MEMBER_ID outside of the group,

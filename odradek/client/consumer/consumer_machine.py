@@ -423,13 +423,15 @@ class ConsumerMachine:
         return self._tell(kind, owned, lambda: None)
 
     def leave(self, reason: str, timeout: float) -> Operation[None]:
-        """Stop reading and leave the group."""
+        """Wait for commits that were asked for, stop reading, and leave the group."""
+        deadline = self.core.now + timeout
+        yield from self.commits.finish(timeout)
         grouped = self.subscription.grouped
         self._event = None
         self.subscription.unsubscribe()
         self._fetching.ready.clear()
         if self.membership is not None and grouped:
-            yield from self.membership.leave(reason, timeout=timeout)
+            yield from self.membership.leave(reason, timeout=max(0.0, deadline - self.core.now))
             self.membership.lost = False
 
     def close_sessions(self, timeout: float) -> Operation[None]:

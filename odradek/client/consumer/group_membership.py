@@ -50,7 +50,7 @@ from odradek.client.consumer.assignors import (
 )
 from odradek.client.consumer.group_calls import Coordinator, Member
 from odradek.client.consumer.subscription import Subscription
-from odradek.client.core.coordinator_finder import COORDINATOR_LANE
+from odradek.client.core.coordinator_finder import BESIDE_JOIN_LANE, COORDINATOR_LANE
 from odradek.client.core.notes import ERROR, INFO, WARNING
 from odradek.client.core.operation import Call, Operation, Signal, Wait
 from odradek.client.core.requests import refresh_metadata
@@ -72,6 +72,7 @@ _PROTOCOL_TYPE = "consumer"
 _PROBES_MAX = 3
 _GRACE_SECONDS = 5.0
 """The seconds that a JoinGroup may take longer than the rebalance timeout."""
+_LEAVE_SECONDS_MIN = 1.0
 _SYNC_REQUEST_TIMEOUTS = 2
 """The number of request timeouts that a SyncGroup may take: one for the metadata that the leader needs, one for
 itself.
@@ -154,6 +155,9 @@ class GroupMembership:
         """The topics of all members, on the leader: it watches their partitions."""
         self._partition_counts: dict[str, int] = {}
         self._rejoin_wanted = False
+        self._answered = False
+        self._unbroken_since = -1
+        """The first of the generations through which this member went without a gap."""
         self._heartbeat: Call | None = None
         self._heartbeat_at = 0.0
         self._attempt = 0
@@ -170,6 +174,21 @@ class GroupMembership:
     def member(self) -> Member:
         """The member id, generation and instance id that a commit carries."""
         return Member(self.member_id, self.generation, self._settings.group_instance_id)
+
+    @property
+    def awaits_assignment(self) -> bool:
+        """True between the answers to JoinGroup and SyncGroup: the coordinator takes no commit meanwhile."""
+        return self.state is _JOINING and self._answered
+
+    def goes_on_from(self, former: Member) -> bool:
+        """True if this is that member still, and it kept its partitions in each generation since."""
+        return (
+            self.cooperative
+            and self.is_member
+            and not self.lost
+            and self.member_id == former.member_id
+            and former.generation >= self._unbroken_since
+        )
 
     def polled(self) -> None:
         """The application is alive; a consumer that has subscribed, and is no member, joins."""
@@ -262,6 +281,8 @@ class GroupMembership:
         code = error.code
         if code is ErrorCode.FENCED_INSTANCE_ID:
             self._fence(error)
+        elif self.state is _JOINING and code is not ErrorCode.UNKNOWN_MEMBER_ID:
+            return  # the answer to the join says more
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self._forget(keep_id=code is ErrorCode.ILLEGAL_GENERATION)
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
@@ -357,15 +378,18 @@ class GroupMembership:
             member_id=member_id,
             members=[MemberIdentity(member_id, reason=reason)],
         )
-        deadline = self._core.now + timeout
-        call = self._core.call(request, node=coordinator.node, deadline=deadline, lane=COORDINATOR_LANE)
-        yield Wait([call], until=deadline)
+        now = self._core.now
+        # It is sent also when there is no time left to wait for the answer.
+        deadline = now + max(timeout, _LEAVE_SECONDS_MIN)
+        call = self._core.call(request, node=coordinator.node, deadline=deadline, lane=coordinator.lane)
+        yield Wait([call], until=now + timeout)
 
     # Joining
 
     def _join(self) -> Operation[None]:
         """One attempt; raises what the application must know."""
         core = self._core
+        self._answered = False
         try:
             deadline = core.now + self._settings.default_api_timeout_ms / 1000
             yield from self._coordinator.find(deadline=deadline)
@@ -379,6 +403,10 @@ class GroupMembership:
             self._coordinator.lost()
             yield from self._pause()
             return
+        finally:
+            if self._answered:
+                self._answered = False
+                self._changed.notify()
         self._attempt = 0
         if self.state is not _JOINING:
             return
@@ -418,8 +446,11 @@ class GroupMembership:
             self.member_id = response.member_id
             raise _Rejoin
         yield from self._check(code)
+        if self.generation < 0 or response.generation_id not in (self.generation, self.generation + 1):
+            self._unbroken_since = response.generation_id
         self.member_id = response.member_id
         self.generation = response.generation_id
+        self._answered = True
         self.known_as = self.member
         self.assignor_name = response.protocol_name
         self.is_leader = response.leader == self.member_id
@@ -436,10 +467,17 @@ class GroupMembership:
         )
 
     def _ask(self, request: JoinGroupRequest | SyncGroupRequest, deadline: float) -> Operation[Any]:
-        node = self._coordinator.node
+        self._coordinator.lane = BESIDE_JOIN_LANE
+        try:
+            answer = yield from self._answer(request, deadline)
+        finally:
+            self._coordinator.lane = COORDINATOR_LANE
+        return answer
+
+    def _answer(self, request: JoinGroupRequest | SyncGroupRequest, deadline: float) -> Operation[Any]:
+        core, node = self._core, self._coordinator.node
         if node is None:
             raise _Rejoin
-        core = self._core
         call = core.call(request, node=node, deadline=deadline, lane=COORDINATOR_LANE, patient=True)
         probes = 0
         while not call.done:

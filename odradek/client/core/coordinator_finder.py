@@ -1,6 +1,7 @@
 """The coordinator of a group or of a transactional id: it is found, asked, and looked for again when it is lost. PURE.
 
-A coordinator has a lane of its own, since a JoinGroup may be held back for minutes.
+A coordinator has a lane of its own, where order counts. Brokers answer the requests of a connection one by one, and may
+hold a JoinGroup back for minutes. So what is sent beside one takes the lane of other requests.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from wire.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
 
-__all__ = ["COORDINATOR_LANE", "MOVED", "CoordinatorFinder", "CoordinatorKind"]
+__all__ = ["BESIDE_JOIN_LANE", "COORDINATOR_LANE", "MOVED", "CoordinatorFinder", "CoordinatorKind"]
 
 COORDINATOR_LANE = 2
+BESIDE_JOIN_LANE = 0
 MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 """The coordinator is another broker by now."""
 
@@ -35,6 +37,8 @@ class CoordinatorFinder:
 
     def __init__(self, core: ClientCore, kind: CoordinatorKind, key: str) -> None:
         self.node: int | None = None
+        self.lane = COORDINATOR_LANE
+        """The lane of requests, but for JoinGroup and what must come behind it."""
         self._core = core
         self._kind = kind
         self._key = key
@@ -90,7 +94,7 @@ class CoordinatorFinder:
                 deadline=deadline,
                 version_min=version_min,
                 version_max=version_max,
-                lane=COORDINATOR_LANE,
+                lane=self.lane,
             )
             yield Wait([call])
             if call.error is None:

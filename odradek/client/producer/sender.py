@@ -182,7 +182,7 @@ class Sender:
             "batches incomplete": len(self._accumulator.incomplete),
         }
 
-    def fail_unacknowledged(self, failure: Exception | None = None) -> None:
+    def fail_unacknowledged(self, failure: BaseException | None = None) -> None:
         """Fail everything that is not done, because the producer ends: it was closed, or it failed."""
         reason = "was closed" if failure is None else f"failed ({failure!r})"
         error = ClientClosed(f"the producer {reason} before the record was acknowledged")

@@ -85,12 +85,20 @@ class AsyncConsumer(ConsumerSteering):
         deadline = self._env.clock.monotonic() + timeout
         try:
             self._machine.settle()
-            await self._give_up(self._left(deadline))
-            await self.client.run(self._machine.leave("the consumer was closed", self._left(deadline)))
-            self._run_callbacks()
-            await self.client.run(self._machine.close_sessions(min(1.0, self._left(deadline))))
+            try:
+                await self._leave_group("the consumer was closed", deadline)
+            finally:
+                await self.client.run(self._machine.close_sessions(min(1.0, self._left(deadline))))
+                self._run_last_callbacks()
         finally:
             self.client.close()
+
+    async def _leave_group(self, reason: str, deadline: float) -> None:
+        try:
+            await self._give_up(self._left(deadline))
+        finally:
+            # Others get the partitions at once, also when the listener has raised.
+            await self.client.run(self._machine.leave(reason, self._left(deadline)))
 
     def _start(self, operation: Operation[None]) -> None:
         self.client.core.start(operation, self._env.clock.monotonic())
@@ -113,8 +121,7 @@ class AsyncConsumer(ConsumerSteering):
     async def unsubscribe(self) -> None:
         """Give all partitions up, and leave the group."""
         self._machine.settle()
-        await self._give_up(self._timeout)
-        await self.client.run(self._machine.leave("the consumer unsubscribed", self._timeout))
+        await self._leave_group("the consumer unsubscribed", self._env.clock.monotonic() + self._timeout)
 
     # Reading
 

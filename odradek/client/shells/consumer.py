@@ -152,7 +152,8 @@ class Consumer(ConsumerSteering):
         All of it takes at most `timeout` seconds, not counting the time that a listener takes. A static member
         (`group.instance.id`) does not leave: its partitions wait for it for `session.timeout.ms`. If an exception is
         being handled (`finally`), the record that an iterator yielded last may have caused it. So that record is not
-        committed.
+        committed. Beside a rebalance, `close` waits for the answers to its join. What a listener or a callback raises
+        comes out at the end.
         """
         timeout = poll_seconds(timeout)
         if self._closed:
@@ -162,12 +163,20 @@ class Consumer(ConsumerSteering):
         try:
             if not self._io.closed:
                 self._settle(last_is_done=sys.exc_info()[0] is None)
-                self._give_up(_left(deadline))
-                self._io.run(self._machine.leave("the consumer was closed", _left(deadline)))
-                self._run_callbacks()
-                self._io.run(self._machine.close_sessions(min(1.0, _left(deadline))))
+                try:
+                    self._leave_group("the consumer was closed", deadline)
+                finally:
+                    self._io.run(self._machine.close_sessions(min(1.0, _left(deadline))))
+                    self._run_last_callbacks()
         finally:
             self._io.close(drain_seconds_max=min(1.0, _left(deadline)))
+
+    def _leave_group(self, reason: str, deadline: float) -> None:
+        try:
+            self._give_up(_left(deadline))
+        finally:
+            # Others get the partitions at once, also when the listener has raised.
+            self._io.run(self._machine.leave(reason, _left(deadline)))
 
     # What to read
 
@@ -192,8 +201,7 @@ class Consumer(ConsumerSteering):
     def unsubscribe(self) -> None:
         """Give all partitions up, and leave the group."""
         self._settle()
-        self._give_up(self._timeout)
-        self._io.run(self._machine.leave("the consumer unsubscribed", self._timeout))
+        self._leave_group("the consumer unsubscribed", time.monotonic() + self._timeout)
 
     # Reading
 
@@ -336,8 +344,9 @@ class Consumer(ConsumerSteering):
 
         A record stands for the offset behind it, in its partition alone.
 
-        Raises `KafkaError`. With ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS, the partitions may
-        have gone to others; the next poll calls the listener.
+        Beside a rebalance it waits for the new generation, at most `timeout` seconds. Raises `KafkaError`. With
+        ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS, the partitions may have gone to others; the next
+        poll calls the listener.
         """
         wanted = self._offsets(offsets)
         self._io.run(self._machine.commits.commit(wanted, timeout=self._seconds(timeout)))

@@ -166,6 +166,17 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
             if callback is not None:
                 callback(offsets, error)
 
+    def _run_last_callbacks(self) -> None:
+        """Run all callbacks that are left. Raises the first of their errors once each has been called."""
+        errors = []
+        while self._machine.commits.completed:
+            try:
+                self._run_callbacks()
+            except Exception as error:  # noqa: BLE001 - raised below
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
     def _all_positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         self._machine.committed_by_hand()
         return self._machine.positions()

@@ -82,6 +82,11 @@ class IoThread:
         self._thread.start()
 
     @property
+    def failure(self) -> BaseException | None:
+        """The error that has ended the thread; None while it lives, and after `close`."""
+        return self._failure
+
+    @property
     def closed(self) -> bool:
         """True if `close` was called, or the thread failed."""
         return self._closing.is_set()

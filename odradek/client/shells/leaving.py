@@ -7,6 +7,7 @@ Rules
   open transaction is not committed.
 * A consumer that is dropped, or whose process ends, commits nothing, since its records may be undone. It
   leaves its group, so that others get its partitions at once; a static member stays.
+* A process of `multiprocessing` that was forked ends without `atexit`. What multiprocessing runs at its end counts there.
 * The clients' own threads do the work: at the end of a process Python starts no thread any more.
 * A forked child has none of its parent's clients, and leaves them alone.
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -33,6 +35,8 @@ from odradek.client.shells.io_thread import IoThread
 
 __all__ = ["EXIT_SECONDS", "Leaver", "NothingToLeave", "leave_when_dropped", "weak_call"]
 
+_BEFORE_QUEUES = 1000
+"""A priority among the acts with which multiprocessing ends a process: higher ones come first."""
 EXIT_SECONDS = 5.0
 """The time that all clients of a process have together when it ends."""
 
@@ -92,6 +96,7 @@ open_clients: dict[Leaving, None] = {}
 
 def leave_when_dropped(face: object, io: IoThread, leaver: Leaver) -> None:
     """Register a client. `leaver` knows the parts of the face, and not the face."""
+    _watch_the_end_of_a_child()
     leaving = Leaving(io, leaver)
     open_clients[leaving] = None
     io.on_end = partial(open_clients.pop, leaving, None)
@@ -109,6 +114,23 @@ def weak_call(method: Callable[[], None]) -> Callable[[], None]:
             found()
 
     return call
+
+
+def _watch_the_end_of_a_child() -> None:
+    """Have `_at_exit` called also where `multiprocessing` ends this process, once in each."""
+    if "multiprocessing.process" not in sys.modules or os.getpid() in _children_ends:
+        return
+    from multiprocessing.process import parent_process
+    from multiprocessing.util import Finalize
+
+    if parent_process() is not None:
+        Finalize(None, _at_exit, exitpriority=_BEFORE_QUEUES)
+        _children_ends.clear()
+        _children_ends.add(os.getpid())
+
+
+_children_ends: set[int] = set()
+"""The process for whose end multiprocessing knows `_at_exit`."""
 
 
 def _at_exit() -> None:

@@ -79,22 +79,27 @@ class _End:
     room: threading.Condition
     closing: bool = False
     because: str = "the producer is closed"
-    failure: Exception | None = None
+    failure: BaseException | None = None
 
     def send_all(self, io: IoThread) -> Operation[None]:
         """Run the sender. A bug in it ends the producer; every later call and every record says which."""
         try:
             yield from self.sender.run()
         except Exception as error:
-            self.failure = error
-            self.because = f"the producer failed: {error!r}"
+            self._failed(error)
             on_error = io.core.config.on_error
             io.defer(partial(write_error, CRITICAL, "the producer failed", error, on_error))
             raise
 
-    def stopped(self) -> None:
+    def _failed(self, error: BaseException) -> None:
+        self.failure = error
+        self.because = f"the producer failed: {error!r}"
+
+    def stopped(self, io: IoThread) -> None:
         """Fail all records that are left, because the sender has ended, by `close` or by a failure."""
         self.closing = True
+        if self.failure is None and io.failure is not None:
+            self._failed(io.failure)
         self.sender.fail_unacknowledged(self.failure)
         self.room.notify_all()
 
@@ -140,7 +145,7 @@ class Producer(FamiliarFace, known_as="Producer"):
         self._accumulator.on_room = self._end.room.notify_all
         self._bytes_since_turn = 0
         self._io.on_fork = weak_call(self._after_fork)
-        self._io.start(self._end.send_all(self._io), self._end.stopped)
+        self._io.start(self._end.send_all(self._io), partial(self._end.stopped, self._io))
         leave_when_dropped(self, self._io, self._end)
 
     def __enter__(self) -> Producer:
