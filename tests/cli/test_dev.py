@@ -208,4 +208,3 @@ def test_storage_format_and_info(tmp_path: Path) -> None:
     assert [each["metadata_log"] for each in found] == [True, False]
     assert "--ignore-formatted" in odradek("storage", "format", properties).refusal()
     assert odradek("storage", "format", properties, "--ignore-formatted").out == "nothing to format\n"
-    assert "UUID" in odradek("storage", "format", properties, "--cluster-id", "short").refusal()

@@ -95,10 +95,10 @@ def test_a_truncation_is_the_first_to_meet_the_hang(seed: int, seconds: float) -
         assert await case.write() == ErrorCode.NONE
         await case.until(lambda: same_on_all(case), writing=False)
         assert log_of(case, 2) is log
-        case.check_nothing_is_lost()
+        await case.check_nothing_is_lost()
         await restart(case, 2)
         await case.until(lambda: same_on_all(case), writing=False)
-        case.check_nothing_is_lost()
+        await case.check_nothing_is_lost()
 
     Troubled(seed=seed).play(script)
 
@@ -123,7 +123,7 @@ def test_a_deletion_is_the_first_to_meet_the_hang(seed: int) -> None:
         await case.until(lambda: not any(name.endswith("-delete") for name in disk.in_cache(root)))
         await restart(case, 1)
         await case.until(lambda: is_served(case, "u"))
-        case.check_nothing_is_lost()
+        await case.check_nothing_is_lost()
 
     Troubled(seed=seed, settings={**ON_THE_SECOND_DISK, "log.segment.delete.delay.ms": "1000"}).play(script)
 
@@ -214,11 +214,11 @@ def test_a_swap_meets_the_hang(seed: int, step: str, ending: str, monkeypatch: p
             assert await case.ask(target.path) == ErrorCode.NONE
         await case.until(lambda: case.lies_in(target.path))
         assert await case.write() == ErrorCode.NONE
-        case.check_nothing_is_lost()
+        await case.check_nothing_is_lost()
         await restart(case, 1)
         await case.until(lambda: case.lies_in(target.path))
         await case.until(lambda: same_on_all(case), writing=False)
-        case.check_nothing_is_lost()
+        await case.check_nothing_is_lost()
 
     Moving(seed=seed, settings={"file.delete.delay.ms": "1000"}).play(script)
 
@@ -242,7 +242,7 @@ def test_a_node_stops_while_a_change_goes_on() -> None:
         await case.world.sleep(10 * HANG_SECONDS)
         await launch(case, 2)
         await case.until(lambda: same_on_all(case), writing=False)
-        case.check_nothing_is_lost()
+        await case.check_nothing_is_lost()
 
     Troubled().play(script)
 
@@ -273,6 +273,6 @@ def test_a_removal_holds_up_its_own_disk_alone() -> None:
         assert "gone-0.0-delete" in disk.in_cache(hung.path)
         await case.until(lambda: "gone-0.0-delete" not in disk.in_cache(hung.path))
         await case.until(lambda: not hung.is_stalled)
-        case.check_nothing_is_lost()
+        await case.check_nothing_is_lost()
 
     Troubled(settings=ON_THE_SECOND_DISK).play(script)

@@ -133,13 +133,13 @@ def test_a_replica_moves_to_another_disk_while_it_is_written() -> None:
         assert await case.described() == [(target.path, False, 0)]
         assert case.live_on_disk() == [target.path]
         assert case.futures_on_disk() == []
-        case.check_nothing_is_lost()
+        await case.check_nothing_is_lost()
         await case.member(1).kill("all")
         case.member(1).launch()
         await case.until(case.is_up)
         await case.whole(60.0)
         assert case.lies_in(target.path)
-        case.check_nothing_is_lost()
+        await case.check_nothing_is_lost()
 
     play(script)
 
@@ -188,7 +188,7 @@ def test_a_move_that_was_given_up_stays_so(keep: Keep, monkeypatch: pytest.Monke
         assert case.move is None
         disk = case.world.machine(case.member(1).name).disk
         await case.until(lambda: not any("t-0" in name for name in disk.in_cache(target.path)))
-        case.check_nothing_is_lost()
+        await case.check_nothing_is_lost()
 
     play(script)
 
@@ -240,7 +240,7 @@ def test_a_full_target_is_waited_for() -> None:
         disk.forget_faults()
         await case.until(lambda: case.lies_in(target.path))
         await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
-        case.check_nothing_is_lost()
+        await case.check_nothing_is_lost()
 
     play(script)
 
@@ -283,7 +283,7 @@ def test_the_log_is_cut_under_a_new_leader_while_it_moves(seed: int, monkeypatch
         leader = case.broker(case.seen_by(2).leader).partition("t", 0).log
         await case.until(lambda: case.log.log_end_offset == leader.log_end_offset, writing=False)
         assert batches_of(case.log) == batches_of(leader)
-        case.check_nothing_is_lost()
+        await case.check_nothing_is_lost()
 
     play(script)
 
@@ -307,7 +307,7 @@ def test_a_disk_dies_while_a_replica_moves(side: str) -> None:
         else:
             await case.until(lambda: case.seen_by(2).isr == (2, 3))
         assert await case.write() == ErrorCode.NONE
-        case.check_nothing_is_lost()
+        await case.check_nothing_is_lost()
 
     play(script)
 
@@ -343,7 +343,7 @@ def test_a_crash_behind_each_step_of_a_swap(step: str, keep: Keep, monkeypatch: 
         await case.until(lambda: case.lies_in(target), writing=True)
         assert case.live_on_disk() == [target]
         await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
-        case.check_nothing_is_lost()
+        await case.check_nothing_is_lost()
 
     play(script)
 
@@ -365,7 +365,7 @@ def test_crashes_anywhere_in_a_move(seed: int) -> None:
             await case.until(case.is_up, writing=False)
             await case.until(lambda: len(case.seen_by(2).isr) == 3)
             await case.until(lambda: not case.broker(1).moves.moves)
-            case.check_nothing_is_lost()
+            await case.check_nothing_is_lost()
 
     play(script)
 
@@ -399,7 +399,7 @@ def test_a_log_that_was_about_to_move_from_a_disk_that_is_away(monkeypatch: pyte
         await case.until(lambda: case.seen_by(2).directory_of(1) != target_id)
         assert 1 not in case.seen_by(2).isr
         assert not case.is_live_in(target)
-        case.check_nothing_is_lost()
+        await case.check_nothing_is_lost()
 
     play(script)
 
@@ -463,6 +463,6 @@ def test_a_copy_that_was_given_up_does_not_come_back_as_the_log(monkeypatch: pyt
         await case.until(case.is_up, writing=False)
         await elect()
         await case.until(lambda: len(case.live_on_disk()) == 1 and case.move is None, writing=False)
-        case.check_nothing_is_lost()
+        await case.check_nothing_is_lost()
 
     play(script, replicas=(1,), log_dirs=3)

@@ -66,7 +66,7 @@ def test_rot_that_nobody_reads_is_found_and_repaired() -> None:
         await case.until(
             lambda: case.broker(1).partition("t", 0).log.log_end_offset == end_offset, writing=False
         )
-        case.check_nothing_is_lost()
+        await case.check_nothing_is_lost()
         rounds = case.broker(1).scrubber.states
         ended = {path: state.ended_ms for path, state in rounds.items()}
         await case.until(lambda: all(rounds[path].ended_ms > ended[path] for path in rounds), writing=False)

@@ -247,6 +247,7 @@ OURS = {
     "BrokerSettings.cleaner_threads_per_disk": "a key of ours",
     "CleanerSettings.threads_per_disk": "a key of ours",
     "ControllerSettings.has_authorizer": "of a key that is a name",
+    "ControllerSettings.tokens_per_owner_max": "a key of ours",
     "TransactionSettings.ids_per_partition_max": "a key of ours",
     "BrokerSettings.scrub_interval_ms": "a key of ours",
     "UpkeepContext.reserve_bytes": "a key of ours",

@@ -17,7 +17,7 @@ def started(facts):
     print("interval", sys.getswitchinterval(), flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
 
-sys.exit(serve(sys.argv[1], started=started))
+sys.exit(serve(sys.argv[1], complain=print, started=started))
 """
 
 

@@ -20,6 +20,7 @@ from metadata_quorum.controller_channel import (
 from metadata_quorum.envelope import Sender
 from metadata_quorum.service import MetadataService
 from odradek.env.ports import Env
+from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
 from odradek.security.acls.rules import Acl, Operation, ResourceType
 from odradek.security.doors.door import Admitted
@@ -97,7 +98,7 @@ def quota_of_reader(rate: float) -> AlterClientQuotasRequest:
 
 def guarded(service: MetadataService, acls: dict[bytes, Acl]) -> None:
     authorizer = Authorizer(AuthorizerSettings(frozenset({ADMIN.principal})))
-    authorizer.apply(acls, ())
+    authorizer.apply(AclIndex.of(acls))
     service.doors = ControllerDoors(authorizer, lambda: service.committed_image)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from odradek.env.real import RealEnv
+from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings, Rights
 from odradek.security.acls.rules import Operation, ResourceType
 from odradek.security.audit.audit_budgets import (
@@ -66,7 +67,7 @@ class Place:
         self.auditor.lines = self.log
         self.authorizer = Authorizer(AuthorizerSettings())
         self.authorizer.auditor = self.auditor
-        self.authorizer.apply({}, ())
+        self.authorizer.apply(AclIndex())
 
     def deny(
         self, name: str, principal: str = ALICE, host: str = "10.0.0.1", *, api: int = ApiKey.METADATA

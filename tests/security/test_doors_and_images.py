@@ -13,6 +13,7 @@ import pytest
 from data_plane.handlers.doors.broker_doors import AT_CONTROLLER, DOORS
 from data_plane.handlers.doors.topic_doors import metadata_door
 from metadata_quorum.controller.doors import CONTROLLER_DOORS
+from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings, Denial, Rights
 from odradek.security.acls.rules import CLUSTER_NAME, Acl, Operation
 from odradek.security.doors.door import Admitted, Asked, Door
@@ -75,7 +76,7 @@ def acl(right: Right) -> Acl:
 
 def authorizer_of(rights: Sequence[Right]) -> Authorizer:
     made = Authorizer(AuthorizerSettings())
-    made.apply({bytes([number]) * 16: acl(right) for number, right in enumerate(rights)}, ())
+    made.apply(AclIndex.of({bytes([number]) * 16: acl(right) for number, right in enumerate(rights)}))
     made.auditor = Heard()
     return made
 
