@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
 import struct
 import subprocess
@@ -67,11 +68,17 @@ class Member:
         return [self.out.readline() for _ in range(count)]
 
     def wait_full(self) -> None:
-        """Wait until the pipe holds much, so that the process writes or waits for a reader."""
+        """Wait until the pipe takes no more, so that the process waits for a reader, or is about to."""
         deadline = time.monotonic() + WAIT_SECONDS
-        while struct.unpack("i", fcntl.ioctl(self.out, termios.FIONREAD, b"\0\0\0\0"))[0] < 32 << 10:
-            assert time.monotonic() < deadline, "nothing was printed"
-            os.sched_yield()
+        writing = os.open(f"/proc/self/fd/{self.out.fileno()}", os.O_WRONLY)
+        try:
+            room = select.poll()
+            room.register(writing, select.POLLOUT)
+            while room.poll(0):
+                assert time.monotonic() < deadline, "the pipe was not filled"
+                os.sched_yield()
+        finally:
+            os.close(writing)
 
     def end(self, number: int | None = None) -> tuple[int, list[bytes], str]:
         """Send the signal; exit status, the lines that were left to read, what stands on stderr."""

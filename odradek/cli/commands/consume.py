@@ -314,7 +314,7 @@ def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord],
             "standard output is closed: records of a group go to the one who reads it (`>/dev/null` drops them)"
         )
     with Ending() as ending:
-        printer = _Printer(args, render, RecordOutput(ending.waiting))
+        printer = _Printer(args, render, RecordOutput(ending))
         settings = {"group.id": args.group, "auto.offset.reset": kind}
         with _open(args, settings) as consumer, printer.progress:
             ending.wake = consumer.wakeup

@@ -11,8 +11,11 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from odradek.cli.streams.ending import Ending
 
 __all__ = ["RecordOutput"]
 
@@ -20,10 +23,10 @@ _FILE_BYTES = 64 << 10
 
 
 class RecordOutput:
-    """Writes to standard output. `waiting` makes the block in which it waits for a slow reader."""
+    """Writes to standard output. A signal that `ending` has noted ends it before a write, or while it waits for a reader."""
 
-    def __init__(self, waiting: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        self._waiting = waiting
+    def __init__(self, ending: Ending | None = None) -> None:
+        self._ending = ending
         sys.stdout.flush()
         try:
             self._descriptor = sys.stdout.fileno()
@@ -40,7 +43,12 @@ class RecordOutput:
                 self.bytes_per_write = select.PIPE_BUF
 
     def write(self, data: bytes | bytearray) -> None:
-        """Write all of it. Raises `OSError`: some of it may be written then, and counts as not written."""
+        """Write all of it. Raises `OSError`: some of it may be written then, and counts as not written.
+
+        Raises `Ended`, too. A reader that is faster than we would else get all that a poll has brought.
+        """
+        if self._ending is not None:
+            self._ending.check()
         if self._descriptor < 0:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
@@ -48,7 +56,7 @@ class RecordOutput:
         left = memoryview(data)
         while left:
             if not self._poll.poll(0):
-                with self._waiting():
+                with nullcontext() if self._ending is None else self._ending.waiting():
                     self._poll.poll()
             try:
                 left = left[os.write(self._descriptor, left[: self.bytes_per_write]) :]
