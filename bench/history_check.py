@@ -1,4 +1,4 @@
-"""Time and memory of `python -m spark history-check` on a sound history of many operations.
+"""Time and memory of `python -m jepsen_tests.history_check` on a sound history of many operations.
 
     python -m bench.history_check [--operations 10000000] [--keys 400] [--directory DIR]
 
@@ -94,7 +94,7 @@ def main() -> None:
             file.writelines(lines(arguments.operations, arguments.keys))
         environment = {**os.environ, "PYSPARK_PYTHON": worker_python(), "SPARK_LOCAL_DIRS": name}
         began = time.monotonic()
-        job = subprocess.Popen([sys.executable, "-m", "spark", "history-check", history], env=environment)
+        job = subprocess.Popen([sys.executable, "-m", "jepsen_tests.history_check", history], env=environment)
         largest: dict[str, float] = {}
         while job.poll() is None:
             for program, size in memory_mib(job.pid).items():

@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
+from jepsen_tests import history_check
 from jepsen_tests.__main__ import parse_arguments
 from odradek import Admin
 from spark import __main__ as jobs
@@ -108,9 +109,12 @@ def test_the_page_from_top_to_bottom(
     kept = at_home / parse_arguments(faults[3:]).keep
     kept.mkdir()
     (kept / "history.jsonl").write_text(SOUND)
-    assert judge[:3] == ["python", "-m", "spark"]
+    assert judge[:3] == ["python", "-m", "jepsen_tests.history_check"]
     # The running Java has a directory of its own.
-    assert jobs.main([str(at_home / word) if word.endswith(".jsonl") else word for word in judge[3:]]) == 0
+    assert (
+        history_check.main([str(at_home / word) if word.endswith(".jsonl") else word for word in judge[3:]])
+        == 0
+    )
     for picture in ("lag.png", "delays.png"):
         assert (at_home / picture).read_bytes().startswith(PNG)
     progress = capfd.readouterr().err

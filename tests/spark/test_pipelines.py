@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
 from odradek import Producer
-from spark.pipelines import changelog, derived_feed, history_check, offline_load
+from spark.pipelines import changelog, derived_feed, offline_load
 from spark.pipelines.delta import DeltaLoads
 from spark.pipelines.flight_table import flight_table
 from spark.pipelines.flights import flights_frame
@@ -23,8 +23,8 @@ from spark.pipelines.job import Topics as Cluster
 from spark.pipelines.landing import Landed, Landing, table_path
 from spark.pipelines.plots import plot_delays, plot_lag
 from spark.pipelines.progress import ProgressLine, watch_query
+from tests.jepsen.test_histories import troubled_history
 from tests.node_process import RunningNode
-from tests.spark.test_histories import troubled_history
 from tests.spark.topics import Topics
 
 if TYPE_CHECKING:
@@ -464,8 +464,9 @@ def test_exactly_once_is_never_passed_over() -> None:
 
 def test_history_check_tells_what_the_checkers_tell(spark: SparkSession, tmp_path: Path) -> None:
     """Two runs in files, one sound and one full of trouble: the same anomalies as by the checkers themselves, each by run."""
+    from jepsen_tests import history_check
     from jepsen_tests.checkers import version_orders
-    from spark.pipelines.histories import BY_KEY
+    from jepsen_tests.histories import BY_KEY
 
     troubled = troubled_history(1)
     sound = [

@@ -4,7 +4,7 @@ Reads the histories that `python -m jepsen_tests` keeps (JSON lines, one file fo
 Then it lets the checkers of `jepsen_tests` judge the parts side by side. The exit status is 0 only if they find
 nothing.
 
-    python -m spark history-check run/history.jsonl
+    python -m jepsen_tests.history_check run/history.jsonl
 
 Memory is bounded by the longest part, whatever the length of the history. A part is the operations of one key (one
 partition) of one run. It must fit into a worker, at about 500 bytes for each operation. Cycles between operations are not
@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 
 from jepsen_tests.checkers import Anomaly
-from spark.pipelines.histories import EVERYWHERE, KINDS_OF_TROUBLE, judge, parts
+from jepsen_tests.histories import EVERYWHERE, KINDS_OF_TROUBLE, judge, parts
 from spark.pipelines.job import Failed, main_of
 from spark.pipelines.progress import ProgressLine
 

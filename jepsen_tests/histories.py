@@ -4,7 +4,7 @@ The checkers of `jepsen_tests` that ask whether records were lost, doubled or re
 They need to know two more things. One is who took keys by hand (`assign`, which starts all keys of a process anew).
 The other is when a producer began anew (`restart`). So the part of a key has all operations that name it, with
 everything about other keys left out. Those two kinds are in it whole. The verdicts on the parts together are the
-verdict on the whole (tests/spark/test_histories.py).
+verdict on the whole (tests/jepsen/test_histories.py).
 
 Deliberately absent: the checkers of cycles between operations, which look at all keys together and want the whole
 history in one place (`python -m jepsen_tests` runs them).

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from jepsen_tests.checkers import version_orders
+from jepsen_tests.histories import BY_KEY, EVERYWHERE, KINDS_OF_TROUBLE, judge, parts
 from jepsen_tests.history import Assign, Commit, History, Own, Poll, Restart, Send
-from spark.pipelines.histories import BY_KEY, EVERYWHERE, KINDS_OF_TROUBLE, judge, parts
 
 KEYS = ["t-0", "t-1", "u-0"]
 
