@@ -30,12 +30,12 @@ from bench.small_requests import KINDS, request_frame
 from data_plane.quotas.client_quotas import ClientQuotas, QuotaSettings
 from metadata_quorum.quotas.quota_levels import CLIENT_ID, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from odradek.env.ports import Buffer, ConnectionLost, File, PeerEnd
-from odradek.env.real import RealEnv
 from odradek.node.connections import answer_queue, connection_loop
 from odradek.node.connections.buffers import ReceiveBuffers
 from odradek.node.connections.charging import Charging
 from odradek.node.connections.connection_loop import Connection
 from odradek.node.connections.connection_services import ConnectionServices
+from odradek.node.real_node_env import RealNodeEnv
 from odradek.serving.api_table import ApiTable
 from odradek.serving.contract import Context
 from wire.api import ApiKey
@@ -122,7 +122,7 @@ def make_charging(values: Mapping[str, float]) -> Charging | None:
     return charging
 
 
-def make_services(env: RealEnv) -> ConnectionServices:
+def make_services(env: RealNodeEnv) -> ConnectionServices:
     answer = PartitionProduceResponse(0, 0, 1234, -1, 0)
     response = ProduceResponse([TopicProduceResponse(TOPIC, partition_responses=[answer])])
 
@@ -215,7 +215,7 @@ class Version:
 
     def __init__(self, made: type[Connection], quotas: Mapping[str, float]) -> None:
         self._made = made
-        self._services = make_services(RealEnv())
+        self._services = make_services(RealNodeEnv())
         self._services.charging = make_charging(quotas)
         self.nanoseconds: list[float] = []
         """CPU per request, of each run."""

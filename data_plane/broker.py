@@ -47,9 +47,10 @@ from metadata_quorum.config.typed_settings import setting, settings_of
 from metadata_quorum.features import THIS_RELEASE, Release
 from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.ports import ControllerPort
-from odradek.env.ports import DiskError, Env, Log, TaskGroup, Workers
+from odradek.env.ports import DiskError, Log, TaskGroup, Workers
 from odradek.security.tokens import TokenSecrets
 from odradek.serving.contract import Context
+from odradek.serving.node_env import NodeEnv
 from odradek.serving.timers import Timers
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import FetchRequest
@@ -90,7 +91,7 @@ class Broker:
     def __init__(
         self,
         settings: BrokerSettings,
-        env: Env,
+        env: NodeEnv,
         log_dirs: list[LogDir],
         controller: ControllerPort,
         tasks: TaskGroup,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from odradek.env.ports import Env, Workers
+from odradek.env.ports import Workers
+from odradek.serving.node_env import NodeEnv
 from wire.batches.compression import Inflated
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ class ProduceWorkers:
 
     __slots__ = ("inflated", "large", "meter", "small")
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: NodeEnv) -> None:
         self.meter = env.meter
         self.small = CountedWorkers(env.new_workers(SMALL_THREADS))
         self.large = env.long_work.beside(env.new_workers(1))

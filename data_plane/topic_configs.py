@@ -8,11 +8,11 @@ import attrs
 
 from data_plane.log.log_config import LogConfig, log_config
 from data_plane.newest_image import NewestImage
-from metadata_quorum.config.config_resources import RESOURCE_BROKER
 from metadata_quorum.config.effective_config import BrokerConfigLayers
 from metadata_quorum.config.typed_settings import setting, settings_of
 from metadata_quorum.image.config_layers import layers_for
 from metadata_quorum.image.metadata_image import MetadataDelta
+from wire.config_resources import RESOURCE_BROKER
 
 SHARED_LOG_CONFIGS_MAX = 10_000
 

@@ -35,11 +35,12 @@ from metadata_quorum.quotas.token_bucket import wait_ms
 from metadata_quorum.replica.describe_quorum import refuse_description
 from metadata_quorum.replica.peers import Peer, PeerCall, PeerConnections
 from metadata_quorum.state_machine import Deferred
-from odradek.env.long_work import Share
-from odradek.env.ports import ConnectionLost, Env, Event, Log
+from odradek.env.ports import ConnectionLost, Event, Log
 from odradek.security.acls.authorizer import Rights
 from odradek.security.doors.door import Admitted
 from odradek.security.doors.token_doors import refuse_token_request, token_request_refused
+from odradek.serving.long_work import Share
+from odradek.serving.node_env import NodeEnv
 from wire.api import api_versions, response_class
 from wire.api_keys import ApiKey
 from wire.codec import decode, encode
@@ -139,7 +140,7 @@ class Service(Protocol):
     def quorum(self) -> Quorum: ...
 
     @property
-    def env(self) -> Env: ...
+    def env(self) -> NodeEnv: ...
 
     @property
     def committed_image(self) -> MetadataImage: ...
@@ -315,7 +316,9 @@ async def _wait_released(service: Service, deferred: Deferred) -> None:
 class ControllerChannel:
     """A node's way to the active controller. `node_id` is this node's."""
 
-    def __init__(self, node_id: int, env: Env, service: Service, peers: PeerConnections, *, log: Log) -> None:
+    def __init__(
+        self, node_id: int, env: NodeEnv, service: Service, peers: PeerConnections, *, log: Log
+    ) -> None:
         self._node_id = node_id
         self._env = env
         self._service = service

@@ -26,16 +26,15 @@ from metadata_quorum.controller_channel import (
     takes_long,
     tell_denials,
 )
-from metadata_quorum.describe_configs import DescribeConfigsHandler
-from metadata_quorum.describe_scram_users import DescribeScramUsersHandler
-from metadata_quorum.describe_tokens import DescribeTokensHandler
+from metadata_quorum.describing.describe_acls import DescribeAclsHandler
+from metadata_quorum.describing.describe_configs import DescribeConfigsHandler
+from metadata_quorum.describing.describe_scram_users import DescribeScramUsersHandler
+from metadata_quorum.describing.describe_tokens import DescribeTokensHandler
 from metadata_quorum.envelope import Enclosed, Sender, open_request, seal_response
 from metadata_quorum.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from metadata_quorum.image.config_layers import layers_for
 from metadata_quorum.image.metadata_image import MetadataImage
-from odradek.env.long_work import LongWork, Share
 from odradek.security.acls.authorizer import Authorizer
-from odradek.security.doors.acl_handler import DescribeAclsHandler
 from odradek.security.doors.door import Admitted, GuardedHandler
 from odradek.security.tokens import TokenSecrets
 from odradek.serving.api_table import ApiTable
@@ -47,6 +46,7 @@ from odradek.serving.authorized_operations import (
     NOT_REQUESTED,
 )
 from odradek.serving.contract import Context, Delayed, Handler, Result, Suspend
+from odradek.serving.long_work import LongWork, Share
 from odradek.serving.sasl_requests import sasl_handlers
 from wire.api import api_versions, response_class
 from wire.api_keys import APIS, ApiKey

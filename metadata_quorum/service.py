@@ -46,9 +46,10 @@ from metadata_quorum.replica.raft_quorum import RaftQuorum
 from metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter
 from metadata_quorum.replica.storage_format import bootstrap_records
 from metadata_quorum.state_machine import Deferred, NotEncoded, ReplicatedStateMachine
-from odradek.env.ports import DiskRefused, Env, Log, TaskGroup
+from odradek.env.ports import DiskRefused, Log, TaskGroup
 from odradek.security.audit.auditor import Auditor
 from odradek.security.doors.door import Admitted
+from odradek.serving.node_env import NodeEnv
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import AbortTransactionRecord, FeatureLevelRecord
 from wire.structure import Message
@@ -86,7 +87,7 @@ class MetadataService:
 
     def __init__(
         self,
-        env: Env,
+        env: NodeEnv,
         log: ReplicatedLog,
         snapshots: SnapshotStore,
         store: QuorumStateStore,
@@ -193,7 +194,7 @@ class MetadataService:
     # -- what others ask --------------------------------------------------------------------------------------------
 
     @property
-    def env(self) -> Env:
+    def env(self) -> NodeEnv:
         """The ports of the node."""
         return self._env
 
@@ -504,7 +505,7 @@ class MetadataService:
 class LoopbackChannel:
     """A `PeerChannel` to the controller in the same process: messages, never calls into its state."""
 
-    def __init__(self, service: MetadataService, env: Env) -> None:
+    def __init__(self, service: MetadataService, env: NodeEnv) -> None:
         self._service = service
         self._env = env
 

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 * A directory in trouble (`data_plane.disks.disk_watch`) is listed in this broker's own configuration
-  (`wire.disk_troubles`). The controller moves its leaderships to replicas that are in sync and lie on sound
+  (`odradek.serving.disk_troubles`). The controller moves its leaderships to replicas that are in sync and lie on sound
   directories; where there is none, the leadership stays.
 * One that **hangs** cannot follow a leader either, and an acks=all write would wait for it. So heartbeats name it
   among `offline_log_dirs`, Kafka's own word: its replicas leave the ISRs at once. That is done only when each of its
@@ -30,10 +30,9 @@ from typing import Protocol
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.ports import BrokerHost
 from data_plane.replication.hosted_topics import HostedTopics
-from metadata_quorum.config.config_resources import RESOURCE_BROKER
 from metadata_quorum.ports import PeerChannel
 from odradek.env.ports import ConnectionLost, Env
-from wire.disk_troubles import (
+from odradek.serving.disk_troubles import (
     DEMOTED_LOG_DIRS,
     TROUBLED_LOG_DIRS,
     Trouble,
@@ -41,6 +40,7 @@ from wire.disk_troubles import (
     demoted_paths,
     troubles_text,
 )
+from wire.config_resources import RESOURCE_BROKER
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.incremental_alter_configs import (
     AlterableConfig,

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 
 from data_plane.log.directory.log_dir import LogDir
 from odradek.env.ports import Clock, Log
-from wire.disk_troubles import Trouble
+from odradek.serving.disk_troubles import Trouble
 
 LOOK_SECONDS = 1.0
 WARN_SECONDS = 10.0

@@ -31,7 +31,7 @@ from data_plane.ports import BrokerHost
 from data_plane.replication.hosted_topics import HostedTopics
 from data_plane.replication.partition import Partition
 from odradek.env.ports import DiskError, DiskRefused, FileMissing, TaskGroup
-from wire.disk_troubles import Trouble
+from odradek.serving.disk_troubles import Trouble
 from wire.topic_partition import TopicPartition
 
 CHECKPOINT_FILE = "odradek-scrub-checkpoint"

@@ -21,7 +21,7 @@ from data_plane.groups.records import (
     OffsetCommitValue,
     decode_key,
 )
-from metadata_quorum.image.layered_map import LayeredMap
+from odradek.serving.layered_map import LayeredMap
 from wire.errors import MalformedMessage
 from wire.messages.coordinator_records import LegacyOffsetCommitValue
 from wire.metadata_frames import decode_coordinator_value

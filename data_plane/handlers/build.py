@@ -52,17 +52,17 @@ from data_plane.handlers.transacting.partition_requests import (
     AddPartitionsToTxnHandler,
 )
 from data_plane.handlers.transacting.producer_requests import EndTxnHandler, InitProducerIdHandler
-from metadata_quorum.describe_configs import (
+from metadata_quorum.describing.describe_acls import DescribeAclsHandler
+from metadata_quorum.describing.describe_client_quotas import DescribeClientQuotasHandler
+from metadata_quorum.describing.describe_configs import (
     DescribeConfigsHandler,
     ListConfigResourcesHandler,
 )
-from metadata_quorum.describe_scram_users import DescribeScramUsersHandler
-from metadata_quorum.describe_tokens import DescribeTokensHandler
+from metadata_quorum.describing.describe_scram_users import DescribeScramUsersHandler
+from metadata_quorum.describing.describe_tokens import DescribeTokensHandler
 from metadata_quorum.features import KRAFT_VERSION
 from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.quotas.describe_client_quotas import DescribeClientQuotasHandler
 from odradek.security.acls.authorizer import Authorizer
-from odradek.security.doors.acl_handler import DescribeAclsHandler
 from odradek.serving.api_table import ApiTable
 from odradek.serving.api_versions import ApiVersionsHandler
 from odradek.serving.contract import Handler

@@ -21,8 +21,8 @@ from data_plane.replication.replication_settings import ReplicationSettings
 from data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle
 from metadata_quorum.ports import PeerChannel
 from odradek.env.ports import Env, TaskGroup
+from odradek.serving.disk_troubles import Trouble
 from odradek.serving.timers import Timers
-from wire.disk_troubles import Trouble
 from wire.errors import KafkaError
 from wire.topic_partition import TopicIdPartition
 

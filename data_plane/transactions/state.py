@@ -10,7 +10,7 @@ import attrs
 
 from data_plane.coordination.decision_log import Latest
 from data_plane.coordination.records import CoordinatorRecord, TransactionEnd
-from metadata_quorum.image.layered_map import LayeredMap
+from odradek.serving.layered_map import LayeredMap
 from wire.errors import MalformedMessage
 from wire.messages.coordinator_records import PartitionsSchema, TransactionLogKey, TransactionLogValue
 from wire.metadata_frames import UnknownRecord, decode_coordinator_key, decode_coordinator_value

@@ -1,15 +1,8 @@
-"""Resources that have configurations: their kinds and names, and what IncrementalAlterConfigs does to them."""
+"""Names of resources that have configurations, and what IncrementalAlterConfigs does to them."""
 
 from __future__ import annotations
 
 from enum import IntEnum
-
-RESOURCE_TOPIC = 2
-RESOURCE_BROKER = 4
-RESOURCE_BROKER_LOGGER = 8
-RESOURCE_CLIENT_METRICS = 16
-RESOURCE_GROUP = 32
-"""Numbers of kinds, as AlterConfigs and the metadata log write them."""
 
 
 class Operation(IntEnum):

@@ -23,12 +23,7 @@ from metadata_quorum.config.config_defs import (
     topic_defs,
     topic_synonyms,
 )
-from metadata_quorum.config.config_resources import (
-    RESOURCE_BROKER,
-    RESOURCE_CLIENT_METRICS,
-    RESOURCE_GROUP,
-    RESOURCE_TOPIC,
-)
+from wire.config_resources import RESOURCE_BROKER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP, RESOURCE_TOPIC
 from wire.errors import KafkaError
 
 __all__ = ["LISTENER_PREFIX", "as_topic_text", "broker_def", "check_value", "listener_of", "parse_overrides"]

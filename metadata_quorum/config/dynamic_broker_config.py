@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping
 import attrs
 
 from metadata_quorum.config.config_defs import ConfigError, ConfigValue, broker_defs
-from metadata_quorum.config.config_resources import RESOURCE_BROKER
 from metadata_quorum.config.config_values import (
     LISTENER_PREFIX,
     broker_def,
@@ -22,6 +21,7 @@ from metadata_quorum.config.config_values import (
     parse_overrides,
 )
 from metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value, inherited_text
+from wire.config_resources import RESOURCE_BROKER
 from wire.errors import ErrorCode, KafkaError, listed
 
 CLEANER_BYTES_PER_THREAD_MIN = 1 << 20

@@ -6,7 +6,7 @@
 * Where `unclean.leader.election.enable` becomes true, partitions without a leader get one at once, ahead of the
   timer.
 * Where a broker lists a directory as one that takes no records now, leaderships leave that directory, if anybody else is
-  in sync (`wire.disk_troubles`).
+  in sync (`odradek.serving.disk_troubles`).
 
 A decision beyond 10,000 records takes several batches, and of these only the first may be left when the controller dies. So
 what is eligible no more goes before the configuration that makes it so, and elections come behind the one that permits them.
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from metadata_quorum.config.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
 from metadata_quorum.config.effective_config import MIN_ISR
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX
@@ -29,7 +28,8 @@ from metadata_quorum.controller.partitions.topic_rules import UNCLEAN_ELECTION, 
 from metadata_quorum.image.image_builder import ImageBuilder
 from metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage, TopicImage
 from metadata_quorum.state_machine import DecisionContext
-from wire.disk_troubles import TROUBLED_LOG_DIRS
+from odradek.serving.disk_troubles import TROUBLED_LOG_DIRS
+from wire.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
 from wire.messages.metadata_records import ConfigRecord
 from wire.structure import Message
 

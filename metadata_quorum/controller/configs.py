@@ -22,13 +22,7 @@ from metadata_quorum.config.config_defs import (
     topic_defs,
     validate_topic_configs,
 )
-from metadata_quorum.config.config_resources import (
-    RESOURCE_BROKER,
-    RESOURCE_CLIENT_METRICS,
-    RESOURCE_GROUP,
-    RESOURCE_TOPIC,
-    Operation,
-)
+from metadata_quorum.config.config_resources import Operation
 from metadata_quorum.config.config_values import check_value
 from metadata_quorum.config.effective_config import MIN_ISR, BrokerConfigLayers
 from metadata_quorum.config.group_configs import validate_group_configs
@@ -39,7 +33,8 @@ from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
 from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.state_machine import Decision, DecisionContext
 from metadata_quorum.topic_names import invalid_topic_name_reason
-from wire.disk_troubles import DIRECTORY_LISTS
+from odradek.serving.disk_troubles import DIRECTORY_LISTS
+from wire.config_resources import RESOURCE_BROKER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP, RESOURCE_TOPIC
 from wire.errors import ErrorCode, KafkaError
 from wire.messages import alter_configs as absolute
 from wire.messages import incremental_alter_configs as incremental

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from metadata_quorum.config.config_defs import broker_defs
-from metadata_quorum.config.config_resources import RESOURCE_BROKER
 from metadata_quorum.config.effective_config import MIN_ISR
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.decision_basis import DecisionBasis
@@ -21,6 +20,7 @@ from metadata_quorum.features import (
 )
 from metadata_quorum.image.metadata_image import FeatureRange, MetadataImage
 from metadata_quorum.state_machine import Decision, DecisionContext
+from wire.config_resources import RESOURCE_BROKER
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import ConfigRecord, FeatureLevelRecord
 from wire.messages.update_features import (

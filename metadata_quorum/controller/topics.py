@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from metadata_quorum.config.config_defs import ConfigError, validate_topic_configs
-from metadata_quorum.config.config_resources import RESOURCE_TOPIC
 from metadata_quorum.config.effective_config import topic_creation_entries
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.decision_basis import DecisionBasis
@@ -23,6 +22,7 @@ from metadata_quorum.image.config_layers import layers_for
 from metadata_quorum.image.metadata_image import MetadataImage, TopicImage, collision_key
 from metadata_quorum.state_machine import Decision, DecisionContext
 from metadata_quorum.topic_names import CLUSTER_METADATA_TOPIC, invalid_topic_name_reason
+from wire.config_resources import RESOURCE_TOPIC
 from wire.errors import ErrorCode, KafkaError, listed
 from wire.messages.create_topics import (
     CreatableTopic,

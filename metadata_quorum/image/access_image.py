@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from metadata_quorum.image.layered_map import LayeredMap
 from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.rules import Acl
 from odradek.security.salt_forms import NO_USERS, SaltForm, SaltForms, form_of
+from odradek.serving.layered_map import LayeredMap
 from wire.messages.metadata_records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias, TypeVar
 import attrs
 
 from metadata_quorum.config.config_defs import ConfigError
-from metadata_quorum.config.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
 from metadata_quorum.config.config_values import check_value
 from metadata_quorum.image.access_image import ACCESS_RECORDS, AccessChanges
 from metadata_quorum.image.metadata_image import (
@@ -36,7 +35,8 @@ from metadata_quorum.image.metadata_image import (
     collision_key,
     is_subset,
 )
-from wire.disk_troubles import troubled_directories
+from odradek.serving.disk_troubles import troubled_directories
+from wire.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
 from wire.messages import metadata_records as records
 from wire.structure import Message
 

@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from metadata_quorum.config.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
 from metadata_quorum.image.access_image import AccessImage, QuotaEntity
-from metadata_quorum.image.layered_map import LayeredMap
+from odradek.serving.layered_map import LayeredMap
+from wire.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
 
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
@@ -170,7 +170,7 @@ class MetadataImage:
     next_producer_id: int = 0
     troubled_directories: dict[str, tuple[bytes, ...]] = attrs.field(factory=dict)
     """Ids of directories that take no records now, by the broker that says so; taken out of `configs`
-    (`wire.disk_troubles`)."""
+    (`odradek.serving.disk_troubles`)."""
     access: AccessImage = attrs.field(factory=AccessImage)
 
     @classmethod

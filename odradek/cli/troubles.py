@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from odradek.client.shells.blocking import Client
-    from wire.disk_troubles import TroubledDirectory
+    from odradek.serving.disk_troubles import TroubledDirectory
 
 __all__ = ["disk_troubles", "retiring_directories", "trouble_document", "trouble_text"]
 
@@ -18,7 +18,7 @@ def disk_troubles(
 ) -> dict[int, list[TroubledDirectory]]:
     """The troubled directories by broker. A broker is left out when it is silent or its disks are sound."""
     from odradek.client.admin import ConfigResource, ResourceType
-    from wire.disk_troubles import TROUBLED_LOG_DIRS, parse_troubles
+    from odradek.serving.disk_troubles import TROUBLED_LOG_DIRS, parse_troubles
 
     resources = [ConfigResource(ResourceType.BROKER, str(node)) for node in brokers]
     found: dict[int, list[TroubledDirectory]] = {}
@@ -34,7 +34,7 @@ def disk_troubles(
 def retiring_directories(client: Client, brokers: Sequence[int], timeout: float) -> set[tuple[int, str]]:
     """Broker and path of each directory that `odradek disk retire` is emptying, or has emptied and not released."""
     from odradek.client.admin import ConfigResource, ResourceType
-    from wire.disk_troubles import RETIRING_LOG_DIRS
+    from odradek.serving.disk_troubles import RETIRING_LOG_DIRS
 
     resources = [ConfigResource(ResourceType.BROKER, str(node)) for node in brokers]
     if not resources:

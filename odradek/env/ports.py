@@ -40,8 +40,6 @@ from enum import Enum
 from importlib import import_module
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from odradek.env.long_work import LongWork
-
 T = TypeVar("T")
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -515,10 +513,6 @@ class Env(Protocol):
 
     @property
     def meter(self) -> Meter: ...
-
-    @property
-    def long_work(self) -> LongWork:
-        """Turns for work that holds the loop, or the interpreter, for milliseconds."""
 
     @property
     def random(self) -> _random.Random: ...

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import trio
 
 from odradek.env.companion import RealCompanion
-from odradek.env.long_work import LongWork
 from odradek.env.ports import Env, Event, Scope
 from odradek.env.real_dirs import RealDir, is_blank_disk, open_dir
 from odradek.env.real_net import TcpNetwork
@@ -189,7 +188,6 @@ class RealEnv:
         self.network = TcpNetwork(tcp_maxseg)
         self.workers = RealWorkers(workers_max)
         self.meter = RealMeter()
-        self.long_work = LongWork(self.clock, self.event, self.new_workers(1), self.meter)
         self.random = random.Random(seed)
         self._dirs: list[RealDir] = []
         self._companions: list[RealCompanion] = []

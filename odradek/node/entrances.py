@@ -10,7 +10,7 @@ import attrs
 
 from data_plane.broker import Broker
 from metadata_quorum.image.metadata_image import MetadataImage
-from odradek.env.ports import Conn, Env, Log, TaskGroup
+from odradek.env.ports import Conn, Log, TaskGroup
 from odradek.env.tls_ports import OpenTls, Tls, TlsFailed
 from odradek.env.token_ports import FetchDocument, OpenTokens
 from odradek.node.certificates import Certificates
@@ -29,6 +29,7 @@ from odradek.security.scram import MECHANISMS, ScramMechanism, ServerKeys
 from odradek.security.tls_conn import TlsConn
 from odradek.security.tokens import TokenLogin, TokenLogins
 from odradek.serving.api_table import ApiTable
+from odradek.serving.node_env import NodeEnv
 
 __all__ = ["Entrances", "World"]
 
@@ -51,7 +52,7 @@ class Entrances:
     def __init__(
         self,
         config: NodeConfig,
-        env: Env,
+        env: NodeEnv,
         log: Log,
         image: Callable[[], MetadataImage],
         world: World,
@@ -107,7 +108,7 @@ class Entrances:
         broker.config_listeners.append(apply)
         apply()
 
-    def world(self, listener: str) -> Env:
+    def world(self, listener: str) -> NodeEnv:
         """The world of what connects to other nodes' listeners of this name."""
         security = self._config.security[listener]
         if security.protocol == "PLAINTEXT":

@@ -18,7 +18,7 @@ from metadata_quorum.replica.meta_properties import NotALogDirectory
 from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
 from odradek.env.documents import fetch_document
 from odradek.env.ports import DiskError
-from odradek.env.real import RealEnv, keep_memory_out_of_files, raise_descriptor_limit
+from odradek.env.real import keep_memory_out_of_files, raise_descriptor_limit
 from odradek.env.real_tls import open_tls
 from odradek.env.tokens import open_tokens
 from odradek.node.broker_lifecycle import RegistrationRefused
@@ -27,6 +27,7 @@ from odradek.node.entrances import World
 from odradek.node.garbage import Collections
 from odradek.node.logging import make_logger
 from odradek.node.node import HostProcess, Node, NodeCannotStart, NodeFailed
+from odradek.node.real_node_env import RealNodeEnv
 from odradek.node.run_node import run_node
 from odradek.node.secret_files import chmod_remedy, node_directories, open_secrets, open_to_everybody
 from odradek.node.signals import StopSignals
@@ -107,7 +108,7 @@ async def _serve(
     signals: StopSignals,
     descriptors_max: int,
 ) -> None:
-    env = RealEnv()
+    env = RealNodeEnv()
     levels = LogLevels()
     log = make_logger(env.clock, levels=levels, node=config.node_id)
     for warning in config.warnings:

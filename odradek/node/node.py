@@ -30,7 +30,7 @@ from metadata_quorum.raft.voters import ReplicaKey
 from metadata_quorum.replica.peers import Addresses, PeerConnections
 from metadata_quorum.replica.quorum_state import FileQuorumStateStore
 from metadata_quorum.service import MetadataService
-from odradek.env.ports import DiskError, Env, Log, TaskGroup
+from odradek.env.ports import DiskError, Log, TaskGroup
 from odradek.env.ports import Listener as OpenListener
 from odradek.node.auditing import Auditing
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
@@ -59,6 +59,7 @@ from odradek.node.quorum_start import check_refusals, tell_role, what_is_missing
 from odradek.node.unenforced_rules import UnenforcedRules
 from odradek.security.acls.authorizer import Authorizer
 from odradek.serving.api_table import ApiTable
+from odradek.serving.node_env import NodeEnv
 from wire.messages.broker_registration import Listener as RegisteredListener
 
 __all__ = ["HostProcess", "Node", "NodeCannotStart", "NodeFailed"]
@@ -100,7 +101,7 @@ class Node:
     def __init__(
         self,
         config: NodeConfig,
-        env: Env,
+        env: NodeEnv,
         tasks: TaskGroup,
         log: Log,
         process: HostProcess,

@@ -10,15 +10,16 @@ from typing import Any
 
 import trio
 
-from odradek.env.ports import Env, Event, Log
+from odradek.env.ports import Event, Log
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.logging import make_logger
 from odradek.node.node import HostProcess, Node
+from odradek.serving.node_env import NodeEnv
 
 
 async def run_node(
     config: NodeConfig,
-    env: Env,
+    env: NodeEnv,
     *,
     made: Callable[[Node], None] | None = None,
     started: Callable[[Mapping[str, Any]], None] | None = None,

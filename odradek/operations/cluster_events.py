@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 
 from odradek.operations.access_events import AccessNarrator
-from wire.disk_troubles import TROUBLED_LOG_DIRS
+from odradek.serving.disk_troubles import TROUBLED_LOG_DIRS
 from wire.messages import control_records, metadata_records
 from wire.secret_fields import shown
 from wire.structure import Message

@@ -17,6 +17,7 @@ from odradek.env.tls_ports import Tls, TlsFailed
 from odradek.env.token_ports import Tokens, TokenUnavailable
 from odradek.security.handshakes import Handshakes
 from odradek.security.sasl_client import Credentials, LoginFailed, SaslClient
+from odradek.serving.node_env import NodeEnv
 from wire.api_keys import ApiKey
 from wire.errors import ErrorCode, ProtocolError
 from wire.framing.connection import ClientConnection, ResponseReceived
@@ -185,7 +186,7 @@ async def _ask(conn: Conn, wire: ClientConnection, request: Message, version: in
 class SecuredEnv:
     """A node's world, with another network."""
 
-    def __init__(self, env: Env, network: SecuredNetwork) -> None:
+    def __init__(self, env: NodeEnv, network: SecuredNetwork) -> None:
         self.network = network
         self.clock = env.clock
         self.workers = env.workers

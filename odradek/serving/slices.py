@@ -3,7 +3,7 @@ PORTED.
 
 A handler writes its work as a generator: it yields how much it has just done and returns the response. Work that ends
 within the first slice is answered at once. Longer work suspends the connection and takes turns
-(`odradek.env.long_work`); other connections are served between two slices. State may change meanwhile. So a generator
+(`odradek.serving.long_work`); other connections are served between two slices. State may change meanwhile. So a generator
 takes the image once, and looks up each partition when it comes to it.
 """
 
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, TypeAlias, TypeVar
 
-from odradek.env.long_work import LongWork
 from odradek.env.ports import TaskGroup
 from odradek.serving.contract import Result, Suspend
+from odradek.serving.long_work import LongWork
 from wire.structure import Message
 
 T = TypeVar("T")

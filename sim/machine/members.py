@@ -20,10 +20,11 @@ from random import Random
 import attrs
 
 from metadata_quorum.features import THIS_RELEASE, Release
-from odradek.env.ports import DiskError, Env, Event
+from odradek.env.ports import DiskError, Event
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.node import Node, NodeFailed
 from odradek.node.run_node import run_node
+from odradek.serving.node_env import NodeEnv
 from sim.history import SafetyViolation
 from sim.machine.answer_counts import AnswerCounts
 from sim.machine.disk import Keep
@@ -139,7 +140,7 @@ class Member:
         """Start the process; returns once it serves clients, or is gone again."""
         await self.launch().wait()
 
-    async def _serve(self, env: Env) -> None:
+    async def _serve(self, env: NodeEnv) -> None:
         stop = self._stop = env.event()
         serving = self._started
         assert serving is not None

@@ -1,4 +1,4 @@
-"""The world as one simulated node sees it: `odradek.env.ports.Env` over the agenda, the fabric and a disk."""
+"""The world as one simulated node sees it: `odradek.serving.node_env.NodeEnv` over the agenda, the fabric and a disk."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from odradek.env.long_work import LongWork
-from odradek.env.ports import CompanionLost, Dir, Env, Event, carried_error, load_factory
+from odradek.env.ports import CompanionLost, Dir, Event, carried_error, load_factory
+from odradek.serving.long_work import LongWork
+from odradek.serving.node_env import NodeEnv
 from sim.machine.clock import NodeClock
 from sim.machine.disk import SimDisk
 from sim.machine.events import Agenda
@@ -31,7 +32,7 @@ RARITY: Mapping[str, float] = {
     "quorum.resign": 0.02,
     "replication.drop_connection": 0.02,
 }
-"""The factor for points that cost work under way: they fire less often. `Env.buggify` says yes by chance."""
+"""The factor for points that cost work under way: they fire less often. `NodeEnv.buggify` says yes by chance."""
 CPU_SECONDS_PER_OPERATION = 1e-6
 UUID_BYTES = 16
 
@@ -225,5 +226,5 @@ class SimMeter:
 
 if TYPE_CHECKING:
 
-    def _conforms(env: SimEnv) -> Env:
+    def _conforms(env: SimEnv) -> NodeEnv:
         return env

@@ -27,7 +27,8 @@ import attrs
 import trio
 from trio._core import _run as _trio_run
 
-from odradek.env.ports import Env, Event, TaskGroup
+from odradek.env.ports import Event, TaskGroup
+from odradek.serving.node_env import NodeEnv
 from sim.machine.clock import VirtualClock
 from sim.machine.disk import Keep, SimDisk
 from sim.machine.disk_files import PowerCut
@@ -155,7 +156,7 @@ class World:
             live = self._live_points[point] = self._stream(f"buggify {point}").random() < probability
         return live
 
-    def start(self, name: str, main: Callable[[Env], Awaitable[Any]]) -> Running:
+    def start(self, name: str, main: Callable[[NodeEnv], Awaitable[Any]]) -> Running:
         """Start a process on the machine. When `main` returns or fails, the process is gone (page cache kept)."""
         machine = self.machine(name)
         if machine.running is not None and not machine.running.ended.is_set() and machine.running.env.alive:
@@ -165,17 +166,17 @@ class World:
         self._nursery.start_soon(self._run_node, running, main, name=f"node {name}")
         return running
 
-    def start_program(self, name: str, main: Callable[[Env, TaskGroup], Awaitable[Any]]) -> Running:
+    def start_program(self, name: str, main: Callable[[NodeEnv, TaskGroup], Awaitable[Any]]) -> Running:
         """Start a process as `start` does, whose tasks end with its main function."""
 
-        async def run(env: Env) -> None:
+        async def run(env: NodeEnv) -> None:
             async with trio.open_nursery() as tasks:
                 await main(env, tasks)
                 tasks.cancel_scope.cancel()
 
         return self.start(name, run)
 
-    async def _run_node(self, running: Running, main: Callable[[Env], Awaitable[Any]]) -> None:
+    async def _run_node(self, running: Running, main: Callable[[NodeEnv], Awaitable[Any]]) -> None:
         env = running.env
         try:
             with running.scope:

@@ -11,16 +11,22 @@ import pytest
 from data_plane.broker import Broker
 from data_plane.log.directory.checkpoints import CLEAN_SHUTDOWN_FILE
 from data_plane.log.directory.log_dir import LogDir
-from metadata_quorum.config.config_resources import RESOURCE_BROKER
 from metadata_quorum.image.metadata_image import PartitionImage
 from odradek.client.errors import ClientError
+from odradek.serving.disk_troubles import (
+    DEMOTED_LOG_DIRS,
+    TROUBLED_LOG_DIRS,
+    Trouble,
+    demoted_text,
+    parse_troubles,
+)
 from sim.machine.cluster_members import SETTINGS, Cluster, Shape
 from sim.machine.members import Member
 from sim.machine.sim_env import SimWorkers
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.log.support import batch
-from wire.disk_troubles import DEMOTED_LOG_DIRS, TROUBLED_LOG_DIRS, Trouble, demoted_text, parse_troubles
+from wire.config_resources import RESOURCE_BROKER
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,

@@ -28,7 +28,6 @@ from metadata_quorum.config.config_defs import (
     topic_defs,
     topic_synonyms,
 )
-from metadata_quorum.config.config_resources import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC
 from metadata_quorum.config.config_values import ConfigError, check_value
 from metadata_quorum.config.effective_config import (
     MIN_ISR,
@@ -53,6 +52,7 @@ from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.connections.connection_limits import ConnectionLimits
 from odradek.node.connections.listener_settings import ListenerSettings
 from tests.node.test_node_in_a_world import SETTINGS
+from wire.config_resources import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC
 
 ROOT = Path(__file__).parents[2]
 CLASSES: tuple[type, ...] = (

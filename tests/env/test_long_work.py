@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.env.long_work import REST_FACTOR, REST_SECONDS_MAX, LongWork, Share
+from odradek.serving.long_work import REST_FACTOR, REST_SECONDS_MAX, LongWork, Share
 
 pytestmark = pytest.mark.trio
 

@@ -14,6 +14,7 @@ import trio
 import trio.testing
 
 from odradek.env.real import RealEnv, RealMeter, is_valid_uuid
+from odradek.node.real_node_env import RealNodeEnv
 
 pytestmark = pytest.mark.trio
 
@@ -75,7 +76,7 @@ async def test_workers_run_beside_the_loop_under_a_limit() -> None:
 
 async def test_an_error_of_a_worker_leaves_nothing_behind() -> None:
     """Once the error is handled, all that the work was given is freed, without a collection of garbage."""
-    env = RealEnv()
+    env = RealNodeEnv()
     freed = trio.Event()
     token = trio.lowlevel.current_trio_token()
 

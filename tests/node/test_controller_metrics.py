@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from metadata_quorum.controller.decision_figures import DecisionFigures
-from metadata_quorum.image.layered_map import LayeredMap
 from metadata_quorum.image.metadata_image import (
     BrokerImage,
     MetadataDelta,
@@ -12,6 +11,7 @@ from metadata_quorum.image.metadata_image import (
     TopicImage,
 )
 from odradek.node.metrics.controller_metrics import ClusterFigures, cluster_figures
+from odradek.serving.layered_map import LayeredMap
 from sim.machine.world import World
 from tests.node.test_metrics import Connect, play_measured, samples
 from tests.node.test_node_in_a_world import create_topic

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from metadata_quorum.config.config_resources import RESOURCE_TOPIC
 from tests.log.support import batch
 from tests.node.raw_client import RawClient, frame
 from tests.node_process import RunningNode
+from wire.config_resources import RESOURCE_TOPIC
 from wire.coordinator_partition import coordinator_partition
 from wire.errors import ErrorCode
 from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest

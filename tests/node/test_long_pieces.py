@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from odradek.env.long_work import Share
 from odradek.node.node import Node
+from odradek.serving.long_work import Share
 from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_bad_batches import good_batch

@@ -31,8 +31,8 @@ from data_plane.handlers.grouping.gathering import DECISION_UNITS
 from data_plane.handlers.grouping.group_offsets import DECIDED_UNITS
 from data_plane.handlers.producing.txn_markers import APPEND_UNITS
 from data_plane.log.batch_work import RATION
-from metadata_quorum.describe_configs import RESOURCE_UNITS
-from metadata_quorum.describe_tokens import TOKEN_UNITS
+from metadata_quorum.describing.describe_configs import RESOURCE_UNITS
+from metadata_quorum.describing.describe_tokens import TOKEN_UNITS
 from wire.api import request_class, request_header_version, response_class, response_header_version
 from wire.api_keys import ApiKey
 from wire.batches.compression import CHUNK_BYTES

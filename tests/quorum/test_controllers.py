@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import trio
 
-from metadata_quorum.config.config_resources import RESOURCE_GROUP
 from metadata_quorum.replica.metadata_batches import read_batches
 from metadata_quorum.replica.peers import PeerConnections
 from metadata_quorum.replica.snapshots import SnapshotSettings
@@ -27,6 +26,7 @@ from tests.quorum.controllers import (
 )
 from tests.quorum.node_parts import CLUSTER_ID
 from tests.schedule import seeds
+from wire.config_resources import RESOURCE_GROUP
 from wire.errors import ErrorCode
 from wire.messages.describe_quorum import (
     DescribeQuorumRequest,

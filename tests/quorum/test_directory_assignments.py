@@ -11,14 +11,12 @@ import pytest
 
 from data_plane.disks.directory_assignments import ASSIGNMENTS_PER_REQUEST, DirectoryAssignments
 from data_plane.newest_image import NewestImage
-from metadata_quorum.config.config_resources import RESOURCE_TOPIC
 from metadata_quorum.controller.broker_sessions import BrokerSessions
 from metadata_quorum.controller.brokers.directories import assign_replicas_to_dirs
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.decision_basis import DecisionBasis
 from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
 from metadata_quorum.image.image_builder import merge_partition
-from metadata_quorum.image.layered_map import LayeredMap
 from metadata_quorum.image.metadata_image import (
     LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
@@ -31,7 +29,9 @@ from metadata_quorum.image.metadata_image import (
 )
 from metadata_quorum.state_machine import DecisionContext
 from odradek.env.ports import ConnectionLost
+from odradek.serving.layered_map import LayeredMap
 from tests.log.support import ManualClock
+from wire.config_resources import RESOURCE_TOPIC
 from wire.errors import ErrorCode
 from wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_quorum.image.layered_map import LayeredMap
+from odradek.serving.layered_map import LayeredMap
 from tests.schedule import examples
 
 CHANGES = st.lists(

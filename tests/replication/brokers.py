@@ -21,12 +21,10 @@ from data_plane.handlers.build import build_table
 from data_plane.log.directory.log_dir import LogDir, LogDirContext
 from data_plane.replication.partition import Partition
 from data_plane.transactions.transactions_topic import TransactionSettings
-from metadata_quorum.config.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
 from metadata_quorum.config.effective_config import BrokerConfigLayers
 from metadata_quorum.controller.controller import Controller as ProductController
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.image.image_builder import merge_partition
-from metadata_quorum.image.layered_map import LayeredMap
 from metadata_quorum.image.metadata_image import (
     LOST_DIRECTORY,
     BrokerImage,
@@ -44,12 +42,14 @@ from odradek.node.connections.buffers import ReceiveBuffers
 from odradek.node.connections.connection_limits import ConnectionLimits
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
+from odradek.serving.layered_map import LayeredMap
 from sim.machine.disk import Keep
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.log.support import batch
 from wire.batches.batch_header import iter_batches
 from wire.batches.records import records
+from wire.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.alter_partition import (
     AlterPartitionRequest,

@@ -10,9 +10,9 @@ import attrs
 import pytest
 
 from data_plane.replication.partition import Partition
-from metadata_quorum.config.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
 from metadata_quorum.image.metadata_image import MetadataDelta
 from tests.replication.brokers import LAG_MS_MAX, TOPIC, ReplicatedTopic
+from wire.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
 
 
 async def settled(cluster: ReplicatedTopic) -> Partition:

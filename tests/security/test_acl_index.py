@@ -14,7 +14,6 @@ from metadata_quorum.controller.controller import Controller
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.image.access_image import AccessImage
 from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.layered_map import LayeredMap
 from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.state_machine import DecisionContext
 from odradek.security.acls import acl_index
@@ -22,6 +21,7 @@ from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.acl_requests import AclFilter
 from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings, Reason, Rights
 from odradek.security.acls.rules import Acl, Operation, PatternType, Permission, ResourceType
+from odradek.serving.layered_map import LayeredMap
 from wire.messages.create_acls import AclCreation, CreateAclsRequest
 from wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsMatchingAcl, DeleteAclsRequest
 

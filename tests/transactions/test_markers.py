@@ -12,7 +12,7 @@ import pytest
 from data_plane.transactions.coordinator import IDS_PER_TURN, TransactionShard
 from data_plane.transactions.markers import ENDS_PER_TURN, PARTITIONS_PER_TURN, STARTS_PER_TURN, MarkerSender
 from data_plane.transactions.state import Transaction, TransactionsState, TransactionStatus
-from metadata_quorum.image.layered_map import LayeredMap
+from odradek.serving.layered_map import LayeredMap
 from wire.errors import ErrorCode
 from wire.messages.describe_producers import (
     DescribeProducersRequest,

@@ -30,8 +30,8 @@ from data_plane.transactions.state import (
     record_of,
 )
 from data_plane.transactions.transactions_topic import TransactionSettings
-from metadata_quorum.image.layered_map import LayeredMap
 from metadata_quorum.state_machine import DecisionContext
+from odradek.serving.layered_map import LayeredMap
 from wire.errors import ErrorCode
 from wire.record_batch import RecordBatchBuilder
 

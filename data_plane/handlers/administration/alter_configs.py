@@ -15,20 +15,19 @@ import attrs
 from data_plane.broker import Broker
 from data_plane.handlers.administration.topic_requests import ask_controller, names_many, sender_of
 from metadata_quorum.config.config_defs import broker_defs
-from metadata_quorum.config.config_resources import (
+from metadata_quorum.config.config_resources import Operation, parse_node_id
+from metadata_quorum.config.dynamic_broker_config import check_broker_change, has_key_stores, refused_stores
+from metadata_quorum.controller.configs import combine_items, list_operation
+from metadata_quorum.envelope import Sender
+from odradek.serving.contract import Context, Result, Suspend
+from odradek.serving.disk_troubles import DIRECTORY_LISTS
+from wire.config_resources import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
     RESOURCE_CLIENT_METRICS,
     RESOURCE_GROUP,
     RESOURCE_TOPIC,
-    Operation,
-    parse_node_id,
 )
-from metadata_quorum.config.dynamic_broker_config import check_broker_change, has_key_stores, refused_stores
-from metadata_quorum.controller.configs import combine_items, list_operation
-from metadata_quorum.envelope import Sender
-from odradek.serving.contract import Context, Result, Suspend
-from wire.disk_troubles import DIRECTORY_LISTS
 from wire.errors import ErrorCode, KafkaError, listed
 from wire.messages import alter_configs as absolute
 from wire.messages import incremental_alter_configs as incremental

@@ -14,16 +14,13 @@ from data_plane.handlers.doors import transaction_doors as transactions
 from data_plane.handlers.doors.decisions import decisions_of
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.acls.rules import Operation
-from odradek.security.doors.config_doors import (
-    RESOURCE_BROKER_LOGGER,
-    alter_configs_door,
-    describe_configs_door,
-)
+from odradek.security.doors.config_doors import alter_configs_door, describe_configs_door
 from odradek.security.doors.door import PASSES, Admitted, Asked, Door, GuardedHandler, for_cluster
 from odradek.security.doors.token_doors import describe_tokens_door
 from odradek.security.doors.user_doors import refuse_describe_users
 from odradek.serving.contract import Handler
 from wire.api_keys import ApiKey
+from wire.config_resources import RESOURCE_BROKER_LOGGER
 from wire.errors import ErrorCode
 from wire.messages import alter_configs as absolute
 from wire.messages import incremental_alter_configs as incremental

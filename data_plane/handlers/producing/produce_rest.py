@@ -14,7 +14,7 @@ the rules.
 These workers have threads of their own (`ProduceWorkers`), so syncs, reads and loading never wait for them. Most batches are
 done by those for `small` ones, with little room each. One that turns out larger begins anew among the `large`, and so do the
 batches behind it when a request has become unusually much. There is one `large` at a time, with rests between them
-(`odradek.env.long_work`): that bounds memory and time, and large ones hold up large ones only.
+(`odradek.serving.long_work`): that bounds memory and time, and large ones hold up large ones only.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from data_plane.handlers.producing.recompression_on_append import Batch
 from data_plane.handlers.producing.transactional_batches import TransactionalBatches
 from data_plane.log.batch_work import SMALL_BYTES_MAX, HandedOff, LargerThanThought, RequestBudget
 from data_plane.log.log_config import LogConfig
-from odradek.env.long_work import metered
 from odradek.serving.contract import Result
+from odradek.serving.long_work import metered
 from wire.messages.produce import PartitionProduceResponse, ProduceRequest, TopicProduceResponse
 
 PARTITIONS_PER_TURN = 256

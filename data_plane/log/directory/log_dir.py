@@ -61,7 +61,7 @@ from odradek.env.ports import (
     Event,
     ResourcesShort,
 )
-from wire.disk_troubles import Trouble
+from odradek.serving.disk_troubles import Trouble
 from wire.topic_partition import TopicPartition
 
 __all__ = [

@@ -63,7 +63,7 @@ def partition_records(
 ) -> list[PartitionRecord]:
     """New partitions from number `first` on. Records share the lists that are equal.
 
-    The first replica in sync leads, unless its directory is troubled (`wire.disk_troubles`) and that of another is not.
+    The first replica in sync leads, unless its directory is troubled (`odradek.serving.disk_troubles`) and that of another is not.
     """
     troubled = {each for ids in image.troubled_directories.values() for each in ids}
     directories = {broker_id: default_directory(image, broker_id) for broker_id in image.brokers}

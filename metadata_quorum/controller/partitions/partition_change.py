@@ -5,7 +5,7 @@ together. Kafka's PartitionChangeBuilder is the definition, with KIP-455 for rea
 
 * **Leader.** A replica that is in sync and acceptable (its broker active, its directory online). That is the leader
   if it still qualifies, else the first in the order of assignment. One on a directory that takes no records now
-  (`wire.disk_troubles`) leads only if all others are on such a one too. With no ISR left, an eligible replica (ELR);
+  (`odradek.serving.disk_troubles`) leads only if all others are on such a one too. With no ISR left, an eligible replica (ELR);
   then the last known leader; then, where `unclean.leader.election.enable` says so, any acceptable replica. The last
   two may lack acknowledged records: the ISR is that leader alone, and the partition is RECOVERING until it says
   otherwise.

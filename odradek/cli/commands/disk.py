@@ -18,7 +18,7 @@ from odradek.cli.troubles import disk_troubles, retiring_directories, trouble_te
 if TYPE_CHECKING:
     from odradek.client.admin import BrokerLogDirs, LogDirDescription
     from odradek.client.admin.admin_logs import DirectoryHealth
-    from wire.disk_troubles import TroubledDirectory
+    from odradek.serving.disk_troubles import TroubledDirectory
 
 __all__ = ["register"]
 
@@ -72,7 +72,7 @@ def _list(args: argparse.Namespace) -> int:
 def _demote(args: argparse.Namespace) -> int:
     """Keep the paths in the broker's own configuration: its broker reports them, the controller moves leaderships."""
     from odradek.client.admin import AlterConfig, ConfigOperation, ConfigResource, ResourceType
-    from wire.disk_troubles import DEMOTED_LOG_DIRS, demoted_paths, demoted_text
+    from odradek.serving.disk_troubles import DEMOTED_LOG_DIRS, demoted_paths, demoted_text
 
     broker, path = args.disk
     resource = ConfigResource(ResourceType.BROKER, str(broker))

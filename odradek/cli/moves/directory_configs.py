@@ -34,7 +34,7 @@ _NO_RATE = "none"
 def broker_configs(client: Client, broker: int) -> dict[str, str]:
     """The values of the keys that commands for directories look at; empty for none. Raises `CliError`."""
     from odradek.client.admin import ConfigResource, ResourceType
-    from wire.disk_troubles import RATE_BEFORE, RELEASED_LOG_DIRS, RETIRING_LOG_DIRS
+    from odradek.serving.disk_troubles import RATE_BEFORE, RELEASED_LOG_DIRS, RETIRING_LOG_DIRS
 
     keys = [CORDONED_KEY, RETIRING_LOG_DIRS, RELEASED_LOG_DIRS, RATE_KEY, RATE_BEFORE]
     keys += ["log.dirs", "log.dir", "metadata.log.dir"]
@@ -145,6 +145,6 @@ class CopyThrottle:
 
 
 def _before_key() -> str:
-    from wire.disk_troubles import RATE_BEFORE
+    from odradek.serving.disk_troubles import RATE_BEFORE
 
     return RATE_BEFORE

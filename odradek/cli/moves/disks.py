@@ -118,7 +118,7 @@ def _metadata_directory(configs: Mapping[str, str]) -> str:
 def _retire(args: argparse.Namespace) -> int:
     from odradek.client.admin.moves.disk_plans import disks_of, plan_disk_retirement
     from odradek.client.admin.moves.placement import CannotPlan
-    from wire.disk_troubles import RETIRING_LOG_DIRS
+    from odradek.serving.disk_troubles import RETIRING_LOG_DIRS
 
     broker, path = args.directory
     with connected(args) as client:
@@ -162,7 +162,7 @@ def _retire(args: argparse.Namespace) -> int:
 
 def _release(client: Client, broker: int, path: str) -> None:
     """Have the broker let go of an empty directory; then take back the marks of the retirement."""
-    from wire.disk_troubles import RELEASED_LOG_DIRS, RETIRING_LOG_DIRS
+    from odradek.serving.disk_troubles import RELEASED_LOG_DIRS, RETIRING_LOG_DIRS
 
     set_broker_configs(client, broker, [append(RELEASED_LOG_DIRS, path)])
     deadline = time.monotonic() + RELEASE_SECONDS
@@ -215,7 +215,7 @@ def _check_directory(directories: Sequence[LogDirDescription], broker: int, path
 
 
 def _cancel(client: Client, args: argparse.Namespace, configs: Mapping[str, str]) -> int:
-    from wire.disk_troubles import RETIRING_LOG_DIRS
+    from odradek.serving.disk_troubles import RETIRING_LOG_DIRS
 
     broker, path = args.directory
     if path not in listed_paths(configs.get(RETIRING_LOG_DIRS, "")):

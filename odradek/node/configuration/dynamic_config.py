@@ -20,7 +20,7 @@ from metadata_quorum.config.effective_config import BrokerConfigLayers
 from metadata_quorum.config.typed_settings import setting, settings_of
 from odradek.env.ports import Log
 from odradek.node.connections.connection_limits import ConnectionLimits
-from wire.disk_troubles import RELEASED_LOG_DIRS
+from odradek.serving.disk_troubles import RELEASED_LOG_DIRS
 
 
 @attrs.frozen

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from odradek.env.ports import Env, Log, TaskGroup
+from odradek.env.ports import Log, TaskGroup
 from odradek.node.connections.answers import HeldAnswers
 from odradek.node.connections.buffers import ReceiveBuffers
 from odradek.node.connections.charging import Charging
 from odradek.node.connections.complaints import Complaints
 from odradek.serving.api_table import ApiEntry, ApiTable
+from odradek.serving.node_env import NodeEnv
 
 
 class Muted(Protocol):
@@ -50,7 +51,7 @@ class ConnectionServices:
         *,
         table: ApiTable,
         buffers: ReceiveBuffers,
-        env: Env,
+        env: NodeEnv,
         tasks: TaskGroup,
         log: Log,
         frame_bytes_max: int,

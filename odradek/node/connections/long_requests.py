@@ -1,7 +1,7 @@
 """Requests and answers of thousands of elements: decoded and encoded beside the loop, handled in a turn of long work. PORTED.
 
 A request of up to `ELEMENTS_AT_ONCE` elements is handled at once, or its handler cuts the work into slices. For a
-larger one, each step is a piece of `odradek.env.long_work`: decode in the worker, handle on the loop, encode in the
+larger one, each step is a piece of `odradek.serving.long_work`: decode in the worker, handle on the loop, encode in the
 worker.
 """
 

@@ -13,7 +13,6 @@ from typing import Any
 import attrs
 
 from data_plane.broker import Broker
-from odradek.env.ports import Env
 from odradek.node.auditing import Auditing
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
@@ -26,8 +25,9 @@ from odradek.node.metrics.replication_metrics import replication_metrics
 from odradek.node.metrics.security_metrics import security_metrics
 from odradek.node.metrics.transaction_metrics import transaction_metrics
 from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS, ApiEntry
+from odradek.serving.disk_troubles import Trouble
+from odradek.serving.node_env import NodeEnv
 from wire.api import api_name
-from wire.disk_troubles import Trouble
 from wire.errors import ErrorCode
 
 TOPICS_MAX = 200
@@ -49,7 +49,7 @@ class MetricsSources:
     version: str
     node_id: int
     cluster_id: str
-    env: Env
+    env: NodeEnv
     started_at: float
     """Start time by the node's monotonic clock."""
     services: Sequence[ConnectionServices]

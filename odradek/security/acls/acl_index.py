@@ -22,7 +22,6 @@ from typing import TypeAlias
 
 import attrs
 
-from metadata_quorum.image.layered_map import LayeredMap
 from odradek.security.acls.acl_requests import AclFilter
 from odradek.security.acls.rules import (
     ANY_HOST,
@@ -35,6 +34,7 @@ from odradek.security.acls.rules import (
     Permission,
     ResourceType,
 )
+from odradek.serving.layered_map import LayeredMap
 
 __all__ = ["AclIndex", "Found", "clients_of"]
 

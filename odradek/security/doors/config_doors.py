@@ -9,19 +9,17 @@ import attrs
 
 from odradek.security.acls.rules import Operation
 from odradek.security.doors.door import Admitted, Asked, Door, split
+from wire.config_resources import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+)
 from wire.errors import ErrorCode
 from wire.messages.describe_configs import DescribeConfigsResult
 
-__all__ = ["RESOURCE_BROKER_LOGGER", "alter_configs_door", "describe_configs_door", "refused_code"]
-
-RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP = (
-    2,
-    4,
-    8,
-    16,
-    32,
-)
-"""Kafka's numbers of configuration resources, which are not those of ACLs."""
+__all__ = ["alter_configs_door", "describe_configs_door", "refused_code"]
 
 
 def refused_code(asked: Asked, operation: Operation, kind: int, name: str) -> ErrorCode:

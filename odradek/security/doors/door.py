@@ -30,10 +30,10 @@ from typing import Any, Protocol, TypeAlias
 
 import attrs
 
-from odradek.env.long_work import LongWork, Share
 from odradek.security.acls.authorizer import Authorizer, Rights
 from odradek.security.acls.rules import CLUSTER_NAME, SUPPORTED, Operation, ResourceType
 from odradek.serving.contract import Context, Delayed, Handler, Outcome, Result, Suspend
+from odradek.serving.long_work import LongWork, Share
 
 __all__ = [
     "PASSES",

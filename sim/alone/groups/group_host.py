@@ -14,8 +14,8 @@ from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from data_plane.newest_image import NewestImage
 from data_plane.replication.hosted_topics import HostedTopic
-from metadata_quorum.image.layered_map import LayeredMap
 from metadata_quorum.image.metadata_image import MetadataImage, TopicImage
+from odradek.serving.layered_map import LayeredMap
 from sim.alone.by_hand import ByHand
 from sim.alone.replication_broker import TOPIC_ID, Broker
 

@@ -1,7 +1,7 @@
 """One replica of a schedule of the quorum: its disk, and what runs on it while it lives. PURE.
 
 All parts are the product's: `MetadataService` with its driver, core, publisher, snapshots and controller, and the
-metadata log on a simulated disk. What stands here is the world that they are in (`odradek.env.ports.Env`).
+metadata log on a simulated disk. What stands here is the world that they are in (`odradek.serving.node_env.NodeEnv`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from metadata_quorum.replica.quorum_state import FileQuorumStateStore
 from metadata_quorum.replica.snapshots import SnapshotSettings
 from metadata_quorum.replica.storage_format import StorageFormat, format_storage
 from metadata_quorum.service import MetadataService, MetadataSettings
-from odradek.env.long_work import LongWork
 from odradek.env.ports import Dir, DiskError
+from odradek.serving.long_work import LongWork
 from sim.alone.quorum.quorum_network import Channels, Network
 from sim.alone.quorum.quorum_platter import QuorumPlatter
 from sim.alone.quorum.stepping import START_MS, Process, StepClock, StepEvent, Steps, StepWorkers
@@ -34,7 +34,7 @@ from sim.machine.disk_files import PowerCut
 from wire.structure import Message
 
 if TYPE_CHECKING:
-    from odradek.env.ports import Env
+    from odradek.serving.node_env import NodeEnv
 
 __all__ = ["CLUSTER_ID", "LISTENER", "PORT", "Node", "NodePlan", "host_of", "key_of", "voter_of"]
 
@@ -88,7 +88,7 @@ class _Still:
 
 
 class _Env:
-    """`odradek.env.ports.Env` of one life."""
+    """`odradek.serving.node_env.NodeEnv` of one life."""
 
     def __init__(self, node: Node, steps: Steps, random: Random) -> None:
         self._node = node
@@ -214,7 +214,7 @@ class Node:
         process.start_soon(self._run, process)
 
     async def _run(self, process: Process) -> None:
-        env: Env = _Env(self, self.steps, Random(f"{self._random.random()}"))
+        env: NodeEnv = _Env(self, self.steps, Random(f"{self._random.random()}"))
         logger = _Silent()
         plan = self.plan
         root = env.open_dir(ROOT)

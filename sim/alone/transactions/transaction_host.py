@@ -19,8 +19,8 @@ from data_plane.transactions.coordinator import TransactionCoordinator, Transact
 from data_plane.transactions.peers import BrokerPeers
 from data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC, TransactionSettings
 from metadata_quorum.features import TRANSACTION_VERSION
-from metadata_quorum.image.layered_map import LayeredMap
 from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
+from odradek.serving.layered_map import LayeredMap
 from sim.alone.by_hand import ByHand, Pause
 from sim.alone.replication_broker import TOPIC_ID, Broker
 from sim.alone.transactions.written_partition import TOPIC, WrittenPartition

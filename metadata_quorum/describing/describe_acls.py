@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from odradek.env.long_work import LongWork
 from odradek.security.acls.acl_requests import AclFilter
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.acls.rules import Acl, Operation
 from odradek.security.doors.door import may_on_cluster, rights_of
 from odradek.serving.contract import Context, Result
+from odradek.serving.long_work import LongWork
 from odradek.serving.slices import Work, in_slices
 from wire.api_keys import ApiKey
 from wire.errors import ErrorCode, RemoteProtocolError

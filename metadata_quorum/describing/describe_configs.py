@@ -6,14 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from metadata_quorum.config.config_docs import config_doc
-from metadata_quorum.config.config_resources import (
-    RESOURCE_BROKER,
-    RESOURCE_BROKER_LOGGER,
-    RESOURCE_CLIENT_METRICS,
-    RESOURCE_GROUP,
-    RESOURCE_TOPIC,
-    parse_node_id,
-)
+from metadata_quorum.config.config_resources import parse_node_id
 from metadata_quorum.config.effective_config import (
     CONFIG_TYPES,
     BrokerConfigLayers,
@@ -28,16 +21,23 @@ from metadata_quorum.config.effective_config import (
 from metadata_quorum.config.log_levels import LogLevels
 from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.topic_names import invalid_topic_name_reason
-from odradek.env.long_work import LongWork
 from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
 from odradek.serving.contract import Context, Result
-from odradek.serving.slices import Work, in_slices
-from wire.disk_troubles import (
+from odradek.serving.disk_troubles import (
     DEMOTED_LOG_DIRS,
     RATE_BEFORE,
     RELEASED_LOG_DIRS,
     RETIRING_LOG_DIRS,
     TROUBLED_LOG_DIRS,
+)
+from odradek.serving.long_work import LongWork
+from odradek.serving.slices import Work, in_slices
+from wire.config_resources import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
 )
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.describe_configs import (
@@ -107,7 +107,7 @@ class DescribeConfigsHandler:
     """API 32; of the node's own values that it can be asked for, whatever its roles."""
 
     def __init__(self, node_id: int, broker: Described, troubles: Callable[[], str] = str) -> None:
-        """`troubles` is what the node says of its disks now (`wire.disk_troubles`)."""
+        """`troubles` is what the node says of its disks now (`odradek.serving.disk_troubles`)."""
         self._node_id = node_id
         self._broker = broker
         self._troubles = troubles

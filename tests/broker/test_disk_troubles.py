@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.disk_troubles import (
+from odradek.serving.disk_troubles import (
     Trouble,
     TroubledDirectory,
     parse_troubles,

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from metadata_quorum.image.access_image import QuotaEntity
 from metadata_quorum.image.metadata_image import MetadataImage
-from odradek.env.long_work import LongWork
 from odradek.serving.contract import Context, Result
+from odradek.serving.long_work import LongWork
 from odradek.serving.slices import Work, in_slices
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.describe_client_quotas import (

@@ -1,0 +1,27 @@
+"""The world of a node on this machine. PORTED."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from odradek.env.real import RealEnv
+from odradek.serving.long_work import LongWork
+
+if TYPE_CHECKING:
+    from odradek.serving.node_env import NodeEnv
+
+__all__ = ["RealNodeEnv"]
+
+
+class RealNodeEnv(RealEnv):
+    """`odradek.serving.node_env.NodeEnv` of this machine; its arguments are those of `RealEnv`."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__(seed)
+        self.long_work = LongWork(self.clock, self.event, self.new_workers(1), self.meter)
+
+
+if TYPE_CHECKING:
+
+    def _conforms(env: RealNodeEnv) -> NodeEnv:
+        return env

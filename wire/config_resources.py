@@ -1,0 +1,18 @@
+"""The kinds of resources that have configurations, as AlterConfigs, DescribeConfigs and the metadata log number them."""
+
+from __future__ import annotations
+
+__all__ = [
+    "RESOURCE_BROKER",
+    "RESOURCE_BROKER_LOGGER",
+    "RESOURCE_CLIENT_METRICS",
+    "RESOURCE_GROUP",
+    "RESOURCE_TOPIC",
+]
+
+RESOURCE_TOPIC = 2
+RESOURCE_BROKER = 4
+RESOURCE_BROKER_LOGGER = 8
+RESOURCE_CLIENT_METRICS = 16
+RESOURCE_GROUP = 32
+"""Those of ACLs have other numbers (`odradek.security.acls.rules.ResourceType`)."""
