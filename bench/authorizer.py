@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from data_plane.handlers.doors.producing_doors import fetch_door, produce_door
+from odradek.data_plane.handlers.doors.producing_doors import fetch_door, produce_door
 from odradek.env.real import RealEnv
 from odradek.node.logging import make_logger
 from odradek.security.acls.acl_index import AclIndex, clients_of
@@ -24,9 +24,9 @@ from odradek.security.audit.audit_log import AuditLog, AuditSettings
 from odradek.security.audit.auditor import Auditor
 from odradek.security.doors.door import GuardedHandler
 from odradek.serving.contract import Context
-from wire.api_keys import ApiKey
-from wire.messages.fetch import FetchRequest, ReplicaState
-from wire.messages.produce import ProduceRequest, TopicProduceData
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.messages.fetch import FetchRequest, ReplicaState
+from odradek.wire.messages.produce import ProduceRequest, TopicProduceData
 
 RUNS, CALLS = 7, 50_000
 ANONYMOUS, HOST = "User:ANONYMOUS", "127.0.0.1"

@@ -30,8 +30,8 @@ from bench.odradek_server import start_odradek
 from bench.processes import ServerProcess, command_prefix
 from bench.throughput import create_topic
 from odradek import Admin
-from spark.pipelines.failure import Failed
-from spark.pipelines.flight_table import flight_table
+from odradek.spark.pipelines.failure import Failed
+from odradek.spark.pipelines.flight_table import flight_table
 
 TOPIC = "aircraft"
 PARTITIONS = 6

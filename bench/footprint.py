@@ -20,9 +20,9 @@ from bench.processes import ServerProcess
 from bench.small_requests import connect, exchange, framed
 from bench.supervised import run_client
 from bench.throughput import create_topic, temporary_topic, warm_page_cache
-from wire.api_keys import ApiKey
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 STARTS = 3
 RECOVERY_RECORD_BYTES = 1024

@@ -31,16 +31,16 @@ from typing import Any
 from bench.odradek_server import launch_odradek, prepare_odradek
 from bench.processes import ServerProcess
 from bench.small_requests import connect, exchange, framed
-from wire.api import response_class, response_header_version
-from wire.api_keys import ApiKey
-from wire.codec import decode, encode
-from wire.errors import ErrorCode
-from wire.messages.data_records import ConsumerProtocolSubscription
-from wire.messages.describe_groups import DescribeGroupsRequest
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.heartbeat import HeartbeatRequest
-from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from odradek.wire.api import response_class, response_header_version
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.codec import decode, encode
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.data_records import ConsumerProtocolSubscription
+from odradek.wire.messages.describe_groups import DescribeGroupsRequest
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.heartbeat import HeartbeatRequest
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 MEMBERS = 20
 RESTORED_GROUPS = 1_000

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from spark.worker_process import worker_python
+from odradek.spark.worker_process import worker_python
 
 _BATCH = 500
 """Records of one poll."""

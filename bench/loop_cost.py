@@ -27,9 +27,9 @@ import structlog
 import trio
 
 from bench.small_requests import KINDS, request_frame
-from data_plane.quotas.client_quotas import ClientQuotas, QuotaSettings
-from metadata_quorum.quotas.quota_levels import CLIENT_ID, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from odradek.data_plane.quotas.client_quotas import ClientQuotas, QuotaSettings
 from odradek.env.ports import Buffer, ConnectionLost, File, PeerEnd
+from odradek.metadata_quorum.quotas.quota_levels import CLIENT_ID, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from odradek.node.connections import answer_queue, connection_loop
 from odradek.node.connections.buffers import ReceiveBuffers
 from odradek.node.connections.charging import Charging
@@ -38,8 +38,8 @@ from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.real_node_env import RealNodeEnv
 from odradek.serving.api_table import ApiTable
 from odradek.serving.contract import Context
-from wire.api import ApiKey
-from wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from odradek.wire.api import ApiKey
+from odradek.wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
 RUNS = 30
 REQUESTS_PER_RUN = 16_000

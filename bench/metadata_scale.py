@@ -29,17 +29,17 @@ from bench.odradek_server import launch_odradek, prepare_odradek
 from bench.processes import ServerProcess
 from bench.report import footprint_table
 from bench.small_requests import check_answer, connect, exchange, framed, record_batch
-from metadata_quorum.image.image_builder import ImageBuilder, Interned
-from metadata_quorum.image.image_records import records_of
-from metadata_quorum.image.metadata_image import MetadataImage
 from odradek import Client
 from odradek.client.admin import AlterConfig, ConfigResource, ResourceType
 from odradek.client.admin.admin_quotas import QuotaAlteration
-from wire.api_keys import ApiKey
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.metadata_records import PartitionChangeRecord, PartitionRecord, TopicRecord
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.metadata_quorum.image.image_builder import ImageBuilder, Interned
+from odradek.metadata_quorum.image.image_records import records_of
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.metadata_records import PartitionChangeRecord, PartitionRecord, TopicRecord
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 NAME = "odradek"
 TOPICS_PER_REQUEST = 10

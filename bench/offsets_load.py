@@ -28,13 +28,13 @@ from bench.markdown import table
 from bench.odradek_server import launch_odradek, start_odradek
 from bench.processes import ServerProcess
 from bench.throughput import create_topic
-from wire.error_codes import ErrorCode
-from wire.messages.offset_commit import (
+from odradek.wire.error_codes import ErrorCode
+from odradek.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from wire.messages.offset_fetch import (
+from odradek.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,

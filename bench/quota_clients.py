@@ -21,9 +21,9 @@ import confluent_kafka
 import kafka
 
 from bench.small_requests import PRODUCE_VERSION, connect, framed, record_batch
-from wire.api_keys import ApiKey
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 CLIENTS = ("raw", "librdkafka", "kafka-python")
 BATCH_RECORDS = 5

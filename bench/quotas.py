@@ -37,8 +37,8 @@ from bench.small_requests import KINDS, connect, framed, record_batch, request_f
 from bench.throughput import create_topic
 from odradek import Client
 from odradek.client.admin.admin_quotas import QuotaAlteration, QuotaEntity
-from wire.api_keys import ApiKey
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 QUOTA = 500_000
 TOLERANCE = 0.05

@@ -23,14 +23,14 @@ from typing import Any
 import attrs
 import cattrs
 
-from wire.api import request_header_version, response_class, response_header_version
-from wire.api_keys import ApiKey
-from wire.batches.records import RecordBatchBuilder
-from wire.codec import decode, encode
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from wire.messages.headers import RequestHeader
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.api import request_header_version, response_class, response_header_version
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.batches.records import RecordBatchBuilder
+from odradek.wire.codec import decode, encode
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.wire.messages.headers import RequestHeader
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12

@@ -1,4 +1,4 @@
-"""The rows a second that `spark.decode` makes of a fetch answer, and the wire's plain reader beside it.
+"""The rows a second that `odradek.spark.decode` makes of a fetch answer, and the wire's plain reader beside it.
 
     python -m bench.spark_decode [--seconds 1] [--records 16384]
 
@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import attrs
 
-from spark.decode import decode_batches
-from wire.batches.batch_header import iter_batches
-from wire.batches.records import Header, records
-from wire.record_batch import RecordBatchBuilder
+from odradek.spark.decode import decode_batches
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.batches.records import Header, records
+from odradek.wire.record_batch import RecordBatchBuilder
 
 _BATCH_RECORDS = 100
 _BYTES_MAX = 1 << 28
@@ -66,7 +66,7 @@ def rows_per_second(decode: Callable[[], int], seconds: float) -> float:
 
 
 def by_spark(answer: bytes, *, with_headers: bool) -> int:
-    """Rows that `spark.decode` makes."""
+    """Rows that `odradek.spark.decode` makes."""
     pieces = decode_batches(
         answer,
         topic="flights",
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="for each figure")
     parser.add_argument("--records", type=int, default=16384, help="in a fetch answer")
     arguments = parser.parse_args()
-    print(f"{'records':18} {'spark.decode':>14} {'wire.batches.records':>14}  rows/s")
+    print(f"{'records':18} {'odradek.spark.decode':>14} {'odradek.wire.batches.records':>14}  rows/s")
     for case in CASES:
         answer = fetch_answer(case, arguments.records)
 

@@ -32,7 +32,7 @@ from bench.processes import ServerProcess
 from bench.spark_jars import spark_jars
 from odradek.client.admin import NewTopic
 from odradek.client.shells.blocking import Client
-from spark.worker_process import worker_python
+from odradek.spark.worker_process import worker_python
 
 PARTITIONS = 4
 LARGE = {"kafka.linger.ms": "50", "kafka.batch.size": "262144"}

@@ -35,9 +35,9 @@ from bench.spark_jars import spark_jars
 from odradek import Producer
 from odradek.client.admin import NewTopic
 from odradek.client.shells.blocking import Client
-from spark.decode import SCHEMA
-from spark.source import schema
-from spark.worker_process import worker_python
+from odradek.spark.decode import SCHEMA
+from odradek.spark.source import schema
+from odradek.spark.worker_process import worker_python
 
 PARTITIONS = 4
 SIZES = (100, 1024)

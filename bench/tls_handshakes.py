@@ -27,8 +27,8 @@ import cattrs
 
 from bench.processes import command_prefix
 from bench.small_requests import framed
-from wire.api_keys import ApiKey
-from wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.messages.api_versions import ApiVersionsRequest
 
 CONNECTIONS = 2
 PACED_CONNECTIONS = 4_000

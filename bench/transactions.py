@@ -43,17 +43,17 @@ from bench.kafka_server import KafkaUnavailable, start_kafka
 from bench.markdown import table
 from bench.odradek_server import launch_odradek, start_odradek
 from bench.transaction_copies import COPIED, COPIERS, WAIT_SECONDS, transactional
-from data_plane.log.parts.producer_entry import BATCHES_KEPT
-from data_plane.log.parts.producer_state import ProducerState
 from jepsen_tests.network import Loopback
 from jepsen_tests.real_cluster import Cluster
 from jepsen_tests.systems import ApacheKafka, Odradek, System, Unavailable
-from wire.batches.batch_header import iter_batches
-from wire.batches.transaction_markers import EndMarker
-from wire.error_codes import ErrorCode
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.init_producer_id import InitProducerIdRequest
+from odradek.data_plane.log.parts.producer_entry import BATCHES_KEPT
+from odradek.data_plane.log.parts.producer_state import ProducerState
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.batches.transaction_markers import EndMarker
+from odradek.wire.error_codes import ErrorCode
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
 
 MEASURES = ("copy", "copy-own", "commit", "large", "committed", "ids", "state")
 SETTINGS = {

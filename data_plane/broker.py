@@ -11,50 +11,50 @@ from typing import Any
 
 import attrs
 
-from data_plane.disks.directory_assignments import DirectoryAssignments
-from data_plane.disks.directory_troubles import DirectoryTroubles
-from data_plane.disks.disk_errors import DiskErrors
-from data_plane.disks.log_making import LogMaker
-from data_plane.disks.replica_moves import ReplicaMoves
-from data_plane.disks.replica_placement import ReplicaPlacement
-from data_plane.disks.scrubber import Scrubber
-from data_plane.fetch_sessions import FetchSessions, replica_of
-from data_plane.groups.coordinator import GroupCoordinator
-from data_plane.groups.group_settings import GroupSettings
-from data_plane.hosted_partitions import HostedPartitions, ReplicaDisks
-from data_plane.log.batch_work import LoopWork
-from data_plane.log.cleaning.log_cleaner import CleanerSettings, LogCleaner
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.log.log_config import LogConfig
-from data_plane.log.log_types import AppendResult
-from data_plane.log.partition_log import PartitionLog
-from data_plane.newest_image import NewestImage
-from data_plane.ports import TransactionVerifier
-from data_plane.produce_workers import ProduceWorkers
-from data_plane.producer_ids import ProducerIds
-from data_plane.quotas.client_quotas import ClientQuotas, QuotaSettings
-from data_plane.replication.hosted_topics import HostedTopics
-from data_plane.replication.partition import Partition
-from data_plane.replication.replication import Replication
-from data_plane.replication.replication_settings import ReplicationSettings
-from data_plane.replication.rotten_replicas import RottenReplicas
-from data_plane.topic_configs import TopicConfigs
-from data_plane.transactions.coordinator import TransactionCoordinator
-from data_plane.transactions.transactions_topic import TransactionSettings
-from metadata_quorum.config.effective_config import BrokerConfigLayers
-from metadata_quorum.config.log_levels import LogLevels
-from metadata_quorum.config.typed_settings import setting, settings_of
-from metadata_quorum.features import THIS_RELEASE, Release
-from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
-from metadata_quorum.ports import ControllerPort
+from odradek.data_plane.disks.directory_assignments import DirectoryAssignments
+from odradek.data_plane.disks.directory_troubles import DirectoryTroubles
+from odradek.data_plane.disks.disk_errors import DiskErrors
+from odradek.data_plane.disks.log_making import LogMaker
+from odradek.data_plane.disks.replica_moves import ReplicaMoves
+from odradek.data_plane.disks.replica_placement import ReplicaPlacement
+from odradek.data_plane.disks.scrubber import Scrubber
+from odradek.data_plane.fetch_sessions import FetchSessions, replica_of
+from odradek.data_plane.groups.coordinator import GroupCoordinator
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.hosted_partitions import HostedPartitions, ReplicaDisks
+from odradek.data_plane.log.batch_work import LoopWork
+from odradek.data_plane.log.cleaning.log_cleaner import CleanerSettings, LogCleaner
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_types import AppendResult
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.newest_image import NewestImage
+from odradek.data_plane.ports import TransactionVerifier
+from odradek.data_plane.produce_workers import ProduceWorkers
+from odradek.data_plane.producer_ids import ProducerIds
+from odradek.data_plane.quotas.client_quotas import ClientQuotas, QuotaSettings
+from odradek.data_plane.replication.hosted_topics import HostedTopics
+from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.replication import Replication
+from odradek.data_plane.replication.replication_settings import ReplicationSettings
+from odradek.data_plane.replication.rotten_replicas import RottenReplicas
+from odradek.data_plane.topic_configs import TopicConfigs
+from odradek.data_plane.transactions.coordinator import TransactionCoordinator
+from odradek.data_plane.transactions.transactions_topic import TransactionSettings
 from odradek.env.ports import DiskError, Log, TaskGroup, Workers
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.config.log_levels import LogLevels
+from odradek.metadata_quorum.config.typed_settings import setting, settings_of
+from odradek.metadata_quorum.features import THIS_RELEASE, Release
+from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from odradek.metadata_quorum.ports import ControllerPort
 from odradek.security.tokens import TokenSecrets
 from odradek.serving.contract import Context
 from odradek.serving.node_env import NodeEnv
 from odradek.serving.timers import Timers
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.fetch import FetchRequest
-from wire.topic_partition import TopicIdPartition
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.fetch import FetchRequest
+from odradek.wire.topic_partition import TopicIdPartition
 
 
 @attrs.frozen(kw_only=True, slots=True)

@@ -23,8 +23,8 @@ from collections.abc import Callable, Generator, Iterable
 
 import attrs
 
-from wire.errors import ErrorCode
-from wire.messages.fetch import FetchPartition, FetchRequest
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1

@@ -22,21 +22,21 @@ from typing import Protocol
 
 import attrs
 
-from data_plane.disks.directory_assignments import DirectoryAssignments
-from data_plane.disks.log_making import LogMaker
-from data_plane.disks.replica_moves import ReplicaMoves
-from data_plane.disks.replica_placement import DirectoryAway, ReplicaPlacement, log_of
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.ports import BrokerHost
-from data_plane.replication.hosted_topics import HostedTopic, HostedTopics
-from data_plane.replication.partition import Partition
-from data_plane.replication.replication import Replication
-from data_plane.replication.rotten_replicas import Fate, RottenReplicas
-from data_plane.topic_configs import TopicConfigs
-from metadata_quorum.image.metadata_image import LOST_DIRECTORY, PartitionImage, TopicImage
+from odradek.data_plane.disks.directory_assignments import DirectoryAssignments
+from odradek.data_plane.disks.log_making import LogMaker
+from odradek.data_plane.disks.replica_moves import ReplicaMoves
+from odradek.data_plane.disks.replica_placement import DirectoryAway, ReplicaPlacement, log_of
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.ports import BrokerHost
+from odradek.data_plane.replication.hosted_topics import HostedTopic, HostedTopics
+from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.replication import Replication
+from odradek.data_plane.replication.rotten_replicas import Fate, RottenReplicas
+from odradek.data_plane.topic_configs import TopicConfigs
 from odradek.env.ports import DiskError, DiskRefused
+from odradek.metadata_quorum.image.metadata_image import LOST_DIRECTORY, PartitionImage, TopicImage
 from odradek.serving.timers import Timers
-from wire.topic_partition import TopicIdPartition, TopicPartition
+from odradek.wire.topic_partition import TopicIdPartition, TopicPartition
 
 DISK_FULL_RETRY_SECONDS = 1.0
 

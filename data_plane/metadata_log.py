@@ -32,19 +32,19 @@ from typing import Any, TypeVar
 
 import attrs
 
-from data_plane.log.loading import LoadOptions, open_partition_log
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import Origin, PartitionLog
-from data_plane.metadata_snapshots import SNAPSHOT_BYTES_MAX, FileSnapshotStore
-from metadata_quorum.config.typed_settings import setting
-from metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, Snapshot, StoredSnapshot
-from metadata_quorum.replica.checkpoint_files import BOOTSTRAP_FILE, decode_snapshot
-from metadata_quorum.replica.metadata_batches import is_whole_batch
-from metadata_quorum.replica.quorum_state import FILE_NAME as QUORUM_STATE_FILE
-from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+from odradek.data_plane.log.loading import LoadOptions, open_partition_log
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import Origin, PartitionLog
+from odradek.data_plane.metadata_snapshots import SNAPSHOT_BYTES_MAX, FileSnapshotStore
 from odradek.env.ports import Buffer, Clock, Dir, DiskError, DiskRefused
-from wire.batches.batch_header import HEADER_SIZE, iter_batches, parse_header
-from wire.errors import ErrorCode, KafkaError
+from odradek.metadata_quorum.config.typed_settings import setting
+from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, Snapshot, StoredSnapshot
+from odradek.metadata_quorum.replica.checkpoint_files import BOOTSTRAP_FILE, decode_snapshot
+from odradek.metadata_quorum.replica.metadata_batches import is_whole_batch
+from odradek.metadata_quorum.replica.quorum_state import FILE_NAME as QUORUM_STATE_FILE
+from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+from odradek.wire.batches.batch_header import HEADER_SIZE, iter_batches, parse_header
+from odradek.wire.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 

@@ -7,12 +7,12 @@ the store is opened.
 
 from __future__ import annotations
 
-from metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, StoredSnapshot
-from metadata_quorum.replica.checkpoint_files import open_snapshot, parse_snapshot_name, snapshot_name
-from metadata_quorum.replica.metadata_batches import is_whole_batch, read_batches
 from odradek.env.ports import Buffer, Dir, DiskError, File, FileMissing
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.control_records import SnapshotHeaderRecord
+from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, StoredSnapshot
+from odradek.metadata_quorum.replica.checkpoint_files import open_snapshot, parse_snapshot_name, snapshot_name
+from odradek.metadata_quorum.replica.metadata_batches import is_whole_batch, read_batches
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.control_records import SnapshotHeaderRecord
 
 __all__ = ["SNAPSHOT_BYTES_MAX", "FileSnapshotDraft", "FileSnapshotStore"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 
 
 class NewestImage:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from data_plane.newest_image import NewestImage
+from odradek.data_plane.newest_image import NewestImage
 from odradek.env.ports import Clock, Log
-from wire.errors import ErrorCode
+from odradek.wire.errors import ErrorCode
 
 
 class BrokerHost(Protocol):

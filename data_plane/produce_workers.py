@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from odradek.env.ports import Workers
 from odradek.serving.node_env import NodeEnv
-from wire.batches.compression import Inflated
+from odradek.wire.batches.compression import Inflated
 
 T = TypeVar("T")
 

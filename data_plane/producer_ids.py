@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from data_plane.ports import BrokerHost
-from metadata_quorum.ports import ControllerPort
+from odradek.data_plane.ports import BrokerHost
 from odradek.env.ports import ConnectionLost, Env, Event
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from odradek.metadata_quorum.ports import ControllerPort
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 
 
 class ProducerIdHost(BrokerHost, Protocol):

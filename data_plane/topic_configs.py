@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import attrs
 
-from data_plane.log.log_config import LogConfig, log_config
-from data_plane.newest_image import NewestImage
-from metadata_quorum.config.effective_config import BrokerConfigLayers
-from metadata_quorum.config.typed_settings import setting, settings_of
-from metadata_quorum.image.config_layers import layers_for
-from metadata_quorum.image.metadata_image import MetadataDelta
-from wire.config_resources import RESOURCE_BROKER
+from odradek.data_plane.log.log_config import LogConfig, log_config
+from odradek.data_plane.newest_image import NewestImage
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.config.typed_settings import setting, settings_of
+from odradek.metadata_quorum.image.config_layers import layers_for
+from odradek.metadata_quorum.image.metadata_image import MetadataDelta
+from odradek.wire.config_resources import RESOURCE_BROKER
 
 SHARED_LOG_CONFIGS_MAX = 10_000
 

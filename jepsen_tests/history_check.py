@@ -29,8 +29,8 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 
 from jepsen_tests.checkers import Anomaly
 from jepsen_tests.histories import EVERYWHERE, KINDS_OF_TROUBLE, judge, parts
-from spark.pipelines.job import Failed, main_of
-from spark.pipelines.progress import ProgressLine
+from odradek.spark.pipelines.job import Failed, main_of
+from odradek.spark.pipelines.progress import ProgressLine
 
 __all__ = ["Verdict", "check_runs", "main"]
 

@@ -25,28 +25,32 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from metadata_quorum.controller.access.tokens import TokenRequest
-from metadata_quorum.controller.doors import ControllerDoors
-from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, batch_too_large, names_more_than
-from metadata_quorum.controller.parts import LongRequest
-from metadata_quorum.envelope import NODE_ITSELF, Sender, open_response, seal_request, tells_of
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.quotas.token_bucket import wait_ms
-from metadata_quorum.replica.describe_quorum import refuse_description
-from metadata_quorum.replica.peers import Peer, PeerCall, PeerConnections
-from metadata_quorum.state_machine import Deferred
 from odradek.env.ports import ConnectionLost, Event, Log
+from odradek.metadata_quorum.controller.access.tokens import TokenRequest
+from odradek.metadata_quorum.controller.doors import ControllerDoors
+from odradek.metadata_quorum.controller.limits import (
+    RECORDS_PER_REQUEST_MAX,
+    batch_too_large,
+    names_more_than,
+)
+from odradek.metadata_quorum.controller.parts import LongRequest
+from odradek.metadata_quorum.envelope import NODE_ITSELF, Sender, open_response, seal_request, tells_of
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.quotas.token_bucket import wait_ms
+from odradek.metadata_quorum.replica.describe_quorum import refuse_description
+from odradek.metadata_quorum.replica.peers import Peer, PeerCall, PeerConnections
+from odradek.metadata_quorum.state_machine import Deferred
 from odradek.security.acls.authorizer import Rights
 from odradek.security.doors.door import Admitted
 from odradek.security.doors.token_doors import refuse_token_request, token_request_refused
 from odradek.serving.long_work import Share
 from odradek.serving.node_env import NodeEnv
-from wire.api import api_versions, response_class
-from wire.api_keys import ApiKey
-from wire.codec import decode, encode
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.describe_quorum import DescribeQuorumRequest
-from wire.structure import Message
+from odradek.wire.api import api_versions, response_class
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.codec import decode, encode
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.describe_quorum import DescribeQuorumRequest
+from odradek.wire.structure import Message
 
 __all__ = [
     "IMAGE_WAIT_SECONDS_MAX",

@@ -11,10 +11,10 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.config.effective_config import BrokerConfigLayers
-from metadata_quorum.config.log_levels import LogLevels
-from metadata_quorum.controller.doors import CONTROLLER_DOORS
-from metadata_quorum.controller_channel import (
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.config.log_levels import LogLevels
+from odradek.metadata_quorum.controller.doors import CONTROLLER_DOORS
+from odradek.metadata_quorum.controller_channel import (
     LONG_BYTES,
     QUORUM_APIS,
     TOKEN_APIS,
@@ -26,14 +26,14 @@ from metadata_quorum.controller_channel import (
     takes_long,
     tell_denials,
 )
-from metadata_quorum.describing.describe_acls import DescribeAclsHandler
-from metadata_quorum.describing.describe_configs import DescribeConfigsHandler
-from metadata_quorum.describing.describe_scram_users import DescribeScramUsersHandler
-from metadata_quorum.describing.describe_tokens import DescribeTokensHandler
-from metadata_quorum.envelope import Enclosed, Sender, open_request, seal_response
-from metadata_quorum.features import KRAFT_VERSION, SUPPORTED_FEATURES
-from metadata_quorum.image.config_layers import layers_for
-from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.describing.describe_acls import DescribeAclsHandler
+from odradek.metadata_quorum.describing.describe_configs import DescribeConfigsHandler
+from odradek.metadata_quorum.describing.describe_scram_users import DescribeScramUsersHandler
+from odradek.metadata_quorum.describing.describe_tokens import DescribeTokensHandler
+from odradek.metadata_quorum.envelope import Enclosed, Sender, open_request, seal_response
+from odradek.metadata_quorum.features import KRAFT_VERSION, SUPPORTED_FEATURES
+from odradek.metadata_quorum.image.config_layers import layers_for
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.doors.door import Admitted, GuardedHandler
 from odradek.security.tokens import TokenSecrets
@@ -48,16 +48,16 @@ from odradek.serving.authorized_operations import (
 from odradek.serving.contract import Context, Delayed, Handler, Result, Suspend
 from odradek.serving.long_work import LongWork, Share
 from odradek.serving.sasl_requests import sasl_handlers
-from wire.api import api_versions, response_class
-from wire.api_keys import APIS, ApiKey
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.describe_cluster import (
+from odradek.wire.api import api_versions, response_class
+from odradek.wire.api_keys import APIS, ApiKey
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
-from wire.structure import Message
+from odradek.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from odradek.wire.structure import Message
 
 __all__ = ["DescribedController", "build_controller_table"]
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import attrs
 
-from wire.api import request_class, request_header_version, response_class, response_header_version
-from wire.codec import ErrorCounts, counting_encoder, decode, decode_bounded, encoder
-from wire.errors import ErrorCode, KafkaError, RemoteProtocolError
-from wire.framing.frames import is_supported, parse_request_header, parse_response_header
-from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
-from wire.principal import decode_principal, encode_principal
-from wire.structure import Message
+from odradek.wire.api import request_class, request_header_version, response_class, response_header_version
+from odradek.wire.codec import ErrorCounts, counting_encoder, decode, decode_bounded, encoder
+from odradek.wire.errors import ErrorCode, KafkaError, RemoteProtocolError
+from odradek.wire.framing.frames import is_supported, parse_request_header, parse_response_header
+from odradek.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from odradek.wire.principal import decode_principal, encode_principal
+from odradek.wire.structure import Message
 
 __all__ = ["Enclosed", "Sender", "open_request", "open_response", "seal_request", "seal_response", "tells_of"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from wire.api import api_versions
+from odradek.wire.api import api_versions
 
 METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"

@@ -1,7 +1,7 @@
 """Ports of the metadata quorum to the parts around it.
 
 Two logs meet here. `ReplicatedLog` is the storage below a quorum: bytes with offsets and epochs.
-`data_plane.metadata_log` implements it over the log class that topics use, tests in memory. `DecisionLog` is what a
+`odradek.data_plane.metadata_log` implements it over the log class that topics use, tests in memory. `DecisionLog` is what a
 replicated state machine sees above a quorum. Records go in, and a high watermark says which of them will never be
 taken back. The quorum's `QuorumLeader` is such a log, and so are the partitions of `__consumer_offsets`.
 """
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 from odradek.env.ports import Buffer
-from wire.structure import Message
+from odradek.wire.structure import Message
 
 if TYPE_CHECKING:
-    from metadata_quorum.envelope import Sender
+    from odradek.metadata_quorum.envelope import Sender
 
 
 class MetadataLogCorrupt(Exception):

@@ -20,39 +20,39 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.controller.audited_changes import tell_change
-from metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
-from metadata_quorum.controller.controller import (
+from odradek.env.ports import DiskRefused, Log, TaskGroup
+from odradek.metadata_quorum.controller.audited_changes import tell_change
+from odradek.metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
+from odradek.metadata_quorum.controller.controller import (
     Activate,
     Controller,
     PeriodicTask,
     periodic_tasks,
     session_check_ms,
 )
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.decision_figures import DecisionFigures
-from metadata_quorum.controller.doors import ControllerDoors
-from metadata_quorum.controller.parts import PART_WEIGHT_MAX, LongRequest
-from metadata_quorum.envelope import NODE_ITSELF, Sender
-from metadata_quorum.features import THIS_RELEASE, Release, unsupported_feature
-from metadata_quorum.image.metadata_image import InvalidMetadata, MetadataDelta, MetadataImage
-from metadata_quorum.image.unreadable_configs import MetadataErrors
-from metadata_quorum.ports import PeerChannels, QuorumStateStore, ReplicatedLog, SnapshotStore
-from metadata_quorum.quotas.mutation_quotas import MutationQuotas
-from metadata_quorum.replica.driver_protocol import QuorumSettings
-from metadata_quorum.replica.peers import Addresses, PeerConnections
-from metadata_quorum.replica.publisher import MetadataPublisher
-from metadata_quorum.replica.raft_quorum import RaftQuorum
-from metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter
-from metadata_quorum.replica.storage_format import bootstrap_records
-from metadata_quorum.state_machine import Deferred, NotEncoded, ReplicatedStateMachine
-from odradek.env.ports import DiskRefused, Log, TaskGroup
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.decision_figures import DecisionFigures
+from odradek.metadata_quorum.controller.doors import ControllerDoors
+from odradek.metadata_quorum.controller.parts import PART_WEIGHT_MAX, LongRequest
+from odradek.metadata_quorum.envelope import NODE_ITSELF, Sender
+from odradek.metadata_quorum.features import THIS_RELEASE, Release, unsupported_feature
+from odradek.metadata_quorum.image.metadata_image import InvalidMetadata, MetadataDelta, MetadataImage
+from odradek.metadata_quorum.image.unreadable_configs import MetadataErrors
+from odradek.metadata_quorum.ports import PeerChannels, QuorumStateStore, ReplicatedLog, SnapshotStore
+from odradek.metadata_quorum.quotas.mutation_quotas import MutationQuotas
+from odradek.metadata_quorum.replica.driver_protocol import QuorumSettings
+from odradek.metadata_quorum.replica.peers import Addresses, PeerConnections
+from odradek.metadata_quorum.replica.publisher import MetadataPublisher
+from odradek.metadata_quorum.replica.raft_quorum import RaftQuorum
+from odradek.metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter
+from odradek.metadata_quorum.replica.storage_format import bootstrap_records
+from odradek.metadata_quorum.state_machine import Deferred, NotEncoded, ReplicatedStateMachine
 from odradek.security.audit.auditor import Auditor
 from odradek.security.doors.door import Admitted
 from odradek.serving.node_env import NodeEnv
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.metadata_records import AbortTransactionRecord, FeatureLevelRecord
-from wire.structure import Message
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.metadata_records import AbortTransactionRecord, FeatureLevelRecord
+from odradek.wire.structure import Message
 
 __all__ = ["LoopbackChannel", "MetadataService", "MetadataSettings"]
 

@@ -44,10 +44,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 
-from metadata_quorum.ports import DecisionLog
 from odradek.env.ports import Clock, DiskError, Log
-from wire.errors import ErrorCode, KafkaError
-from wire.structure import Message
+from odradek.metadata_quorum.ports import DecisionLog
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.structure import Message
 
 RECORDS_PER_BATCH_MAX = 10_000
 """Kafka's limit. A decision that writes more (when a broker with many partitions goes) becomes several batches, in

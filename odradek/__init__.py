@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from odradek.client.shells.blocking import Client as Client
     from odradek.client.shells.consumer import Consumer as Consumer
     from odradek.client.shells.producer import Producer as Producer
-    from wire.errors import ErrorCode as ErrorCode
-    from wire.errors import KafkaError as KafkaError
-    from wire.topic_partition import TopicPartition as TopicPartition
+    from odradek.wire.errors import ErrorCode as ErrorCode
+    from odradek.wire.errors import KafkaError as KafkaError
+    from odradek.wire.topic_partition import TopicPartition as TopicPartition
 
 _HOMES = {
     "Admin": "odradek.client.shells.admin_client",
@@ -36,10 +36,10 @@ _HOMES = {
     "Producer": "odradek.client.shells.producer",
     "RebalanceListener": "odradek.client.consumer.consumer_types",
     "RecordMetadata": "odradek.client.producer.record_metadata",
-    "TopicPartition": "wire.topic_partition",
+    "TopicPartition": "odradek.wire.topic_partition",
     "UndecodableRecord": "odradek.client.consumer.consumer_types",
-    "ErrorCode": "wire.errors",
-    "KafkaError": "wire.errors",
+    "ErrorCode": "odradek.wire.errors",
+    "KafkaError": "odradek.wire.errors",
 }
 
 __all__ = [

@@ -27,7 +27,7 @@ import attrs
 from jepsen_tests import checkers
 from jepsen_tests.history import CORRUPT, Assign, Commit, Own, Poll, Send
 from jepsen_tests.history import History as Operations
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 
 class SafetyViolation(AssertionError):

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.batch_header import check_crc, iter_batches
 from sim.history import SafetyViolation
-from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import check_crc, iter_batches
 
 _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log\Z")
 

@@ -1,4 +1,4 @@
-"""`python -m spark NAME ...`: the jobs of `spark.pipelines`, which can be given to spark-submit, too, and a tool."""
+"""`python -m spark NAME ...`: the jobs of `odradek.spark.pipelines`, which can be given to spark-submit, too, and a tool."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ import sys
 from collections.abc import Sequence
 
 JOBS = {
-    "flights": ("spark.pipelines.flights", "flights of 2013 into a topic: data to try the others with"),
-    "offline-load": ("spark.pipelines.offline_load", "a topic into partitioned Parquet, exactly once"),
+    "flights": (
+        "odradek.spark.pipelines.flights",
+        "flights of 2013 into a topic: data to try the others with",
+    ),
+    "offline-load": (
+        "odradek.spark.pipelines.offline_load",
+        "a topic into partitioned Parquet, exactly once",
+    ),
     "mirror": (
-        "spark.pipelines.mirror.command",
+        "odradek.spark.pipelines.mirror.command",
         "topics of one cluster into another, exactly once (needs neither Spark nor Java)",
     ),
     "derived-feed": (
-        "spark.pipelines.derived_feed",
+        "odradek.spark.pipelines.derived_feed",
         "a stream of flights into windowed sums, in another topic",
     ),
     "changelog": (
-        "spark.pipelines.changelog",
+        "odradek.spark.pipelines.changelog",
         "a keyed topic into a table of the latest values, refreshed in steps",
     ),
     "two-phase": (
-        "spark.delivery.undecided",
+        "odradek.spark.delivery.undecided",
         "what queries with delivery=two-phase have left open, and its end (needs neither Spark nor Java)",
     ),
     "history-check": (

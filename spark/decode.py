@@ -3,8 +3,8 @@
 Theory of operation
 ===================
 
-`wire.batches.records` parses one record after the other; at a million rows a second Python has no time for that.
-`wire.batches.record_columns` decodes all records of a group of batches at once, and this module makes Arrow's columns
+`odradek.wire.batches.records` parses one record after the other; at a million rows a second Python has no time for that.
+`odradek.wire.batches.record_columns` decodes all records of a group of batches at once, and this module makes Arrow's columns
 of them:
 
 1. every record must end where its length says: positions only grow, so that one comparison proves that all lengths
@@ -15,7 +15,7 @@ of them:
 Headers are rare and nested: the records that have some are walked one by one, and only where the query asks for
 headers.
 
-What `wire.batches.records.records` refuses is refused here too, with the same errors. A reader of a log must not see
+What `odradek.wire.batches.records.records` refuses is refused here too, with the same errors. A reader of a log must not see
 batches in the wrong order, so that is refused as well. Headers that nobody asks for are passed over.
 
 One odd record that a broker has taken must not stop every query of its topic. A header's key that is not UTF-8 is
@@ -37,9 +37,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from wire.batches.batch_errors import CorruptBatch, InvalidRecord
-from wire.batches.batch_header import BatchHeader, Buffer, check_crc, iter_batches
-from wire.batches.record_columns import (
+from odradek.wire.batches.batch_errors import CorruptBatch, InvalidRecord
+from odradek.wire.batches.batch_header import BatchHeader, Buffer, check_crc, iter_batches
+from odradek.wire.batches.record_columns import (
     Bytes,
     Int64s,
     RecordColumns,
@@ -47,7 +47,7 @@ from wire.batches.record_columns import (
     record_columns,
     record_offsets,
 )
-from wire.batches.records import records
+from odradek.wire.batches.records import records
 
 __all__ = ["SCHEMA", "SCHEMA_WITH_HEADERS", "DecodedRows", "FetchedRange", "decode_batches", "decode_ranges"]
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import attrs
 
-from .delivery.decisions_topic import DECISIONS_TOPIC
+from odradek.spark.delivery.decisions_topic import DECISIONS_TOPIC
 
 __all__ = ["SINK_OPTIONS", "SOURCE_OPTIONS", "Option"]
 

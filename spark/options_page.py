@@ -1,4 +1,4 @@
-"""docs/spark-options.md, made of the tables in the code: `python -m spark.options_page` writes it. SHELL."""
+"""docs/spark-options.md, made of the tables in the code: `python -m odradek.spark.options_page` writes it. SHELL."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 import attrs
 
 from odradek.client.core.client_keys import AdminSettings, ConsumerSettings, ProducerSettings
-
-from .option_table import SINK_OPTIONS, SOURCE_OPTIONS, Option
-from .source_options import READING_KEYS, REFUSED_KEYS, SOURCE_DEFAULTS
-from .writing.sink_plan import SINK_DEFAULTS
+from odradek.spark.option_table import SINK_OPTIONS, SOURCE_OPTIONS, Option
+from odradek.spark.source_options import READING_KEYS, REFUSED_KEYS, SOURCE_DEFAULTS
+from odradek.spark.writing.sink_plan import SINK_DEFAULTS
 
 __all__ = ["main", "page"]
 
@@ -39,7 +38,7 @@ def page() -> str:
         [
             "# Spark: all options",
             "",
-            "The code wrote this page: `python -m spark.options_page` writes it again. [spark.md](spark.md) shows how they are",
+            "The code wrote this page: `python -m odradek.spark.options_page` writes it again. [spark.md](spark.md) shows how they are",
             "used. Spark's own Kafka connector has the same ones, but for those marked as ours. Names may be written in any case.",
             "",
             "## Reading",

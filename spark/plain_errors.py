@@ -35,9 +35,8 @@ def plain_errors(*more: type[Exception]) -> Iterator[None]:
 
 def _plain() -> tuple[type[Exception], ...]:
     from odradek.client.errors import ClientError
-    from wire.errors import KafkaError
-
-    from .reading.read_errors import ReadError
-    from .source_options import OptionError
+    from odradek.spark.reading.read_errors import ReadError
+    from odradek.spark.source_options import OptionError
+    from odradek.wire.errors import KafkaError
 
     return (OptionError, ReadError, ClientError, KafkaError)

@@ -1,4 +1,4 @@
-"""The folder of settings with which Spark prints errors alone: `export SPARK_CONF_DIR="$(python -m spark.quiet)"`. SHELL."""
+"""The folder of settings with which Spark prints errors alone: `export SPARK_CONF_DIR="$(python -m odradek.spark.quiet)"`. SHELL."""
 
 from __future__ import annotations
 

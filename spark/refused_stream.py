@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from .plain_errors import plain_errors
+from odradek.spark.plain_errors import plain_errors
 
 __all__ = ["RefusedStream"]
 

@@ -53,18 +53,17 @@ from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import ClientError
 from odradek.client.shells.blocking import Client
 from odradek.client.shells.producer import Producer
-from wire.errors import KafkaError
-
-from .delivery.decisions import Decisions
-from .delivery.task_protocol import ProgressError, RowSummary, TaskProtocol
-from .delivery.two_phase import AttemptProtocol, DriverProtocol, sum_of
-from .delivery.two_phase_driver import run_driver
-from .worker_process import runs_as, spare_collector
-from .writing.prepared_before import refuse_beside_prepared
-from .writing.sink_plan import Delivery, SinkPlan, plan_write
-from .writing.sink_task import SinkTask, TaskReport, Written, about_topic
-from .writing.transactional_task import write_once
-from .writing.two_phase_task import check_two_phase, prepare_rows
+from odradek.spark.delivery.decisions import Decisions
+from odradek.spark.delivery.task_protocol import ProgressError, RowSummary, TaskProtocol
+from odradek.spark.delivery.two_phase import AttemptProtocol, DriverProtocol, sum_of
+from odradek.spark.delivery.two_phase_driver import run_driver
+from odradek.spark.worker_process import runs_as, spare_collector
+from odradek.spark.writing.prepared_before import refuse_beside_prepared
+from odradek.spark.writing.sink_plan import Delivery, SinkPlan, plan_write
+from odradek.spark.writing.sink_task import SinkTask, TaskReport, Written, about_topic
+from odradek.spark.writing.transactional_task import write_once
+from odradek.spark.writing.two_phase_task import check_two_phase, prepare_rows
+from odradek.wire.errors import KafkaError
 
 __all__ = ["TaskReport", "Written", "batch_writer", "stream_writer"]
 

@@ -25,11 +25,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from .plain_errors import plain_errors
-from .reading.filters import Pushed, push
-from .reading.range_partition import RangePartition
-from .source_options import OptionError, Query, SourceOptions
-from .worker_process import runs_as
+from odradek.spark.plain_errors import plain_errors
+from odradek.spark.reading.filters import Pushed, push
+from odradek.spark.reading.range_partition import RangePartition
+from odradek.spark.source_options import OptionError, Query, SourceOptions
+from odradek.spark.worker_process import runs_as
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,10 +80,10 @@ def stream_reader(options: Mapping[str, str], columns: StructType) -> DataSource
         parsed = SourceOptions.parse(options, Query.STREAM)
         _check_columns(parsed, columns)
     except OptionError as error:
-        from .refused_stream import RefusedStream
+        from odradek.spark.refused_stream import RefusedStream
 
         return RefusedStream(error)
-    from .source_stream import OdradekStreamReader
+    from odradek.spark.source_stream import OdradekStreamReader
 
     return OdradekStreamReader(parsed)
 
@@ -116,8 +116,8 @@ class OdradekReader(DataSourceReader):
 
         Partitions with few records share a task, as in a stream: a task costs more than they do.
         """
-        from .reading.batch_plan import plan_batch
-        from .reading.offset_ranges import BATCH_TASK_RECORDS, gathered
+        from odradek.spark.reading.batch_plan import plan_batch
+        from odradek.spark.reading.offset_ranges import BATCH_TASK_RECORDS, gathered
 
         with plain_errors():
             ranges = plan_batch(self.options, self.pushed)
@@ -128,7 +128,7 @@ class OdradekReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        from .reading.fetching import read_ranges
+        from odradek.spark.reading.fetching import read_ranges
 
         assert isinstance(partition, RangePartition)
         with plain_errors():

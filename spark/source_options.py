@@ -18,9 +18,8 @@ import attrs
 
 from odradek.client.core.client_keys import AdminSettings, ConsumerSettings, ProducerSettings
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
-from wire.topic_partition import TopicPartition
-
-from .option_table import SOURCE_OPTIONS
+from odradek.spark.option_table import SOURCE_OPTIONS
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = [
     "READING_KEYS",
@@ -64,7 +63,7 @@ SOURCE_DEFAULTS: Final = {"max.partition.fetch.bytes": str(4 << 20)}
 """Where the source differs from a consumer: 4 MiB are more than 20,000 rows of 100 bytes."""
 BATCH_BYTES_DEFAULT: Final = 256 << 20
 BATCH_BYTES_MAX: Final = 1 << 30
-"""What `spark.decode` takes at most: Arrow's positions have 32 bits."""
+"""What `odradek.spark.decode` takes at most: Arrow's positions have 32 bits."""
 _CREATE_TABLE: Final = (
     "CREATE TABLE keeps no OPTIONS of a Python data source (Spark 4.3 and before): use CREATE TEMPORARY VIEW name USING "
     "odradek OPTIONS (...), or spark.read"

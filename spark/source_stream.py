@@ -42,23 +42,27 @@ from pyspark.sql.streaming.datasource import (
 from odradek.client.core.known_cluster import NO_TOPIC_ID
 from odradek.client.core.partition_offsets import LATEST
 from odradek.client.errors import ClientError
-from wire.errors import KafkaError
-from wire.topic_partition import TopicPartition
-
-from .plain_errors import plain_errors
-from .reading.cluster_view import ClusterView, Known
-from .reading.offset_ranges import STREAM_TASK_RECORDS, OffsetRange, gathered, rate_limited, split
-from .reading.range_partition import RangePartition
-from .reading.read_errors import DataLoss, ReadError
-from .reading.stream_offsets import StreamOffset
-from .source_options import SourceOptions
+from odradek.spark.plain_errors import plain_errors
+from odradek.spark.reading.cluster_view import ClusterView, Known
+from odradek.spark.reading.offset_ranges import (
+    STREAM_TASK_RECORDS,
+    OffsetRange,
+    gathered,
+    rate_limited,
+    split,
+)
+from odradek.spark.reading.range_partition import RangePartition
+from odradek.spark.reading.read_errors import DataLoss, ReadError
+from odradek.spark.reading.stream_offsets import StreamOffset
+from odradek.spark.source_options import SourceOptions
+from odradek.wire.errors import KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from odradek.client.core.operation import Task
-
-    from .reading.news import News
+    from odradek.spark.reading.news import News
 
 __all__ = ["OdradekStreamReader"]
 
@@ -112,7 +116,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        from .reading.fetching import read_ranges
+        from odradek.spark.reading.fetching import read_ranges
 
         assert isinstance(partition, RangePartition)
         with plain_errors():
@@ -247,7 +251,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ids, {key: each.leader_epoch for key, each in known.items() if each.leader_epoch >= 0}
 
     def _wait_for_news(self, ends: Mapping[TopicPartition, int]) -> None:
-        from .reading.news import News
+        from odradek.spark.reading.news import News
 
         client = self._view.client
         if self._news is None or self._news.core is not client.core:
@@ -358,7 +362,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         if not doubtful:
             return
-        from .reading.news import epoch_ends
+        from odradek.spark.reading.news import epoch_ends
 
         client = self._view.client
         ends = client.run(epoch_ends(client.core, doubtful, deadline=client.core.now + client.timeout))

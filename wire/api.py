@@ -8,11 +8,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Literal
 
-from wire.api_keys import APIS, Api, ApiKey
-from wire.errors import LocalProtocolError
+from odradek.wire.api_keys import APIS, Api, ApiKey
+from odradek.wire.errors import LocalProtocolError
 
 if TYPE_CHECKING:
-    from wire.structure import Message
+    from odradek.wire.structure import Message
 
 __all__ = [
     "PRODUCE_ADVERTISED_MIN",
@@ -66,7 +66,7 @@ def advertised_versions(
 
 
 def _message_class(key: int, suffix: str) -> type[Message]:
-    module = import_module(f"wire.messages.{_api(key).module}")
+    module = import_module(f"odradek.wire.messages.{_api(key).module}")
     found: type[Message] = next(
         value
         for name, value in vars(module).items()

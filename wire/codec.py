@@ -2,7 +2,7 @@
 
 `decoder` and `encoder` give the functions themselves, for hot paths; `decode` and `encode` are for everybody
 else. The sources that they compile are written by `codec_decode` and `codec_encode`; to read one:
-`python -c "from wire.codecs.codec_decode import *; from wire.messages.produce import *;
+`python -c "from odradek.wire.codecs.codec_decode import *; from odradek.wire.messages.produce import *;
 print(decoder_source(ProduceRequest, 9))"`.
 """
 
@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
-from wire.codecs.codec_decode import make_decoder
-from wire.codecs.codec_encode import make_encoder
-from wire.errors import MalformedMessage
-from wire.primitives import Buffer
-from wire.structure import Message
+from odradek.wire.codecs.codec_decode import make_decoder
+from odradek.wire.codecs.codec_encode import make_encoder
+from odradek.wire.errors import MalformedMessage
+from odradek.wire.primitives import Buffer
+from odradek.wire.structure import Message
 
 M = TypeVar("M", bound=Message)
 Spills: TypeAlias = list[tuple[int, Any]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from wire.error_codes import ErrorCode
+from odradek.wire.error_codes import ErrorCode
 
 __all__ = [
     "ErrorCode",

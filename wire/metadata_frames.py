@@ -18,10 +18,10 @@ from importlib import import_module
 from struct import Struct
 from typing import Final, Literal, TypeAlias
 
-from wire.codec import decode, encode, encoder
-from wire.errors import LocalProtocolError, MalformedMessage
-from wire.primitives import Buffer, read_uvarint, write_uvarint
-from wire.structure import Message
+from odradek.wire.codec import decode, encode, encoder
+from odradek.wire.errors import LocalProtocolError, MalformedMessage
+from odradek.wire.primitives import Buffer, read_uvarint, write_uvarint
+from odradek.wire.structure import Message
 
 CoordinatorLog: TypeAlias = Literal["group", "transaction"]
 """`group`: `__consumer_offsets`; `transaction`: `__transaction_state`. Their record types are numbered apart."""
@@ -90,7 +90,7 @@ _prefixes: dict[tuple[type[Message], int], bytes] = {}
 
 def _metadata_prefix(cls: type[Message], version: int) -> bytes:
     """The bytes before the message in a metadata record: frame version, type and version."""
-    from wire.messages.metadata_records import RECORDS
+    from odradek.wire.messages.metadata_records import RECORDS
 
     if cls.API_KEY is None or RECORDS.get(cls.API_KEY) is not cls:
         raise LocalProtocolError(f"{cls.__name__} is no metadata record")
@@ -112,7 +112,7 @@ def decode_versioned_metadata_record(data: Buffer) -> tuple[Message, int]:
         raise UnknownRecord(f"metadata frame version {frame_version}")
     api_key, offset = read_uvarint(data, offset)
     version, offset = read_uvarint(data, offset)
-    from wire.messages.metadata_records import RECORDS
+    from odradek.wire.messages.metadata_records import RECORDS
 
     cls = RECORDS.get(api_key)
     if cls is None:
@@ -160,7 +160,7 @@ def decode_control_record(key: Buffer, value: Buffer) -> tuple[ControlRecordType
     if type_ is ControlRecordType.UNKNOWN:
         return type_, None
     name = _CONTROL_CLASSES[type_]
-    cls: type[Message] = getattr(import_module("wire.messages.control_records"), name)
+    cls: type[Message] = getattr(import_module("odradek.wire.messages.control_records"), name)
     version = _int16(value)
     if version < 0:
         raise MalformedMessage(f"{name} version {version}")
@@ -173,13 +173,13 @@ def _coordinator_class(
     log: CoordinatorLog, table: Literal["KEYS", "VALUES"], record_type: int
 ) -> type[Message]:
     if log == "transaction":
-        from wire.messages.coordinator_records import TransactionLogKey, TransactionLogValue
+        from odradek.wire.messages.coordinator_records import TransactionLogKey, TransactionLogValue
 
         if record_type == TransactionLogKey.API_KEY:
             return TransactionLogKey if table == "KEYS" else TransactionLogValue
     else:
         for name in _GROUP_RECORD_MODULES:
-            classes: dict[int, type[Message]] = getattr(import_module(f"wire.messages.{name}"), table)
+            classes: dict[int, type[Message]] = getattr(import_module(f"odradek.wire.messages.{name}"), table)
             if record_type in classes:
                 return classes[record_type]
     raise UnknownRecord(f"{log} coordinator record type {record_type}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from wire.errors import LocalProtocolError, MalformedMessage
+from odradek.wire.errors import LocalProtocolError, MalformedMessage
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from struct import Struct
 
-from wire.errors import MalformedMessage
-from wire.primitives import Buffer, read_uvarint, write_uvarint
+from odradek.wire.errors import MalformedMessage
+from odradek.wire.primitives import Buffer, read_uvarint, write_uvarint
 
 __all__ = ["decode_principal", "encode_principal"]
 

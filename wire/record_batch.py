@@ -3,8 +3,8 @@
 Theory of operation
 ===================
 
-A batch is a 61-byte header (`wire.batches.batch_header`) and its records, compressed as one block or not (`wire.batches.records`,
-`wire.batches.compression`). Brokers keep batches as bytes. A produced batch is checked by its header. Its base offset and
+A batch is a 61-byte header (`odradek.wire.batches.batch_header`) and its records, compressed as one block or not (`odradek.wire.batches.records`,
+`odradek.wire.batches.compression`). Brokers keep batches as bytes. A produced batch is checked by its header. Its base offset and
 leader epoch are patched in place (the checksum leaves these two out). Otherwise it goes to disk and to consumers as
 it came. Records are parsed only where they are needed: clients, compacted topics, lookups by timestamp.
 
@@ -33,8 +33,8 @@ from typing import Protocol
 
 from crc32c import crc32c
 
-from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
-from wire.batches.batch_header import (
+from odradek.wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
+from odradek.wire.batches.batch_header import (
     COMPRESSION_MASK,
     CONTROL_MASK,
     CRC_START,
@@ -49,9 +49,9 @@ from wire.batches.batch_header import (
     BatchHeader,
     Buffer,
 )
-from wire.batches.compression import CompressionType, decompressed_size
-from wire.batches.records import RECORD_SIZE_MIN, RecordBatchBuilder
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.batches.compression import CompressionType, decompressed_size
+from odradek.wire.batches.records import RECORD_SIZE_MIN, RecordBatchBuilder
+from odradek.wire.errors import ErrorCode, KafkaError
 
 __all__ = ["Inflation", "RecordBatchBuilder", "check_timestamps", "parse_produced", "validate_for_append"]
 
@@ -119,7 +119,7 @@ class Inflation(Protocol):
     """The one who finds out what compressed records become, or knows it already."""
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
-        """Do what `wire.batches.compression.decompressed_size` does."""
+        """Do what `odradek.wire.batches.compression.decompressed_size` does."""
 
 
 class _AtOnce:

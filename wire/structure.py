@@ -1,6 +1,6 @@
 """The base of all messages: attrs classes whose fields carry the versions in which they travel.
 
-Every class in `wire.messages` is a `Structure`; the top-level ones (a request, a response, a header, a record) are
+Every class in `odradek.wire.messages` is a `Structure`; the top-level ones (a request, a response, a header, a record) are
 also a `Message`. A field's wire type and versions stand in its attrs metadata, put there by `kafka(...)`. They stand
 nowhere else: both codecs work from this metadata alone.
 
@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
-from wire.secret_fields import shown
+from odradek.wire.secret_fields import shown
 
 Records: TypeAlias = bytes | bytearray | memoryview
 """The bytes of record batches. A decoder gives a `memoryview` into its buffer. An encoder also takes any sized object
-as a *spill* (see `wire.codec`), which callers pass through a `cast`.
+as a *spill* (see `odradek.wire.codec`), which callers pass through a `cast`.
 """
 
 VersionRange: TypeAlias = tuple[int, int]

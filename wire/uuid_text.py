@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
-from wire.errors import LocalProtocolError
+from odradek.wire.errors import LocalProtocolError
 
 UUID_SIZE = 16
 TEXT_LENGTH = 22

@@ -16,11 +16,11 @@ from bench.budget.values import (
     wide,
     wide_id,
 )
-from wire.api_keys import ApiKey
-from wire.batches.batch_header import HEADER, BatchHeader, seal
-from wire.batches.compression import CompressionType, compress
-from wire.codec import encode
-from wire.messages.data_records import ConsumerProtocolSubscription
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.batches.batch_header import HEADER, BatchHeader, seal
+from odradek.wire.batches.compression import CompressionType, compress
+from odradek.wire.codec import encode
+from odradek.wire.messages.data_records import ConsumerProtocolSubscription
 
 BOMB_BYTES = 127 << 20
 """Almost as many bytes as one batch may inflate to."""

@@ -13,8 +13,8 @@ from bench.budget.values import (
     wide,
     wide_id,
 )
-from wire.api_keys import ApiKey
-from wire.principal import encode_principal
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.principal import encode_principal
 
 
 def _envelope_body(stage: Stage, size: int) -> bytes:

@@ -51,9 +51,9 @@ from bench.budget.stage import Client, Judged, judged_node
 from bench.processes import memory_kib
 from bench.small_requests import KINDS, record_batch
 from bench.small_requests import framed as framed_by_client
-from wire.api_keys import APIS, ApiKey
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.api_keys import APIS, ApiKey
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 PROBE_SECONDS = 0.005
 CLIENTS = 3

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 
 from bench.budget.frames import Costly, Stage, costly_request, count_elements, paths_of
-from wire.api import api_versions, request_class
-from wire.api_keys import APIS
-from wire.codec import bounded_decoder, encode
+from odradek.wire.api import api_versions, request_class
+from odradek.wire.api_keys import APIS
+from odradek.wire.codec import bounded_decoder, encode
 
 NOWHERE = Stage("", bytes(16), 1, ("",), (bytes(16),), "", ("",), "", 0, "", 0, "", "", 0)
 

@@ -10,7 +10,7 @@ import attrs
 from bench.budget.frames import Costly, costly_frame
 from bench.budget.stage import Judged
 from bench.markdown import table
-from wire.api_keys import APIS, ApiKey
+from odradek.wire.api_keys import APIS, ApiKey
 
 SIZES = {"1K": 1 << 10, "100K": 100 << 10, "1M": 1 << 20}
 STALL_MS_MAX = 100

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from wire.api import request_class, request_header_version
-from wire.codec import ELEMENTS_MAX, encode
-from wire.messages.headers import RequestHeader
-from wire.structure import Message, Structure, WireField, version_range
+from odradek.wire.api import request_class, request_header_version
+from odradek.wire.codec import ELEMENTS_MAX, encode
+from odradek.wire.messages.headers import RequestHeader
+from odradek.wire.structure import Message, Structure, WireField, version_range
 
 CLIENT_ID = "judge"
 FRAME_OVERHEAD = 64

@@ -9,8 +9,8 @@ from bench.budget.controller_lines import CONTROLLER_LINES
 from bench.budget.frames import Costly
 from bench.budget.transaction_lines import TRANSACTION_LINES
 from bench.budget.values import distinct
-from data_plane.handlers.doors.group_doors import GROUPS_SINCE
-from wire.api_keys import ApiKey
+from odradek.data_plane.handlers.doors.group_doors import GROUPS_SINCE
+from odradek.wire.api_keys import ApiKey
 
 NAMES = 3_900
 """Just few enough that a frame is decoded and judged on the loop, unless each name brings elements of its own."""

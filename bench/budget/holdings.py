@@ -11,8 +11,8 @@ from pathlib import Path
 
 import attrs
 
-from metadata_quorum.features import SUPPORTED_FEATURES
-from metadata_quorum.replica.checkpoint_files import BOOTSTRAP_FILE, encode_snapshot, open_snapshot
+from odradek.metadata_quorum.features import SUPPORTED_FEATURES
+from odradek.metadata_quorum.replica.checkpoint_files import BOOTSTRAP_FILE, encode_snapshot, open_snapshot
 from odradek.security.acls.rules import (
     CLUSTER_NAME,
     SUPPORTED,
@@ -21,7 +21,7 @@ from odradek.security.acls.rules import (
     Permission,
     ResourceType,
 )
-from wire.messages.metadata_records import (
+from odradek.wire.messages.metadata_records import (
     AccessControlEntryRecord,
     BrokerFeature,
     ClientQuotaRecord,
@@ -32,7 +32,7 @@ from wire.messages.metadata_records import (
     TopicRecord,
     UserScramCredentialRecord,
 )
-from wire.structure import Message
+from odradek.wire.structure import Message
 
 JUDGE = "judge"
 JUDGES = ("User:ANONYMOUS", f"User:{JUDGE}")

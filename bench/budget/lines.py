@@ -12,7 +12,7 @@ from bench.budget.controller_lines import CONTROLLER_LINES
 from bench.budget.frames import Costly
 from bench.budget.held_lines import HELD_LINES
 from bench.budget.transaction_lines import TRANSACTION_LINES
-from wire.api_keys import ApiKey
+from odradek.wire.api_keys import ApiKey
 
 _LINES = BROKER_LINES | CONTROLLER_LINES | TRANSACTION_LINES
 LINES: dict[ApiKey, tuple[Costly, ...]] = {

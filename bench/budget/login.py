@@ -6,8 +6,8 @@ import socket
 
 from bench.budget.frames import framed
 from bench.small_requests import connect as connect_bare
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from wire.messages.sasl_handshake import SaslHandshakeRequest
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 
 __all__ = ["connect"]
 

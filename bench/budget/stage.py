@@ -22,26 +22,26 @@ from bench.budget.holdings import JUDGE, Holdings, add_records
 from bench.budget.login import connect
 from bench.odradek_server import launch_odradek, prepare_odradek
 from bench.processes import ServerProcess, free_ports
-from metadata_quorum.features import SUPPORTED_FEATURES
-from wire.api import response_class, response_header_version
-from wire.codec import decode
-from wire.errors import ErrorCode
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.describe_cluster import DescribeClusterRequest
-from wire.messages.describe_log_dirs import DescribeLogDirsRequest
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from wire.messages.metadata import MetadataRequest
-from wire.messages.offset_commit import (
+from odradek.metadata_quorum.features import SUPPORTED_FEATURES
+from odradek.wire.api import response_class, response_header_version
+from odradek.wire.codec import decode
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.describe_cluster import DescribeClusterRequest
+from odradek.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from wire.structure import Message
+from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from odradek.wire.structure import Message
 
 WIDE = "wide"
 GROUP = "offsets"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.budget.frames import Costly
 from bench.budget.values import distinct, group, partition, producer_id, transactional_id, wide
-from wire.api_keys import ApiKey
+from odradek.wire.api_keys import ApiKey
 
 _PRODUCER = {"transactional_id": transactional_id, "producer_id": producer_id, "producer_epoch": 0}
 

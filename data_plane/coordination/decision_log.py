@@ -15,16 +15,16 @@ from typing import TypeAlias
 
 import attrs
 
-from data_plane.coordination.records import CoordinatorRecord, RecordProducer, TransactionEnd
-from data_plane.log.log_types import Origin
-from data_plane.log.partition_log import PartitionLog
-from data_plane.replication.partition import Partition
-from metadata_quorum.ports import CommitListener
-from wire.batches.batch_errors import InvalidRecord
-from wire.batches.batch_header import BatchHeader, Buffer, parse_header
-from wire.batches.records import records
-from wire.batches.transaction_markers import build_marker, parse_marker
-from wire.record_batch import RecordBatchBuilder
+from odradek.data_plane.coordination.records import CoordinatorRecord, RecordProducer, TransactionEnd
+from odradek.data_plane.log.log_types import Origin
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.replication.partition import Partition
+from odradek.metadata_quorum.ports import CommitListener
+from odradek.wire.batches.batch_errors import InvalidRecord
+from odradek.wire.batches.batch_header import BatchHeader, Buffer, parse_header
+from odradek.wire.batches.records import records
+from odradek.wire.batches.transaction_markers import build_marker, parse_marker
+from odradek.wire.record_batch import RecordBatchBuilder
 
 READ_BYTES = 1 << 20
 BATCH_BYTES = 1 << 20

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from data_plane.coordination.records import RecordProducer, TransactionEnd
-from data_plane.log.partition_log import PartitionLog
-from wire.errors import ErrorCode, KafkaError
+from odradek.data_plane.coordination.records import RecordProducer, TransactionEnd
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.wire.errors import ErrorCode, KafkaError
 
 
 def check_producer(log: PartitionLog, producer: RecordProducer) -> None:
-    """Check the batch of a transaction, as the log does (`data_plane.log.transaction_rules`).
+    """Check the batch of a transaction, as the log does (`odradek.data_plane.log.transaction_rules`).
 
     Raises:
         KafkaError: INVALID_TXN_STATE (the transaction is neither open here nor verified), INVALID_PRODUCER_EPOCH

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from data_plane.coordination.shard import CoordinatorHost
-from data_plane.replication.partition import Partition
-from data_plane.replication.remote_replica import RemoteReplica
+from odradek.data_plane.coordination.shard import CoordinatorHost
+from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.remote_replica import RemoteReplica
 
 __all__ = ["ReadBarrier"]
 

@@ -1,15 +1,15 @@
 """Coordinator records: a key, and a value or a tombstone; and the end of a transaction among them. PURE.
 
-Their frames are those of `wire.metadata_frames`; no value is a tombstone.
+Their frames are those of `odradek.wire.metadata_frames`; no value is a tombstone.
 """
 
 from __future__ import annotations
 
 import attrs
 
-from data_plane.log.parts.verification import VerificationGuard
-from wire.metadata_frames import encode_coordinator_key, encode_coordinator_value
-from wire.structure import Message
+from odradek.data_plane.log.parts.verification import VerificationGuard
+from odradek.wire.metadata_frames import encode_coordinator_key, encode_coordinator_value
+from odradek.wire.structure import Message
 
 
 @attrs.frozen(eq=False)

@@ -21,16 +21,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from data_plane.coordination.asking import Answers, Ask, Deadlines, Reply, TimePasses
-from data_plane.coordination.decision_log import CoordinatorLog, Latest, read_latest
-from data_plane.log.partition_log import PartitionLog
-from data_plane.ports import BrokerHost
-from data_plane.replication.hosted_topics import HostedTopic
-from data_plane.replication.partition import Partition
-from metadata_quorum.state_machine import Machine, NotEncoded, ReplicatedStateMachine
+from odradek.data_plane.coordination.asking import Answers, Ask, Deadlines, Reply, TimePasses
+from odradek.data_plane.coordination.decision_log import CoordinatorLog, Latest, read_latest
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.ports import BrokerHost
+from odradek.data_plane.replication.hosted_topics import HostedTopic
+from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import DiskError, Env, TaskGroup, Workers
+from odradek.metadata_quorum.state_machine import Machine, NotEncoded, ReplicatedStateMachine
 from odradek.serving.timers import Timer, Timers
-from wire.errors import ErrorCode, KafkaError, ProtocolError
+from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError
 
 RELOAD_SECONDS = 1.0
 

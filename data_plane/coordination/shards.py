@@ -6,16 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from data_plane.coordination.asking import Ask, Reply
-from data_plane.coordination.shard import RELOAD_SECONDS, CoordinatorHost, Shard
-from data_plane.replication.partition import Partition
-from metadata_quorum.image.metadata_image import MetadataDelta
-from metadata_quorum.state_machine import NotEncoded
+from odradek.data_plane.coordination.asking import Ask, Reply
+from odradek.data_plane.coordination.shard import RELOAD_SECONDS, CoordinatorHost, Shard
+from odradek.data_plane.replication.partition import Partition
+from odradek.metadata_quorum.image.metadata_image import MetadataDelta
+from odradek.metadata_quorum.state_machine import NotEncoded
 from odradek.serving.contract import Context, Delayed, Result
 from odradek.serving.timers import Timer
-from wire.coordinator_partition import coordinator_partition
-from wire.errors import ErrorCode
-from wire.structure import Message
+from odradek.wire.coordinator_partition import coordinator_partition
+from odradek.wire.errors import ErrorCode
+from odradek.wire.structure import Message
 
 ShardT = TypeVar("ShardT", bound=Shard[Any])
 

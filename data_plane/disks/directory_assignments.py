@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from data_plane.newest_image import NewestImage
-from metadata_quorum.ports import PeerChannel
+from odradek.data_plane.newest_image import NewestImage
 from odradek.env.ports import Clock, ConnectionLost, Event, Log
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.assign_replicas_to_dirs import (
+from odradek.metadata_quorum.ports import PeerChannel
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsRequestDirectoryData,
     AssignReplicasToDirsRequestPartitionData,
     AssignReplicasToDirsRequestTopicData,
     AssignReplicasToDirsResponse,
 )
-from wire.topic_partition import TopicIdPartition
+from odradek.wire.topic_partition import TopicIdPartition
 
 ASSIGNMENTS_PER_REQUEST = 2250
 """Kafka's limit."""

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-* A directory in trouble (`data_plane.disks.disk_watch`) is listed in this broker's own configuration
+* A directory in trouble (`odradek.data_plane.disks.disk_watch`) is listed in this broker's own configuration
   (`odradek.serving.disk_troubles`). The controller moves its leaderships to replicas that are in sync and lie on sound
   directories; where there is none, the leadership stays.
 * One that **hangs** cannot follow a leader either, and an acks=all write would wait for it. So heartbeats name it
@@ -27,11 +27,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.ports import BrokerHost
-from data_plane.replication.hosted_topics import HostedTopics
-from metadata_quorum.ports import PeerChannel
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.ports import BrokerHost
+from odradek.data_plane.replication.hosted_topics import HostedTopics
 from odradek.env.ports import ConnectionLost, Env
+from odradek.metadata_quorum.ports import PeerChannel
 from odradek.serving.disk_troubles import (
     DEMOTED_LOG_DIRS,
     TROUBLED_LOG_DIRS,
@@ -40,9 +40,9 @@ from odradek.serving.disk_troubles import (
     demoted_paths,
     troubles_text,
 )
-from wire.config_resources import RESOURCE_BROKER
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.incremental_alter_configs import (
+from odradek.wire.config_resources import RESOURCE_BROKER
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_plane.line_budget import LineBudget
+from odradek.data_plane.line_budget import LineBudget
 from odradek.env.ports import Clock, Log
 
 

@@ -9,7 +9,7 @@ elsewhere. PORTED.
   reads (KAFKA_STORAGE_ERROR, which clients retry). So the loop stays away from the device and does not wait there
   with it. All of that ends when the call comes back.
 * **Full.** A directory is in trouble from `full_seconds` after a write that found no room, until there is enough room
-  again. A write finds no room when only the reserve is left (`data_plane.log.directory.room`). Enough means two
+  again. A write finds no room when only the reserve is left (`odradek.data_plane.log.directory.room`). Enough means two
   things. Beyond the reserve a twentieth of the device or `ROOM_BYTES` is free, whichever is less; and no write was
   refused for `full_seconds`. With a lower bar, a disk on the brink would take leaderships and lose them every few
   seconds.
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.directory.log_dir import LogDir
 from odradek.env.ports import Clock, Log
 from odradek.serving.disk_troubles import Trouble
 

@@ -25,13 +25,13 @@ from itertools import islice
 
 import attrs
 
-from data_plane.disks.replica_placement import ReplicaPlacement
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import PartitionLog
-from data_plane.newest_image import NewestImage
+from odradek.data_plane.disks.replica_placement import ReplicaPlacement
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.newest_image import NewestImage
 from odradek.env.ports import DiskError, TaskGroup
-from wire.topic_partition import TopicIdPartition, TopicPartition
+from odradek.wire.topic_partition import TopicIdPartition, TopicPartition
 
 __all__ = ["INLINE_LOGS_MAX", "LogMaker"]
 

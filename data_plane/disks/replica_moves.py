@@ -30,8 +30,8 @@ from typing import Protocol
 
 import attrs
 
-from data_plane.disks.directory_assignments import DirectoryAssignments
-from data_plane.log.directory.future_logs import (
+from odradek.data_plane.disks.directory_assignments import DirectoryAssignments
+from odradek.data_plane.log.directory.future_logs import (
     NAME_BYTES_MAX,
     Swap,
     begin_future,
@@ -39,18 +39,18 @@ from data_plane.log.directory.future_logs import (
     futures_of,
     open_future,
 )
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.log.log_types import Origin
-from data_plane.log.partition_log import PartitionLog
-from data_plane.ports import BrokerHost
-from data_plane.replication.hosted_topics import HostedTopics
-from data_plane.replication.partition import Partition
-from data_plane.replication.truncation import truncation_offset
-from metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.log_types import Origin
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.ports import BrokerHost
+from odradek.data_plane.replication.hosted_topics import HostedTopics
+from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.truncation import truncation_offset
 from odradek.env.ports import DiskError, DiskHung, DiskRefused, FileClosed, FileMissing, TaskGroup
-from wire.batches.batch_errors import CorruptBatch
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
 CHUNK_BYTES = 1 << 20

@@ -24,12 +24,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import PartitionLog
-from metadata_quorum.image.metadata_image import LOST_DIRECTORY, MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import DiskError, DiskHung, DiskRefused, Log
-from wire.topic_partition import TopicPartition
+from odradek.metadata_quorum.image.metadata_image import (
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+)
+from odradek.wire.topic_partition import TopicPartition
 
 PREFERRED_MAX = 10_000
 _UNDECIDED = (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)

@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 A disk may give back other bytes than it took. Readers check what they ask for
-(`data_plane.replication.rotten_replicas`), and all else stays unchecked. So each disk has a task that reads all
-of its logs, one after the other, past the page cache (`data_plane.log.directory.scrub`).
+(`odradek.data_plane.replication.rotten_replicas`), and all else stays unchecked. So each disk has a task that reads all
+of its logs, one after the other, past the page cache (`odradek.data_plane.log.directory.scrub`).
 
 * **Slow on purpose.** The rate follows from the bytes there and the interval, so that a round takes most of an
   interval. It is at least `BYTES_PER_SECOND_MIN`.
@@ -22,17 +22,17 @@ from typing import Protocol
 
 import attrs
 
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.log.directory.scrub import CHUNK_BYTES, SegmentScrub, segment_scrub
-from data_plane.log.log_config import LONG_MAX
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.rot import Rot
-from data_plane.ports import BrokerHost
-from data_plane.replication.hosted_topics import HostedTopics
-from data_plane.replication.partition import Partition
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.directory.scrub import CHUNK_BYTES, SegmentScrub, segment_scrub
+from odradek.data_plane.log.log_config import LONG_MAX
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.rot import Rot
+from odradek.data_plane.ports import BrokerHost
+from odradek.data_plane.replication.hosted_topics import HostedTopics
+from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import DiskError, DiskRefused, FileMissing, TaskGroup
 from odradek.serving.disk_troubles import Trouble
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 CHECKPOINT_FILE = "odradek-scrub-checkpoint"
 CHECKPOINT_SECONDS = 60.0

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_plane.coordination.asking import Ask
-from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
-from data_plane.groups.membership import UNKNOWN_MEMBER, LeaveMembers, join_refused, sync_refused
-from data_plane.groups.offsets import (
+from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
+from odradek.data_plane.groups.membership import UNKNOWN_MEMBER, LeaveMembers, join_refused, sync_refused
+from odradek.data_plane.groups.offsets import (
     CommitOffsets,
     DeleteOffsets,
     EndTransaction,
     FetchedOffsets,
     FetchOffsets,
 )
-from wire.errors import ErrorCode
-from wire.messages.describe_groups import DescribedGroup
-from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
-from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.describe_groups import DescribedGroup
+from odradek.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from odradek.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 
 def refused_like(response: Any, code: ErrorCode) -> Any:

@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from data_plane.coordination.asking import Reply
-from wire.codec import decode_bounded
-from wire.errors import ErrorCode, ProtocolError
-from wire.messages.coordinator_records import GroupMetadataValue, MemberMetadata
-from wire.messages.data_records import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from wire.messages.join_group import JoinGroupResponseMember
+from odradek.data_plane.coordination.asking import Reply
+from odradek.wire.codec import decode_bounded
+from odradek.wire.errors import ErrorCode, ProtocolError
+from odradek.wire.messages.coordinator_records import GroupMetadataValue, MemberMetadata
+from odradek.wire.messages.data_records import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from odradek.wire.messages.join_group import JoinGroupResponseMember
 
 CONSUMER_PROTOCOL = "consumer"
 NEVER = float("inf")

@@ -10,19 +10,19 @@ from typing import Any, ClassVar
 
 import attrs
 
-from data_plane.coordination.asking import Ask
-from data_plane.coordination.decision_log import Latest
-from data_plane.coordination.log_checks import check_end, check_producer
-from data_plane.coordination.read_barrier import ReadBarrier
-from data_plane.coordination.records import TransactionEnd
-from data_plane.coordination.shard import CoordinatorHost
-from data_plane.coordination.shard import Shard as CoordinatorShard
-from data_plane.coordination.shards import Shards
-from data_plane.groups.answers import refusal
-from data_plane.groups.group_settings import GroupSettings
-from data_plane.groups.listing import DeleteGroup
-from data_plane.groups.machine import GroupMachine
-from data_plane.groups.offsets import (
+from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.coordination.decision_log import Latest
+from odradek.data_plane.coordination.log_checks import check_end, check_producer
+from odradek.data_plane.coordination.read_barrier import ReadBarrier
+from odradek.data_plane.coordination.records import TransactionEnd
+from odradek.data_plane.coordination.shard import CoordinatorHost
+from odradek.data_plane.coordination.shard import Shard as CoordinatorShard
+from odradek.data_plane.coordination.shards import Shards
+from odradek.data_plane.groups.answers import refusal
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.groups.listing import DeleteGroup
+from odradek.data_plane.groups.machine import GroupMachine
+from odradek.data_plane.groups.offsets import (
     CommitOffsets,
     DeleteOffsets,
     EndTransaction,
@@ -30,17 +30,17 @@ from data_plane.groups.offsets import (
     FetchOffsets,
     ForgetTopics,
 )
-from data_plane.groups.offsets_topic import OFFSETS_TOPIC
-from data_plane.groups.state import GroupsState, state_of
-from data_plane.replication.partition import Partition
-from metadata_quorum.image.metadata_image import MetadataDelta
-from metadata_quorum.state_machine import NotEncoded
+from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from odradek.data_plane.groups.state import GroupsState, state_of
+from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import DiskError
+from odradek.metadata_quorum.image.metadata_image import MetadataDelta
+from odradek.metadata_quorum.state_machine import NotEncoded
 from odradek.serving.timers import Timer
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.join_group import JoinGroupRequest
-from wire.messages.sync_group import SyncGroupRequest
-from wire.messages.write_txn_markers import WritableTxnMarker
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.join_group import JoinGroupRequest
+from odradek.wire.messages.sync_group import SyncGroupRequest
+from odradek.wire.messages.write_txn_markers import WritableTxnMarker
 
 _WRITES = (CommitOffsets, DeleteOffsets, DeleteGroup, EndTransaction)
 """Requests that wait for the log alone."""

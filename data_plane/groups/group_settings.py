@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from metadata_quorum.config.typed_settings import minutes_as_milliseconds, setting
+from odradek.metadata_quorum.config.typed_settings import minutes_as_milliseconds, setting
 
 
 @attrs.frozen(kw_only=True)

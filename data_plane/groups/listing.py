@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import attrs
 
-from data_plane.coordination.asking import Ask
-from data_plane.groups.classic_group import ClassicGroup, GroupPhase
-from data_plane.groups.membership import Membership
-from data_plane.groups.offsets import OffsetStore
-from data_plane.groups.turn import Turn
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
-from wire.messages.list_groups import ListedGroup
+from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.groups.classic_group import ClassicGroup, GroupPhase
+from odradek.data_plane.groups.membership import Membership
+from odradek.data_plane.groups.offsets import OffsetStore
+from odradek.data_plane.groups.turn import Turn
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
+from odradek.wire.messages.list_groups import ListedGroup
 
 CLASSIC_TYPE = "classic"
 

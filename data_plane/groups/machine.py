@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from data_plane.coordination.asking import Answers, Ask, Deadlines, TimePasses
-from data_plane.coordination.records import CoordinatorRecord, TransactionEnd
-from data_plane.groups.answers import refusal, refused_like
-from data_plane.groups.group_settings import GroupSettings
-from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups, Listing
-from data_plane.groups.membership import LeaveMembers, Membership
-from data_plane.groups.offsets import (
+from odradek.data_plane.coordination.asking import Answers, Ask, Deadlines, TimePasses
+from odradek.data_plane.coordination.records import CoordinatorRecord, TransactionEnd
+from odradek.data_plane.groups.answers import refusal, refused_like
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups, Listing
+from odradek.data_plane.groups.membership import LeaveMembers, Membership
+from odradek.data_plane.groups.offsets import (
     CommitOffsets,
     DeleteOffsets,
     EndTransaction,
@@ -25,15 +25,15 @@ from data_plane.groups.offsets import (
     ForgetTopics,
     OffsetStore,
 )
-from data_plane.groups.records import GroupMetadataKey
-from data_plane.groups.state import GroupsState
-from data_plane.groups.turn import Turn
-from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.errors import ErrorCode
-from wire.messages.heartbeat import HeartbeatRequest
-from wire.messages.join_group import JoinGroupRequest
-from wire.messages.leave_group import LeaveGroupRequest
-from wire.messages.sync_group import SyncGroupRequest
+from odradek.data_plane.groups.records import GroupMetadataKey
+from odradek.data_plane.groups.state import GroupsState
+from odradek.data_plane.groups.turn import Turn
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.heartbeat import HeartbeatRequest
+from odradek.wire.messages.join_group import JoinGroupRequest
+from odradek.wire.messages.leave_group import LeaveGroupRequest
+from odradek.wire.messages.sync_group import SyncGroupRequest
 
 
 def is_of_transaction(request: object) -> bool:

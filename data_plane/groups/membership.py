@@ -25,23 +25,23 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from data_plane.coordination.asking import Ask, Deadlines
-from data_plane.groups.classic_group import ClassicGroup, GroupPhase, Member, Protocols
-from data_plane.groups.group_settings import GroupSettings
-from data_plane.groups.record_sizes import group_bytes, has_too_long_id, protocols_bytes, stem_of
-from data_plane.groups.records import group_metadata_record
-from data_plane.groups.turn import Turn
-from wire.errors import ErrorCode
-from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from wire.messages.leave_group import (
+from odradek.data_plane.coordination.asking import Ask, Deadlines
+from odradek.data_plane.groups.classic_group import ClassicGroup, GroupPhase, Member, Protocols
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.groups.record_sizes import group_bytes, has_too_long_id, protocols_bytes, stem_of
+from odradek.data_plane.groups.records import group_metadata_record
+from odradek.data_plane.groups.turn import Turn
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from odradek.wire.messages.leave_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
     MemberIdentity,
     MemberResponse,
 )
-from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from wire.primitives import INT32_MAX
+from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from odradek.wire.primitives import INT32_MAX
 
 MEMBER_ID_REQUIRED_SINCE = 4
 SKIP_ASSIGNMENT_SINCE = 9

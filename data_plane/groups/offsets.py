@@ -12,21 +12,21 @@ from typing import NamedTuple
 
 import attrs
 
-from data_plane.coordination.asking import Ask
-from data_plane.coordination.records import RecordProducer, TransactionEnd
-from data_plane.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupPhase
-from data_plane.groups.group_settings import GroupSettings
-from data_plane.groups.membership import Membership
-from data_plane.groups.record_sizes import utf8_size
-from data_plane.groups.records import (
+from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.coordination.records import RecordProducer, TransactionEnd
+from odradek.data_plane.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupPhase
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.groups.membership import Membership
+from odradek.data_plane.groups.record_sizes import utf8_size
+from odradek.data_plane.groups.records import (
     OffsetCommitValue,
     group_metadata_tombstone,
     offset_commit_record,
     offset_tombstone,
 )
-from data_plane.groups.state import GroupsState, OffsetKey
-from data_plane.groups.turn import Turn
-from wire.errors import ErrorCode
+from odradek.data_plane.groups.state import GroupsState, OffsetKey
+from odradek.data_plane.groups.turn import Turn
+from odradek.wire.errors import ErrorCode
 
 GROUP_ID_NOT_FOUND_SINCE = 9
 RECORD_OVERHEAD_BYTES = 128

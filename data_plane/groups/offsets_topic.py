@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from data_plane.groups.group_settings import GroupSettings
-from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig
 
 OFFSETS_TOPIC = "__consumer_offsets"
 

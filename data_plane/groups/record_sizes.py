@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from data_plane.groups.classic_group import ClassicGroup
-from wire.messages.join_group import JoinGroupRequest
+from odradek.data_plane.groups.classic_group import ClassicGroup
+from odradek.wire.messages.join_group import JoinGroupRequest
 
 STRING_BYTES_MAX = 32_767
 """The bytes of a string in any record or answer."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from data_plane.coordination.records import CoordinatorRecord, RecordProducer
-from wire.messages.coordinator_records import (
+from odradek.data_plane.coordination.records import CoordinatorRecord, RecordProducer
+from odradek.wire.messages.coordinator_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     LegacyOffsetCommitKey,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from wire.metadata_frames import UnknownRecord, decode_coordinator_key
-from wire.structure import Message
+from odradek.wire.metadata_frames import UnknownRecord, decode_coordinator_key
+from odradek.wire.structure import Message
 
 GROUP_METADATA_VERSION = 3
 OFFSET_COMMIT_VERSION = 4

@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 import attrs
 
-from data_plane.coordination.decision_log import Latest
-from data_plane.coordination.records import CoordinatorRecord, TransactionEnd
-from data_plane.groups.records import (
+from odradek.data_plane.coordination.decision_log import Latest
+from odradek.data_plane.coordination.records import CoordinatorRecord, TransactionEnd
+from odradek.data_plane.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
     LegacyOffsetCommitKey,
@@ -22,10 +22,10 @@ from data_plane.groups.records import (
     decode_key,
 )
 from odradek.serving.layered_map import LayeredMap
-from wire.errors import MalformedMessage
-from wire.messages.coordinator_records import LegacyOffsetCommitValue
-from wire.metadata_frames import decode_coordinator_value
-from wire.structure import Message
+from odradek.wire.errors import MalformedMessage
+from odradek.wire.messages.coordinator_records import LegacyOffsetCommitValue
+from odradek.wire.metadata_frames import decode_coordinator_value
+from odradek.wire.structure import Message
 
 OffsetKey: TypeAlias = tuple[str, int]
 """Topic and partition, as a plain tuple. The replay of a record makes a key, and takes 1.4 us instead of 0.9 where that is

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from data_plane.coordination.asking import Answers, Reply
-from data_plane.coordination.records import CoordinatorRecord, TransactionEnd
-from data_plane.groups.state import GroupsState
+from odradek.data_plane.coordination.asking import Answers, Reply
+from odradek.data_plane.coordination.records import CoordinatorRecord, TransactionEnd
+from odradek.data_plane.groups.state import GroupsState
 
 
 class Turn:

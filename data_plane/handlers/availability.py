@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from metadata_quorum.image.metadata_image import BrokerImage, PartitionImage
-from wire.errors import ErrorCode
+from odradek.metadata_quorum.image.metadata_image import BrokerImage, PartitionImage
+from odradek.wire.errors import ErrorCode
 
 
 def _is_offline(node_id: int, partition: PartitionImage, brokers: Mapping[int, BrokerImage]) -> bool:

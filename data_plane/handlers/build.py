@@ -4,33 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from data_plane.broker import Broker
-from data_plane.handlers.administration.alter_configs import (
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.administration.alter_configs import (
     ABSOLUTE,
     INCREMENTAL,
     AlterConfigsHandler,
 )
-from data_plane.handlers.administration.delete_records import DeleteRecordsHandler
-from data_plane.handlers.administration.forwarded import forwarding_handlers
-from data_plane.handlers.administration.log_dirs import AlterReplicaLogDirsHandler, DescribeLogDirsHandler
-from data_plane.handlers.administration.topic_partitions import (
+from odradek.data_plane.handlers.administration.delete_records import DeleteRecordsHandler
+from odradek.data_plane.handlers.administration.forwarded import forwarding_handlers
+from odradek.data_plane.handlers.administration.log_dirs import (
+    AlterReplicaLogDirsHandler,
+    DescribeLogDirsHandler,
+)
+from odradek.data_plane.handlers.administration.topic_partitions import (
     CreatePartitionsHandler,
     DescribeTopicPartitionsHandler,
 )
-from data_plane.handlers.administration.topic_requests import (
+from odradek.data_plane.handlers.administration.topic_requests import (
     CreateTopicsHandler,
     DeleteTopicsHandler,
 )
-from data_plane.handlers.doors.broker_doors import guarded
-from data_plane.handlers.fetching.fetch import FetchHandler
-from data_plane.handlers.fetching.offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
-from data_plane.handlers.grouping.find_coordinator import FindCoordinatorHandler
-from data_plane.handlers.grouping.group_offsets import (
+from odradek.data_plane.handlers.doors.broker_doors import guarded
+from odradek.data_plane.handlers.fetching.fetch import FetchHandler
+from odradek.data_plane.handlers.fetching.offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
+from odradek.data_plane.handlers.grouping.find_coordinator import FindCoordinatorHandler
+from odradek.data_plane.handlers.grouping.group_offsets import (
     OffsetCommitHandler,
     OffsetDeleteHandler,
     OffsetFetchHandler,
 )
-from data_plane.handlers.grouping.group_requests import (
+from odradek.data_plane.handlers.grouping.group_requests import (
     DeleteGroupsHandler,
     DescribeGroupsHandler,
     LeaveGroupHandler,
@@ -38,36 +41,36 @@ from data_plane.handlers.grouping.group_requests import (
     MemberRequestHandler,
     SyncGroupHandler,
 )
-from data_plane.handlers.grouping.txn_offset_commit import TxnOffsetCommitHandler
-from data_plane.handlers.metadata import DescribeClusterHandler, MetadataHandler
-from data_plane.handlers.producing.produce import ProduceHandler
-from data_plane.handlers.producing.producers import DescribeProducersHandler
-from data_plane.handlers.producing.txn_markers import WriteTxnMarkersHandler
-from data_plane.handlers.transacting.descriptions import (
+from odradek.data_plane.handlers.grouping.txn_offset_commit import TxnOffsetCommitHandler
+from odradek.data_plane.handlers.metadata import DescribeClusterHandler, MetadataHandler
+from odradek.data_plane.handlers.producing.produce import ProduceHandler
+from odradek.data_plane.handlers.producing.producers import DescribeProducersHandler
+from odradek.data_plane.handlers.producing.txn_markers import WriteTxnMarkersHandler
+from odradek.data_plane.handlers.transacting.descriptions import (
     DescribeTransactionsHandler,
     ListTransactionsHandler,
 )
-from data_plane.handlers.transacting.partition_requests import (
+from odradek.data_plane.handlers.transacting.partition_requests import (
     AddOffsetsToTxnHandler,
     AddPartitionsToTxnHandler,
 )
-from data_plane.handlers.transacting.producer_requests import EndTxnHandler, InitProducerIdHandler
-from metadata_quorum.describing.describe_acls import DescribeAclsHandler
-from metadata_quorum.describing.describe_client_quotas import DescribeClientQuotasHandler
-from metadata_quorum.describing.describe_configs import (
+from odradek.data_plane.handlers.transacting.producer_requests import EndTxnHandler, InitProducerIdHandler
+from odradek.metadata_quorum.describing.describe_acls import DescribeAclsHandler
+from odradek.metadata_quorum.describing.describe_client_quotas import DescribeClientQuotasHandler
+from odradek.metadata_quorum.describing.describe_configs import (
     DescribeConfigsHandler,
     ListConfigResourcesHandler,
 )
-from metadata_quorum.describing.describe_scram_users import DescribeScramUsersHandler
-from metadata_quorum.describing.describe_tokens import DescribeTokensHandler
-from metadata_quorum.features import KRAFT_VERSION
-from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.describing.describe_scram_users import DescribeScramUsersHandler
+from odradek.metadata_quorum.describing.describe_tokens import DescribeTokensHandler
+from odradek.metadata_quorum.features import KRAFT_VERSION
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.security.acls.authorizer import Authorizer
 from odradek.serving.api_table import ApiTable
 from odradek.serving.api_versions import ApiVersionsHandler
 from odradek.serving.contract import Handler
 from odradek.serving.sasl_requests import sasl_handlers
-from wire.api import PRODUCE_ADVERTISED_MIN, ApiKey, api_versions
+from odradek.wire.api import PRODUCE_ADVERTISED_MIN, ApiKey, api_versions
 
 BETWEEN_BROKERS = (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.WRITE_TXN_MARKERS)
 """Brokers ask each other without negotiation, in the newest version that the cluster's level allows."""

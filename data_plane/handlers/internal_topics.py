@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from data_plane.broker import Broker
-from data_plane.groups.offsets_topic import OFFSETS_TOPIC, offsets_topic
-from data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC, transactions_topic
-from wire.messages.create_topics import CreatableTopic
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC, offsets_topic
+from odradek.data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC, transactions_topic
+from odradek.wire.messages.create_topics import CreatableTopic
 
 
 def internal_topic(broker: Broker, name: str) -> CreatableTopic | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 
 T = TypeVar("T")
 

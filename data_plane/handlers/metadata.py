@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from data_plane.broker import Broker
-from data_plane.handlers.administration.topic_requests import sender_of
-from data_plane.handlers.availability import availability
-from data_plane.handlers.internal_topics import internal_topic
-from metadata_quorum.config.effective_config import broker_value
-from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
-from metadata_quorum.envelope import Sender
-from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
-from metadata_quorum.topic_names import INTERNAL_TOPICS, invalid_topic_name_reason
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.administration.topic_requests import sender_of
+from odradek.data_plane.handlers.availability import availability
+from odradek.data_plane.handlers.internal_topics import internal_topic
 from odradek.env.ports import ConnectionLost
+from odradek.metadata_quorum.config.effective_config import broker_value
+from odradek.metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
+from odradek.metadata_quorum.envelope import Sender
+from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
+from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS, invalid_topic_name_reason
 from odradek.serving.authorized_operations import (
     BROKERS_ENDPOINT,
     CLUSTER_OPERATIONS,
@@ -22,14 +22,14 @@ from odradek.serving.authorized_operations import (
 )
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import SCANT_UNITS, SLICE_UNITS, Work, in_slices
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.describe_cluster import (
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from wire.messages.metadata import (
+from odradek.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -37,7 +37,7 @@ from wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from wire.structure import ZERO_UUID
+from odradek.wire.structure import ZERO_UUID
 
 QUERY_BY_ID_SINCE = 12
 CREATED_PER_REQUEST_MAX = 100

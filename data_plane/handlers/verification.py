@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from data_plane.broker import Broker
-from data_plane.ports import VerifiedPartition
-from wire.errors import ErrorCode
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.ports import VerifiedPartition
+from odradek.wire.errors import ErrorCode
 
 
 async def verified(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_plane.broker import Broker
+from odradek.data_plane.broker import Broker
 from odradek.env.ports import Event
 from odradek.serving.contract import Delayed
 

@@ -4,7 +4,7 @@ Theory of operation
 ===================
 
 Two steps of an append cost more than writing the bytes. One is to decompress the records
-(`wire.record_batch.Inflation`). The other is to parse each record where a rule needs it. A request of kilobytes can
+(`odradek.wire.record_batch.Inflation`). The other is to parse each record where a rule needs it. A request of kilobytes can
 ask for 128 MiB of the one and a quarter of a million records of the other. The caller of an append passes a
 `BatchWork`, which says who does this:
 
@@ -22,14 +22,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from data_plane.log.log_config import LogConfig
-from data_plane.log.record_rules import RECORDS_PARSED_MAX, check_records
-from wire.batches.batch_errors import DecompressionBomb
-from wire.batches.batch_header import HEADER_SIZE, BatchHeader, parse_header, set_max_timestamp
-from wire.batches.compression import CompressionType, Inflated, decompressed_size
-from wire.batches.recompression import codec_of
-from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import parse_produced
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.record_rules import RECORDS_PARSED_MAX, check_records
+from odradek.wire.batches.batch_errors import DecompressionBomb
+from odradek.wire.batches.batch_header import HEADER_SIZE, BatchHeader, parse_header, set_max_timestamp
+from odradek.wire.batches.compression import CompressionType, Inflated, decompressed_size
+from odradek.wire.batches.recompression import codec_of
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.record_batch import parse_produced
 
 RATION = 2 << 20
 """The ration of the loop for one batch, in bytes of the cheapest codecs: 1 to 3 ms for any of them (measured).
@@ -68,12 +68,12 @@ class BatchWork(Protocol):
     """The way in which the costly parts of a batch's checks are done."""
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
-        """Do what `wire.batches.compression.decompressed_size` does, or raise `OffLoop`."""
+        """Do what `odradek.wire.batches.compression.decompressed_size` does, or raise `OffLoop`."""
 
     def check_records(
         self, batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str
     ) -> None:
-        """Do what `data_plane.log.record_rules.check_records` does, or raise `OffLoop`."""
+        """Do what `odradek.data_plane.log.record_rules.check_records` does, or raise `OffLoop`."""
 
 
 class _AtOnce:

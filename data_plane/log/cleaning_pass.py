@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import attrs
 
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.parts.cleaned_segment import CleanedSegment, CleaningAborted
-from data_plane.log.parts.cleaning_state import PassToken
-from data_plane.log.segments.segment import Segment, remove_if_present
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.parts.cleaned_segment import CleanedSegment, CleaningAborted
+from odradek.data_plane.log.parts.cleaning_state import PassToken
+from odradek.data_plane.log.segments.segment import Segment, remove_if_present
 from odradek.env.ports import File
 
 __all__ = ["Cleaning", "CleaningAborted", "Group", "Source", "begin_cleaning", "cleanable_end"]

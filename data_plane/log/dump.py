@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from data_plane.log.parts.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
-from data_plane.log.parts.leader_epochs import LeaderEpochs, MalformedCheckpoint
-from data_plane.log.parts.producer_state import DamagedSnapshot, ProducerState
-from data_plane.log.segments.aborted_index import AbortedIndex, DamagedTransactionIndex
-from data_plane.log.segments.scan import SegmentScan
-from data_plane.log.segments.segment import (
+from odradek.data_plane.log.parts.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
+from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs, MalformedCheckpoint
+from odradek.data_plane.log.parts.producer_state import DamagedSnapshot, ProducerState
+from odradek.data_plane.log.segments.aborted_index import AbortedIndex, DamagedTransactionIndex
+from odradek.data_plane.log.segments.scan import SegmentScan
+from odradek.data_plane.log.segments.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -22,13 +22,13 @@ from data_plane.log.segments.segment import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
-from data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
+from odradek.data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
 from odradek.env.ports import Dir, File, FileMissing
-from wire.batches.batch_header import BatchHeader
-from wire.batches.compression import CompressionType
-from wire.batches.records import records
-from wire.batches.transaction_markers import UNREADABLE_EPOCH, parse_marker
-from wire.errors import KafkaError
+from odradek.wire.batches.batch_header import BatchHeader
+from odradek.wire.batches.compression import CompressionType
+from odradek.wire.batches.records import records
+from odradek.wire.batches.transaction_markers import UNREADABLE_EPOCH, parse_marker
+from odradek.wire.errors import KafkaError
 
 _DECOMPRESSED_BYTES_MAX = 1 << 30
 

@@ -28,24 +28,24 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from data_plane.log.log_config import LogConfig
-from data_plane.log.log_types import METADATA_FILE_NAME, NO_TOPIC_ID, LogOwner
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.parts.cleaning_state import NEVER_CLEANED, CleaningState
-from data_plane.log.parts.durability import Durability
-from data_plane.log.parts.lazy_producers import LazyProducers
-from data_plane.log.parts.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
-from data_plane.log.parts.leader_epochs import LeaderEpochs, MalformedCheckpoint
-from data_plane.log.parts.log_home import LogHome
-from data_plane.log.parts.producer_recovery import latest_state, replay, snapshot_offsets
-from data_plane.log.parts.producer_state import has_open_transaction
-from data_plane.log.parts.segment_list import SegmentList
-from data_plane.log.parts.swap_files import put_in_order
-from data_plane.log.recovery import LoadingStopped, LoadOptions, Recovery
-from data_plane.log.salvage import keep_segment
-from data_plane.log.segments.aborted_index import DamagedTransactionIndex
-from data_plane.log.segments.scan import SegmentScan
-from data_plane.log.segments.segment import (
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_types import METADATA_FILE_NAME, NO_TOPIC_ID, LogOwner
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.parts.cleaning_state import NEVER_CLEANED, CleaningState
+from odradek.data_plane.log.parts.durability import Durability
+from odradek.data_plane.log.parts.lazy_producers import LazyProducers
+from odradek.data_plane.log.parts.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
+from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs, MalformedCheckpoint
+from odradek.data_plane.log.parts.log_home import LogHome
+from odradek.data_plane.log.parts.producer_recovery import latest_state, replay, snapshot_offsets
+from odradek.data_plane.log.parts.producer_state import has_open_transaction
+from odradek.data_plane.log.parts.segment_list import SegmentList
+from odradek.data_plane.log.parts.swap_files import put_in_order
+from odradek.data_plane.log.recovery import LoadingStopped, LoadOptions, Recovery
+from odradek.data_plane.log.salvage import keep_segment
+from odradek.data_plane.log.segments.aborted_index import DamagedTransactionIndex
+from odradek.data_plane.log.segments.scan import SegmentScan
+from odradek.data_plane.log.segments.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -57,8 +57,8 @@ from data_plane.log.segments.segment import (
     write_whole,
 )
 from odradek.env.ports import Dir, FileMissing
-from wire.topic_partition import TopicPartition
-from wire.uuid_text import uuid_from_text, uuid_to_text
+from odradek.wire.topic_partition import TopicPartition
+from odradek.wire.uuid_text import uuid_from_text, uuid_to_text
 
 __all__ = ["LoadOptions", "LoadingStopped", "open_partition_log", "read_topic_id", "write_topic_id"]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.config.config_defs import topic_defs
-from metadata_quorum.config.effective_config import BrokerConfigLayers, topic_value
-from metadata_quorum.config.typed_settings import settings_of, topic_setting
-from wire.batches.compression import CompressionType
+from odradek.metadata_quorum.config.config_defs import topic_defs
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers, topic_value
+from odradek.metadata_quorum.config.typed_settings import settings_of, topic_setting
+from odradek.wire.batches.compression import CompressionType
 
 LONG_MAX = (1 << 63) - 1
 LOG_APPEND_TIME = "LogAppendTime"
@@ -68,7 +68,7 @@ class LogConfig:
     checks_records: bool = attrs.field(init=False)
     """True if a rule needs every record: a header tells the largest timestamp, but neither keys nor the smallest."""
     codec: int = attrs.field(init=False)
-    """The codec (`wire.batches.compression.CompressionType`) that all batches get; KEEP_CODEC: the one they came with."""
+    """The codec (`odradek.wire.batches.compression.CompressionType`) that all batches get; KEEP_CODEC: the one they came with."""
     codec_level: int | None = attrs.field(init=False)
     offset_index_entries_max: int = attrs.field(init=False)
     time_index_entries_max: int = attrs.field(init=False)

@@ -59,7 +59,7 @@ class LogRead:
 
 
 class FileRange:
-    """Bytes of a pinned file that a response carries without ever holding them. A spill for `wire.codec`."""
+    """Bytes of a pinned file that a response carries without ever holding them. A spill for `odradek.wire.codec`."""
 
     __slots__ = ("count", "file", "position")
 

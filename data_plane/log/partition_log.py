@@ -31,29 +31,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from data_plane.log import retention
-from data_plane.log.batch_work import AT_ONCE, BatchWork, check_rare
-from data_plane.log.log_config import LONG_MAX, LogConfig
-from data_plane.log.log_types import AppendResult, FileRange, LogOwner, LogRead, Origin
-from data_plane.log.parts.cleaning_state import NEVER_CLEANED, CleaningState
-from data_plane.log.parts.durability import Durability
-from data_plane.log.parts.lazy_producers import LazyProducers
-from data_plane.log.parts.leader_epochs import LeaderEpochs
-from data_plane.log.parts.log_offsets import LogOffsets
-from data_plane.log.parts.producer_recovery import note_batch, note_ended
-from data_plane.log.parts.producer_state import ActiveProducer, EndedTransaction, ProducerState
-from data_plane.log.parts.rolling import roll
-from data_plane.log.parts.segment_list import SegmentList
-from data_plane.log.parts.verification import VerificationGuard
-from data_plane.log.replica_append import ReplicaAppend
-from data_plane.log.segments.aborted_index import AbortedTransaction
-from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
-from data_plane.log.time_lookup import TimeLookup
-from data_plane.log.transaction_rules import aborted_transactions, check_transaction
-from data_plane.log.truncation import Truncation
+from odradek.data_plane.log import retention
+from odradek.data_plane.log.batch_work import AT_ONCE, BatchWork, check_rare
+from odradek.data_plane.log.log_config import LONG_MAX, LogConfig
+from odradek.data_plane.log.log_types import AppendResult, FileRange, LogOwner, LogRead, Origin
+from odradek.data_plane.log.parts.cleaning_state import NEVER_CLEANED, CleaningState
+from odradek.data_plane.log.parts.durability import Durability
+from odradek.data_plane.log.parts.lazy_producers import LazyProducers
+from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
+from odradek.data_plane.log.parts.log_offsets import LogOffsets
+from odradek.data_plane.log.parts.producer_recovery import note_batch, note_ended
+from odradek.data_plane.log.parts.producer_state import ActiveProducer, EndedTransaction, ProducerState
+from odradek.data_plane.log.parts.rolling import roll
+from odradek.data_plane.log.parts.segment_list import SegmentList
+from odradek.data_plane.log.parts.verification import VerificationGuard
+from odradek.data_plane.log.replica_append import ReplicaAppend
+from odradek.data_plane.log.segments.aborted_index import AbortedTransaction
+from odradek.data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
+from odradek.data_plane.log.time_lookup import TimeLookup
+from odradek.data_plane.log.transaction_rules import aborted_transactions, check_transaction
+from odradek.data_plane.log.truncation import Truncation
 from odradek.env.ports import Dir, DiskError, DiskFull, DiskRefused
-from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import (
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.batch_header import (
     SIZE_PREFIX,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
@@ -62,8 +62,8 @@ from wire.batches.batch_header import (
     parse_header,
     set_max_timestamp,
 )
-from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import check_timestamps, parse_produced, validate_for_append
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.record_batch import check_timestamps, parse_produced, validate_for_append
 
 PRODUCE_VERSION = 13
 """Rules for older Produce requests are their handler's."""

@@ -6,10 +6,10 @@ must be told which of its records were refused. Texts and the order of checks ar
 
 from __future__ import annotations
 
-from data_plane.log.log_config import LogConfig
-from wire.batches.batch_header import NO_TIMESTAMP, TIMESTAMP_TYPE_MASK, BatchHeader
-from wire.batches.records import Record, records
-from wire.errors import ErrorCode, KafkaError
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.wire.batches.batch_header import NO_TIMESTAMP, TIMESTAMP_TYPE_MASK, BatchHeader
+from odradek.wire.batches.records import Record, records
+from odradek.wire.errors import ErrorCode, KafkaError
 
 RECORD_ERRORS_MAX = 1000
 """The most record errors in the answer about one batch. A small compressed one could ask for gigabytes of answers."""

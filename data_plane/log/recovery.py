@@ -10,10 +10,10 @@ from random import Random
 
 import attrs
 
-from data_plane.log.log_config import LogConfig
-from data_plane.log.parts.leader_epochs import LeaderEpochs
-from data_plane.log.parts.log_home import LogHome
-from data_plane.log.parts.producer_recovery import (
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
+from odradek.data_plane.log.parts.log_home import LogHome
+from odradek.data_plane.log.parts.producer_recovery import (
     latest_state,
     note_ended,
     note_scanned,
@@ -21,11 +21,11 @@ from data_plane.log.parts.producer_recovery import (
     replay,
     write_snapshot,
 )
-from data_plane.log.parts.producer_state import ProducerState
-from data_plane.log.parts.segment_list import SegmentList
-from data_plane.log.salvage import keep_segment, keep_tail
-from data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES, SegmentScan
-from data_plane.log.segments.segment import (
+from odradek.data_plane.log.parts.producer_state import ProducerState
+from odradek.data_plane.log.parts.segment_list import SegmentList
+from odradek.data_plane.log.salvage import keep_segment, keep_tail
+from odradek.data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES, SegmentScan
+from odradek.data_plane.log.segments.segment import (
     INDEX_SUFFIX,
     RELATIVE_OFFSET_MAX,
     TIME_INDEX_SUFFIX,
@@ -33,7 +33,7 @@ from data_plane.log.segments.segment import (
     Segment,
 )
 from odradek.env.ports import Log
-from wire.batches.batch_header import BatchHeader
+from odradek.wire.batches.batch_header import BatchHeader
 
 
 @attrs.frozen(kw_only=True)

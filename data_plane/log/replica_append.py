@@ -11,19 +11,19 @@ from typing import TypeAlias
 
 import attrs
 
-from data_plane.log.log_config import LogConfig
-from data_plane.log.log_types import AppendResult
-from data_plane.log.parts.lazy_producers import LazyProducers
-from data_plane.log.parts.leader_epochs import LeaderEpochs
-from data_plane.log.parts.log_offsets import LogOffsets
-from data_plane.log.parts.producer_recovery import note_batch, note_ended
-from data_plane.log.parts.rolling import roll
-from data_plane.log.parts.segment_list import SegmentList
-from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
-from data_plane.log.truncation import Truncation
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_types import AppendResult
+from odradek.data_plane.log.parts.lazy_producers import LazyProducers
+from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
+from odradek.data_plane.log.parts.log_offsets import LogOffsets
+from odradek.data_plane.log.parts.producer_recovery import note_batch, note_ended
+from odradek.data_plane.log.parts.rolling import roll
+from odradek.data_plane.log.parts.segment_list import SegmentList
+from odradek.data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
+from odradek.data_plane.log.truncation import Truncation
 from odradek.env.ports import DiskError
-from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import (
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.batch_header import (
     HEADER_SIZE,
     SIZE_PREFIX,
     TRANSACTIONAL_MASK,
@@ -31,7 +31,7 @@ from wire.batches.batch_header import (
     check_crc,
     parse_header,
 )
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import ErrorCode, KafkaError
 
 _Taken: TypeAlias = tuple[int, int, int, BatchHeader]
 """Position and size of a batch, its last offset and its header."""

@@ -6,14 +6,14 @@ what goes: the file that tells the log's end, and the snapshot that remembers th
 
 from __future__ import annotations
 
-from data_plane.log.log_config import LogConfig
-from data_plane.log.parts.leader_epochs import LeaderEpochs
-from data_plane.log.parts.log_home import half_done
-from data_plane.log.parts.log_offsets import LogOffsets
-from data_plane.log.parts.segment_list import SegmentList
-from data_plane.log.segments.segment import LOG_SUFFIX, Segment
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
+from odradek.data_plane.log.parts.log_home import half_done
+from odradek.data_plane.log.parts.log_offsets import LogOffsets
+from odradek.data_plane.log.parts.segment_list import SegmentList
+from odradek.data_plane.log.segments.segment import LOG_SUFFIX, Segment
 from odradek.env.ports import DiskHung
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import ErrorCode, KafkaError
 
 
 def set_log_start_offset(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import attrs
 
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.segments.scan import SegmentScan
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.segments.scan import SegmentScan
 from odradek.env.ports import File
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import ErrorCode, KafkaError
 
 
 @attrs.frozen

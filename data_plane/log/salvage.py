@@ -9,7 +9,7 @@ server reads or removes these files. `odradek log dump` shows those whose first 
 
 from __future__ import annotations
 
-from data_plane.log.segments.segment import LOG_SUFFIX, Segment, remove_if_present
+from odradek.data_plane.log.segments.segment import LOG_SUFFIX, Segment, remove_if_present
 from odradek.env.ports import Dir, DiskError
 
 __all__ = ["keep_segment", "keep_tail"]

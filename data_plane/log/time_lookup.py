@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import attrs
 
-from data_plane.log.log_config import LogConfig
-from data_plane.log.parts.log_offsets import LogOffsets
-from data_plane.log.parts.segment_list import SegmentList
-from data_plane.log.record_rules import RECORDS_PARSED_MAX
-from data_plane.log.segments.scan import SegmentScan
-from data_plane.log.segments.segment import Segment
-from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import BatchHeader
-from wire.batches.record_times import record_times
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.parts.log_offsets import LogOffsets
+from odradek.data_plane.log.parts.segment_list import SegmentList
+from odradek.data_plane.log.record_rules import RECORDS_PARSED_MAX
+from odradek.data_plane.log.segments.scan import SegmentScan
+from odradek.data_plane.log.segments.segment import Segment
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.batch_header import BatchHeader
+from odradek.wire.batches.record_times import record_times
 
 
 @attrs.frozen

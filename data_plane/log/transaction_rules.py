@@ -5,18 +5,18 @@ The order of the checks is Kafka's (`UnifiedLog.analyzeAndValidateProducerState`
 
 from __future__ import annotations
 
-from data_plane.log.log_config import LogConfig
-from data_plane.log.log_types import Origin
-from data_plane.log.parts.lazy_producers import LazyProducers
-from data_plane.log.parts.producer_entry import Duplicate
-from data_plane.log.parts.producer_recovery import aborted_in
-from data_plane.log.parts.producer_state import ProducerState
-from data_plane.log.parts.segment_list import SegmentList
-from data_plane.log.parts.verification import VerificationGuard
-from data_plane.log.segments.aborted_index import NONE_ABORTED, AbortedTransaction
-from wire.batches.batch_header import BatchHeader
-from wire.batches.transaction_markers import parse_marker
-from wire.errors import ErrorCode, KafkaError
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_types import Origin
+from odradek.data_plane.log.parts.lazy_producers import LazyProducers
+from odradek.data_plane.log.parts.producer_entry import Duplicate
+from odradek.data_plane.log.parts.producer_recovery import aborted_in
+from odradek.data_plane.log.parts.producer_state import ProducerState
+from odradek.data_plane.log.parts.segment_list import SegmentList
+from odradek.data_plane.log.parts.verification import VerificationGuard
+from odradek.data_plane.log.segments.aborted_index import NONE_ABORTED, AbortedTransaction
+from odradek.wire.batches.batch_header import BatchHeader
+from odradek.wire.batches.transaction_markers import parse_marker
+from odradek.wire.errors import ErrorCode, KafkaError
 
 
 def check_transaction(

@@ -18,19 +18,19 @@ from collections.abc import Callable
 
 import attrs
 
-from data_plane.log.log_config import LogConfig
-from data_plane.log.parts.cleaning_state import CleaningState
-from data_plane.log.parts.durability import Durability
-from data_plane.log.parts.lazy_producers import LazyProducers
-from data_plane.log.parts.leader_epochs import LeaderEpochs
-from data_plane.log.parts.log_home import half_done, needing_room
-from data_plane.log.parts.log_offsets import LogOffsets
-from data_plane.log.parts.producer_recovery import aborted_in, remove_snapshots_above
-from data_plane.log.parts.producer_state import ProducerState
-from data_plane.log.parts.rolling import roll
-from data_plane.log.parts.segment_list import SegmentList
-from data_plane.log.segments.scan import SegmentScan
-from data_plane.log.segments.segment import Segment
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.parts.cleaning_state import CleaningState
+from odradek.data_plane.log.parts.durability import Durability
+from odradek.data_plane.log.parts.lazy_producers import LazyProducers
+from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
+from odradek.data_plane.log.parts.log_home import half_done, needing_room
+from odradek.data_plane.log.parts.log_offsets import LogOffsets
+from odradek.data_plane.log.parts.producer_recovery import aborted_in, remove_snapshots_above
+from odradek.data_plane.log.parts.producer_state import ProducerState
+from odradek.data_plane.log.parts.rolling import roll
+from odradek.data_plane.log.parts.segment_list import SegmentList
+from odradek.data_plane.log.segments.scan import SegmentScan
+from odradek.data_plane.log.segments.segment import Segment
 from odradek.env.ports import DiskHung, DiskRefused
 
 _BEFORE_ALL = -1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from math import inf
 
-from metadata_quorum.quotas.token_bucket import TokenBucket
+from odradek.metadata_quorum.quotas.token_bucket import TokenBucket
 
 __all__ = ["ADDRESSES_MAX", "AddressRates"]
 

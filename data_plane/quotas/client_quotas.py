@@ -27,9 +27,9 @@ from typing import TypeVar
 
 import attrs
 
-from data_plane.quotas.address_rates import AddressRates
-from metadata_quorum.config.typed_settings import setting
-from metadata_quorum.quotas.quota_levels import (
+from odradek.data_plane.quotas.address_rates import AddressRates
+from odradek.metadata_quorum.config.typed_settings import setting
+from odradek.metadata_quorum.quotas.quota_levels import (
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
     IP,
@@ -39,7 +39,7 @@ from metadata_quorum.quotas.quota_levels import (
     Holding,
     holding_quota,
 )
-from metadata_quorum.quotas.token_bucket import TokenBucket
+from odradek.metadata_quorum.quotas.token_bucket import TokenBucket
 from odradek.serving.slices import Work
 
 __all__ = ["ACCOUNTS_MAX", "Account", "ClientQuotas", "ClientShare", "QuotaSettings"]

@@ -29,24 +29,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from data_plane.log.log_types import Origin
-from data_plane.log.partition_log import PartitionLog
-from data_plane.replication.follower_fetch_session import ReplicaFetchSession, Told
-from data_plane.replication.leader_connection import LeaderConnection, SharedByFetchers
-from data_plane.replication.partition import Partition
-from data_plane.replication.synced_promises import SYNC_AGAIN_SECONDS, sync_partitions
-from data_plane.replication.truncation import truncation_offset
+from odradek.data_plane.log.log_types import Origin
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.replication.follower_fetch_session import ReplicaFetchSession, Told
+from odradek.data_plane.replication.leader_connection import LeaderConnection, SharedByFetchers
+from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.synced_promises import SYNC_AGAIN_SECONDS, sync_partitions
+from odradek.data_plane.replication.truncation import truncation_offset
 from odradek.env.ports import ConnectionLost, DiskError
-from wire.batches.batch_header import parse_header
-from wire.errors import ErrorCode, KafkaError, ProtocolError
-from wire.messages.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
-from wire.messages.list_offsets import (
+from odradek.wire.batches.batch_header import parse_header
+from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError
+from odradek.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
+from odradek.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from wire.topic_partition import TopicIdPartition
+from odradek.wire.topic_partition import TopicIdPartition
 
 FETCH_VERSION = 17
 LIST_OFFSETS_VERSION = 9

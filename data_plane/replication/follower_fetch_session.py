@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from wire.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
-from wire.topic_partition import TopicIdPartition
+from odradek.wire.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
+from odradek.wire.topic_partition import TopicIdPartition
 
 Told = tuple[int, int, int, int]
 """Fetch offset, leader epoch, last fetched epoch, log start offset."""

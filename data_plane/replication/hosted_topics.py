@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from data_plane.log.log_config import KEEP_CODEC, LogConfig
-from data_plane.replication.partition import Partition
+from odradek.data_plane.log.log_config import KEEP_CODEC, LogConfig
+from odradek.data_plane.replication.partition import Partition
 
 
 class HostedTopic:

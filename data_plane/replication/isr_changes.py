@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from data_plane.replication.isr_state import CommittedIsr, PendingIsr
-from data_plane.replication.partition import Partition
+from odradek.data_plane.replication.isr_state import CommittedIsr, PendingIsr
+from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import Clock, ConnectionLost, Log, TaskGroup
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.alter_partition import (
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,
     AlterPartitionRequestTopicData,
     AlterPartitionResponse,
     BrokerState,
 )
-from wire.topic_partition import TopicIdPartition
+from odradek.wire.topic_partition import TopicIdPartition
 
 if TYPE_CHECKING:
-    from metadata_quorum.ports import PeerChannel
+    from odradek.metadata_quorum.ports import PeerChannel
 
 RETRY_SECONDS_MIN = 0.05
 RETRY_SECONDS_MAX = 1.0

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from data_plane.replication.synced_promises import Sync
+from odradek.data_plane.replication.synced_promises import Sync
 from odradek.env.ports import Conn, ConnectionLost, Env, Log, renewal_time
-from wire.framing.connection import ClientConnection, ConnectionClosed, ResponseReceived
+from odradek.wire.framing.connection import ClientConnection, ConnectionClosed, ResponseReceived
 
 if TYPE_CHECKING:
-    from data_plane.replication.replication_settings import ReplicationSettings
-    from data_plane.replication.throttle import ReplicationThrottle
+    from odradek.data_plane.replication.replication_settings import ReplicationSettings
+    from odradek.data_plane.replication.throttle import ReplicationThrottle
     from odradek.serving.timers import Timer, Timers
-    from wire.structure import Message
+    from odradek.wire.structure import Message
 
 RECEIVE_BYTES = 64 * 1024
 """Room for the beginning of an answer. The rest of a larger one is received into a buffer of its own."""

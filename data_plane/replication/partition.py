@@ -26,11 +26,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from data_plane.log.batch_work import AT_ONCE, BatchWork
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import AppendResult, Origin, PartitionLog
-from data_plane.log.parts.verification import VerificationGuard
-from data_plane.replication.isr_state import (
+from odradek.data_plane.log.batch_work import AT_ONCE, BatchWork
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import AppendResult, Origin, PartitionLog
+from odradek.data_plane.log.parts.verification import VerificationGuard
+from odradek.data_plane.replication.isr_state import (
     CommittedIsr,
     IsrState,
     PendingExpandIsr,
@@ -39,10 +39,10 @@ from data_plane.replication.isr_state import (
     assert_isr,
     committed_isr,
 )
-from data_plane.replication.remote_replica import UNKNOWN_BROKER_EPOCH, RemoteReplica
-from data_plane.replication.waiting_requests import WaitingRequests
-from metadata_quorum.image.metadata_image import PartitionImage
-from wire.errors import ErrorCode, KafkaError
+from odradek.data_plane.replication.remote_replica import UNKNOWN_BROKER_EPOCH, RemoteReplica
+from odradek.data_plane.replication.waiting_requests import WaitingRequests
+from odradek.metadata_quorum.image.metadata_image import PartitionImage
+from odradek.wire.errors import ErrorCode, KafkaError
 
 NO_LEADER_EPOCH = -1
 """The leader epoch of a request that names none. Any other number is compared with the partition's (KIP-320)."""

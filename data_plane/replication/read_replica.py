@@ -7,8 +7,8 @@ the leader serves.
 
 from __future__ import annotations
 
-from data_plane.replication.partition import Partition
-from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.data_plane.replication.partition import Partition
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 
 NO_REPLICA = -1
 

@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.ports import BrokerHost
-from data_plane.replication.fetcher import LeaderFetcher
-from data_plane.replication.hosted_topics import HostedTopics
-from data_plane.replication.isr_changes import AlterPartitionSender
-from data_plane.replication.leader_connection import RECEIVE_BYTES, SharedByFetchers
-from data_plane.replication.partition import TROUBLED_LAG_MS_MAX, Partition
-from data_plane.replication.replication_settings import ReplicationSettings
-from data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle
-from metadata_quorum.ports import PeerChannel
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.ports import BrokerHost
+from odradek.data_plane.replication.fetcher import LeaderFetcher
+from odradek.data_plane.replication.hosted_topics import HostedTopics
+from odradek.data_plane.replication.isr_changes import AlterPartitionSender
+from odradek.data_plane.replication.leader_connection import RECEIVE_BYTES, SharedByFetchers
+from odradek.data_plane.replication.partition import TROUBLED_LAG_MS_MAX, Partition
+from odradek.data_plane.replication.replication_settings import ReplicationSettings
+from odradek.data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle
 from odradek.env.ports import Env, TaskGroup
+from odradek.metadata_quorum.ports import PeerChannel
 from odradek.serving.disk_troubles import Trouble
 from odradek.serving.timers import Timers
-from wire.errors import KafkaError
-from wire.topic_partition import TopicIdPartition
+from odradek.wire.errors import KafkaError
+from odradek.wire.topic_partition import TopicIdPartition
 
 NO_BROKER_EPOCH = -1
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value
-from metadata_quorum.config.typed_settings import setting, settings_of
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value
+from odradek.metadata_quorum.config.typed_settings import setting, settings_of
 
 RACK_AWARE_SELECTORS = (
     "org.apache.kafka.common.replica.RackAwareReplicaSelector",

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A disk may give back other bytes than it took, and report no error. A slow scrub reads all logs now and then
-(`data_plane.disks.scrubber`). Until then readers check: a follower each batch before it appends, a client before it uses a record. So a replica is
+(`odradek.data_plane.disks.scrubber`). Until then readers check: a follower each batch before it appends, a client before it uses a record. So a replica is
 *suspected* in two cases. A follower fetches at one offset over and over although there is something behind it, or the
 bytes at an offset make no batches. A worker then checks what that fetch gets against its checksums. Only what is
 wrong there too is rot; everything else was the follower's own trouble.
@@ -37,15 +37,15 @@ from typing import Protocol
 
 import attrs
 
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.rot import Rot, Suspected, suspected
-from data_plane.ports import BrokerHost
-from data_plane.replication.hosted_topics import HostedTopics
-from data_plane.replication.partition import Partition
-from metadata_quorum.image.metadata_image import LOST_DIRECTORY, UNASSIGNED_DIRECTORY, PartitionImage
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.rot import Rot, Suspected, suspected
+from odradek.data_plane.ports import BrokerHost
+from odradek.data_plane.replication.hosted_topics import HostedTopics
+from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import DiskError, FileMissing, TaskGroup, Workers
-from wire.topic_partition import TopicIdPartition
+from odradek.metadata_quorum.image.metadata_image import LOST_DIRECTORY, UNASSIGNED_DIRECTORY, PartitionImage
+from odradek.wire.topic_partition import TopicIdPartition
 
 AGAIN_SECONDS = 2.0
 """A replica is checked at most so often, whatever suspects it."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from data_plane.replication.partition import Partition
+from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import Env
-from wire.errors import KafkaError
+from odradek.wire.errors import KafkaError
 
 __all__ = ["SYNC_AGAIN_SECONDS", "SYNC_SECONDS_MAX", "Sync", "sync_partitions"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value, topic_value
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value, topic_value
 
 LEADER, FOLLOWER = "leader", "follower"
 EVERY = "*"

@@ -11,7 +11,7 @@ may know a lower one than what has been acknowledged (KIP-101's example of a los
 
 from __future__ import annotations
 
-from data_plane.log.parts.leader_epochs import LeaderEpochs
+from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
 
 
 def truncation_offset(

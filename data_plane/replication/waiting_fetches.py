@@ -15,7 +15,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import TypeAlias
 
-from data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.partition_log import PartitionLog
 
 
 class Until(IntEnum):

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from data_plane.log.partition_log import PartitionLog
-from data_plane.replication.waiting_fetches import Mark, Ticket, Until, WaitingFetches
-from wire.errors import ErrorCode, KafkaError
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.replication.waiting_fetches import Mark, Ticket, Until, WaitingFetches
+from odradek.wire.errors import ErrorCode, KafkaError
 
 
 class AckWaiter(Protocol):

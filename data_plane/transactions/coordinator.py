@@ -13,30 +13,30 @@ from typing import Any, ClassVar, NamedTuple
 
 import attrs
 
-from data_plane.coordination.asking import Ask, TimePasses
-from data_plane.coordination.decision_log import Latest
-from data_plane.coordination.shard import Shard
-from data_plane.coordination.shards import Shards
-from data_plane.producer_ids import ProducerIds
-from data_plane.replication.partition import Partition
-from data_plane.transactions.counts import TransactionCounts
-from data_plane.transactions.machine import Changed, TransactionMachine, refusal
-from data_plane.transactions.markers import MarkerSender
-from data_plane.transactions.peers import BrokerPeers, TransactionHost
-from data_plane.transactions.requests import (
+from odradek.data_plane.coordination.asking import Ask, TimePasses
+from odradek.data_plane.coordination.decision_log import Latest
+from odradek.data_plane.coordination.shard import Shard
+from odradek.data_plane.coordination.shards import Shards
+from odradek.data_plane.producer_ids import ProducerIds
+from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.transactions.counts import TransactionCounts
+from odradek.data_plane.transactions.machine import Changed, TransactionMachine, refusal
+from odradek.data_plane.transactions.markers import MarkerSender
+from odradek.data_plane.transactions.peers import BrokerPeers, TransactionHost
+from odradek.data_plane.transactions.requests import (
     AbortTimedOut,
     DescribeTransaction,
     ExpireIds,
     ListTransactions,
     VerifyPartitions,
 )
-from data_plane.transactions.state import Transaction, TransactionsState, state_of
-from data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC, TransactionSettings
-from data_plane.transactions.verifier import CoordinatorVerifier
-from metadata_quorum.features import TRANSACTION_VERSION
-from metadata_quorum.state_machine import NotEncoded
+from odradek.data_plane.transactions.state import Transaction, TransactionsState, state_of
+from odradek.data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC, TransactionSettings
+from odradek.data_plane.transactions.verifier import CoordinatorVerifier
+from odradek.metadata_quorum.features import TRANSACTION_VERSION
+from odradek.metadata_quorum.state_machine import NotEncoded
 from odradek.serving.timers import Timer
-from wire.errors import ErrorCode
+from odradek.wire.errors import ErrorCode
 
 _READS = (VerifyPartitions, DescribeTransaction, ListTransactions)
 IDS_PER_TURN = 2_000

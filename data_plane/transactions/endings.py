@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import attrs
 
-from data_plane.transactions.requests import EndTransaction
-from data_plane.transactions.state import (
+from odradek.data_plane.transactions.requests import EndTransaction
+from odradek.data_plane.transactions.state import (
     EPOCH_MAX,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     Transaction,
     TransactionStatus,
 )
-from wire.errors import ErrorCode
+from odradek.wire.errors import ErrorCode
 
 __all__ = [
     "EPOCHS_GROW_SINCE",

@@ -54,10 +54,10 @@ from typing import Any
 
 import attrs
 
-from data_plane.coordination.asking import Answers, Ask, Deadlines, Reply, TimePasses
-from data_plane.coordination.records import CoordinatorRecord, TransactionEnd
-from data_plane.transactions.counts import TransactionCounts
-from data_plane.transactions.endings import (
+from odradek.data_plane.coordination.asking import Answers, Ask, Deadlines, Reply, TimePasses
+from odradek.data_plane.coordination.records import CoordinatorRecord, TransactionEnd
+from odradek.data_plane.transactions.counts import TransactionCounts
+from odradek.data_plane.transactions.endings import (
     EPOCHS_GROW_SINCE,
     after_end,
     completed,
@@ -69,7 +69,7 @@ from data_plane.transactions.endings import (
     needs_next_id,
     outcome_of,
 )
-from data_plane.transactions.requests import (
+from odradek.data_plane.transactions.requests import (
     AbortTimedOut,
     AddPartitions,
     DescribeTransaction,
@@ -82,7 +82,7 @@ from data_plane.transactions.requests import (
     Verified,
     VerifyPartitions,
 )
-from data_plane.transactions.state import (
+from odradek.data_plane.transactions.state import (
     EPOCH_MAX,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -97,9 +97,9 @@ from data_plane.transactions.state import (
     tombstone_of,
     weight_of,
 )
-from data_plane.transactions.transactions_topic import TransactionSettings
-from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.errors import ErrorCode
+from odradek.data_plane.transactions.transactions_topic import TransactionSettings
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.wire.errors import ErrorCode
 
 APPEND_BYTES_MAX = 1_048_588
 """Kafka's default of `max.message.bytes`."""

@@ -25,14 +25,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
-from data_plane.coordination.asking import Ask
-from data_plane.transactions.paced_actions import PacedActions
-from data_plane.transactions.peers import BrokerPeers, TransactionHost
-from data_plane.transactions.requests import MarkersWritten
-from data_plane.transactions.state import TopicPartitionPair, Transaction, TransactionStatus
-from wire.errors import ErrorCode
-from wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from wire.messages.write_txn_markers import (
+from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.transactions.paced_actions import PacedActions
+from odradek.data_plane.transactions.peers import BrokerPeers, TransactionHost
+from odradek.data_plane.transactions.requests import MarkersWritten
+from odradek.data_plane.transactions.state import TopicPartitionPair, Transaction, TransactionStatus
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from odradek.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

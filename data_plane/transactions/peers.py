@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from data_plane.coordination.shard import CoordinatorHost
-from data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC
-from metadata_quorum.replica.peers import PeerConnections
+from odradek.data_plane.coordination.shard import CoordinatorHost
+from odradek.data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC
 from odradek.env.ports import ConnectionLost
-from wire.errors import ErrorCode, KafkaError, ProtocolError
-from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from wire.messages.describe_producers import DescribeProducersRequest
-from wire.messages.write_txn_markers import WriteTxnMarkersRequest
+from odradek.metadata_quorum.replica.peers import PeerConnections
+from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError
+from odradek.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from odradek.wire.messages.describe_producers import DescribeProducersRequest
+from odradek.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 
 
 class ReplicationAddresses(Protocol):

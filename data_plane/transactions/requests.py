@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import attrs
 
-from data_plane.transactions.state import (
+from odradek.data_plane.transactions.state import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     TopicPartitionPair,
     Transaction,
 )
-from wire.errors import ErrorCode
+from odradek.wire.errors import ErrorCode
 
 
 @attrs.frozen

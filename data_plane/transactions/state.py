@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 import attrs
 
-from data_plane.coordination.decision_log import Latest
-from data_plane.coordination.records import CoordinatorRecord, TransactionEnd
+from odradek.data_plane.coordination.decision_log import Latest
+from odradek.data_plane.coordination.records import CoordinatorRecord, TransactionEnd
 from odradek.serving.layered_map import LayeredMap
-from wire.errors import MalformedMessage
-from wire.messages.coordinator_records import PartitionsSchema, TransactionLogKey, TransactionLogValue
-from wire.metadata_frames import UnknownRecord, decode_coordinator_key, decode_coordinator_value
+from odradek.wire.errors import MalformedMessage
+from odradek.wire.messages.coordinator_records import PartitionsSchema, TransactionLogKey, TransactionLogValue
+from odradek.wire.metadata_frames import UnknownRecord, decode_coordinator_key, decode_coordinator_value
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1

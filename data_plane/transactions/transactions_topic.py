@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from metadata_quorum.config.typed_settings import setting
-from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig
+from odradek.metadata_quorum.config.typed_settings import setting
+from odradek.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig
 
 TRANSACTIONS_TOPIC = "__transaction_state"
 

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 import attrs
 
-from data_plane.coordination.asking import Ask
-from data_plane.ports import VerifiedPartition
-from data_plane.transactions.peers import BrokerPeers, TransactionHost
-from data_plane.transactions.requests import AddPartitions, Verified, VerifyPartitions
+from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.ports import VerifiedPartition
+from odradek.data_plane.transactions.peers import BrokerPeers, TransactionHost
+from odradek.data_plane.transactions.requests import AddPartitions, Verified, VerifyPartitions
 from odradek.env.ports import Event
-from wire.errors import ErrorCode
-from wire.messages.add_partitions_to_txn import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
@@ -66,7 +66,7 @@ class _Question:
 
 
 class CoordinatorVerifier:
-    """See `data_plane.ports.TransactionVerifier`."""
+    """See `odradek.data_plane.ports.TransactionVerifier`."""
 
     def __init__(self, broker: TransactionHost, coordinators: Coordinators, peers: BrokerPeers) -> None:
         self._broker = broker

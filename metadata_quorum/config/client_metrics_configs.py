@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from metadata_quorum.config.config_defs import InvalidConfiguration, client_metrics_defs
-from wire.errors import ErrorCode, KafkaError
+from odradek.metadata_quorum.config.config_defs import InvalidConfiguration, client_metrics_defs
+from odradek.wire.errors import ErrorCode, KafkaError
 
 INTERVAL_MS_MIN, INTERVAL_MS_MAX = 100, 3_600_000
 

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import attrs
 
-from wire.secret_fields import shown_value
+from odradek.wire.secret_fields import shown_value
 
 ConfigValue: TypeAlias = bool | int | float | str | list[str] | None
 
@@ -274,7 +274,7 @@ def _check_choice(choices: tuple[str, ...], ignore_case: bool, name: str, value:
 
 @functools.cache
 def _table() -> dict[str, dict[str, ConfigDef]]:
-    data = pkgutil.get_data("metadata_quorum.config", "config_defs.tsv")
+    data = pkgutil.get_data("odradek.metadata_quorum.config", "config_defs.tsv")
     assert data is not None, "config_defs.tsv is part of the package"
     scopes: dict[str, dict[str, ConfigDef]] = {"broker": {}, "topic": {}, "group": {}, "client-metrics": {}}
     for line in data.decode().splitlines()[1:]:

@@ -9,7 +9,7 @@ import functools
 import pkgutil
 from fnmatch import fnmatchcase
 
-from metadata_quorum.config.config_defs import group_defs, topic_defs, topic_synonyms
+from odradek.metadata_quorum.config.config_defs import group_defs, topic_defs, topic_synonyms
 
 
 def config_doc(scope: str, name: str) -> str | None:
@@ -25,7 +25,7 @@ def config_doc(scope: str, name: str) -> str | None:
 
 @functools.cache
 def _table() -> dict[str, tuple[dict[str, str], dict[str, str]]]:
-    data = pkgutil.get_data("metadata_quorum.config", "config_docs.tsv")
+    data = pkgutil.get_data("odradek.metadata_quorum.config", "config_docs.tsv")
     assert data is not None, "config_docs.tsv is part of the package"
     scopes: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
     for line in data.decode().splitlines()[1:]:

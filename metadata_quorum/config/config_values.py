@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from metadata_quorum.config.client_metrics_configs import validate_client_metrics
-from metadata_quorum.config.config_defs import (
+from odradek.metadata_quorum.config.client_metrics_configs import validate_client_metrics
+from odradek.metadata_quorum.config.config_defs import (
     ConfigDef,
     ConfigError,
     InvalidConfiguration,
@@ -23,8 +23,13 @@ from metadata_quorum.config.config_defs import (
     topic_defs,
     topic_synonyms,
 )
-from wire.config_resources import RESOURCE_BROKER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP, RESOURCE_TOPIC
-from wire.errors import KafkaError
+from odradek.wire.config_resources import (
+    RESOURCE_BROKER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+)
+from odradek.wire.errors import KafkaError
 
 __all__ = ["LISTENER_PREFIX", "as_topic_text", "broker_def", "check_value", "listener_of", "parse_overrides"]
 

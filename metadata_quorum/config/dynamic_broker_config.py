@@ -12,17 +12,17 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
-from metadata_quorum.config.config_defs import ConfigError, ConfigValue, broker_defs
-from metadata_quorum.config.config_values import (
+from odradek.metadata_quorum.config.config_defs import ConfigError, ConfigValue, broker_defs
+from odradek.metadata_quorum.config.config_values import (
     LISTENER_PREFIX,
     broker_def,
     check_value,
     listener_of,
     parse_overrides,
 )
-from metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value, inherited_text
-from wire.config_resources import RESOURCE_BROKER
-from wire.errors import ErrorCode, KafkaError, listed
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value, inherited_text
+from odradek.wire.config_resources import RESOURCE_BROKER
+from odradek.wire.errors import ErrorCode, KafkaError, listed
 
 CLEANER_BYTES_PER_THREAD_MIN = 1 << 20
 ALL_DIRECTORIES = "*"

@@ -13,7 +13,7 @@ from enum import IntEnum
 
 import attrs
 
-from metadata_quorum.config.config_defs import (
+from odradek.metadata_quorum.config.config_defs import (
     ConfigDef,
     ConfigError,
     ConfigValue,
@@ -26,7 +26,7 @@ from metadata_quorum.config.config_defs import (
     topic_synonyms,
     topic_to_broker_synonym,
 )
-from metadata_quorum.config.config_values import as_topic_text, broker_def, listener_of
+from odradek.metadata_quorum.config.config_values import as_topic_text, broker_def, listener_of
 
 MIN_ISR = "min.insync.replicas"
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from metadata_quorum.config.config_defs import (
+from odradek.metadata_quorum.config.config_defs import (
     ConfigError,
     ConfigValue,
     InvalidConfiguration,
     broker_defs,
     group_defs,
 )
-from metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value, group_value
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value, group_value
 
 _LIMITED_AS = {"num.standby.replicas": "standby.replicas"}
 

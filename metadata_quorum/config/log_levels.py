@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from metadata_quorum.config.config_resources import Operation
-from wire.errors import ErrorCode, KafkaError
+from odradek.metadata_quorum.config.config_resources import Operation
+from odradek.wire.errors import ErrorCode, KafkaError
 
 ROOT = "root"
 LEVELS = {"TRACE": 0, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 50}

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import attrs
 
-from metadata_quorum.config.config_defs import ConfigDef, ConfigValue, broker_defs, topic_defs
-from metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value, topic_value
+from odradek.metadata_quorum.config.config_defs import ConfigDef, ConfigValue, broker_defs, topic_defs
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value, topic_value
 
 __all__ = [
     "milliseconds_as_seconds",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from metadata_quorum.envelope import NODE_ITSELF, Sender
+from odradek.metadata_quorum.envelope import NODE_ITSELF, Sender
 from odradek.security.audit.auditor import Auditor
-from wire.api import api_name
-from wire.structure import Message
+from odradek.wire.api import api_name
+from odradek.wire.structure import Message
 
 __all__ = ["tell_change"]
 

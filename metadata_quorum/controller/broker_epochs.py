@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from metadata_quorum.image.metadata_image import MetadataImage
-from wire.errors import ErrorCode, KafkaError
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.wire.errors import ErrorCode, KafkaError
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None:

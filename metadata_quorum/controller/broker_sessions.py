@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import attrs
 
-from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 
 SLEEPS_PER_TIMEOUT = 3
 """A timer that is late by more than this part of a session timeout means that the controller stood still."""

@@ -16,22 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from metadata_quorum.config.effective_config import MIN_ISR
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX
-from metadata_quorum.controller.partitions.partition_change import (
+from odradek.metadata_quorum.config.effective_config import MIN_ISR
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX
+from odradek.metadata_quorum.controller.partitions.partition_change import (
     Acceptable,
     acceptable_leaders,
     change_partition,
 )
-from metadata_quorum.controller.partitions.topic_rules import UNCLEAN_ELECTION, topic_rules
-from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage, TopicImage
-from metadata_quorum.state_machine import DecisionContext
+from odradek.metadata_quorum.controller.partitions.topic_rules import UNCLEAN_ELECTION, topic_rules
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage, TopicImage
+from odradek.metadata_quorum.state_machine import DecisionContext
 from odradek.serving.disk_troubles import TROUBLED_LOG_DIRS
-from wire.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
-from wire.messages.metadata_records import ConfigRecord
-from wire.structure import Message
+from odradek.wire.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
+from odradek.wire.messages.metadata_records import ConfigRecord
+from odradek.wire.structure import Message
 
 
 def with_partition_changes(

@@ -2,7 +2,7 @@
 
 Each resource is decided by itself: it changes as a whole or gets an error. The broker that was asked has checked the
 shape of the request. For its own values it has also checked what a running node can change
-(`metadata_quorum.config.dynamic_broker_config`). The controller checks what is about the cluster.
+(`odradek.metadata_quorum.config.dynamic_broker_config`). The controller checks what is about the cluster.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.config.client_metrics_configs import validate_client_metrics
-from metadata_quorum.config.config_defs import (
+from odradek.metadata_quorum.config.client_metrics_configs import validate_client_metrics
+from odradek.metadata_quorum.config.config_defs import (
     ConfigDef,
     ConfigError,
     broker_defs,
@@ -22,24 +22,29 @@ from metadata_quorum.config.config_defs import (
     topic_defs,
     validate_topic_configs,
 )
-from metadata_quorum.config.config_resources import Operation
-from metadata_quorum.config.config_values import check_value
-from metadata_quorum.config.effective_config import MIN_ISR, BrokerConfigLayers
-from metadata_quorum.config.group_configs import validate_group_configs
-from metadata_quorum.controller.config_effects import with_partition_changes
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.state_machine import Decision, DecisionContext
-from metadata_quorum.topic_names import invalid_topic_name_reason
+from odradek.metadata_quorum.config.config_resources import Operation
+from odradek.metadata_quorum.config.config_values import check_value
+from odradek.metadata_quorum.config.effective_config import MIN_ISR, BrokerConfigLayers
+from odradek.metadata_quorum.config.group_configs import validate_group_configs
+from odradek.metadata_quorum.controller.config_effects import with_partition_changes
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.metadata_quorum.topic_names import invalid_topic_name_reason
 from odradek.serving.disk_troubles import DIRECTORY_LISTS
-from wire.config_resources import RESOURCE_BROKER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP, RESOURCE_TOPIC
-from wire.errors import ErrorCode, KafkaError
-from wire.messages import alter_configs as absolute
-from wire.messages import incremental_alter_configs as incremental
-from wire.messages.metadata_records import ConfigRecord
-from wire.structure import Message
+from odradek.wire.config_resources import (
+    RESOURCE_BROKER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+)
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages import alter_configs as absolute
+from odradek.wire.messages import incremental_alter_configs as incremental
+from odradek.wire.messages.metadata_records import ConfigRecord
+from odradek.wire.structure import Message
 
 VALUE_BYTES_MAX = 32_767
 """A record's string has no more. What is appended to a list may come to more than any request holds."""

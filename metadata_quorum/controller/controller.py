@@ -11,57 +11,57 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.controller import configs, features, producer_ids, topics
-from metadata_quorum.controller.access import acls
-from metadata_quorum.controller.access.client_quotas import alter_client_quotas
-from metadata_quorum.controller.access.scram_users import alter_user_scram_credentials
-from metadata_quorum.controller.access.tokens import (
+from odradek.metadata_quorum.controller import configs, features, producer_ids, topics
+from odradek.metadata_quorum.controller.access import acls
+from odradek.metadata_quorum.controller.access.client_quotas import alter_client_quotas
+from odradek.metadata_quorum.controller.access.scram_users import alter_user_scram_credentials
+from odradek.metadata_quorum.controller.access.tokens import (
     EXPIRED_PER_TURN_MAX,
     ExpireTokens,
     TokenRequest,
     decide_token_request,
     expire_tokens,
 )
-from metadata_quorum.controller.broker_sessions import BrokerSessions
-from metadata_quorum.controller.brokers import broker_registration as brokers
-from metadata_quorum.controller.brokers import directories
-from metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
-from metadata_quorum.controller.brokers.controller_registration import register_controller
-from metadata_quorum.controller.brokers.unregistration import unregister_broker
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX, check_named
-from metadata_quorum.controller.partitions import alter_partition, reassignment
-from metadata_quorum.controller.partitions import create_partitions as partitions
-from metadata_quorum.controller.partitions import elect_leaders as elections
-from metadata_quorum.controller.partitions.elect_leaders import BalanceLeaders, ElectLeaderless
-from metadata_quorum.controller.parts import PART_WEIGHT_MAX, LongRequest, Trial, long_request
-from metadata_quorum.controller.refusals import refusal
-from metadata_quorum.image.image_builder import ImageBuilder, Interned
-from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
-from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from wire.messages.alter_client_quotas import AlterClientQuotasRequest
-from wire.messages.alter_configs import AlterConfigsRequest
-from wire.messages.alter_partition import AlterPartitionRequest
-from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
-from wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
-from wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
-from wire.messages.broker_registration import BrokerRegistrationRequest
-from wire.messages.controller_registration import ControllerRegistrationRequest
-from wire.messages.create_acls import CreateAclsRequest
-from wire.messages.create_partitions import CreatePartitionsRequest
-from wire.messages.create_topics import CreateTopicsRequest
-from wire.messages.delete_acls import DeleteAclsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest
-from wire.messages.elect_leaders import ElectLeadersRequest
-from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
-from wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
-from wire.messages.unregister_broker import UnregisterBrokerRequest
-from wire.messages.update_features import UpdateFeaturesRequest
-from wire.structure import Message
+from odradek.metadata_quorum.controller.broker_sessions import BrokerSessions
+from odradek.metadata_quorum.controller.brokers import broker_registration as brokers
+from odradek.metadata_quorum.controller.brokers import directories
+from odradek.metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
+from odradek.metadata_quorum.controller.brokers.controller_registration import register_controller
+from odradek.metadata_quorum.controller.brokers.unregistration import unregister_broker
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX, check_named
+from odradek.metadata_quorum.controller.partitions import alter_partition, reassignment
+from odradek.metadata_quorum.controller.partitions import create_partitions as partitions
+from odradek.metadata_quorum.controller.partitions import elect_leaders as elections
+from odradek.metadata_quorum.controller.partitions.elect_leaders import BalanceLeaders, ElectLeaderless
+from odradek.metadata_quorum.controller.parts import PART_WEIGHT_MAX, LongRequest, Trial, long_request
+from odradek.metadata_quorum.controller.refusals import refusal
+from odradek.metadata_quorum.image.image_builder import ImageBuilder, Interned
+from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from odradek.wire.messages.alter_client_quotas import AlterClientQuotasRequest
+from odradek.wire.messages.alter_configs import AlterConfigsRequest
+from odradek.wire.messages.alter_partition import AlterPartitionRequest
+from odradek.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from odradek.wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
+from odradek.wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
+from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from odradek.wire.messages.broker_registration import BrokerRegistrationRequest
+from odradek.wire.messages.controller_registration import ControllerRegistrationRequest
+from odradek.wire.messages.create_acls import CreateAclsRequest
+from odradek.wire.messages.create_partitions import CreatePartitionsRequest
+from odradek.wire.messages.create_topics import CreateTopicsRequest
+from odradek.wire.messages.delete_acls import DeleteAclsRequest
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest
+from odradek.wire.messages.elect_leaders import ElectLeadersRequest
+from odradek.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from odradek.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from odradek.wire.messages.unregister_broker import UnregisterBrokerRequest
+from odradek.wire.messages.update_features import UpdateFeaturesRequest
+from odradek.wire.structure import Message
 
 SESSION_CHECKS_PER_TIMEOUT = 18
 

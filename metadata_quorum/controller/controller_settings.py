@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from metadata_quorum.config.typed_settings import seconds_as_milliseconds, setting
-from metadata_quorum.features import THIS_RELEASE, Release
+from odradek.metadata_quorum.config.typed_settings import seconds_as_milliseconds, setting
+from odradek.metadata_quorum.features import THIS_RELEASE, Release
 from odradek.security.tokens import TokenSecrets
 
 

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from metadata_quorum.controller.broker_sessions import BrokerSessions
-from metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.broker_sessions import BrokerSessions
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
 from odradek.security.tokens import TokenSecrets
 
 __all__ = ["DecisionBasis", "TokenIds"]

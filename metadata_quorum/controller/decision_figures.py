@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from metadata_quorum.image.metadata_image import NO_LEADER, MetadataDelta, MetadataImage, TopicImage
+from odradek.metadata_quorum.image.metadata_image import NO_LEADER, MetadataDelta, MetadataImage, TopicImage
 
 __all__ = ["DecisionFigures"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.controller.refusals import refusal
-from metadata_quorum.topic_names import CLUSTER_METADATA_TOPIC
+from odradek.metadata_quorum.controller.refusals import refusal
+from odradek.metadata_quorum.topic_names import CLUSTER_METADATA_TOPIC
 from odradek.security.acls.authorizer import Authorizer, Rights
 from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
 from odradek.security.doors.config_doors import alter_configs_door, describe_configs_door
@@ -29,21 +29,29 @@ from odradek.security.doors.door import (
 )
 from odradek.security.doors.token_doors import create_token_door, describe_tokens_door, own_token_door
 from odradek.security.doors.user_doors import refuse_describe_users
-from wire.api import response_class
-from wire.api_keys import ApiKey
-from wire.errors import ErrorCode
-from wire.messages import alter_configs as absolute
-from wire.messages import incremental_alter_configs as incremental
-from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopicResult
-from wire.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
-from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
-from wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from wire.messages.describe_quorum import DescribeQuorumResponse
-from wire.messages.list_partition_reassignments import (
+from odradek.wire.api import response_class
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages import alter_configs as absolute
+from odradek.wire.messages import incremental_alter_configs as incremental
+from odradek.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopicResult
+from odradek.wire.messages.create_topics import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from odradek.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from odradek.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from odradek.wire.messages.describe_quorum import DescribeQuorumResponse
+from odradek.wire.messages.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
-from wire.structure import ZERO_UUID, Message
+from odradek.wire.structure import ZERO_UUID, Message
 
 __all__ = ["CONTROLLER_DOORS", "OF_NODES", "ControllerDoors"]
 

@@ -7,29 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from metadata_quorum.config.config_defs import broker_defs
-from metadata_quorum.config.effective_config import MIN_ISR
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.features import (
+from odradek.metadata_quorum.config.config_defs import broker_defs
+from odradek.metadata_quorum.config.effective_config import MIN_ISR
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.features import (
     ELIGIBLE_LEADER_REPLICAS,
     KRAFT_VERSION,
     KRAFT_VERSION_LEVEL,
     METADATA_VERSION,
     Release,
 )
-from metadata_quorum.image.metadata_image import FeatureRange, MetadataImage
-from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.config_resources import RESOURCE_BROKER
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.metadata_records import ConfigRecord, FeatureLevelRecord
-from wire.messages.update_features import (
+from odradek.metadata_quorum.image.metadata_image import FeatureRange, MetadataImage
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.wire.config_resources import RESOURCE_BROKER
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.metadata_records import ConfigRecord, FeatureLevelRecord
+from odradek.wire.messages.update_features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from wire.structure import Message
+from odradek.wire.structure import Message
 
 UPGRADE = 1
 SAFE_DOWNGRADE = 2

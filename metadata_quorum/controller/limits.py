@@ -6,8 +6,8 @@ from collections.abc import Sized
 
 import attrs
 
-from wire.errors import ErrorCode, KafkaError
-from wire.structure import Structure
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.structure import Structure
 
 RECORDS_PER_REQUEST_MAX = 10_000
 """Kafka's limit of what one request may write; a request beyond it gets POLICY_VIOLATION as a whole."""

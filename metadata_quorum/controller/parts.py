@@ -23,23 +23,26 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, check_named
-from metadata_quorum.controller.partitions.create_partitions import new_partitions_asked, too_many_partitions
-from metadata_quorum.controller.refusals import refusal
-from metadata_quorum.controller.topics import check_partitions_asked, partitions_asked
-from metadata_quorum.image.metadata_image import MetadataImage, TopicImage
-from wire.errors import ErrorCode, KafkaError
-from wire.messages import alter_configs as absolute
-from wire.messages import alter_partition as isr
-from wire.messages import alter_partition_reassignments as moving
-from wire.messages import assign_replicas_to_dirs as assigning
-from wire.messages import incremental_alter_configs as incremental
-from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopicResult
-from wire.messages.create_topics import CreateTopicsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest
-from wire.messages.elect_leaders import ElectLeadersRequest, ReplicaElectionResult, TopicPartitions
-from wire.structure import Message
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, check_named
+from odradek.metadata_quorum.controller.partitions.create_partitions import (
+    new_partitions_asked,
+    too_many_partitions,
+)
+from odradek.metadata_quorum.controller.refusals import refusal
+from odradek.metadata_quorum.controller.topics import check_partitions_asked, partitions_asked
+from odradek.metadata_quorum.image.metadata_image import MetadataImage, TopicImage
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages import alter_configs as absolute
+from odradek.wire.messages import alter_partition as isr
+from odradek.wire.messages import alter_partition_reassignments as moving
+from odradek.wire.messages import assign_replicas_to_dirs as assigning
+from odradek.wire.messages import incremental_alter_configs as incremental
+from odradek.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopicResult
+from odradek.wire.messages.create_topics import CreateTopicsRequest
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest
+from odradek.wire.messages.elect_leaders import ElectLeadersRequest, ReplicaElectionResult, TopicPartitions
+from odradek.wire.structure import Message
 
 __all__ = ["PART_WEIGHT_MAX", "LongRequest", "Parts", "Trial", "long_request"]
 

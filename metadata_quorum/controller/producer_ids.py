@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from metadata_quorum.controller.broker_epochs import check_broker_epoch
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from wire.messages.metadata_records import ProducerIdsRecord
+from odradek.metadata_quorum.controller.broker_epochs import check_broker_epoch
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
+from odradek.wire.messages.metadata_records import ProducerIdsRecord
 
 PRODUCER_ID_BLOCK_SIZE = 1000
 PRODUCER_ID_MAX = (1 << 63) - 1

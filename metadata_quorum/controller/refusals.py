@@ -5,43 +5,49 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from metadata_quorum.controller import configs, topics
-from metadata_quorum.controller.access import acls
-from metadata_quorum.controller.access.client_quotas import refuse_alter_quotas
-from metadata_quorum.controller.access.scram_users import refuse_alter_users
-from metadata_quorum.controller.access.tokens import TokenRequest
-from metadata_quorum.controller.partitions import create_partitions as partitions
-from metadata_quorum.controller.partitions import elect_leaders as elections
-from metadata_quorum.controller.partitions import reassignment
+from odradek.metadata_quorum.controller import configs, topics
+from odradek.metadata_quorum.controller.access import acls
+from odradek.metadata_quorum.controller.access.client_quotas import refuse_alter_quotas
+from odradek.metadata_quorum.controller.access.scram_users import refuse_alter_users
+from odradek.metadata_quorum.controller.access.tokens import TokenRequest
+from odradek.metadata_quorum.controller.partitions import create_partitions as partitions
+from odradek.metadata_quorum.controller.partitions import elect_leaders as elections
+from odradek.metadata_quorum.controller.partitions import reassignment
 from odradek.security.doors.token_doors import refuse_token_request
-from wire.errors import ErrorCode
-from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from wire.messages.alter_client_quotas import AlterClientQuotasRequest
-from wire.messages.alter_configs import AlterConfigsRequest
-from wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
-from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
-from wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
-from wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
-from wire.messages.controller_registration import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
+from odradek.wire.messages.alter_client_quotas import AlterClientQuotasRequest
+from odradek.wire.messages.alter_configs import AlterConfigsRequest
+from odradek.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from odradek.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from odradek.wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
+from odradek.wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+)
+from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from odradek.wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from odradek.wire.messages.controller_registration import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
 )
-from wire.messages.create_acls import CreateAclsRequest
-from wire.messages.create_delegation_token import CreateDelegationTokenRequest
-from wire.messages.create_partitions import CreatePartitionsRequest
-from wire.messages.create_topics import CreateTopicsRequest
-from wire.messages.delete_acls import DeleteAclsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest
-from wire.messages.elect_leaders import ElectLeadersRequest
-from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
-from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
-from wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
-from wire.messages.renew_delegation_token import RenewDelegationTokenRequest
-from wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
-from wire.structure import Message
+from odradek.wire.messages.create_acls import CreateAclsRequest
+from odradek.wire.messages.create_delegation_token import CreateDelegationTokenRequest
+from odradek.wire.messages.create_partitions import CreatePartitionsRequest
+from odradek.wire.messages.create_topics import CreateTopicsRequest
+from odradek.wire.messages.delete_acls import DeleteAclsRequest
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest
+from odradek.wire.messages.elect_leaders import ElectLeadersRequest
+from odradek.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from odradek.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from odradek.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from odradek.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
+from odradek.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from odradek.wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+from odradek.wire.structure import Message
 
 _REFUSALS: dict[type, Callable[[Any, ErrorCode, str], Message]] = {
     CreateAclsRequest: acls.refuse_create_acls,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from metadata_quorum.config.config_defs import ConfigError, validate_topic_configs
-from metadata_quorum.config.effective_config import topic_creation_entries
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, check_batch
-from metadata_quorum.controller.partitions.assignments import (
+from odradek.metadata_quorum.config.config_defs import ConfigError, validate_topic_configs
+from odradek.metadata_quorum.config.effective_config import topic_creation_entries
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, check_batch
+from odradek.metadata_quorum.controller.partitions.assignments import (
     Assignment,
     active_replicas,
     assigned,
@@ -17,23 +17,27 @@ from metadata_quorum.controller.partitions.assignments import (
     check_told_replicas,
     partition_records,
 )
-from metadata_quorum.controller.partitions.placement import TooFewBrokers, place_replicas
-from metadata_quorum.image.config_layers import layers_for
-from metadata_quorum.image.metadata_image import MetadataImage, TopicImage, collision_key
-from metadata_quorum.state_machine import Decision, DecisionContext
-from metadata_quorum.topic_names import CLUSTER_METADATA_TOPIC, invalid_topic_name_reason
-from wire.config_resources import RESOURCE_TOPIC
-from wire.errors import ErrorCode, KafkaError, listed
-from wire.messages.create_topics import (
+from odradek.metadata_quorum.controller.partitions.placement import TooFewBrokers, place_replicas
+from odradek.metadata_quorum.image.config_layers import layers_for
+from odradek.metadata_quorum.image.metadata_image import MetadataImage, TopicImage, collision_key
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.metadata_quorum.topic_names import CLUSTER_METADATA_TOPIC, invalid_topic_name_reason
+from odradek.wire.config_resources import RESOURCE_TOPIC
+from odradek.wire.errors import ErrorCode, KafkaError, listed
+from odradek.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
-from wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
-from wire.structure import ZERO_UUID, Message
+from odradek.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from odradek.wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
+from odradek.wire.structure import ZERO_UUID, Message
 
 TOPIC_DELETION_DISABLED_SINCE = 3
 Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]

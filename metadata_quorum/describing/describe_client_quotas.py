@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import TypeAlias
 
-from metadata_quorum.image.access_image import QuotaEntity
-from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.image.access_image import QuotaEntity
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.serving.contract import Context, Result
 from odradek.serving.long_work import LongWork
 from odradek.serving.slices import Work, in_slices
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.describe_client_quotas import (
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from metadata_quorum.config.config_docs import config_doc
-from metadata_quorum.config.config_resources import parse_node_id
-from metadata_quorum.config.effective_config import (
+from odradek.metadata_quorum.config.config_docs import config_doc
+from odradek.metadata_quorum.config.config_resources import parse_node_id
+from odradek.metadata_quorum.config.effective_config import (
     CONFIG_TYPES,
     BrokerConfigLayers,
     ConfigEntry,
@@ -18,9 +18,9 @@ from metadata_quorum.config.effective_config import (
     inherited_topic_entries,
     with_overrides,
 )
-from metadata_quorum.config.log_levels import LogLevels
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.topic_names import invalid_topic_name_reason
+from odradek.metadata_quorum.config.log_levels import LogLevels
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.topic_names import invalid_topic_name_reason
 from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
 from odradek.serving.contract import Context, Result
 from odradek.serving.disk_troubles import (
@@ -32,15 +32,15 @@ from odradek.serving.disk_troubles import (
 )
 from odradek.serving.long_work import LongWork
 from odradek.serving.slices import Work, in_slices
-from wire.config_resources import (
+from odradek.wire.config_resources import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
     RESOURCE_CLIENT_METRICS,
     RESOURCE_GROUP,
     RESOURCE_TOPIC,
 )
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.describe_configs import (
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -48,7 +48,7 @@ from wire.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from wire.messages.list_config_resources import (
+from odradek.wire.messages.list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.security.scram import MECHANISMS
 from odradek.serving.contract import Context, Result
 from odradek.serving.long_work import LongWork
 from odradek.serving.slices import Work, in_slices
-from wire.errors import ErrorCode
-from wire.messages.describe_user_scram_credentials import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.describe_user_scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from metadata_quorum.image.access_image import DelegationToken
-from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.image.access_image import DelegationToken
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.security.acls.rules import Operation, ResourceType
 from odradek.security.tokens import TokenSecrets, may_renew, principal_of
 from odradek.serving.contract import Context, Result
 from odradek.serving.long_work import LongWork
 from odradek.serving.slices import Work, in_slices
-from wire.errors import ErrorCode
-from wire.messages.describe_delegation_token import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.describe_delegation_token import (
     DescribedDelegationToken,
     DescribedDelegationTokenRenewer,
     DescribeDelegationTokenRequest,

@@ -19,7 +19,7 @@ from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.rules import Acl
 from odradek.security.salt_forms import NO_USERS, SaltForm, SaltForms, form_of
 from odradek.serving.layered_map import LayeredMap
-from wire.messages.metadata_records import (
+from odradek.wire.messages.metadata_records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
     DelegationTokenRecord,
@@ -29,7 +29,7 @@ from wire.messages.metadata_records import (
     RemoveUserScramCredentialRecord,
     UserScramCredentialRecord,
 )
-from wire.structure import Message
+from odradek.wire.structure import Message
 
 __all__ = [
     "ACCESS_RECORDS",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from metadata_quorum.config.effective_config import BrokerConfigLayers
-from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
-from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 
 
 def layers_for(

@@ -17,10 +17,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
-from metadata_quorum.config.config_defs import ConfigError
-from metadata_quorum.config.config_values import check_value
-from metadata_quorum.image.access_image import ACCESS_RECORDS, AccessChanges
-from metadata_quorum.image.metadata_image import (
+from odradek.metadata_quorum.config.config_defs import ConfigError
+from odradek.metadata_quorum.config.config_values import check_value
+from odradek.metadata_quorum.image.access_image import ACCESS_RECORDS, AccessChanges
+from odradek.metadata_quorum.image.metadata_image import (
     MIGRATING_DIRECTORY,
     NO_LEADER_CHANGE,
     BrokerImage,
@@ -36,9 +36,9 @@ from metadata_quorum.image.metadata_image import (
     is_subset,
 )
 from odradek.serving.disk_troubles import troubled_directories
-from wire.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
-from wire.messages import metadata_records as records
-from wire.structure import Message
+from odradek.wire.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
+from odradek.wire.messages import metadata_records as records
+from odradek.wire.structure import Message
 
 T = TypeVar("T")
 

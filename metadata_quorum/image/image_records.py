@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from metadata_quorum.features import METADATA_VERSION
-from metadata_quorum.image.metadata_image import (
+from odradek.metadata_quorum.features import METADATA_VERSION
+from odradek.metadata_quorum.image.metadata_image import (
     BrokerImage,
     ControllerImage,
     FeatureRange,
@@ -21,7 +21,7 @@ from metadata_quorum.image.metadata_image import (
     PartitionImage,
     TopicImage,
 )
-from wire.messages.metadata_records import (
+from odradek.wire.messages.metadata_records import (
     BrokerEndpoint,
     BrokerFeature,
     ConfigRecord,
@@ -34,7 +34,7 @@ from wire.messages.metadata_records import (
     RegisterControllerRecord,
     TopicRecord,
 )
-from wire.structure import Message
+from odradek.wire.structure import Message
 
 __all__ = ["records_of"]
 

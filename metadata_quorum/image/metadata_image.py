@@ -1,7 +1,7 @@
 """The cluster's metadata at one offset of the metadata log, as an immutable value.
 
 All cluster state is the replay of one log. `MetadataImage` is the state after all records up to `offset`;
-`metadata_quorum.image.image_builder` makes the next image from the records that follow. The controller's replicated
+`odradek.metadata_quorum.image.image_builder` makes the next image from the records that follow. The controller's replicated
 state *is* a MetadataImage, and brokers serve from the same class.
 
 * **Images are never changed.** Readers keep one for as long as they like. An image shares all that did not change
@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from metadata_quorum.image.access_image import AccessImage, QuotaEntity
+from odradek.metadata_quorum.image.access_image import AccessImage, QuotaEntity
 from odradek.serving.layered_map import LayeredMap
-from wire.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
+from odradek.wire.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
 
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from metadata_quorum.config.config_defs import ConfigError
-from metadata_quorum.config.config_values import check_value
-from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from odradek.metadata_quorum.config.config_defs import ConfigError
+from odradek.metadata_quorum.config.config_values import check_value
+from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 
 __all__ = ["MetadataErrors"]
 

@@ -23,24 +23,24 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
-from metadata_quorum.controller.partitions.create_partitions import new_partitions_asked
-from metadata_quorum.controller.topics import partitions_asked
-from metadata_quorum.envelope import Sender
-from metadata_quorum.image.metadata_image import MetadataImage, TopicImage
-from metadata_quorum.quotas.quota_levels import CONTROLLER_MUTATION_RATE, Holding, holding_quota
-from metadata_quorum.quotas.token_bucket import TokenBucket, wait_ms
-from metadata_quorum.topic_names import invalid_topic_name_reason
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
+from odradek.metadata_quorum.controller.partitions.create_partitions import new_partitions_asked
+from odradek.metadata_quorum.controller.topics import partitions_asked
+from odradek.metadata_quorum.envelope import Sender
+from odradek.metadata_quorum.image.metadata_image import MetadataImage, TopicImage
+from odradek.metadata_quorum.quotas.quota_levels import CONTROLLER_MUTATION_RATE, Holding, holding_quota
+from odradek.metadata_quorum.quotas.token_bucket import TokenBucket, wait_ms
+from odradek.metadata_quorum.topic_names import invalid_topic_name_reason
 from odradek.security.doors.door import Admitted
-from wire.errors import ErrorCode
-from wire.messages.create_partitions import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopicResult,
 )
-from wire.messages.create_topics import CreatableTopicResult, CreateTopicsRequest
-from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest
-from wire.structure import Message
+from odradek.wire.messages.create_topics import CreatableTopicResult, CreateTopicsRequest
+from odradek.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest
+from odradek.wire.structure import Message
 
 __all__ = ["MutationQuotas"]
 

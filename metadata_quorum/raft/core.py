@@ -29,12 +29,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from metadata_quorum.ports import OffsetAndEpoch, QuorumState
-from metadata_quorum.raft import election, replication
-from metadata_quorum.raft.core_state import CoreState, RaftConfig
-from metadata_quorum.raft.effects import Answer
-from metadata_quorum.raft.log_state import Batch, LogState
-from metadata_quorum.raft.messages import (
+from odradek.metadata_quorum.ports import OffsetAndEpoch, QuorumState
+from odradek.metadata_quorum.raft import election, replication
+from odradek.metadata_quorum.raft.core_state import CoreState, RaftConfig
+from odradek.metadata_quorum.raft.effects import Answer
+from odradek.metadata_quorum.raft.log_state import Batch, LogState
+from odradek.metadata_quorum.raft.messages import (
     BeginEpoch,
     EndEpoch,
     EpochAnswer,
@@ -45,9 +45,9 @@ from metadata_quorum.raft.messages import (
     Vote,
     VoteAnswer,
 )
-from metadata_quorum.raft.roles import Follower, Leader
-from metadata_quorum.raft.voters import ReplicaKey, VoterSet
-from wire.errors import ErrorCode
+from odradek.metadata_quorum.raft.roles import Follower, Leader
+from odradek.metadata_quorum.raft.voters import ReplicaKey, VoterSet
+from odradek.wire.errors import ErrorCode
 
 __all__ = ["RaftCore"]
 

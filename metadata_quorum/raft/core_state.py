@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import attrs
 
-from metadata_quorum.config.typed_settings import milliseconds_as_seconds, setting
-from metadata_quorum.ports import QuorumState
-from metadata_quorum.raft.effects import (
+from odradek.metadata_quorum.config.typed_settings import milliseconds_as_seconds, setting
+from odradek.metadata_quorum.ports import QuorumState
+from odradek.metadata_quorum.raft.effects import (
     Answer,
     Effect,
     HighWatermarkAdvanced,
@@ -21,9 +21,9 @@ from metadata_quorum.raft.effects import (
     SaveState,
     Send,
 )
-from metadata_quorum.raft.log_state import LogState
-from metadata_quorum.raft.messages import FetchAnswer, Request
-from metadata_quorum.raft.roles import (
+from odradek.metadata_quorum.raft.log_state import LogState
+from odradek.metadata_quorum.raft.messages import FetchAnswer, Request
+from odradek.metadata_quorum.raft.roles import (
     Candidate,
     Follower,
     Leader,
@@ -33,8 +33,8 @@ from metadata_quorum.raft.roles import (
     Unattached,
     check_transition,
 )
-from metadata_quorum.raft.voters import ReplicaKey, VoterSet
-from wire.errors import ErrorCode
+from odradek.metadata_quorum.raft.voters import ReplicaKey, VoterSet
+from odradek.wire.errors import ErrorCode
 
 __all__ = ["CoreState", "RaftConfig"]
 

@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 import attrs
 
-from metadata_quorum.ports import OffsetAndEpoch, QuorumState
-from metadata_quorum.raft.log_state import Batch
-from metadata_quorum.raft.messages import Request, Response
+from odradek.metadata_quorum.ports import OffsetAndEpoch, QuorumState
+from odradek.metadata_quorum.raft.log_state import Batch
+from odradek.metadata_quorum.raft.messages import Request, Response
 
 __all__ = [
     "Answer",

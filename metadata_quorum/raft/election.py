@@ -6,10 +6,10 @@ the thesis (9.6) and KIP-996; messages about epochs that begin and end from KIP-
 
 from __future__ import annotations
 
-from metadata_quorum.raft.core_state import CoreState
-from metadata_quorum.raft.effects import Answer, TookLeadership
-from metadata_quorum.raft.messages import BeginEpoch, EndEpoch, EpochAnswer, Vote, VoteAnswer
-from metadata_quorum.raft.roles import (
+from odradek.metadata_quorum.raft.core_state import CoreState
+from odradek.metadata_quorum.raft.effects import Answer, TookLeadership
+from odradek.metadata_quorum.raft.messages import BeginEpoch, EndEpoch, EpochAnswer, Vote, VoteAnswer
+from odradek.metadata_quorum.raft.roles import (
     Candidate,
     Follower,
     Leader,
@@ -18,8 +18,8 @@ from metadata_quorum.raft.roles import (
     Resigned,
     Unattached,
 )
-from metadata_quorum.raft.voters import ReplicaKey
-from wire.errors import ErrorCode
+from odradek.metadata_quorum.raft.voters import ReplicaKey
+from odradek.wire.errors import ErrorCode
 
 CHECK_QUORUM_FETCH_TIMEOUTS = 1.5
 BEGIN_EPOCH_PER_FETCH_TIMEOUT = 2

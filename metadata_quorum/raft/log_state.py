@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from metadata_quorum.ports import OffsetAndEpoch
-from metadata_quorum.raft.voters import VoterSet
+from odradek.metadata_quorum.ports import OffsetAndEpoch
+from odradek.metadata_quorum.raft.voters import VoterSet
 
 __all__ = ["Batch", "LogState"]
 

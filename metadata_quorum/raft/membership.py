@@ -6,10 +6,10 @@ voter have overlapping majorities only if the older one is settled, which is wha
 
 from __future__ import annotations
 
-from metadata_quorum.raft.core_state import CoreState
-from metadata_quorum.raft.roles import Leader
-from metadata_quorum.raft.voters import ReplicaKey, Voter
-from wire.errors import ErrorCode
+from odradek.metadata_quorum.raft.core_state import CoreState
+from odradek.metadata_quorum.raft.roles import Leader
+from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter
+from odradek.wire.errors import ErrorCode
 
 CAUGHT_UP_SECONDS = 3600.0
 """The longest time since a new voter held the whole log (Kafka's limit)."""

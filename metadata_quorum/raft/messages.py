@@ -9,10 +9,10 @@ from typing import TypeAlias
 
 import attrs
 
-from metadata_quorum.ports import OffsetAndEpoch
-from metadata_quorum.raft.log_state import Batch
-from metadata_quorum.raft.voters import ReplicaKey
-from wire.errors import ErrorCode
+from odradek.metadata_quorum.ports import OffsetAndEpoch
+from odradek.metadata_quorum.raft.log_state import Batch
+from odradek.metadata_quorum.raft.voters import ReplicaKey
+from odradek.wire.errors import ErrorCode
 
 __all__ = [
     "BeginEpoch",

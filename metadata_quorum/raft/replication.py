@@ -6,14 +6,14 @@ no new records is parked until there are some.
 
 from __future__ import annotations
 
-from metadata_quorum.ports import OffsetAndEpoch
-from metadata_quorum.raft import election
-from metadata_quorum.raft.core_state import CoreState
-from metadata_quorum.raft.effects import Answer, AppendFetched, LoadSnapshot, Truncate
-from metadata_quorum.raft.log_state import LogState
-from metadata_quorum.raft.messages import Fetch, FetchAnswer
-from metadata_quorum.raft.roles import Follower, Leader, Progress, Unattached
-from wire.errors import ErrorCode
+from odradek.metadata_quorum.ports import OffsetAndEpoch
+from odradek.metadata_quorum.raft import election
+from odradek.metadata_quorum.raft.core_state import CoreState
+from odradek.metadata_quorum.raft.effects import Answer, AppendFetched, LoadSnapshot, Truncate
+from odradek.metadata_quorum.raft.log_state import LogState
+from odradek.metadata_quorum.raft.messages import Fetch, FetchAnswer
+from odradek.metadata_quorum.raft.roles import Follower, Leader, Progress, Unattached
+from odradek.wire.errors import ErrorCode
 
 REPLICAS_MAX = 2000
 """The most replicas that a leader remembers; for each it keeps one fetch waiting."""

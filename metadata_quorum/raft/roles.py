@@ -14,9 +14,9 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from metadata_quorum.raft.messages import Fetch
-from metadata_quorum.raft.voters import ReplicaKey
-from wire.structure import ZERO_UUID
+from odradek.metadata_quorum.raft.messages import Fetch
+from odradek.metadata_quorum.raft.voters import ReplicaKey
+from odradek.wire.structure import ZERO_UUID
 
 __all__ = [
     "TRANSITIONS",

@@ -6,8 +6,13 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from wire.messages.control_records import Endpoint, KRaftVersionFeature, VotersRecord, VotersRecordVoter
-from wire.structure import ZERO_UUID
+from odradek.wire.messages.control_records import (
+    Endpoint,
+    KRaftVersionFeature,
+    VotersRecord,
+    VotersRecordVoter,
+)
+from odradek.wire.structure import ZERO_UUID
 
 __all__ = ["ReplicaKey", "Voter", "VoterSet"]
 

@@ -14,18 +14,18 @@ from typing import overload
 
 import attrs
 
-from metadata_quorum.ports import MetadataLogCorrupt, Snapshot
-from metadata_quorum.replica.metadata_batches import (
+from odradek.env.ports import Buffer
+from odradek.metadata_quorum.ports import MetadataLogCorrupt, Snapshot
+from odradek.metadata_quorum.replica.metadata_batches import (
     batch_of_control_records,
     batch_of_values,
     encode_values,
     is_whole_batch,
     read_batches,
 )
-from odradek.env.ports import Buffer
-from wire.batches.batch_header import parse_header
-from wire.messages.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
-from wire.structure import Message
+from odradek.wire.batches.batch_header import parse_header
+from odradek.wire.messages.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
+from odradek.wire.structure import Message
 
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
 SNAPSHOT_BATCH_RECORDS_MAX = 256

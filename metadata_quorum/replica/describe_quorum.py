@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from metadata_quorum.raft.core_state import CoreState
-from metadata_quorum.raft.roles import Leader, Progress
-from metadata_quorum.raft.voters import ReplicaKey
-from metadata_quorum.replica.wire_messages import METADATA_TOPIC, NOBODY
-from wire.errors import ErrorCode
-from wire.messages.describe_quorum import (
+from odradek.metadata_quorum.raft.core_state import CoreState
+from odradek.metadata_quorum.raft.roles import Leader, Progress
+from odradek.metadata_quorum.raft.voters import ReplicaKey
+from odradek.metadata_quorum.replica.wire_messages import METADATA_TOPIC, NOBODY
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     DescribeQuorumResponsePartitionData,

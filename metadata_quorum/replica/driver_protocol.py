@@ -11,13 +11,13 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
-from metadata_quorum.ports import OffsetAndEpoch, ReplicatedLog, SnapshotStore, StoredSnapshot
-from metadata_quorum.raft.core import RaftCore
-from metadata_quorum.raft.core_state import RaftConfig
-from metadata_quorum.raft.voters import ReplicaKey, VoterSet
-from metadata_quorum.replica.turns import Turns
-from metadata_quorum.replica.wire_messages import Endpoint
 from odradek.env.ports import Clock, DiskRefused, Env, Log
+from odradek.metadata_quorum.ports import OffsetAndEpoch, ReplicatedLog, SnapshotStore, StoredSnapshot
+from odradek.metadata_quorum.raft.core import RaftCore
+from odradek.metadata_quorum.raft.core_state import RaftConfig
+from odradek.metadata_quorum.raft.voters import ReplicaKey, VoterSet
+from odradek.metadata_quorum.replica.turns import Turns
+from odradek.metadata_quorum.replica.wire_messages import Endpoint
 
 __all__ = [
     "NO_VOTERS",

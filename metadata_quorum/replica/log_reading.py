@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import attrs
 
-from metadata_quorum.ports import MetadataLogCorrupt, ReplicatedLog, StoredSnapshot
-from metadata_quorum.raft.log_state import Batch, LogState
-from metadata_quorum.raft.voters import VoterSet
-from metadata_quorum.replica.metadata_batches import read_batches
-from wire.batches.batch_header import check_crc, parse_header
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.control_records import VotersRecord
+from odradek.metadata_quorum.ports import MetadataLogCorrupt, ReplicatedLog, StoredSnapshot
+from odradek.metadata_quorum.raft.log_state import Batch, LogState
+from odradek.metadata_quorum.raft.voters import VoterSet
+from odradek.metadata_quorum.replica.metadata_batches import read_batches
+from odradek.wire.batches.batch_header import check_crc, parse_header
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.control_records import VotersRecord
 
 __all__ = ["describe_batches", "read_log_state", "snapshot_voters"]
 

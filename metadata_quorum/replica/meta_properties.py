@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import attrs
 
-from metadata_quorum.config.java_properties import MalformedProperties, escape_value, parse_properties
 from odradek.env.ports import Dir, FileMissing
-from wire.uuid_text import uuid_from_text, uuid_to_text
+from odradek.metadata_quorum.config.java_properties import MalformedProperties, escape_value, parse_properties
+from odradek.wire.uuid_text import uuid_from_text, uuid_to_text
 
 META_PROPERTIES = "meta.properties"
 _SIZE_MAX = 1 << 18

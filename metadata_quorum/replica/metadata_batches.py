@@ -10,26 +10,26 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from metadata_quorum.ports import MetadataLogCorrupt
-from wire.batches.batch_header import HEADER_SIZE, Buffer, check_crc, parse_header
-from wire.batches.records import records
-from wire.errors import KafkaError, ProtocolError
-from wire.metadata_frames import (
+from odradek.metadata_quorum.ports import MetadataLogCorrupt
+from odradek.wire.batches.batch_header import HEADER_SIZE, Buffer, check_crc, parse_header
+from odradek.wire.batches.records import records
+from odradek.wire.errors import KafkaError, ProtocolError
+from odradek.wire.metadata_frames import (
     ControlRecordType,
     decode_control_record,
     decode_metadata_record,
     encode_control_record,
     encode_metadata_record,
 )
-from wire.record_batch import RecordBatchBuilder
-from wire.structure import Message
+from odradek.wire.record_batch import RecordBatchBuilder
+from odradek.wire.structure import Message
 
 DECOMPRESSED_BYTES_MAX = 64 << 20
 
 
 @attrs.frozen
 class MetadataBatch:
-    """A decoded batch. Control records are messages of `wire.messages.control_records`; unknown ones None."""
+    """A decoded batch. Control records are messages of `odradek.wire.messages.control_records`; unknown ones None."""
 
     base_offset: int
     epoch: int

@@ -33,11 +33,11 @@ from collections import deque
 from typing import Any
 
 from odradek.env.ports import Conn, ConnectionLost, Env, Event, Log, TaskGroup, renewal_time
-from wire.api import api_versions
-from wire.errors import ErrorCode, KafkaError, LocalProtocolError, RemoteProtocolError
-from wire.framing.connection import MAX_FRAME_BYTES, ClientConnection, ResponseReceived
-from wire.framing.outgoing import drop_sent
-from wire.structure import Message
+from odradek.wire.api import api_versions
+from odradek.wire.errors import ErrorCode, KafkaError, LocalProtocolError, RemoteProtocolError
+from odradek.wire.framing.connection import MAX_FRAME_BYTES, ClientConnection, ResponseReceived
+from odradek.wire.framing.outgoing import drop_sent
+from odradek.wire.structure import Message
 
 __all__ = ["Addresses", "NeverSent", "Peer", "PeerCall", "PeerConnections"]
 
@@ -132,7 +132,7 @@ class Addresses:
 
 
 class Peer:
-    """`metadata_quorum.ports.PeerChannel` to one address."""
+    """`odradek.metadata_quorum.ports.PeerChannel` to one address."""
 
     def __init__(self, connections: PeerConnections, host: str, port: int) -> None:
         self.host = host

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from metadata_quorum.image.image_builder import ImageBuilder, Interned
-from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
-from metadata_quorum.ports import MetadataLogCorrupt, StoredSnapshot
-from metadata_quorum.replica.metadata_batches import MetadataBatch, read_batches
-from metadata_quorum.replica.turns import Turns
 from odradek.env.ports import Env, Event, Workers
+from odradek.metadata_quorum.image.image_builder import ImageBuilder, Interned
+from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from odradek.metadata_quorum.ports import MetadataLogCorrupt, StoredSnapshot
+from odradek.metadata_quorum.replica.metadata_batches import MetadataBatch, read_batches
+from odradek.metadata_quorum.replica.turns import Turns
 
 __all__ = ["MetadataPublisher", "Observer"]
 

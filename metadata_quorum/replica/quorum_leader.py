@@ -12,19 +12,23 @@ from collections.abc import Sequence
 
 import attrs
 
-from metadata_quorum.ports import CommitListener
-from metadata_quorum.raft.log_state import Batch
-from metadata_quorum.raft.roles import Leader
-from metadata_quorum.raft.voters import VoterSet
-from metadata_quorum.replica.driver_protocol import QuorumDriver
-from metadata_quorum.replica.metadata_batches import batch_of_control_records, batch_of_values, encode_values
 from odradek.env.ports import DiskRefused
-from wire.messages.control_records import (
+from odradek.metadata_quorum.ports import CommitListener
+from odradek.metadata_quorum.raft.log_state import Batch
+from odradek.metadata_quorum.raft.roles import Leader
+from odradek.metadata_quorum.raft.voters import VoterSet
+from odradek.metadata_quorum.replica.driver_protocol import QuorumDriver
+from odradek.metadata_quorum.replica.metadata_batches import (
+    batch_of_control_records,
+    batch_of_values,
+    encode_values,
+)
+from odradek.wire.messages.control_records import (
     KRaftVersionRecord,
     LeaderChangeMessage,
     LeaderChangeMessageVoter,
 )
-from wire.structure import Message
+from odradek.wire.structure import Message
 
 __all__ = ["QuorumLeader"]
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metadata_quorum.ports import PeerChannel, PeerChannels
-from metadata_quorum.raft.messages import Fetch, FetchAnswer, Request
-from metadata_quorum.raft.roles import Follower
-from metadata_quorum.replica import wire_messages
-from metadata_quorum.replica.driver_protocol import QuorumDriver
-from metadata_quorum.replica.peers import NeverSent
 from odradek.env.ports import ConnectionLost
-from wire.errors import ErrorCode, KafkaError, ProtocolError
-from wire.messages.update_raft_voter import KRaftVersionFeature, Listener, UpdateRaftVoterRequest
+from odradek.metadata_quorum.ports import PeerChannel, PeerChannels
+from odradek.metadata_quorum.raft.messages import Fetch, FetchAnswer, Request
+from odradek.metadata_quorum.raft.roles import Follower
+from odradek.metadata_quorum.replica import wire_messages
+from odradek.metadata_quorum.replica.driver_protocol import QuorumDriver
+from odradek.metadata_quorum.replica.peers import NeverSent
+from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError
+from odradek.wire.messages.update_raft_voter import KRaftVersionFeature, Listener, UpdateRaftVoterRequest
 
 __all__ = ["QuorumPeers"]
 

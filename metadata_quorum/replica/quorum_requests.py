@@ -12,37 +12,37 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.features import KRAFT_VERSION, KRAFT_VERSION_LEVEL
-from metadata_quorum.ports import OffsetAndEpoch
-from metadata_quorum.raft import membership
-from metadata_quorum.raft.effects import Answer
-from metadata_quorum.raft.messages import FetchAnswer
-from metadata_quorum.raft.replication import WAIT_MS_MAX
-from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
-from metadata_quorum.replica import wire_messages
-from metadata_quorum.replica.describe_quorum import describe_quorum
-from metadata_quorum.replica.driver_protocol import QuorumDriver
-from metadata_quorum.replica.quorum_leader import QuorumLeader
-from metadata_quorum.replica.quorum_peers import QuorumPeers
-from metadata_quorum.replica.snapshot_transfer import LeaderView, answer_fetch_snapshot
-from metadata_quorum.replica.wire_messages import METADATA_TOPIC, METADATA_TOPIC_ID, NOBODY
 from odradek.env.ports import ConnectionLost, DiskRefused
-from wire.errors import ErrorCode, KafkaError, ProtocolError
-from wire.messages import fetch
-from wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest
-from wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
-from wire.messages.end_quorum_epoch import EndQuorumEpochRequest
-from wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
-from wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
-from wire.messages.update_raft_voter import (
+from odradek.metadata_quorum.features import KRAFT_VERSION, KRAFT_VERSION_LEVEL
+from odradek.metadata_quorum.ports import OffsetAndEpoch
+from odradek.metadata_quorum.raft import membership
+from odradek.metadata_quorum.raft.effects import Answer
+from odradek.metadata_quorum.raft.messages import FetchAnswer
+from odradek.metadata_quorum.raft.replication import WAIT_MS_MAX
+from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from odradek.metadata_quorum.replica import wire_messages
+from odradek.metadata_quorum.replica.describe_quorum import describe_quorum
+from odradek.metadata_quorum.replica.driver_protocol import QuorumDriver
+from odradek.metadata_quorum.replica.quorum_leader import QuorumLeader
+from odradek.metadata_quorum.replica.quorum_peers import QuorumPeers
+from odradek.metadata_quorum.replica.snapshot_transfer import LeaderView, answer_fetch_snapshot
+from odradek.metadata_quorum.replica.wire_messages import METADATA_TOPIC, METADATA_TOPIC_ID, NOBODY
+from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError
+from odradek.wire.messages import fetch
+from odradek.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest
+from odradek.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from odradek.wire.messages.end_quorum_epoch import EndQuorumEpochRequest
+from odradek.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
+from odradek.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from odradek.wire.messages.update_raft_voter import (
     CurrentLeader,
     UpdateRaftVoterRequest,
     UpdateRaftVoterResponse,
 )
-from wire.messages.vote import VoteRequest
-from wire.structure import ZERO_UUID, Message
+from odradek.wire.messages.vote import VoteRequest
+from odradek.wire.structure import ZERO_UUID, Message
 
 __all__ = ["QuorumRequests"]
 

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metadata_quorum.ports import OffsetAndEpoch, StoredSnapshot
-from metadata_quorum.raft.effects import LoadSnapshot
-from metadata_quorum.raft.roles import Follower
-from metadata_quorum.replica.driver_protocol import (
+from odradek.env.ports import ConnectionLost, DiskRefused
+from odradek.metadata_quorum.ports import OffsetAndEpoch, StoredSnapshot
+from odradek.metadata_quorum.raft.effects import LoadSnapshot
+from odradek.metadata_quorum.raft.roles import Follower
+from odradek.metadata_quorum.replica.driver_protocol import (
     DropBelow,
     ExpireOld,
     InstallSnapshot,
     QuorumDriver,
     SnapshotEffect,
 )
-from metadata_quorum.replica.log_reading import snapshot_voters
-from metadata_quorum.replica.quorum_peers import QuorumPeers
-from metadata_quorum.replica.snapshot_transfer import fetch_snapshot
-from odradek.env.ports import ConnectionLost, DiskRefused
-from wire.errors import ErrorCode, KafkaError, ProtocolError
-from wire.messages.control_records import KRaftVersionRecord
-from wire.structure import Message
+from odradek.metadata_quorum.replica.log_reading import snapshot_voters
+from odradek.metadata_quorum.replica.quorum_peers import QuorumPeers
+from odradek.metadata_quorum.replica.snapshot_transfer import fetch_snapshot
+from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError
+from odradek.wire.messages.control_records import KRaftVersionRecord
+from odradek.wire.structure import Message
 
 __all__ = ["QuorumSnapshots"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from metadata_quorum.ports import MetadataLogCorrupt, QuorumState
 from odradek.env.ports import Dir
-from wire.uuid_text import uuid_from_text, uuid_to_text
+from odradek.metadata_quorum.ports import MetadataLogCorrupt, QuorumState
+from odradek.wire.uuid_text import uuid_from_text, uuid_to_text
 
 FILE_NAME = "quorum-state"
 _SIZE_MAX = 1 << 20

@@ -28,16 +28,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from metadata_quorum.features import KRAFT_VERSION_LEVEL
-from metadata_quorum.ports import (
+from odradek.env.ports import DiskRefused, Env, Log, TaskGroup
+from odradek.metadata_quorum.features import KRAFT_VERSION_LEVEL
+from odradek.metadata_quorum.ports import (
     PeerChannels,
     QuorumStateStore,
     ReplicatedLog,
     SnapshotStore,
     StoredSnapshot,
 )
-from metadata_quorum.raft.core import RaftCore
-from metadata_quorum.raft.effects import (
+from odradek.metadata_quorum.raft.core import RaftCore
+from odradek.metadata_quorum.raft.effects import (
     Answer,
     AppendFetched,
     Effect,
@@ -49,24 +50,23 @@ from metadata_quorum.raft.effects import (
     TookLeadership,
     Truncate,
 )
-from metadata_quorum.raft.log_state import Batch, LogState
-from metadata_quorum.raft.roles import Candidate, Leader, Prospective, Resigned
-from metadata_quorum.raft.voters import VoterSet
-from metadata_quorum.replica.driver_protocol import (
+from odradek.metadata_quorum.raft.log_state import Batch, LogState
+from odradek.metadata_quorum.raft.roles import Candidate, Leader, Prospective, Resigned
+from odradek.metadata_quorum.raft.voters import VoterSet
+from odradek.metadata_quorum.replica.driver_protocol import (
     DropBelow,
     ExpireOld,
     InstallSnapshot,
     QuorumSettings,
     SnapshotEffect,
 )
-from metadata_quorum.replica.log_reading import read_log_state
-from metadata_quorum.replica.quorum_leader import QuorumLeader
-from metadata_quorum.replica.quorum_peers import QuorumPeers
-from metadata_quorum.replica.quorum_requests import QuorumRequests
-from metadata_quorum.replica.quorum_snapshots import QuorumSnapshots
-from metadata_quorum.replica.turns import Turns
-from odradek.env.ports import DiskRefused, Env, Log, TaskGroup
-from wire.structure import Message
+from odradek.metadata_quorum.replica.log_reading import read_log_state
+from odradek.metadata_quorum.replica.quorum_leader import QuorumLeader
+from odradek.metadata_quorum.replica.quorum_peers import QuorumPeers
+from odradek.metadata_quorum.replica.quorum_requests import QuorumRequests
+from odradek.metadata_quorum.replica.quorum_snapshots import QuorumSnapshots
+from odradek.metadata_quorum.replica.turns import Turns
+from odradek.wire.structure import Message
 
 __all__ = ["RaftQuorum"]
 

@@ -11,18 +11,18 @@ from collections.abc import Callable
 
 import attrs
 
-from metadata_quorum.ports import (
+from odradek.env.ports import DiskRefused, Env
+from odradek.metadata_quorum.ports import (
     MetadataLogCorrupt,
     OffsetAndEpoch,
     PeerChannel,
     SnapshotStore,
     StoredSnapshot,
 )
-from metadata_quorum.raft.voters import ReplicaKey
-from metadata_quorum.replica.driver_protocol import QuorumSettings
-from odradek.env.ports import DiskRefused, Env
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.fetch_snapshot import (
+from odradek.metadata_quorum.raft.voters import ReplicaKey
+from odradek.metadata_quorum.replica.driver_protocol import QuorumSettings
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.fetch_snapshot import (
     FetchSnapshotRequest,
     FetchSnapshotRequestPartitionSnapshot,
     FetchSnapshotRequestTopicSnapshot,

@@ -22,13 +22,13 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from metadata_quorum.config.typed_settings import setting
-from metadata_quorum.image.image_records import records_of
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.ports import OffsetAndEpoch, SnapshotStore
-from metadata_quorum.replica.checkpoint_files import snapshot_chunks
 from odradek.env.ports import DiskRefused, Env, Log, Workers
-from wire.structure import Message
+from odradek.metadata_quorum.config.typed_settings import setting
+from odradek.metadata_quorum.image.image_records import records_of
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.ports import OffsetAndEpoch, SnapshotStore
+from odradek.metadata_quorum.replica.checkpoint_files import snapshot_chunks
+from odradek.wire.structure import Message
 
 __all__ = ["SnapshotSettings", "Snapshotter", "write_snapshot"]
 

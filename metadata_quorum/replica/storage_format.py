@@ -19,31 +19,31 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from metadata_quorum.features import (
+from odradek.env.ports import Dir
+from odradek.metadata_quorum.features import (
     BOOTSTRAP_FEATURES,
     KRAFT_VERSION,
     KRAFT_VERSION_LEVEL,
     METADATA_VERSION,
     SUPPORTED_FEATURES,
 )
-from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
-from metadata_quorum.replica.checkpoint_files import (
+from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from odradek.metadata_quorum.replica.checkpoint_files import (
     BOOTSTRAP_FILE,
     encode_snapshot,
     parse_snapshot_name,
     snapshot_name,
 )
-from metadata_quorum.replica.meta_properties import (
+from odradek.metadata_quorum.replica.meta_properties import (
     META_PROPERTIES,
     MetaProperties,
     NotALogDirectory,
     read_meta_properties,
 )
-from odradek.env.ports import Dir
-from wire.messages.control_records import KRaftVersionRecord
-from wire.messages.metadata_records import FeatureLevelRecord
-from wire.structure import Message
-from wire.uuid_text import uuid_from_text, uuid_to_text
+from odradek.wire.messages.control_records import KRaftVersionRecord
+from odradek.wire.messages.metadata_records import FeatureLevelRecord
+from odradek.wire.structure import Message
+from odradek.wire.uuid_text import uuid_from_text, uuid_to_text
 
 METADATA_LOG_DIRECTORY = "__cluster_metadata-0"
 _HARMLESS = frozenset((".lock", "lost+found"))

@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.ports import OffsetAndEpoch
-from metadata_quorum.raft.messages import (
+from odradek.metadata_quorum.ports import OffsetAndEpoch
+from odradek.metadata_quorum.raft.messages import (
     BeginEpoch,
     EndEpoch,
     EpochAnswer,
@@ -24,11 +24,11 @@ from metadata_quorum.raft.messages import (
     Vote,
     VoteAnswer,
 )
-from metadata_quorum.raft.voters import ReplicaKey
-from metadata_quorum.replica.log_reading import describe_batches
-from wire.errors import ErrorCode, KafkaError
-from wire.messages import begin_quorum_epoch, end_quorum_epoch, fetch, vote
-from wire.structure import Message
+from odradek.metadata_quorum.raft.voters import ReplicaKey
+from odradek.metadata_quorum.replica.log_reading import describe_batches
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages import begin_quorum_epoch, end_quorum_epoch, fetch, vote
+from odradek.wire.structure import Message
 
 __all__ = [
     "METADATA_TOPIC",

@@ -15,7 +15,7 @@ from odradek.cli.streams.standard_streams import complain
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey, QuorumDescription
     from odradek.client.shells.blocking import Client
-    from wire.errors import KafkaError
+    from odradek.wire.errors import KafkaError
 
 __all__ = [
     "LOOK_SECONDS_MAX",
@@ -81,7 +81,7 @@ def _command_config(args: argparse.Namespace) -> dict[str, str]:
 def _read_command_config(path: str | None) -> dict[str, str]:
     if not path:
         return {}
-    from metadata_quorum.config.java_properties import MalformedProperties, parse_properties
+    from odradek.metadata_quorum.config.java_properties import MalformedProperties, parse_properties
 
     try:
         with open(path, encoding="utf-8") as file:
@@ -141,7 +141,7 @@ def connected(args: argparse.Namespace, kind: str | None = None) -> Iterator[Cli
     `kind` names the settings of another client that the command opens; --command-config may hold their keys, too.
     """
     from odradek.client.errors import ClientError
-    from wire.errors import KafkaError, LocalProtocolError
+    from odradek.wire.errors import KafkaError, LocalProtocolError
 
     client = _client(args, bootstrap_of(args), _without(security_properties(args), kind))
     try:
@@ -172,7 +172,7 @@ def changing(changes: bool = True) -> Iterator[None]:
     """Guard calls that change the cluster: if no answer comes, the `CliError` says that the change may have been
     made."""
     from odradek.client.errors import ClientError
-    from wire.errors import KafkaError
+    from odradek.wire.errors import KafkaError
 
     try:
         yield
@@ -183,7 +183,7 @@ def changing(changes: bool = True) -> Iterator[None]:
 def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescription:
     """The quorum, for commands that need its leader. Raises `CliError` within `LOOK_SECONDS_MAX` when it has none."""
     from odradek.client.errors import RequestTimedOut
-    from wire.errors import KafkaError
+    from odradek.wire.errors import KafkaError
 
     # Whether anybody answers at all is another question, with another answer.
     client.admin.describe_cluster()
@@ -215,7 +215,7 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
         RequestTimedOut,
         UnsupportedByBroker,
     )
-    from wire.errors import KafkaError
+    from odradek.wire.errors import KafkaError
 
     match error:
         case KafkaError():
@@ -258,7 +258,7 @@ def failure_of_some(failed: Sequence[tuple[str, Exception]]) -> CliError:
 
 def kafka_failure(error: KafkaError, *, changes: bool = False) -> CliError:
     """An error code in an answer, for people."""
-    from wire.errors import ErrorCode
+    from odradek.wire.errors import ErrorCode
 
     text = f"{error.message or error.code.name} ({error.code.name})"
     match error.code:

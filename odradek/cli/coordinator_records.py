@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wire.metadata_frames import CoordinatorLog
+    from odradek.wire.metadata_frames import CoordinatorLog
 
 __all__ = ["TRANSACTION_STATES", "decoded_record"]
 
@@ -38,8 +38,8 @@ def decoded_record(topic: str, key: bytes | None, value: bytes | None) -> dict[s
     log = _LOGS.get(topic)
     if log is None or key is None:
         return {}
-    from wire.errors import MalformedMessage
-    from wire.metadata_frames import decode_coordinator_key, decode_coordinator_value
+    from odradek.wire.errors import MalformedMessage
+    from odradek.wire.metadata_frames import decode_coordinator_key, decode_coordinator_value
 
     try:
         key_message = decode_coordinator_key(key, log)
@@ -60,8 +60,8 @@ def decoded_record(topic: str, key: bytes | None, value: bytes | None) -> dict[s
 
 def _metadata_record(value: bytes) -> dict[str, Any]:
     """A record of the metadata log. Its bytes are not shown beside it, for they have the secrets."""
-    from wire.errors import MalformedMessage
-    from wire.metadata_frames import UnknownRecord, decode_metadata_record
+    from odradek.wire.errors import MalformedMessage
+    from odradek.wire.metadata_frames import UnknownRecord, decode_metadata_record
 
     try:
         message = decode_metadata_record(value)
@@ -79,7 +79,7 @@ def _plain(value: Any) -> Any:
     """A message's fields by their names; bytes in hexadecimal digits, secrets hidden."""
     import attrs
 
-    from wire.secret_fields import shown
+    from odradek.wire.secret_fields import shown
 
     if attrs.has(type(value)):
         return {field.name: _plain(shown(value, field.name)) for field in attrs.fields(type(value))}

@@ -23,8 +23,8 @@ def disconnect(client: Client, principals: Iterable[str], timeout_seconds: float
     A broker closes them in the step in which it takes over the value. So one that shows the value has closed them.
     Raises `CliError` for brokers that do not show it in time.
     """
-    from metadata_quorum.config.config_defs import DISCONNECT_PREFIX
     from odradek.client.admin import AlterConfig, ConfigResource, ResourceType
+    from odradek.metadata_quorum.config.config_defs import DISCONNECT_PREFIX
 
     value = str(time.time_ns() // 1_000_000)
     keys = [f"{DISCONNECT_PREFIX}{each}" for each in principals]

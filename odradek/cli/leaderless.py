@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey, ReplicaLog
     from odradek.client.core.known_cluster import Partition, Topic
     from odradek.client.shells.blocking import Client
-    from wire.topic_partition import TopicPartition
+    from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["Leaderless", "Replica", "find_leaderless", "print_leaderless"]
 
@@ -113,7 +113,7 @@ def find_leaderless(
 def _eligible(client: Client, names: Sequence[str], patience: float) -> dict[TopicPartition, Partition]:
     """The partitions with their eligible replicas; none where the brokers do not speak of these."""
     from odradek.client.errors import UnsupportedByBroker
-    from wire.topic_partition import TopicPartition
+    from odradek.wire.topic_partition import TopicPartition
 
     try:
         topics: list[Topic] = client.admin.describe_topic_partitions(names, timeout=patience)
@@ -128,7 +128,7 @@ def _eligible(client: Client, names: Sequence[str], patience: float) -> dict[Top
 
 def _replica(node: int, told: Any, partition: Partition) -> Replica:
     from odradek.client.errors import ClientError
-    from wire.errors import ErrorCode, KafkaError
+    from odradek.wire.errors import ErrorCode, KafkaError
 
     match told:
         case None:

@@ -18,7 +18,7 @@ from odradek.cli.parsing import whole_number
 from odradek.cli.streams.standard_streams import complain
 
 if TYPE_CHECKING:
-    from wire.messages.metadata_records import UserScramCredentialRecord
+    from odradek.wire.messages.metadata_records import UserScramCredentialRecord
 
 __all__ = ["DEFAULT_ITERATIONS", "read_password", "scram_record"]
 
@@ -32,7 +32,7 @@ _PART = re.compile(rf"({'|'.join(_PARTS)})=")
 def scram_record(text: str, random_salt: bytes) -> UserScramCredentialRecord:
     """The record of a user as `--add-scram` names it. Raises `CliError`, which shows no password."""
     from odradek.security.scram import MECHANISMS, server_keys
-    from wire.messages.metadata_records import UserScramCredentialRecord
+    from odradek.wire.messages.metadata_records import UserScramCredentialRecord
 
     match = _FORM.match(text)
     if match is None:

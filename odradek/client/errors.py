@@ -1,4 +1,4 @@
-"""The errors that a client finds by itself; the error codes in brokers' answers are `wire.errors.KafkaError`.
+"""The errors that a client finds by itself; the error codes in brokers' answers are `odradek.wire.errors.KafkaError`.
 
 A request that fails without an answer from a broker ends in a `ClientError`. Both kinds carry `retriable`:
 whether the same operation, repeated unchanged, may succeed later.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import ErrorCode, KafkaError
 
 __all__ = [
     "BrokerUnavailable",

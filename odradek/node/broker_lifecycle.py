@@ -4,7 +4,7 @@ The broker speaks to the controller in messages only, over its `PeerChannel`, ev
 when a heartbeat is refused because the controller knows another epoch of this broker. A change of the controller
 alone is no reason, because the registration stands in the metadata log. A broker that was unregistered while it runs
 does not come back by itself: as in Kafka, an operator has to start it again. It registers anew, too, when a directory
-that hung answers again (`data_plane.disks.directory_troubles`).
+that hung answers again (`odradek.data_plane.disks.directory_troubles`).
 
 Two live copies of a broker's disk would take the registration from each other for ever. (On one host, the locks of
 the directories prevent that.) So a broker ends when the same other process has taken its registration again and
@@ -20,13 +20,13 @@ from typing import Any
 
 import attrs
 
-from data_plane.broker import Broker
-from metadata_quorum.config.typed_settings import setting
-from metadata_quorum.image.metadata_image import BrokerImage
+from odradek.data_plane.broker import Broker
 from odradek.env.ports import ConnectionLost, Log
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from wire.messages.broker_registration import (
+from odradek.metadata_quorum.config.typed_settings import setting
+from odradek.metadata_quorum.image.metadata_image import BrokerImage
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from odradek.wire.messages.broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
     Feature,

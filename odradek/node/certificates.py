@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import attrs
 
-from metadata_quorum.config.config_defs import ConfigError
 from odradek.env.ports import Env, Event, Log, TaskGroup
 from odradek.env.tls_ports import OpenTls, Tls, TlsRefused, TlsSettings
+from odradek.metadata_quorum.config.config_defs import ConfigError
 from odradek.node.configuration.listener_security import LISTENER_PREFIX, tls_settings
 from odradek.node.configuration.metrics_config import METRICS
 from odradek.node.configuration.node_config import NodeConfig

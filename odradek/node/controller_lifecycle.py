@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from metadata_quorum.ports import PeerChannel
 from odradek.env.ports import ConnectionLost, Env, Log
+from odradek.metadata_quorum.ports import PeerChannel
 from odradek.node.broker_lifecycle import RegistrationRefused
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.controller_registration import ControllerRegistrationRequest, Feature, Listener
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.controller_registration import ControllerRegistrationRequest, Feature, Listener
 
 __all__ = ["register_controller"]
 

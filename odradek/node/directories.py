@@ -8,17 +8,17 @@ from functools import partial
 
 import attrs
 
-from data_plane.log.directory.future_logs import settle_moves
-from data_plane.log.directory.log_dir import LogDir, LogDirContext
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import PartitionLog
-from metadata_quorum.config.typed_settings import settings_of
-from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage
-from metadata_quorum.replica.meta_properties import NotALogDirectory, read_meta_properties
-from metadata_quorum.replica.storage_format import StorageError, adopt_directory
+from odradek.data_plane.log.directory.future_logs import settle_moves
+from odradek.data_plane.log.directory.log_dir import LogDir, LogDirContext
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import Dir, DiskError, DiskHung, Env, Event, FileMissing, Log, TaskGroup
+from odradek.metadata_quorum.config.typed_settings import settings_of
+from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage
+from odradek.metadata_quorum.replica.meta_properties import NotALogDirectory, read_meta_properties
+from odradek.metadata_quorum.replica.storage_format import StorageError, adopt_directory
 from odradek.node.configuration.node_config import ADOPT_BLANK_DISKS, RESERVE_BYTES, NodeConfig
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["Directories", "NodeCannotStart"]
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import attrs
 
-from data_plane.broker import Broker
-from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.data_plane.broker import Broker
 from odradek.env.ports import Conn, Log, TaskGroup
 from odradek.env.tls_ports import OpenTls, Tls, TlsFailed
 from odradek.env.token_ports import FetchDocument, OpenTokens
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.node.certificates import Certificates
 from odradek.node.configuration.listener_security import ListenerSecurity
 from odradek.node.configuration.node_config import SCRAM_SECRET, NodeConfig

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_plane.broker import Broker
+from odradek.data_plane.broker import Broker
 from odradek.node.connections.charging import Charging
 from odradek.node.connections.connection_limits import ConnectionLimits
 from odradek.node.connections.connection_services import ConnectionServices
@@ -11,7 +11,7 @@ from odradek.security.acls.rules import Operation
 from odradek.security.doors.door import may_on_cluster, rights_of
 from odradek.serving.contract import Context
 from odradek.serving.slices import Work, complete_in_slices
-from wire.messages.fetch import FetchRequest
+from odradek.wire.messages.fetch import FetchRequest
 
 __all__ = ["ListenersCharging"]
 

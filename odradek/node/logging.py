@@ -9,8 +9,8 @@ from typing import Any, TextIO
 
 import structlog
 
-from metadata_quorum.config.log_levels import LogLevels
 from odradek.env.ports import Clock
+from odradek.metadata_quorum.config.log_levels import LogLevels
 
 _SEVERITIES = {"debug": 10, "info": 20, "warning": 30, "error": 40, "exception": 40, "critical": 50}
 _EPOCH = datetime(1970, 1, 1)

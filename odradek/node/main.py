@@ -9,18 +9,18 @@ from typing import Any
 
 import trio
 
-from data_plane.metadata_log import BEGUN_FILE
-from metadata_quorum.config.config_defs import ConfigError
-from metadata_quorum.config.log_levels import LogLevels
-from metadata_quorum.image.metadata_image import InvalidMetadata
-from metadata_quorum.ports import MetadataLogCorrupt
-from metadata_quorum.replica.meta_properties import NotALogDirectory
-from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+from odradek.data_plane.metadata_log import BEGUN_FILE
 from odradek.env.documents import fetch_document
 from odradek.env.ports import DiskError
 from odradek.env.real import keep_memory_out_of_files, raise_descriptor_limit
 from odradek.env.real_tls import open_tls
 from odradek.env.tokens import open_tokens
+from odradek.metadata_quorum.config.config_defs import ConfigError
+from odradek.metadata_quorum.config.log_levels import LogLevels
+from odradek.metadata_quorum.image.metadata_image import InvalidMetadata
+from odradek.metadata_quorum.ports import MetadataLogCorrupt
+from odradek.metadata_quorum.replica.meta_properties import NotALogDirectory
+from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
 from odradek.node.broker_lifecycle import RegistrationRefused
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.entrances import World

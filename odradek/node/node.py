@@ -13,25 +13,25 @@ from typing import Any
 import attrs
 
 import odradek
-from data_plane.broker import Broker
-from data_plane.disks.disk_watch import DiskWatch
-from data_plane.handlers.build import build_table
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import PartitionLog
-from data_plane.metadata_log import MetadataLog
-from metadata_quorum.config.log_levels import LogLevels
-from metadata_quorum.controller.controller import Controller
-from metadata_quorum.controller.doors import ControllerDoors
-from metadata_quorum.controller_channel import ControllerChannel
-from metadata_quorum.controller_table import DescribedController, build_controller_table
-from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
-from metadata_quorum.raft.voters import ReplicaKey
-from metadata_quorum.replica.peers import Addresses, PeerConnections
-from metadata_quorum.replica.quorum_state import FileQuorumStateStore
-from metadata_quorum.service import MetadataService
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.disks.disk_watch import DiskWatch
+from odradek.data_plane.handlers.build import build_table
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.metadata_log import MetadataLog
 from odradek.env.ports import DiskError, Log, TaskGroup
 from odradek.env.ports import Listener as OpenListener
+from odradek.metadata_quorum.config.log_levels import LogLevels
+from odradek.metadata_quorum.controller.controller import Controller
+from odradek.metadata_quorum.controller.doors import ControllerDoors
+from odradek.metadata_quorum.controller_channel import ControllerChannel
+from odradek.metadata_quorum.controller_table import DescribedController, build_controller_table
+from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from odradek.metadata_quorum.raft.voters import ReplicaKey
+from odradek.metadata_quorum.replica.peers import Addresses, PeerConnections
+from odradek.metadata_quorum.replica.quorum_state import FileQuorumStateStore
+from odradek.metadata_quorum.service import MetadataService
 from odradek.node.auditing import Auditing
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
 from odradek.node.configuration.disconnects import Disconnects
@@ -60,7 +60,7 @@ from odradek.node.unenforced_rules import UnenforcedRules
 from odradek.security.acls.authorizer import Authorizer
 from odradek.serving.api_table import ApiTable
 from odradek.serving.node_env import NodeEnv
-from wire.messages.broker_registration import Listener as RegisteredListener
+from odradek.wire.messages.broker_registration import Listener as RegisteredListener
 
 __all__ = ["HostProcess", "Node", "NodeCannotStart", "NodeFailed"]
 

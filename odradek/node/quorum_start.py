@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from metadata_quorum.replica.raft_quorum import RaftQuorum
 from odradek.env.ports import Log
+from odradek.metadata_quorum.replica.raft_quorum import RaftQuorum
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.directories import NodeCannotStart
-from wire.errors import ErrorCode
-from wire.uuid_text import uuid_to_text
+from odradek.wire.errors import ErrorCode
+from odradek.wire.uuid_text import uuid_to_text
 
 __all__ = ["check_refusals", "tell_role", "what_is_missing"]
 

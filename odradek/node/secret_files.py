@@ -15,7 +15,7 @@ from pathlib import Path
 
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.configuration.plain_logins import FILE_KEYS
-from wire.secret_fields import is_secret_key
+from odradek.wire.secret_fields import is_secret_key
 
 __all__ = [
     "chmod_remedy",

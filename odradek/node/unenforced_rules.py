@@ -9,8 +9,8 @@ once. Each node writes an error to its log, and refuses at its next start.
 
 from __future__ import annotations
 
-from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from odradek.env.ports import Log
+from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from odradek.node.configuration.node_config import START_WITHOUT_ACLS, NodeConfig
 from odradek.node.directories import NodeCannotStart
 

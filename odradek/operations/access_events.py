@@ -7,8 +7,8 @@ from enum import IntEnum
 from typing import Any, TypeAlias
 
 from odradek.security.acls.rules import ANY_NAME, Operation, PatternType, Permission, ResourceType
-from wire.messages import metadata_records
-from wire.structure import Message
+from odradek.wire.messages import metadata_records
+from odradek.wire.structure import Message
 
 __all__ = ["AccessNarrator"]
 

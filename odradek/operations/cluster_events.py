@@ -18,9 +18,9 @@ import attrs
 
 from odradek.operations.access_events import AccessNarrator
 from odradek.serving.disk_troubles import TROUBLED_LOG_DIRS
-from wire.messages import control_records, metadata_records
-from wire.secret_fields import shown
-from wire.structure import Message
+from odradek.wire.messages import control_records, metadata_records
+from odradek.wire.secret_fields import shown
+from odradek.wire.structure import Message
 
 __all__ = ["Event", "Narrator"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from odradek.client.errors import ClientError, is_retriable
 from odradek.operations.cluster_events import Event, Narrator
 from odradek.operations.metadata_log import read_metadata, read_metadata_snapshot
-from wire.errors import KafkaError
+from odradek.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from odradek.client.admin.admin_quorum import QuorumDescription

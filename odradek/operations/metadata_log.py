@@ -17,11 +17,11 @@ from odradek.client.core.operation import Operation
 from odradek.client.core.requests import request
 from odradek.client.core.scatter import deadline_of
 from odradek.client.errors import broker_error
-from wire.batches.batch_header import HEADER_SIZE, parse_header
-from wire.batches.records import records
-from wire.errors import ErrorCode, KafkaError
-from wire.metadata_frames import UnknownRecord, decode_control_record, decode_metadata_record
-from wire.structure import Message
+from odradek.wire.batches.batch_header import HEADER_SIZE, parse_header
+from odradek.wire.batches.records import records
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.metadata_frames import UnknownRecord, decode_control_record, decode_metadata_record
+from odradek.wire.structure import Message
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -77,7 +77,7 @@ def read_metadata(
 
     Raises `KafkaError` (NOT_LEADER_OR_FOLLOWER: ask for the leader again) and `ClientError`.
     """
-    from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+    from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
     partition = FetchPartition(fetch_offset=offset, partition_max_bytes=_CHUNK_BYTES)
     message = FetchRequest(
@@ -108,7 +108,7 @@ def read_metadata_snapshot(
     core: ClientCore, snapshot: SnapshotName, leader_epoch: int, *, timeout: float | None = None
 ) -> Operation[list[LogBatch]]:
     """The batches of a snapshot. Raises `KafkaError` (SNAPSHOT_NOT_FOUND: there is a newer one) and `ClientError`."""
-    from wire.messages.fetch_snapshot import (
+    from odradek.wire.messages.fetch_snapshot import (
         FetchSnapshotRequest,
         FetchSnapshotRequestPartitionSnapshot,
         FetchSnapshotRequestTopicSnapshot,

@@ -18,13 +18,13 @@ from odradek.env.token_ports import Tokens, TokenUnavailable
 from odradek.security.handshakes import Handshakes
 from odradek.security.sasl_client import Credentials, LoginFailed, SaslClient
 from odradek.serving.node_env import NodeEnv
-from wire.api_keys import ApiKey
-from wire.errors import ErrorCode, ProtocolError
-from wire.framing.connection import ClientConnection, ResponseReceived
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from wire.messages.sasl_handshake import SaslHandshakeRequest
-from wire.structure import Message
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.errors import ErrorCode, ProtocolError
+from odradek.wire.framing.connection import ClientConnection, ResponseReceived
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
+from odradek.wire.structure import Message
 
 __all__ = ["SecuredEnv", "SecuredNetwork"]
 

@@ -21,9 +21,9 @@ import attrs
 from odradek.security.salt_forms import NO_USERS, SaltForms
 from odradek.security.scram import MECHANISMS, ScramError, ScramMechanism, ScramServer, ServerKeys
 from odradek.security.tokens import TokenLogin
-from wire.errors import ErrorCode
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 __all__ = [
     "OAUTHBEARER",

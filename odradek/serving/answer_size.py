@@ -8,7 +8,7 @@ the node has only so many things.
 
 from __future__ import annotations
 
-from wire.errors import ErrorCode
+from odradek.wire.errors import ErrorCode
 
 REPEATED_BYTES_MAX = 2 << 20
 """The bytes of about 90,000 partitions of the smallest size, encoded in some 50 ms. Clients ask for nothing twice."""

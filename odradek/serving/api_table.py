@@ -11,8 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from odradek.serving.contract import Context, Handler, Result
-from wire.api import ApiKey, request_class, request_header_version, response_class, response_header_version
-from wire.codec import (
+from odradek.wire.api import (
+    ApiKey,
+    request_class,
+    request_header_version,
+    response_class,
+    response_header_version,
+)
+from odradek.wire.codec import (
     ELEMENTS_AT_ONCE,
     ErrorCounts,
     bounded_decoder,
@@ -20,7 +26,7 @@ from wire.codec import (
     decoder,
     measuring_decoder,
 )
-from wire.errors import RemoteProtocolError
+from odradek.wire.errors import RemoteProtocolError
 
 LATENCY_BOUNDS_SECONDS = (
     *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from odradek.serving.contract import Context, Result
-from wire.api import ApiKey
-from wire.errors import ErrorCode
-from wire.messages.api_versions import (
+from odradek.wire.api import ApiKey
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 import attrs
 
-from wire.structure import Message
+from odradek.wire.structure import Message
 
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of those who have not shown who they are."""

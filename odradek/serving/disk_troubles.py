@@ -17,7 +17,7 @@ from enum import Enum
 
 import attrs
 
-from wire.uuid_text import uuid_from_text, uuid_to_text
+from odradek.wire.uuid_text import uuid_from_text, uuid_to_text
 
 RETIRING_LOG_DIRS = "odradek.retiring.log.dirs"
 """The directories of a broker that `odradek disk retire` has cordoned, separated by commas. It undoes only these."""

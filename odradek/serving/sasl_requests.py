@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from odradek.serving.contract import Context, Handler, Result
-from wire.api import ApiKey
-from wire.errors import ErrorCode
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from odradek.wire.api import ApiKey
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 __all__ = ["sasl_handlers"]
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 from odradek.env.ports import TaskGroup
 from odradek.serving.contract import Result, Suspend
 from odradek.serving.long_work import LongWork
-from wire.structure import Message
+from odradek.wire.structure import Message
 
 T = TypeVar("T")
 

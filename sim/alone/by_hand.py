@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from random import Random
 from typing import Any, TypeVar, cast
 
-from data_plane.log.partition_log import PartitionLog
-from data_plane.replication.partition import Partition
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.replication.partition import Partition
 from odradek.serving.timers import Timers
+from odradek.wire.errors import KafkaError
 from sim.alone.replication_broker import START_MS, Broker
 from sim.history import SafetyViolation
-from wire.errors import KafkaError
 
 __all__ = ["ByHand", "Pause"]
 

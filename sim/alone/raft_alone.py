@@ -16,11 +16,11 @@ from random import Random
 
 import attrs
 
-from metadata_quorum.raft import membership
-from metadata_quorum.raft.voters import Voter
+from odradek.metadata_quorum.raft import membership
+from odradek.metadata_quorum.raft.voters import Voter
+from odradek.wire.errors import ErrorCode
 from sim.alone.raft_cluster import Cluster, Question
 from sim.history import SafetyViolation
-from wire.errors import ErrorCode
 
 STEPS_DEFAULT = 400
 HEAL_SECONDS = 20.0

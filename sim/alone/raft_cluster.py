@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from metadata_quorum.ports import OffsetAndEpoch, QuorumState
-from metadata_quorum.raft.core import RaftCore
-from metadata_quorum.raft.core_state import RaftConfig
-from metadata_quorum.raft.effects import (
+from odradek.metadata_quorum.ports import OffsetAndEpoch, QuorumState
+from odradek.metadata_quorum.raft.core import RaftCore
+from odradek.metadata_quorum.raft.core_state import RaftConfig
+from odradek.metadata_quorum.raft.effects import (
     Answer,
     AppendFetched,
     HighWatermarkAdvanced,
@@ -28,10 +28,10 @@ from metadata_quorum.raft.effects import (
     TookLeadership,
     Truncate,
 )
-from metadata_quorum.raft.log_state import Batch, LogState
-from metadata_quorum.raft.messages import Fetch, FetchAnswer, Request, Response, Vote, VoteAnswer
-from metadata_quorum.raft.roles import Leader
-from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from odradek.metadata_quorum.raft.log_state import Batch, LogState
+from odradek.metadata_quorum.raft.messages import Fetch, FetchAnswer, Request, Response, Vote, VoteAnswer
+from odradek.metadata_quorum.raft.roles import Leader
+from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from sim.history import SafetyViolation
 
 FETCH_BATCHES_MAX = 3

@@ -21,14 +21,14 @@ from random import Random
 
 import attrs
 
-from data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.wire.errors import ErrorCode
 from sim.alone.replication_broker import Broker
 from sim.alone.replication_checks import Promises
 from sim.alone.replication_controller import NODES, Controller, Proposal
 from sim.alone.replication_fetches import Fetches
 from sim.alone.replication_producers import Producers
 from sim.history import SafetyViolation
-from wire.errors import ErrorCode
 
 STEPS_DEFAULT = 600
 HEAL_ROUNDS_MAX = 400

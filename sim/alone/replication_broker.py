@@ -15,21 +15,21 @@ from typing import Protocol, TypeVar
 
 import attrs
 
-from data_plane.fetch_sessions import FetchedPartition, FetchSessions
-from data_plane.log.loading import LoadOptions, open_partition_log
-from data_plane.log.log_config import LogConfig
-from data_plane.log.log_types import Origin
-from data_plane.log.partition_log import PartitionLog
-from data_plane.replication.follower_fetch_session import ReplicaFetchSession, Told
-from data_plane.replication.partition import Partition
-from data_plane.replication.truncation import truncation_offset
-from metadata_quorum.image.metadata_image import PartitionImage
+from odradek.data_plane.fetch_sessions import FetchedPartition, FetchSessions
+from odradek.data_plane.log.loading import LoadOptions, open_partition_log
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_types import Origin
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.replication.follower_fetch_session import ReplicaFetchSession, Told
+from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.truncation import truncation_offset
 from odradek.env.ports import Dir, DiskError
+from odradek.metadata_quorum.image.metadata_image import PartitionImage
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.fetch import FetchRequest, ReplicaState
+from odradek.wire.topic_partition import TopicIdPartition
 from sim.history import SafetyViolation
 from sim.machine.disk import SimDisk
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.fetch import FetchRequest, ReplicaState
-from wire.topic_partition import TopicIdPartition
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class Answer:
 
 
 class _LogDir:
-    """`data_plane.log.log_types.LogOwner` of a broker's log: it keeps the recovery point in memory, as a checkpoint."""
+    """`odradek.data_plane.log.log_types.LogOwner` of a broker's log: it keeps the recovery point in memory, as a checkpoint."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.parts.producer_recovery import rebuild_producers
-from data_plane.replication.partition import NO_LEADER_EPOCH, Partition
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.parts.producer_recovery import rebuild_producers
+from odradek.data_plane.replication.partition import NO_LEADER_EPOCH, Partition
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.batches.records import records
 from sim.alone.replication_broker import BATCH_BYTES_MAX, Broker
 from sim.history import SafetyViolation
-from wire.batches.batch_header import iter_batches
-from wire.batches.records import records
 
 __all__ = ["Promises", "contents"]
 

@@ -6,10 +6,10 @@ from random import Random
 
 import attrs
 
-from data_plane.replication.isr_state import CommittedIsr, PendingIsr
-from metadata_quorum.image.metadata_image import PartitionImage
+from odradek.data_plane.replication.isr_state import CommittedIsr, PendingIsr
+from odradek.metadata_quorum.image.metadata_image import PartitionImage
+from odradek.wire.errors import ErrorCode
 from sim.alone.replication_broker import Broker, Image
-from wire.errors import ErrorCode
 
 NODES = (1, 2, 3)
 

@@ -7,10 +7,10 @@ from random import Random
 
 import attrs
 
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.record_batch import RecordBatchBuilder
 from sim.alone.replication_broker import START_MS, Broker
 from sim.alone.replication_checks import Promises
-from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import RecordBatchBuilder
 
 __all__ = ["Producers"]
 
@@ -27,7 +27,7 @@ class _Batch:
 
 @attrs.define(eq=False)
 class _Waiter:
-    """Waits for the acknowledgement of a batch (`data_plane.replication.waiting_requests.AckWaiter`)."""
+    """Waits for the acknowledgement of a batch (`odradek.data_plane.replication.waiting_requests.AckWaiter`)."""
 
     producers: Producers
     batch: _Batch

@@ -14,7 +14,8 @@ from typing import Any
 
 import attrs
 
-from data_plane.replication.partition import Partition
+from odradek.data_plane.replication.partition import Partition
+from odradek.wire.api_keys import ApiKey
 from sim.campaign.timeline import Timeline
 from sim.machine.links import Links
 from sim.machine.network import Fabric, SimConn
@@ -22,7 +23,6 @@ from sim.machine.world import World
 from sim.options import RunOptions
 from sim.replay import replay_command
 from sim.run import RunResult, is_event, run
-from wire.api_keys import ApiKey
 
 LENGTH_BYTES = 4
 MESSAGES_MAX = 60_000

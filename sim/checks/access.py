@@ -28,16 +28,16 @@ from odradek.security.acls.rules import (
     Permission,
     ResourceType,
 )
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.errors import ErrorCode
 from sim.checks.served_records import end_of
 from sim.checks.watched import Hosted, Processes
 from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation
-from wire.api_keys import ApiKey
-from wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from metadata_quorum.image.access_image import AccessImage
-    from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+    from odradek.metadata_quorum.image.access_image import AccessImage
+    from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
     from sim.load.operators.guarded_client import Passwords
     from sim.machine.network import SimConn
 

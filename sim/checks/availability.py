@@ -22,12 +22,14 @@ from itertools import combinations
 
 import attrs
 
-from data_plane.broker import Broker
-from data_plane.groups.offsets_topic import OFFSETS_TOPIC
-from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
-from metadata_quorum.raft.roles import Leader
-from metadata_quorum.raft.voters import ReplicaKey
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
+from odradek.metadata_quorum.raft.roles import Leader
+from odradek.metadata_quorum.raft.voters import ReplicaKey
 from odradek.node.node import Node
+from odradek.wire.coordinator_partition import coordinator_partition
+from odradek.wire.topic_partition import TopicIdPartition
 from sim.checks.bounds import FULL, HANGS
 from sim.checks.fitness import NEVER, Fitness
 from sim.checks.groups.group_availability import GroupAvailability
@@ -36,8 +38,6 @@ from sim.checks.watched import Processes
 from sim.machine.members import Member
 from sim.machine.sim_env import SimEnv
 from sim.machine.world import Liveness
-from wire.coordinator_partition import coordinator_partition
-from wire.topic_partition import TopicIdPartition
 
 LOOK_SECONDS = 0.25
 

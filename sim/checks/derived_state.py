@@ -17,18 +17,18 @@ from random import Random
 
 import attrs
 
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.parts.producer_entry import ProducerEntry
-from data_plane.log.parts.producer_recovery import note_batch
-from data_plane.log.parts.producer_state import ProducerState
-from data_plane.log.segments.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
-from data_plane.log.segments.segment_index import SegmentIndex
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.parts.producer_entry import ProducerEntry
+from odradek.data_plane.log.parts.producer_recovery import note_batch
+from odradek.data_plane.log.parts.producer_state import ProducerState
+from odradek.data_plane.log.segments.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from odradek.data_plane.log.segments.segment_index import SegmentIndex
+from odradek.wire.batches.batch_header import HEADER, SIZE_PREFIX, BatchHeader
 from sim.checks.watched import Hosted, Processes, partition_name
 from sim.history import SafetyViolation
 from sim.machine.disk import SimDisk
 from sim.machine.disk_files import SimFile
 from sim.machine.platter import Inode
-from wire.batches.batch_header import HEADER, SIZE_PREFIX, BatchHeader
 
 __all__ = ["DerivedState", "stored_batches"]
 

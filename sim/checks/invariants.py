@@ -28,8 +28,8 @@ from collections.abc import Hashable, Iterable, Sequence
 
 import attrs
 
+from odradek.wire.topic_partition import TopicIdPartition
 from sim.history import SafetyViolation
-from wire.topic_partition import TopicIdPartition
 
 __all__ = ["CommittedBatches", "EqualAtOffsets", "NeverFalls", "OneForEach", "StoredHeader"]
 

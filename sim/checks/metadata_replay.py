@@ -13,23 +13,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.ports import Snapshot
-from metadata_quorum.raft.voters import VoterSet
-from metadata_quorum.replica.checkpoint_files import open_snapshot, parse_snapshot_name, snapshot_name
-from metadata_quorum.replica.metadata_batches import read_batches
-from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.ports import Snapshot
+from odradek.metadata_quorum.raft.voters import VoterSet
+from odradek.metadata_quorum.replica.checkpoint_files import open_snapshot, parse_snapshot_name, snapshot_name
+from odradek.metadata_quorum.replica.metadata_batches import read_batches
+from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
 from odradek.node.node import Node
+from odradek.wire.batches.batch_header import HEADER, SIZE_PREFIX
+from odradek.wire.messages.control_records import VotersRecord
+from odradek.wire.structure import Message
 from sim.checks.stored_logs import StoredLogs
 from sim.checks.watched import Hosted, Processes
 from sim.history import SafetyViolation
 from sim.machine.disk import SimDisk
 from sim.machine.members import Member
 from sim.machine.platter import Folder, Inode
-from wire.batches.batch_header import HEADER, SIZE_PREFIX
-from wire.messages.control_records import VotersRecord
-from wire.structure import Message
 
 __all__ = ["MetadataReplay"]
 

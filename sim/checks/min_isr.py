@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import attrs
 
-from metadata_quorum.config.effective_config import topic_value
-from metadata_quorum.image.config_layers import layers_for
+from odradek.metadata_quorum.config.effective_config import topic_value
+from odradek.metadata_quorum.image.config_layers import layers_for
+from odradek.wire.topic_partition import TopicIdPartition
 from sim.checks.watched import Hosted, Processes, partition_name
 from sim.history import SafetyViolation
-from wire.topic_partition import TopicIdPartition
 
 __all__ = ["MinIsr"]
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from data_plane.broker import Broker
-from metadata_quorum.image.metadata_image import PartitionImage
+from odradek.data_plane.broker import Broker
+from odradek.metadata_quorum.image.metadata_image import PartitionImage
+from odradek.wire.topic_partition import TopicIdPartition
 from sim.checks.bounds import BOUNDS, GROUP_BOUNDS, GroupTimeouts, Subject, Timeouts
 from sim.checks.fitness import Fitness
 from sim.machine.members import Member
 from sim.machine.world import Liveness
-from wire.topic_partition import TopicIdPartition
 
 if TYPE_CHECKING:
     from sim.machine.world import World

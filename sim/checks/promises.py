@@ -18,12 +18,15 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from data_plane.metadata_log import SYNCED_OFFSET_FILE
-from data_plane.replication.partition import Partition
-from metadata_quorum.replica.quorum_state import FILE_NAME as QUORUM_STATE
-from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
-from metadata_quorum.replica.wire_messages import METADATA_TOPIC, METADATA_TOPIC_ID
+from odradek.data_plane.metadata_log import SYNCED_OFFSET_FILE
+from odradek.data_plane.replication.partition import Partition
+from odradek.metadata_quorum.replica.quorum_state import FILE_NAME as QUORUM_STATE
+from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+from odradek.metadata_quorum.replica.wire_messages import METADATA_TOPIC, METADATA_TOPIC_ID
 from odradek.node.node import Node
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.messages.fetch import FetchPartition
+from odradek.wire.uuid_text import uuid_to_text
 from sim.checks.served_records import is_replica
 from sim.checks.stored_logs import StoredLogs, stored_start
 from sim.checks.watched import Hosted, Processes, partition_name
@@ -32,9 +35,6 @@ from sim.history import SafetyViolation
 from sim.machine.disk import SimDisk
 from sim.machine.members import Member
 from sim.machine.platter import Inode
-from wire.api_keys import ApiKey
-from wire.messages.fetch import FetchPartition
-from wire.uuid_text import uuid_to_text
 
 __all__ = ["Promises"]
 

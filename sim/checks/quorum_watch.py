@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from odradek.client.errors import ClientError
-from sim.replicas import Committed
-from wire.errors import KafkaError
-from wire.messages.describe_quorum import (
+from odradek.wire.errors import KafkaError
+from odradek.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
     DescribeQuorumResponse,
 )
+from sim.replicas import Committed
 
 if TYPE_CHECKING:
     from sim.machine.cluster_members import Cluster

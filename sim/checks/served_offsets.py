@@ -19,18 +19,18 @@ from typing import Any
 
 import attrs
 
-from data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.node.node import Node
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.batches.record_times import record_times
+from odradek.wire.topic_partition import TopicIdPartition
 from sim.checks.watched import Hosted, Processes, partition_name
 from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation
 from sim.machine.disk_files import SimFile
 from sim.machine.members import Member
-from wire.api_keys import ApiKey
-from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import iter_batches
-from wire.batches.record_times import record_times
-from wire.topic_partition import TopicIdPartition
 
 __all__ = ["AnswerByTime", "ServedOffsets", "Timestamps"]
 

@@ -12,13 +12,13 @@ from typing import Any
 import attrs
 
 from odradek.node.node import Node
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.messages.fetch import FetchRequest, FetchResponse
+from odradek.wire.topic_partition import TopicIdPartition
 from sim.checks.watched import Hosted, Processes
 from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation
-from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import iter_batches
-from wire.messages.fetch import FetchRequest, FetchResponse
-from wire.topic_partition import TopicIdPartition
 
 __all__ = ["ServedRecords", "end_of", "is_replica"]
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from data_plane.log.directory.checkpoints import LOG_START_FILE, decode_offsets
-from data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.directory.checkpoints import LOG_START_FILE, decode_offsets
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.wire.batches.batch_header import CONTROL_MASK, HEADER, HEADER_SIZE, SIZE_PREFIX
+from odradek.wire.topic_partition import TopicPartition
 from sim.machine.disk import SimDisk
 from sim.machine.platter import Folder, Inode
-from wire.batches.batch_header import CONTROL_MASK, HEADER, HEADER_SIZE, SIZE_PREFIX
-from wire.topic_partition import TopicPartition
 
 __all__ = ["StoredLogs", "is_segment", "stored_start"]
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from data_plane.log.directory.checkpoints import (
+from odradek.data_plane.log.directory.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
     decode_offsets,
 )
-from data_plane.log.directory.log_dir import METADATA_TOPIC, parse_partition_name
+from odradek.data_plane.log.directory.log_dir import METADATA_TOPIC, parse_partition_name
 from sim.checks.stored_logs import StoredLogs, is_segment
 from sim.checks.watched import Hosted, Processes, partition_name
 from sim.history import SafetyViolation

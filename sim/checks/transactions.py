@@ -18,21 +18,21 @@ from random import Random
 
 import attrs
 
-from data_plane.coordination.decision_log import Latest
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.parts.producer_recovery import note_batch
-from data_plane.log.parts.producer_state import ProducerState
-from data_plane.transactions.coordinator import TransactionShard
-from data_plane.transactions.state import EPOCH_MAX, Transaction, TransactionsState, state_of
+from odradek.data_plane.coordination.decision_log import Latest
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.parts.producer_recovery import note_batch
+from odradek.data_plane.log.parts.producer_state import ProducerState
+from odradek.data_plane.transactions.coordinator import TransactionShard
+from odradek.data_plane.transactions.state import EPOCH_MAX, Transaction, TransactionsState, state_of
+from odradek.wire.batches.batch_header import BatchHeader
+from odradek.wire.batches.records import records
+from odradek.wire.batches.transaction_markers import parse_marker
 from sim.checks.derived_state import stored_batches
 from sim.checks.invariants import NeverFalls
 from sim.checks.watched import Hosted, Processes, partition_name
 from sim.history import SafetyViolation
 from sim.machine.disk_files import SimFile
 from sim.machine.members import Member
-from wire.batches.batch_header import BatchHeader
-from wire.batches.records import records
-from wire.batches.transaction_markers import parse_marker
 
 __all__ = ["TransactionStates", "still_open"]
 

@@ -22,17 +22,21 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from data_plane.producer_ids import ProducerIds
-from data_plane.replication.partition import Partition
-from metadata_quorum.raft.roles import Leader
-from metadata_quorum.replica.quorum_leader import WAITING_BYTES_MAX
-from metadata_quorum.replica.quorum_state import FILE_NAME as QUORUM_STATE
-from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+from odradek.data_plane.producer_ids import ProducerIds
+from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import File
+from odradek.metadata_quorum.raft.roles import Leader
+from odradek.metadata_quorum.replica.quorum_leader import WAITING_BYTES_MAX
+from odradek.metadata_quorum.replica.quorum_state import FILE_NAME as QUORUM_STATE
+from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
 from odradek.node.connections.answer_queue import SEND_QUEUE_BYTES_MAX
 from odradek.node.connections.answers import HELD_BYTES_MAX, PARKED_MAX, SLOTS_MAX
 from odradek.node.connections.connection_loop import FRAMES_PER_TURN
 from odradek.node.node import Node
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.batches.batch_header import HEADER, HEADER_SIZE, SIZE_PREFIX
+from odradek.wire.batches.batch_header import Buffer as Bytes
+from odradek.wire.topic_partition import TopicIdPartition
 from sim.checks.access import Access
 from sim.checks.availability import Availability
 from sim.checks.derived_state import DerivedState
@@ -59,13 +63,9 @@ from sim.checks.wiretap import Wiretap
 from sim.history import SafetyViolation
 from sim.machine.disk_files import SimFile
 from sim.machine.members import Member
-from wire.api_keys import ApiKey
-from wire.batches.batch_header import HEADER, HEADER_SIZE, SIZE_PREFIX
-from wire.batches.batch_header import Buffer as Bytes
-from wire.topic_partition import TopicIdPartition
 
 if TYPE_CHECKING:
-    from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+    from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
     from sim.machine.cluster_members import Cluster
 
 LOOK_SECONDS = 0.05

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from data_plane.replication.partition import Partition
+from odradek.data_plane.replication.partition import Partition
 from odradek.node.node import Node
+from odradek.wire.topic_partition import TopicIdPartition
 from sim.machine.members import Member
-from wire.topic_partition import TopicIdPartition
 
 if TYPE_CHECKING:
     from sim.machine.cluster_members import Cluster

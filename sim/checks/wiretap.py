@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 import attrs
 
+from odradek.wire.api import request_class, request_header_version, response_class, response_header_version
+from odradek.wire.codec import decoder
+from odradek.wire.errors import ProtocolError
+from odradek.wire.messages.headers import RequestHeader
 from sim.machine.network import SimConn
-from wire.api import request_class, request_header_version, response_class, response_header_version
-from wire.codec import decoder
-from wire.errors import ProtocolError
-from wire.messages.headers import RequestHeader
 
 __all__ = ["Exchange", "Listener", "Wiretap"]
 

@@ -10,8 +10,8 @@ from random import Random
 
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
 from odradek.client.errors import ClientError
+from odradek.wire.errors import KafkaError
 from sim.load.workload import Workload
-from wire.errors import KafkaError
 
 CALL_SECONDS = 2.0
 CALM_SECONDS_MAX = 0.3

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from odradek.wire.batches.records import Header
 from sim.history import SafetyViolation
-from wire.batches.records import Header
 
 __all__ = ["attached_to", "must_be_whole", "value_with"]
 

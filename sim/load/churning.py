@@ -14,10 +14,10 @@ from odradek.client.admin.admin_logs import delete_records
 from odradek.client.core.operation import Operation
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.errors import ClientError
+from odradek.wire.errors import KafkaError
+from odradek.wire.topic_partition import TopicPartition
 from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from sim.load.workload import Workload
-from wire.errors import KafkaError
-from wire.topic_partition import TopicPartition
 
 CALL_SECONDS = 5.0
 CALM_SECONDS_MAX = 0.5

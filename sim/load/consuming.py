@@ -11,14 +11,14 @@ from random import Random
 
 from odradek.client.errors import ClientError
 from odradek.client.shells.aio_consumer import AsyncConsumer
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.errors import KafkaError
+from odradek.wire.topic_partition import TopicPartition
 from sim.checks.bounds import GroupTimeouts
 from sim.checks.groups.group_availability import GroupTerms
 from sim.history import SafetyViolation, Told
 from sim.load.attachments import must_be_whole
 from sim.load.workload import FETCH_BYTES_MAX, REQUEST_SECONDS, ROT_SECONDS, Workload
-from wire.batches.batch_errors import CorruptBatch
-from wire.errors import KafkaError
-from wire.topic_partition import TopicPartition
 
 GROUP = "readers"
 POLL_SECONDS = 1.0

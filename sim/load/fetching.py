@@ -20,12 +20,12 @@ from odradek.client.core.operation import Call, Operation, Wait
 from odradek.client.core.partition_offsets import list_offsets
 from odradek.client.core.requests import known_leaders, refresh_metadata, topics_with_metadata
 from odradek.client.errors import broker_error, error_code, is_retriable
-from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import iter_batches
-from wire.batches.records import Record, records
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from wire.topic_partition import TopicPartition
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.batches.records import Record, records
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

@@ -14,14 +14,19 @@ from random import Random
 
 from odradek.client.errors import ClientError
 from odradek.env.ports import Conn, ConnectionLost, Env
+from odradek.wire.batches.records import RecordBatchBuilder
+from odradek.wire.errors import ErrorCode, KafkaError, RemoteProtocolError
+from odradek.wire.framing.connection import NEED_DATA, ClientConnection, ConnectionClosed, ResponseReceived
+from odradek.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from odradek.wire.structure import Message
+from odradek.wire.topic_partition import TopicPartition
 from sim.history import Told
 from sim.load.workload import Workload
-from wire.batches.records import RecordBatchBuilder
-from wire.errors import ErrorCode, KafkaError, RemoteProtocolError
-from wire.framing.connection import NEED_DATA, ClientConnection, ConnectionClosed, ResponseReceived
-from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from wire.structure import Message
-from wire.topic_partition import TopicPartition
 
 TOPIC = "pipelined"
 PARTITIONS = 2

@@ -18,8 +18,8 @@ from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import ClientClosed
 from odradek.client.producer.accumulator import Accumulator, Batch
 from odradek.client.producer.sender import Sender
-from wire.batches.compression import CompressionType
-from wire.batches.records import Header
+from odradek.wire.batches.compression import CompressionType
+from odradek.wire.batches.records import Header
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

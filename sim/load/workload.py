@@ -19,14 +19,14 @@ from odradek.client.errors import ClientError, ConnectionBroken, RequestTimedOut
 from odradek.client.shells.aio import AsyncClient
 from odradek.client.shells.aio_producer import AsyncProducer, SentRecord
 from odradek.env.ports import Event
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 from sim.history import History, Told
 from sim.load.attachments import must_be_whole
 from sim.load.fetching import FetchConfig, Fetcher
 from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from sim.machine.world import World
-from wire.batches.batch_errors import CorruptBatch
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
 
 REQUEST_SECONDS = 20.0
 UNAVAILABLE_SECONDS = 300.0

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from odradek.serving.api_table import ApiTable
-from wire.api import ApiKey
-from wire.errors import ErrorCode
+from odradek.wire.api import ApiKey
+from odradek.wire.errors import ErrorCode
 
 ANSWERS = "answers"
 """The word beside the error codes: how many requests were answered at all."""

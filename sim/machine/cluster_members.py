@@ -12,27 +12,27 @@ from random import Random
 
 import attrs
 
-from metadata_quorum.replica.checkpoint_files import parse_snapshot_name
-from metadata_quorum.replica.storage_format import (
+from odradek.client.core.client_config import ClientConfig
+from odradek.client.errors import ClientError
+from odradek.client.shells.aio import AsyncClient
+from odradek.metadata_quorum.replica.checkpoint_files import parse_snapshot_name
+from odradek.metadata_quorum.replica.storage_format import (
     METADATA_LOG_DIRECTORY,
     StorageFormat,
     bootstrap_features,
     format_storage,
     initial_voters,
 )
-from odradek.client.core.client_config import ClientConfig
-from odradek.client.errors import ClientError
-from odradek.client.shells.aio import AsyncClient
 from odradek.node.configuration.node_config import NodeConfig
+from odradek.wire.errors import KafkaError
+from odradek.wire.messages.metadata import MetadataRequest, MetadataResponse
+from odradek.wire.topic_partition import TopicPartition
+from odradek.wire.uuid_text import uuid_to_text
 from sim.machine.guards import SASL, SASL_PORT, guarded_settings
 from sim.machine.members import Member
 from sim.machine.releases import OLDER_LEVELS, OLDER_RELEASE
 from sim.machine.world import World
 from sim.replicas import StoredBatch, read_log
-from wire.errors import KafkaError
-from wire.messages.metadata import MetadataRequest, MetadataResponse
-from wire.topic_partition import TopicPartition
-from wire.uuid_text import uuid_to_text
 
 BROKER_PORT = 9092
 CONTROLLER_PORT = 9093

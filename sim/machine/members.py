@@ -19,8 +19,8 @@ from random import Random
 
 import attrs
 
-from metadata_quorum.features import THIS_RELEASE, Release
 from odradek.env.ports import DiskError, Event
+from odradek.metadata_quorum.features import THIS_RELEASE, Release
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.node import Node, NodeFailed
 from odradek.node.run_node import run_node

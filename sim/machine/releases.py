@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from metadata_quorum.features import (
+from odradek.metadata_quorum.features import (
     ELIGIBLE_LEADER_REPLICAS,
     SUPPORTED_FEATURES,
     TRANSACTION_VERSION,
     Release,
 )
-from wire.api_keys import ApiKey
+from odradek.wire.api_keys import ApiKey
 
 OLDER_RELEASE = Release(
     {**SUPPORTED_FEATURES, ELIGIBLE_LEADER_REPLICAS: (0, 0), TRANSACTION_VERSION: (0, 1)},

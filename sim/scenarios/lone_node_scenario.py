@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from metadata_quorum.replica.storage_format import StorageFormat, format_storage
 from odradek.client.admin import NewTopic
+from odradek.metadata_quorum.replica.storage_format import StorageFormat, format_storage
 from odradek.node.configuration.node_config import NodeConfig
 from sim.history import History, SafetyViolation
 from sim.load.churning import Churning

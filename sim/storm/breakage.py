@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from functools import partial
 from random import Random
 
-from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+from odradek.wire.batches.batch_header import iter_batches
 from sim.machine.members import Member
 from sim.storm.storm import Storm, Trouble
-from wire.batches.batch_header import iter_batches
 
 CALM_SECONDS_MAX = 6.0
 

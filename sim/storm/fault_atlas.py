@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import attrs
 
-from wire.batches.batch_header import HEADER_SIZE, iter_batches
+from odradek.wire.batches.batch_header import HEADER_SIZE, iter_batches
 
 __all__ = ["FaultAtlas", "Flip", "places_to_rot"]
 

@@ -28,12 +28,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 
 from odradek.env.ports import Event
+from odradek.wire.topic_partition import TopicPartition
 from sim.load.operators import Operator
 from sim.machine.cluster_members import Cluster
 from sim.machine.members import Member
 from sim.storm.fault_atlas import FaultAtlas
 from sim.storm.storm_plan import StormPlan
-from wire.topic_partition import TopicPartition
 
 CLOCK_OFF_MS_MAX = 1_800_000
 """The most that a clock is off: Kafka lets a producer's timestamps be an hour ahead of the broker's clock."""

@@ -31,8 +31,8 @@ from typing import TypeVar
 
 import attrs
 
-from data_plane.groups.offsets_topic import OFFSETS_TOPIC
-from data_plane.transactions.state import (
+from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from odradek.data_plane.transactions.state import (
     TopicPartitionPair,
     Transaction,
     TransactionsState,

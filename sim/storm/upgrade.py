@@ -14,18 +14,18 @@ from __future__ import annotations
 
 from random import Random
 
-from metadata_quorum.features import (
+from odradek.client.admin.admin_quorum import update_features
+from odradek.client.errors import ClientError
+from odradek.metadata_quorum.features import (
     ELIGIBLE_LEADER_REPLICAS,
     THIS_RELEASE,
     TRANSACTION_VERSION,
 )
-from odradek.client.admin.admin_quorum import update_features
-from odradek.client.errors import ClientError
+from odradek.wire.errors import ErrorCode, KafkaError
 from sim.history import SafetyViolation
 from sim.machine.cluster_members import Cluster
 from sim.machine.world import Liveness
 from sim.storm.storm import Storm
-from wire.errors import ErrorCode, KafkaError
 
 NEW_LEVELS = {ELIGIBLE_LEADER_REPLICAS: 1, TRANSACTION_VERSION: 2}
 CALL_SECONDS = 5.0

@@ -11,8 +11,8 @@ from random import Random
 
 from odradek.client.admin.admin_quorum import unregister_broker
 from odradek.client.errors import ClientError
+from odradek.wire.errors import KafkaError
 from sim.storm.storm import LONG_SECONDS_MAX, Storm, Trouble
-from wire.errors import KafkaError
 
 CALL_SECONDS = 5.0
 

@@ -21,12 +21,11 @@ from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, broker_error, error_code, is_retriable
 from odradek.client.shells.blocking import Client
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
-
-from .decisions_topic import DECISIONS_TOPIC
-from .markers import MarkerLog, partition_of
-from .two_phase import Decision, last_of
+from odradek.spark.delivery.decisions_topic import DECISIONS_TOPIC
+from odradek.spark.delivery.markers import MarkerLog, partition_of
+from odradek.spark.delivery.two_phase import Decision, last_of
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["Decisions", "new_topic"]
 
@@ -214,7 +213,7 @@ class Decisions:
         return _Answer(memoryview(answer.records or b""), answer.last_stable_offset, aborted)
 
     def _request(self, key: TopicPartition, topic_id: bytes, position: int, isolation_level: int) -> Any:
-        from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+        from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
         partition = FetchPartition(
             partition=key.partition,

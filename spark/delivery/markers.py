@@ -18,12 +18,11 @@ from zlib import crc32
 
 import attrs
 
-from wire.batches.batch_header import BatchHeader, iter_batches
-from wire.batches.records import records
-from wire.batches.transaction_markers import parse_marker
-
-from .task_protocol import Marker, ProgressError, RowSummary, TopicIds
-from .two_phase import Decision, Prepared
+from odradek.spark.delivery.task_protocol import Marker, ProgressError, RowSummary, TopicIds
+from odradek.spark.delivery.two_phase import Decision, Prepared
+from odradek.wire.batches.batch_header import BatchHeader, iter_batches
+from odradek.wire.batches.records import records
+from odradek.wire.batches.transaction_markers import parse_marker
 
 __all__ = [
     "MarkerLog",

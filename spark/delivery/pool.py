@@ -16,9 +16,8 @@ from odradek.client.core.operation import Operation, Wait
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.core.scatter import to_transaction_coordinators
 from odradek.client.errors import UnsupportedByBroker, broker_error, error_code, is_retriable
-from wire.errors import ErrorCode, KafkaError
-
-from .two_phase import Prepared
+from odradek.spark.delivery.two_phase import Prepared
+from odradek.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from odradek.client.admin.admin_transactions import TransactionDescription
@@ -195,7 +194,7 @@ def _end_once(
 
     Those that leave `certain` were sent: from then on an earlier attempt may have ended them.
     """
-    from wire.messages.end_txn import EndTxnRequest
+    from odradek.wire.messages.end_txn import EndTxnRequest
 
     names = {slot_id(query, each.task, each.slot): each for each in wanted}
     routed = yield from to_transaction_coordinators(core, list(names), deadline)
@@ -284,8 +283,8 @@ def _resume_and_end(
     core: ClientCore, name: str, wanted: Prepared, commit: bool, deadline: float
 ) -> Operation[None]:
     """Take the transaction over from a producer that has resumed it by mistake (KIP-939), and end it."""
-    from wire.messages.end_txn import EndTxnRequest
-    from wire.messages.init_producer_id import InitProducerIdRequest
+    from odradek.wire.messages.end_txn import EndTxnRequest
+    from odradek.wire.messages.init_producer_id import InitProducerIdRequest
 
     routed = yield from to_transaction_coordinators(core, [name], deadline)
     [node] = routed.by_node or [None]

@@ -49,7 +49,7 @@ from enum import Enum
 
 import attrs
 
-from .task_protocol import Marker, ProgressError, RowSummary, TaskProtocol, TopicIds
+from odradek.spark.delivery.task_protocol import Marker, ProgressError, RowSummary, TaskProtocol, TopicIds
 
 __all__ = [
     "AttemptProtocol",

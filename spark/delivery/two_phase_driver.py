@@ -8,12 +8,11 @@ import attrs
 
 from odradek.client.errors import ClientError, ProducerFencedError
 from odradek.client.shells.producer import Producer
-from wire.errors import ErrorCode, KafkaError
-
-from .decisions import Decisions
-from .markers import decision_key, decision_value
-from .pool import driver_id, end_transactions, open_slots
-from .two_phase import Decision, DriverProtocol, DriverStep, Prepared
+from odradek.spark.delivery.decisions import Decisions
+from odradek.spark.delivery.markers import decision_key, decision_value
+from odradek.spark.delivery.pool import driver_id, end_transactions, open_slots
+from odradek.spark.delivery.two_phase import Decision, DriverProtocol, DriverStep, Prepared
+from odradek.wire.errors import ErrorCode, KafkaError
 
 __all__ = ["run_driver"]
 

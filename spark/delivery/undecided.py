@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 import attrs
 
 from odradek.client.errors import ClientError
-from wire.errors import KafkaError
-
-from .decisions import Decisions
-from .decisions_topic import DECISIONS_TOPIC
-from .pool import PREFIX, open_slots, query_of
-from .task_protocol import ProgressError, RowSummary
-from .two_phase import Decision, DriverProtocol
-from .two_phase_driver import run_driver
+from odradek.spark.delivery.decisions import Decisions
+from odradek.spark.delivery.decisions_topic import DECISIONS_TOPIC
+from odradek.spark.delivery.pool import PREFIX, open_slots, query_of
+from odradek.spark.delivery.task_protocol import ProgressError, RowSummary
+from odradek.spark.delivery.two_phase import Decision, DriverProtocol
+from odradek.spark.delivery.two_phase_driver import run_driver
+from odradek.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from odradek.client.admin import TransactionDescription

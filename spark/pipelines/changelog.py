@@ -24,9 +24,9 @@ from typing import Any
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 
-from spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
-from spark.pipelines.landing import Landed, Landing, Ranges, table_path
-from spark.pipelines.progress import ProgressLine
+from odradek.spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
+from odradek.spark.pipelines.landing import Landed, Landing, Ranges, table_path
+from odradek.spark.pipelines.progress import ProgressLine
 
 __all__ = ["latest", "main", "refresh"]
 

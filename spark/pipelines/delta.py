@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spark.pipelines.failure import Failed
+from odradek.spark.pipelines.failure import Failed
 
 __all__ = ["DeltaLoads"]
 

@@ -23,10 +23,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark.pipelines.flights import JSON_COLUMNS
-from spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
-from spark.pipelines.plots import plot_delays
-from spark.pipelines.progress import ProgressLine, watch_query
+from odradek.spark.pipelines.flights import JSON_COLUMNS
+from odradek.spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
+from odradek.spark.pipelines.plots import plot_delays
+from odradek.spark.pipelines.progress import ProgressLine, watch_query
 
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
 __all__ = ["DELAY_COLUMNS", "delays", "delays_by_hour", "delivery_options", "main", "start"]

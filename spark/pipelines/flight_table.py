@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark.pipelines.failure import Failed
+from odradek.spark.pipelines.failure import Failed
 
 if TYPE_CHECKING:
     import pandas

@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from odradek.client.admin import NewTopic
 from odradek.client.shells.blocking import Client
-from spark.pipelines.flight_table import flight_table
-from spark.pipelines.job import Failed, add_cluster_arguments, main_of, topics_of
-from spark.pipelines.progress import ProgressLine
-from wire.errors import ErrorCode, KafkaError
+from odradek.spark.pipelines.flight_table import flight_table
+from odradek.spark.pipelines.job import Failed, add_cluster_arguments, main_of, topics_of
+from odradek.spark.pipelines.progress import ProgressLine
+from odradek.wire.errors import ErrorCode, KafkaError
 
 __all__ = ["JSON_COLUMNS", "flights_frame", "main"]
 

@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from odradek.client.shells.blocking import Client
-from spark.pipelines.failure import Failed
-from spark.source_options import SourceOptions
-from spark.worker_process import worker_python
-from wire.topic_partition import TopicPartition
+from odradek.spark.pipelines.failure import Failed
+from odradek.spark.source_options import SourceOptions
+from odradek.spark.worker_process import worker_python
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["Failed", "Topics", "add_cluster_arguments", "main_of", "topics_of"]
 

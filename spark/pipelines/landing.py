@@ -35,7 +35,7 @@ from typing import Any
 
 import attrs
 
-from spark.pipelines.job import Failed
+from odradek.spark.pipelines.job import Failed
 
 __all__ = ["Landed", "Landing", "Ranges", "table_path"]
 

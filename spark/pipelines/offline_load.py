@@ -29,11 +29,11 @@ import pyarrow.parquet as parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 
-from spark.pipelines.delta import DeltaLoads
-from spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
-from spark.pipelines.landing import Landed, Landing, Ranges, table_path
-from spark.pipelines.plots import LagPoint, plot_lag
-from spark.pipelines.progress import ProgressLine
+from odradek.spark.pipelines.delta import DeltaLoads
+from odradek.spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
+from odradek.spark.pipelines.landing import Landed, Landing, Ranges, table_path
+from odradek.spark.pipelines.plots import LagPoint, plot_lag
+from odradek.spark.pipelines.progress import ProgressLine
 
 __all__ = ["Wanted", "load", "main"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from spark.pipelines.job import Failed
+from odradek.spark.pipelines.job import Failed
 
 __all__ = ["LagPoint", "plot_delays", "plot_lag"]
 

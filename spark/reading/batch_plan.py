@@ -7,13 +7,12 @@ import logging
 import attrs
 
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
-from wire.topic_partition import TopicPartition
-
-from ..reading.cluster_view import ClusterView
-from ..reading.filters import Pushed
-from ..reading.offset_ranges import OffsetRange, split
-from ..reading.read_errors import DataLoss, ReadError
-from ..source_options import SourceOptions
+from odradek.spark.reading.cluster_view import ClusterView
+from odradek.spark.reading.filters import Pushed
+from odradek.spark.reading.offset_ranges import OffsetRange, split
+from odradek.spark.reading.read_errors import DataLoss, ReadError
+from odradek.spark.source_options import SourceOptions
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["plan_batch"]
 

@@ -19,11 +19,10 @@ from odradek.client.core.partition_offsets import EARLIEST, LATEST, ListedOffset
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import BrokerUnavailable, ClientError, is_retriable
 from odradek.client.shells.blocking import Client
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
-
-from ..reading.read_errors import ReadError
-from ..source_options import Bound, OptionError, SourceOptions
+from odradek.spark.reading.read_errors import ReadError
+from odradek.spark.source_options import Bound, OptionError, SourceOptions
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["ClusterView", "Known", "new_client"]
 

@@ -37,18 +37,17 @@ from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, broker_error, error_code, is_retriable
 from odradek.client.shells.blocking import Client
-from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
-from wire.batches.batch_header import iter_batches
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
-
-from ..decode import FetchedRange, decode_batches, decode_ranges
-from ..reading.cluster_view import new_client
-from ..reading.first_fetch import first_fetch
-from ..reading.offset_ranges import OffsetRange
-from ..reading.read_errors import DataLoss, ReadError
-from ..source_options import SOURCE_DEFAULTS, SourceOptions
-from ..worker_process import spare_collector
+from odradek.spark.decode import FetchedRange, decode_batches, decode_ranges
+from odradek.spark.reading.cluster_view import new_client
+from odradek.spark.reading.first_fetch import first_fetch
+from odradek.spark.reading.offset_ranges import OffsetRange
+from odradek.spark.reading.read_errors import DataLoss, ReadError
+from odradek.spark.source_options import SOURCE_DEFAULTS, SourceOptions
+from odradek.spark.worker_process import spare_collector
+from odradek.wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["close_idle_clients", "read_ranges"]
 
@@ -340,7 +339,7 @@ class _RangeReader:
         return call.result()
 
     def _request(self, position: int, leader_epoch: int) -> Any:
-        from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+        from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
         wanted, settings = self.wanted, self._settings
         partition = FetchPartition(

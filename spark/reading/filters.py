@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from ..reading.offset_ranges import OffsetRange
+from odradek.spark.reading.offset_ranges import OffsetRange
 
 __all__ = ["Pushed", "push"]
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from odradek.client.core.known_cluster import NO_TOPIC_ID
 from odradek.client.core.operation import Call, Operation, Wait
 from odradek.client.core.requests import known_leaders, refresh_metadata
-from wire.errors import ErrorCode
-from wire.topic_partition import TopicPartition
-
-from ..reading.offset_ranges import OffsetRange
+from odradek.spark.reading.offset_ranges import OffsetRange
+from odradek.wire.errors import ErrorCode
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -70,7 +69,7 @@ def _call(
     isolation_level: int,
     rack: str,
 ) -> Call:
-    from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+    from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
     topics: dict[str, FetchTopic] = {}
     for each in ranges:

@@ -11,7 +11,7 @@ from odradek.client.core.known_cluster import NO_TOPIC_ID
 from odradek.client.core.operation import Call, Operation, Wait
 from odradek.client.core.requests import known_leaders
 from odradek.client.core.scatter import CallError, item_error, scatter, to_leaders
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -50,7 +50,7 @@ class News:
     def _fetch(
         self, node: int, keys: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int], wait_ms: int
     ) -> Call:
-        from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+        from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
         core = self.core
         topics: dict[str, FetchTopic] = {}
@@ -84,7 +84,7 @@ def epoch_ends(
 
     Left out: partitions whose leader is silent or lacks the answer.
     """
-    from wire.messages.offset_for_leader_epoch import (
+    from odradek.wire.messages.offset_for_leader_epoch import (
         OffsetForLeaderEpochRequest,
         OffsetForLeaderPartition,
         OffsetForLeaderTopic,

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import attrs
 
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["BATCH_TASK_RECORDS", "STREAM_TASK_RECORDS", "OffsetRange", "gathered", "rate_limited", "split"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.datasource import InputPartition
 
-from ..reading.offset_ranges import OffsetRange
+from odradek.spark.reading.offset_ranges import OffsetRange
 
 __all__ = ["RangePartition"]
 

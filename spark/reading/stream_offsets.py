@@ -23,9 +23,8 @@ from typing import Any
 import attrs
 
 from odradek.client.core.known_cluster import NO_TOPIC_ID
-from wire.topic_partition import TopicPartition
-
-from ..reading.read_errors import ReadError
+from odradek.spark.reading.read_errors import ReadError
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["StreamOffset"]
 

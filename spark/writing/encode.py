@@ -3,7 +3,7 @@
 Theory of operation
 ===================
 
-`wire.batches.record_writer` encodes one row after the other from Python objects. Spark hands over columns, ten
+`odradek.wire.batches.record_writer` encodes one row after the other from Python objects. Spark hands over columns, ten
 thousand rows at a time. To make objects of them would cost more than everything else. Here no row becomes an object:
 
 1. `partitions_of` says for all rows where they go. First comes the column of partitions. Then comes murmur2 of the
@@ -15,7 +15,7 @@ thousand rows at a time. To make objects of them would cost more than everything
 4. one call to Arrow joins the parts of every record: varints, key, varint, value, headers. The buffer of the result
    is the records of all batches, one after the other. Every batch is a slice of it, to be put behind its header.
 
-What comes out is, byte for byte, what `wire.batches.record_writer` makes of the same rows
+What comes out is, byte for byte, what `odradek.wire.batches.record_writer` makes of the same rows
 (tests/spark/test_encode.py).
 """
 
@@ -30,8 +30,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wire.batches.batch_header import HEADER, HEADER_SIZE, MAGIC, SIZE_PREFIX
-from wire.batches.compression import compress
+from odradek.wire.batches.batch_header import HEADER, HEADER_SIZE, MAGIC, SIZE_PREFIX
+from odradek.wire.batches.compression import compress
 
 __all__ = ["EncodedBatch", "Rows", "encode", "murmur2_of", "partitions_of"]
 
@@ -46,7 +46,7 @@ _M = np.uint32(0x5BD1E995)
 
 @attrs.frozen
 class EncodedBatch:
-    """Records of one lane, ready but for the producer's numbers and the checksum (`wire.batches.record_writer.stamp`)."""
+    """Records of one lane, ready but for the producer's numbers and the checksum (`odradek.wire.batches.record_writer.stamp`)."""
 
     lane: int
     data: bytearray

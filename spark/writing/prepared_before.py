@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from odradek.client.errors import ClientError
 from odradek.client.shells.blocking import Client
-from wire.errors import KafkaError
-
-from ..delivery.pool import prepared_slots
-from ..delivery.task_protocol import ProgressError
+from odradek.spark.delivery.pool import prepared_slots
+from odradek.spark.delivery.task_protocol import ProgressError
+from odradek.wire.errors import KafkaError
 
 if TYPE_CHECKING:
-    from .sink_plan import SinkPlan
+    from odradek.spark.writing.sink_plan import SinkPlan
 
 __all__ = ["refuse_beside_prepared"]
 

@@ -24,10 +24,9 @@ from pyspark.sql.types import (
 
 from odradek.client.core.client_keys import AdminSettings, ConsumerSettings, ProducerSettings
 from odradek.client.core.known_cluster import NO_TOPIC_ID
-
-from ..delivery.decisions_topic import DECISIONS_TOPIC
-from ..delivery.task_protocol import TopicIds
-from ..option_table import SINK_OPTIONS
+from odradek.spark.delivery.decisions_topic import DECISIONS_TOPIC
+from odradek.spark.delivery.task_protocol import TopicIds
+from odradek.spark.option_table import SINK_OPTIONS
 
 __all__ = ["SINK_DEFAULTS", "Delivery", "SinkPlan", "plan_write"]
 

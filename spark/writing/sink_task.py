@@ -1,7 +1,7 @@
 """The rows of one task on their way: gathered, encoded, sent, acknowledged. SHELL.
 
 Rows gather to some hundred kilobytes per partition. They become record batches without becoming Python objects
-(`spark.writing.encode`), and go to the producer.
+(`odradek.spark.writing.encode`), and go to the producer.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from pyspark.sql.datasource import WriterCommitMessage
 from odradek.client.core.known_cluster import NO_TOPIC_ID
 from odradek.client.producer.accumulator import Batch
 from odradek.client.shells.producer import Producer
-from wire.batches.compression import CompressionType
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
-
-from ..delivery.row_hash import hash_rows
-from ..delivery.task_protocol import RowSummary, TopicIds
-from ..delivery.two_phase import Prepared
-from .encode import Rows, encode, partitions_of
-from .sink_plan import SinkPlan
+from odradek.spark.delivery.row_hash import hash_rows
+from odradek.spark.delivery.task_protocol import RowSummary, TopicIds
+from odradek.spark.delivery.two_phase import Prepared
+from odradek.spark.writing.encode import Rows, encode, partitions_of
+from odradek.spark.writing.sink_plan import SinkPlan
+from odradek.wire.batches.compression import CompressionType
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["CountedRows", "SinkTask", "TaskReport", "Written", "about_topic"]
 

@@ -10,17 +10,16 @@ import pyarrow as pa
 
 from odradek.client.errors import ClientError, ProducerFencedError
 from odradek.client.shells.producer import Producer
-from wire.errors import ErrorCode, KafkaError
-
-from ..delivery.decisions import Decisions
-from ..delivery.markers import marker_key, marker_value
-from ..delivery.task_protocol import Marker, ProgressError, Step, TaskProtocol, check_topics
-from ..delivery.two_phase import Decision, check_mode
-from .prepared_before import refuse_beside_prepared
-from .sink_task import CountedRows, SinkTask, TaskReport
+from odradek.spark.delivery.decisions import Decisions
+from odradek.spark.delivery.markers import marker_key, marker_value
+from odradek.spark.delivery.task_protocol import Marker, ProgressError, Step, TaskProtocol, check_topics
+from odradek.spark.delivery.two_phase import Decision, check_mode
+from odradek.spark.writing.prepared_before import refuse_beside_prepared
+from odradek.spark.writing.sink_task import CountedRows, SinkTask, TaskReport
+from odradek.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from .sink_plan import SinkPlan
+    from odradek.spark.writing.sink_plan import SinkPlan
 
 __all__ = ["decisions_of", "fencing", "transactional_id", "write_once"]
 

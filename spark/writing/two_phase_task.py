@@ -10,17 +10,16 @@ import pyarrow as pa
 
 from odradek.client.errors import ClientError, UnsupportedByBroker
 from odradek.client.shells.producer import Producer
-from wire.errors import ErrorCode, KafkaError
-
-from ..delivery.decisions import Decisions
-from ..delivery.pool import PREFIX, free_slots, slot_id
-from ..delivery.task_protocol import check_topics
-from ..delivery.two_phase import AttemptProtocol, Decision, Prepared
-from .sink_task import CountedRows, SinkTask, TaskReport
-from .transactional_task import decisions_of, fencing
+from odradek.spark.delivery.decisions import Decisions
+from odradek.spark.delivery.pool import PREFIX, free_slots, slot_id
+from odradek.spark.delivery.task_protocol import check_topics
+from odradek.spark.delivery.two_phase import AttemptProtocol, Decision, Prepared
+from odradek.spark.writing.sink_task import CountedRows, SinkTask, TaskReport
+from odradek.spark.writing.transactional_task import decisions_of, fencing
+from odradek.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from .sink_plan import SinkPlan
+    from odradek.spark.writing.sink_plan import SinkPlan
 
 __all__ = ["check_two_phase", "prepare_rows"]
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from odradek.security.audit.audit_budgets import ALLOWANCES
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.attacks.outcome import Outcome
 from tests.attacks.place import AttackedNode, Place
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 WHO = "client"
 CHANGES, REFUSALS = "audit.log", "audit-refusals.log"

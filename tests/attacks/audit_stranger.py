@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from odradek.security.audit.audit_budgets import STRANGERS
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 from tests.attacks.audit_flood import CHANGES, LETTER, REFUSALS, AuditFiles
 from tests.attacks.outcome import Outcome
 from tests.attacks.place import Place
 from tests.attacks.raw import LoginRefused
-from wire.messages.sasl_handshake import SaslHandshakeRequest
 
 WHO = "stranger"
 SECONDS = 60

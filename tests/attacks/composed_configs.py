@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from metadata_quorum.config.config_resources import Operation
-from tests.attacks.outcome import Outcome
-from tests.attacks.place import Place
-from wire.errors import ErrorCode
-from wire.messages.incremental_alter_configs import (
+from odradek.metadata_quorum.config.config_resources import Operation
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from tests.attacks.outcome import Outcome
+from tests.attacks.place import Place
 
 WHO = "administrator"
 BROKER = 4

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from odradek.security.acls.rules import ResourceType
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.delete_groups import DeleteGroupsRequest
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.attacks.coordinators import GROUP, allowed, answered, at_coordinator
 from tests.attacks.outcome import Outcome
 from tests.attacks.place import Place
 from tests.attacks.raw import Conn
-from wire.errors import ErrorCode
-from wire.messages.delete_groups import DeleteGroupsRequest
-from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 WHO = "client"
 LONG = tuple((size, version, None) for size in (32_731, 32_760, 32_767) for version in (3, 4))

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from odradek.cli.dev_security import NODE_NAME
+from odradek.wire.api import api_versions, request_class
+from odradek.wire.api_keys import APIS, ApiKey
+from odradek.wire.errors import ErrorCode, LocalProtocolError
+from odradek.wire.structure import Structure, version_range
 from tests.attacks.outcome import Outcome
 from tests.attacks.place import Place
 from tests.attacks.raw import ATTACKERS_HOST, Conn
-from wire.api import api_versions, request_class
-from wire.api_keys import APIS, ApiKey
-from wire.errors import ErrorCode, LocalProtocolError
-from wire.structure import Structure, version_range
 
 WHO = "client"
 SETTINGS = {"super.users": f"User:admin;User:CN={NODE_NAME}"}

@@ -8,13 +8,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from odradek.security.acls.rules import Operation, PatternType, Permission, ResourceType
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
 from tests.attacks.place import Place
 from tests.attacks.raw import ATTACKERS_HOST, Conn
-from wire.errors import ErrorCode
-from wire.messages.create_acls import AclCreation, CreateAclsRequest
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from wire.messages.find_coordinator import FindCoordinatorRequest
 
 GROUP, TRANSACTION = 0, 1
 PATIENCE_SECONDS = 60.0

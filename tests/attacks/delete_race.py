@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from uuid import uuid4
 
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tests.attacks.outcome import Outcome
 from tests.attacks.place import Place
 from tests.attacks.raw import Conn
-from wire.errors import ErrorCode
-from wire.messages.create_acls import AclCreation, CreateAclsRequest
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
 WHO = "client"
 TOPICS = 60

@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
+from odradek.wire.codec import encode
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 from tests.attacks.handshake_flood import client_hello
 from tests.attacks.outcome import Outcome
 from tests.attacks.place import Place
 from tests.attacks.raw import ATTACKERS_HOST, HOST, LoginRefused
-from wire.codec import encode
-from wire.messages.sasl_handshake import SaslHandshakeRequest
 
 WHO = "stranger"
 CROWD = 1_200

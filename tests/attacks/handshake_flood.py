@@ -12,10 +12,10 @@ from contextlib import suppress
 
 import attrs
 
+from odradek.wire.messages.api_versions import ApiVersionsRequest
 from tests.attacks.outcome import Outcome
 from tests.attacks.place import Place
 from tests.attacks.raw import HOST
-from wire.messages.api_versions import ApiVersionsRequest
 
 WHO = "stranger"
 SOURCES = ("127.0.0.3", "127.0.0.4")

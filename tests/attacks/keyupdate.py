@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+from odradek.wire.codec import encode
+from odradek.wire.messages.api_versions import ApiVersionsRequest
 from tests.attacks.outcome import Outcome
 from tests.attacks.place import Place
 from tests.attacks.raw import ATTACKERS_HOST, HOST, Conn
 from tests.security.tls_records import RawEnd, RecordWriter, shake_hands
-from wire.codec import encode
-from wire.messages.api_versions import ApiVersionsRequest
 
 WHO = "stranger"
 RECORDS = 300_000

@@ -6,8 +6,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from data_plane.transactions.state import EPOCH_MAX
+from odradek.data_plane.transactions.state import EPOCH_MAX
 from odradek.security.acls.rules import ResourceType
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from odradek.wire.messages.describe_transactions import DescribeTransactionsRequest
+from odradek.wire.messages.end_txn import EndTxnRequest
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
 from tests.attacks.coordinators import (
     PAUSE_SECONDS,
     TRANSACTION,
@@ -19,11 +24,6 @@ from tests.attacks.coordinators import (
 from tests.attacks.outcome import Outcome
 from tests.attacks.place import Place
 from tests.attacks.raw import Conn
-from wire.errors import ErrorCode
-from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from wire.messages.describe_transactions import DescribeTransactionsRequest
-from wire.messages.end_txn import EndTxnRequest
-from wire.messages.init_producer_id import InitProducerIdRequest
 
 WHO = "client"
 TOPIC = "last-epoch"

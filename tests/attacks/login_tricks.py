@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from odradek.security.scram import MECHANISMS, ScramClient
+from odradek.wire.codec import encode
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 from tests.attacks.outcome import Outcome
 from tests.attacks.place import PLAIN_USERS, Place
 from tests.attacks.raw import ATTACKERS_HOST, Conn, LoginRefused
 from tests.security.certificates import Authority
-from wire.codec import encode
-from wire.messages.metadata import MetadataRequest
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from wire.messages.sasl_handshake import SaslHandshakeRequest
 
 WHO = "stranger"
 SHA_512 = MECHANISMS["SCRAM-SHA-512"]

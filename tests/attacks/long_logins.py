@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 from tests.attacks.outcome import Outcome
 from tests.attacks.place import Place
 from tests.attacks.raw import LoginRefused
-from wire.messages.sasl_handshake import SaslHandshakeRequest
 
 WHO = "stranger"
 MESSAGES = 100

@@ -6,21 +6,21 @@ from collections.abc import Iterator
 
 import zstandard
 
-from tests.attacks.outcome import Outcome
-from tests.attacks.place import Place
-from wire.batches.batch_header import HEADER, BatchHeader, seal
-from wire.codec import encode
-from wire.errors import ErrorCode
-from wire.messages.alter_client_quotas import (
+from odradek.wire.batches.batch_header import HEADER, BatchHeader, seal
+from odradek.wire.codec import encode
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     EntityData,
     OpData,
 )
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from wire.messages.metadata import MetadataRequest
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.attacks.outcome import Outcome
+from tests.attacks.place import Place
 
 WHO = "client"
 CLIENT_IDS = 40_000

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
+from odradek.wire.messages.metadata import MetadataRequest
 from tests.attacks.outcome import Outcome
 from tests.attacks.place import Place
 from tests.attacks.raw import ATTACKERS_HOST, HOST
-from wire.messages.metadata import MetadataRequest
 
 WHO = "stranger"
 SILENT = 96

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.metadata import MetadataRequest
 from tests.attacks.outcome import Outcome
 from tests.attacks.place import Place
-from wire.errors import ErrorCode
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.metadata import MetadataRequest
 
 WHO = "client"
 

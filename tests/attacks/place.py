@@ -20,8 +20,8 @@ from bench.processes import ServerProcess, free_ports, memory_kib, spawn, wait_u
 from odradek.cli.commands.storage import format_storage_of
 from odradek.cli.dev_security import DevSecurity
 from odradek.env.real import RealEnv
+from odradek.wire.uuid_text import uuid_to_text
 from tests.attacks.raw import ATTACKERS_HOST, HOST, Conn
-from wire.uuid_text import uuid_to_text
 
 LISTENERS = ("PLAINTEXT", "SASL", "TLS", "SASL_SSL", "BROKERS")
 PROTOCOLS = "PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SSL,SASL_SSL:SASL_SSL,BROKERS:SSL,CONTROLLER:SSL"

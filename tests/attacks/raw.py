@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from odradek.security.scram import MECHANISMS, ScramClient
-from wire.api import request_header_version, response_class, response_header_version
-from wire.codec import decode, encode
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from wire.messages.sasl_handshake import SaslHandshakeRequest
+from odradek.wire.api import request_header_version, response_class, response_header_version
+from odradek.wire.codec import decode, encode
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 
 HOST = "127.0.0.1"
 ATTACKERS_HOST = "127.0.0.3"

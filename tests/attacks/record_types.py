@@ -6,32 +6,32 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from metadata_quorum.config.config_resources import Operation
+from odradek.metadata_quorum.config.config_resources import Operation
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.alter_client_quotas import EntityData
+from odradek.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+)
+from odradek.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
+from odradek.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from odradek.wire.messages.delete_groups import DeleteGroupsRequest
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from odradek.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from tests.attacks.coordinators import GROUP, TRANSACTION, answered
 from tests.attacks.outcome import Outcome
 from tests.attacks.place import Place
 from tests.attacks.raw import HOST, Conn
 from tests.bounds import controller_rows as rows
 from tests.bounds.rows import NOTHING, first_error
-from wire.errors import ErrorCode
-from wire.messages.alter_client_quotas import EntityData
-from wire.messages.alter_user_scram_credentials import (
-    AlterUserScramCredentialsRequest,
-    ScramCredentialDeletion,
-)
-from wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
-from wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from wire.messages.delete_groups import DeleteGroupsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from wire.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
 
 WHO = "administrator"
 LONG = "x" * 32_767

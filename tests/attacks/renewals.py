@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from odradek.wire.codec import encode
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 from tests.attacks.outcome import Outcome
 from tests.attacks.place import PLAIN_USERS, Place
 from tests.attacks.raw import Conn, LoginRefused
-from wire.codec import encode
-from wire.errors import ErrorCode
-from wire.messages.metadata import MetadataRequest
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from wire.messages.sasl_handshake import SaslHandshakeRequest
 
 WHO = "client"
 LOGIN_MS = 3000

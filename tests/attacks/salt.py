@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 from odradek.security.scram import MECHANISMS
-from tests.attacks.outcome import Outcome
-from tests.attacks.place import Place
-from tests.attacks.raw import Conn
-from wire.messages.alter_user_scram_credentials import (
+from odradek.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from wire.messages.sasl_handshake import SaslHandshakeRequest
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
+from tests.attacks.outcome import Outcome
+from tests.attacks.place import Place
+from tests.attacks.raw import Conn
 
 WHO = "stranger"
 GUESSES = 300

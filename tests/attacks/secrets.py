@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bench.odradek_server import ODRADEK
-from tests.attacks.outcome import Outcome
-from tests.attacks.place import PLAIN_USERS, Place
-from tests.attacks.raw import Conn
-from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from wire.messages.incremental_alter_configs import (
+from odradek.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from odradek.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from tests.attacks.outcome import Outcome
+from tests.attacks.place import PLAIN_USERS, Place
+from tests.attacks.raw import Conn
 
 WHO = "administrator"
 MARK = "Zs3cret"

@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from tests.attacks.outcome import Outcome
-from tests.attacks.place import Place
-from tests.attacks.raw import Conn
-from wire.api_keys import ApiKey
-from wire.errors import ErrorCode
-from wire.messages.alter_client_quotas import (
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     EntityData,
     OpData,
 )
-from wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
-from wire.messages.describe_delegation_token import DescribeDelegationTokenRequest
-from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
-from wire.messages.renew_delegation_token import RenewDelegationTokenRequest
+from odradek.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
+from odradek.wire.messages.describe_delegation_token import DescribeDelegationTokenRequest
+from odradek.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from odradek.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
+from tests.attacks.outcome import Outcome
+from tests.attacks.place import Place
+from tests.attacks.raw import Conn
 
 WHO = "client"
 TOKENS = 1_500

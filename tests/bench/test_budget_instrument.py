@@ -11,7 +11,7 @@ from bench.budget.beside import askers
 from bench.budget.costs import attacked, costliest
 from bench.budget.figures import Cost, Frame, line_row, line_table, write_rows
 from bench.budget.frames import Costly
-from wire.api_keys import ApiKey
+from odradek.wire.api_keys import ApiKey
 
 FRAME = (1 << 16).to_bytes(4, "big") + bytes(1 << 16)
 ANSWER_BYTES = 3 << 20

@@ -8,57 +8,61 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from metadata_quorum.config.config_resources import Operation
-from metadata_quorum.controller.access.tokens import TokenRequest
-from metadata_quorum.controller.controller import Controller
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.state_machine import ReplicatedStateMachine
+from odradek.metadata_quorum.config.config_resources import Operation
+from odradek.metadata_quorum.controller.access.tokens import TokenRequest
+from odradek.metadata_quorum.controller.controller import Controller
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.state_machine import ReplicatedStateMachine
 from odradek.security.tokens import TokenSecrets
-from tests.bounds.rows import NOTHING, UNSENDABLE, WRITTEN, Row, Sent, freely, number, refused
-from tests.quorum.controller_script import CLUSTER, ControllerScript, InstantLog
-from wire.errors import ErrorCode
-from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from wire.messages.alter_client_quotas import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from odradek.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     EntityData,
     OpData,
 )
-from wire.messages.alter_partition import (
+from odradek.wire.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,
     AlterPartitionRequestTopicData,
     BrokerState,
 )
-from wire.messages.alter_partition_reassignments import (
+from odradek.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from wire.messages.alter_user_scram_credentials import (
+from odradek.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
-from wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
-from wire.messages.controller_registration import ControllerRegistrationRequest
-from wire.messages.controller_registration import Feature as ControllerFeature
-from wire.messages.controller_registration import Listener as ControllerListener
-from wire.messages.create_acls import AclCreation, CreateAclsRequest
-from wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
-from wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
-from wire.messages.incremental_alter_configs import (
+from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from odradek.wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
+from odradek.wire.messages.controller_registration import ControllerRegistrationRequest
+from odradek.wire.messages.controller_registration import Feature as ControllerFeature
+from odradek.wire.messages.controller_registration import Listener as ControllerListener
+from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from odradek.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
+from odradek.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
+from odradek.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from odradek.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from wire.messages.metadata_records import NoOpRecord, ProducerIdsRecord
-from wire.messages.unregister_broker import UnregisterBrokerRequest
-from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from odradek.wire.messages.metadata_records import NoOpRecord, ProducerIdsRecord
+from odradek.wire.messages.unregister_broker import UnregisterBrokerRequest
+from odradek.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from tests.bounds.rows import NOTHING, UNSENDABLE, WRITTEN, Row, Sent, freely, number, refused
+from tests.quorum.controller_script import CLUSTER, ControllerScript, InstantLog
 
 NOW_MS = 1_700_000_000_000
 UUID = b"x" * 16

@@ -8,39 +8,45 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from data_plane.coordination.asking import Ask, TimePasses
-from data_plane.coordination.records import CoordinatorRecord
-from data_plane.groups.group_settings import GroupSettings
-from data_plane.groups.machine import GroupMachine
-from data_plane.groups.offsets import CommitOffsets, PartitionCommit
-from data_plane.groups.records import group_metadata_record
-from data_plane.transactions.counts import TransactionCounts
-from data_plane.transactions.machine import TransactionMachine
-from data_plane.transactions.requests import (
+from odradek.data_plane.coordination.asking import Ask, TimePasses
+from odradek.data_plane.coordination.records import CoordinatorRecord
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.groups.machine import GroupMachine
+from odradek.data_plane.groups.offsets import CommitOffsets, PartitionCommit
+from odradek.data_plane.groups.records import group_metadata_record
+from odradek.data_plane.transactions.counts import TransactionCounts
+from odradek.data_plane.transactions.machine import TransactionMachine
+from odradek.data_plane.transactions.requests import (
     AbortTimedOut,
     AddPartitions,
     EndTransaction,
     InitProducer,
 )
-from data_plane.transactions.state import EPOCH_MAX, TIMELESS, Transaction, TransactionStatus, record_of
-from data_plane.transactions.transactions_topic import TransactionSettings
-from metadata_quorum.state_machine import ReplicatedStateMachine
-from tests.bounds.rows import UNSENDABLE, WRITTEN, Sent, freely, number, refused, sent
-from tests.groups.group_script import HeldLog
-from tests.transactions.transaction_script import CommittedLog
-from wire.errors import ErrorCode
-from wire.messages.coordinator_records import GroupMetadataValue
-from wire.messages.heartbeat import HeartbeatRequest
-from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from wire.messages.offset_commit import (
+from odradek.data_plane.transactions.state import (
+    EPOCH_MAX,
+    TIMELESS,
+    Transaction,
+    TransactionStatus,
+    record_of,
+)
+from odradek.data_plane.transactions.transactions_topic import TransactionSettings
+from odradek.metadata_quorum.state_machine import ReplicatedStateMachine
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.coordinator_records import GroupMetadataValue
+from odradek.wire.messages.heartbeat import HeartbeatRequest
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from odradek.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from wire.messages.sync_group import SyncGroupRequest
-from wire.primitives import INT32_MAX, INT64_MAX
-from wire.structure import Message
+from odradek.wire.messages.sync_group import SyncGroupRequest
+from odradek.wire.primitives import INT32_MAX, INT64_MAX
+from odradek.wire.structure import Message
+from tests.bounds.rows import UNSENDABLE, WRITTEN, Sent, freely, number, refused, sent
+from tests.groups.group_script import HeldLog
+from tests.transactions.transaction_script import CommittedLog
 
 WALL_MS = 1_700_000_000_000
 UUID = b"\x11" * 16

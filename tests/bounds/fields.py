@@ -11,8 +11,8 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.controller.limits import NAMED_PER_REQUEST_MAX
-from wire.structure import Structure
+from odradek.metadata_quorum.controller.limits import NAMED_PER_REQUEST_MAX
+from odradek.wire.structure import Structure
 
 STRING_BYTES_MAX = 32_767
 PREFIX_CHARACTERS = 64

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from odradek.wire.codec import decode, encode
+from odradek.wire.errors import ErrorCode, LocalProtocolError
+from odradek.wire.structure import Message, Structure
 from tests.bounds.fields import Field
-from wire.codec import decode, encode
-from wire.errors import ErrorCode, LocalProtocolError
-from wire.structure import Message, Structure
 
 WRITTEN, UNSENDABLE, NOTHING = "written", "unsendable", "nothing"
 Make: TypeAlias = Callable[[Any], Sequence[Any]]

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bounds.fields import fields_of
-from wire.messages.add_raft_voter import AddRaftVoterRequest
-from wire.messages.control_records import (
+from odradek.wire.messages.add_raft_voter import AddRaftVoterRequest
+from odradek.wire.messages.control_records import (
     KRaftVersionRecord,
     LeaderChangeMessage,
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
     VotersRecord,
 )
-from wire.messages.update_raft_voter import UpdateRaftVoterRequest
-from wire.structure import Message
+from odradek.wire.messages.update_raft_voter import UpdateRaftVoterRequest
+from odradek.wire.structure import Message
+from tests.bounds.fields import fields_of
 
 A_CONSTANT = "a constant"
 VOTERS = "the ids of the voters, which are those of a VotersRecord or of the node's configuration"

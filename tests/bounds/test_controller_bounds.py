@@ -8,16 +8,16 @@ from typing import Any
 import attrs
 import pytest
 
-from metadata_quorum.image.image_records import records_of
-from metadata_quorum.replica.metadata_batches import encode_values
+from odradek.metadata_quorum.image.image_records import records_of
+from odradek.metadata_quorum.replica.metadata_batches import encode_values
+from odradek.wire.codec import encode
+from odradek.wire.errors import ErrorCode, LocalProtocolError
+from odradek.wire.messages.metadata_records import RECORDS
+from odradek.wire.primitives import INT64_MAX
+from odradek.wire.structure import Message
 from tests.bounds.controller_rows import ROWS, SETTINGS, Cluster, configure, token
 from tests.bounds.fields import Field, fields_of, values_at
 from tests.bounds.rows import UNSENDABLE, WRITTEN, Sent, expected, first_error, sent, unaccounted
-from wire.codec import encode
-from wire.errors import ErrorCode, LocalProtocolError
-from wire.messages.metadata_records import RECORDS
-from wire.primitives import INT64_MAX
-from wire.structure import Message
 
 FIELDS = [field for cls in RECORDS.values() for field in fields_of(cls)]
 

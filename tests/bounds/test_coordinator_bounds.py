@@ -9,27 +9,27 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.coordination.decision_log import Latest
-from data_plane.groups.listing import DescribeGroup
-from data_plane.groups.record_sizes import group_bytes
-from data_plane.transactions.state import Transaction, TransactionStatus, record_of, state_of
+from odradek.data_plane.coordination.decision_log import Latest
+from odradek.data_plane.groups.listing import DescribeGroup
+from odradek.data_plane.groups.record_sizes import group_bytes
+from odradek.data_plane.transactions.state import Transaction, TransactionStatus, record_of, state_of
+from odradek.wire.codec import decode, encode
+from odradek.wire.errors import ErrorCode, LocalProtocolError
+from odradek.wire.messages.coordinator_records import TransactionLogKey, TransactionLogValue
+from odradek.wire.messages.describe_groups import DescribeGroupsResponse
+from odradek.wire.messages.write_txn_markers import WritableTxnMarker, WriteTxnMarkersRequest
+from odradek.wire.record_batch import RecordBatchBuilder
 from tests.bounds import coordinator_rows as table
 from tests.bounds.coordinator_rows import Coordinator, CoordinatorRow, Step
 from tests.bounds.fields import STRING_BYTES_MAX, Field, fields_of, values_at
 from tests.bounds.rows import NOTHING, UNSENDABLE, WRITTEN, Sent, expected, first_error
-from wire.codec import decode, encode
-from wire.errors import ErrorCode, LocalProtocolError
-from wire.messages.coordinator_records import TransactionLogKey, TransactionLogValue
-from wire.messages.describe_groups import DescribeGroupsResponse
-from wire.messages.write_txn_markers import WritableTxnMarker, WriteTxnMarkersRequest
-from wire.record_batch import RecordBatchBuilder
 
 MODULES = ("coordinator_records", "share_group_records", "streams_group_records")
 
 
 def group_types() -> list[type]:
     """The keys and values of `__consumer_offsets`, in the order of the schema."""
-    modules = [import_module(f"wire.messages.{name}") for name in MODULES]
+    modules = [import_module(f"odradek.wire.messages.{name}") for name in MODULES]
     types = dict.fromkeys(
         cls for module in modules for table in (module.KEYS, module.VALUES) for cls in table.values()
     )

@@ -13,21 +13,29 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.coordination.asking import Ask, TimePasses
-from data_plane.coordination.records import CoordinatorRecord
-from data_plane.groups.group_settings import GroupSettings
-from data_plane.groups.machine import GroupMachine
-from data_plane.groups.offsets import CommitOffsets, PartitionCommit
-from data_plane.groups.records import GroupMetadataValue
-from data_plane.groups.state import GroupsState
-from data_plane.transactions.counts import TransactionCounts
-from data_plane.transactions.machine import TransactionMachine
-from data_plane.transactions.requests import AbortTimedOut, AddPartitions, EndTransaction, InitProducer
-from data_plane.transactions.state import Transaction, TransactionsState, TransactionStatus, record_of
-from data_plane.transactions.transactions_topic import TransactionSettings
-from metadata_quorum.controller.controller import Controller
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.state_machine import ReplicatedStateMachine
+from odradek.data_plane.coordination.asking import Ask, TimePasses
+from odradek.data_plane.coordination.records import CoordinatorRecord
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.groups.machine import GroupMachine
+from odradek.data_plane.groups.offsets import CommitOffsets, PartitionCommit
+from odradek.data_plane.groups.records import GroupMetadataValue
+from odradek.data_plane.groups.state import GroupsState
+from odradek.data_plane.transactions.counts import TransactionCounts
+from odradek.data_plane.transactions.machine import TransactionMachine
+from odradek.data_plane.transactions.requests import (
+    AbortTimedOut,
+    AddPartitions,
+    EndTransaction,
+    InitProducer,
+)
+from odradek.data_plane.transactions.state import Transaction, TransactionsState, TransactionStatus, record_of
+from odradek.data_plane.transactions.transactions_topic import TransactionSettings
+from odradek.metadata_quorum.controller.controller import Controller
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.state_machine import ReplicatedStateMachine
+from odradek.wire.errors import ErrorCode, LocalProtocolError
+from odradek.wire.messages.heartbeat import HeartbeatRequest
+from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from sim.machine.world import World
 from tests.bounds.controller_rows import Cluster, configure, rule
 from tests.bounds.coordinator_rows import Reply, join
@@ -37,9 +45,6 @@ from tests.groups.test_shard import run as run_now
 from tests.quorum.node_parts import Journal, ask, create, make_world, run, running_controller
 from tests.quorum.node_parts import join as join_broker
 from tests.transactions.transaction_script import CommittedLog
-from wire.errors import ErrorCode, LocalProtocolError
-from wire.messages.heartbeat import HeartbeatRequest
-from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 UNKNOWN = ErrorCode.UNKNOWN_SERVER_ERROR
 MINUTE_MS = 60_000

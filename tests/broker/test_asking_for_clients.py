@@ -10,28 +10,28 @@ import pytest
 import structlog
 import trio
 
-from data_plane.broker import Broker
-from data_plane.handlers.administration.alter_configs import INCREMENTAL, AlterConfigsHandler
-from data_plane.handlers.administration.forwarded import ForwardingHandler
-from data_plane.handlers.administration.topic_partitions import CreatePartitionsHandler
-from data_plane.handlers.administration.topic_requests import CreateTopicsHandler, DeleteTopicsHandler
-from data_plane.handlers.metadata import MetadataHandler
-from metadata_quorum.config.effective_config import BrokerConfigLayers
-from metadata_quorum.controller.refusals import refusal
-from metadata_quorum.envelope import Sender
-from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.administration.alter_configs import INCREMENTAL, AlterConfigsHandler
+from odradek.data_plane.handlers.administration.forwarded import ForwardingHandler
+from odradek.data_plane.handlers.administration.topic_partitions import CreatePartitionsHandler
+from odradek.data_plane.handlers.administration.topic_requests import CreateTopicsHandler, DeleteTopicsHandler
+from odradek.data_plane.handlers.metadata import MetadataHandler
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.controller.refusals import refusal
+from odradek.metadata_quorum.envelope import Sender
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.serving.contract import Context, Suspend
-from wire.errors import ErrorCode
-from wire.messages.create_partitions import CreatePartitionsRequest
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from wire.messages.elect_leaders import ElectLeadersRequest
-from wire.messages.incremental_alter_configs import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_partitions import CreatePartitionsRequest
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from odradek.wire.messages.elect_leaders import ElectLeadersRequest
+from odradek.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 TOPIC = 2
 

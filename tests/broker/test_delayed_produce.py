@@ -7,15 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from data_plane.broker import Broker
-from data_plane.handlers.producing.delayed_produce import DelayedProduce
-from data_plane.log.log_config import LogConfig
-from data_plane.replication.partition import Partition
-from metadata_quorum.image.metadata_image import PartitionImage
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.producing.delayed_produce import DelayedProduce
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.replication.partition import Partition
+from odradek.metadata_quorum.image.metadata_image import PartitionImage
 from odradek.serving.timers import Timers
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.produce import PartitionProduceResponse, ProduceResponse
 from tests.log.support import NOW_MS, ManualClock, batch, new_log
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.produce import PartitionProduceResponse, ProduceResponse
 
 TIMEOUT_MS = 1000
 BOTH, ALONE, GONE = (

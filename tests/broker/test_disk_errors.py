@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_plane.disks.disk_errors import DiskErrors
-from data_plane.line_budget import INTERVAL_SECONDS, LINES_MAX
+from odradek.data_plane.disks.disk_errors import DiskErrors
+from odradek.data_plane.line_budget import INTERVAL_SECONDS, LINES_MAX
 
 
 class Clock:

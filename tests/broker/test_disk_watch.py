@@ -9,13 +9,13 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.disks.disk_watch import FULL_SECONDS, HUNG_SECONDS, WARN_SECONDS, DiskWatch
-from data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.disks.disk_watch import FULL_SECONDS, HUNG_SECONDS, WARN_SECONDS, DiskWatch
+from odradek.data_plane.log.directory.log_dir import LogDir
 from odradek.env.ports import DiskError, DiskFull, DiskHung
 from odradek.serving.disk_troubles import Trouble
+from odradek.wire.errors import ErrorCode, KafkaError
 from tests.broker.test_replica_placement import CONFIG, TOPIC_ID, Disks
 from tests.log.support import NOW_MS, ManualClock, append, batch
-from wire.errors import ErrorCode, KafkaError
 
 
 class Pending:

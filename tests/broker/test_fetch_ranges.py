@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from data_plane.fetch_sessions import FetchedPartition
-from data_plane.handlers.fetching.cold_pages import INLINE_BYTES_MAX, cold_ranges
-from data_plane.handlers.fetching.fetch_job import FetchRound, FileFetchResponse
-from data_plane.log.log_types import FileRange
+from odradek.data_plane.fetch_sessions import FetchedPartition
+from odradek.data_plane.handlers.fetching.cold_pages import INLINE_BYTES_MAX, cold_ranges
+from odradek.data_plane.handlers.fetching.fetch_job import FetchRound, FileFetchResponse
+from odradek.data_plane.log.log_types import FileRange
 from odradek.env.ports import FileClosed
 from odradek.node.connections.answers import release_response
+from odradek.wire.messages.fetch import FetchableTopicResponse, PartitionData
 from sim.machine.disk import SimDisk
-from wire.messages.fetch import FetchableTopicResponse, PartitionData
 
 
 def _answered(disk: SimDisk, counts: list[int]) -> FetchRound:

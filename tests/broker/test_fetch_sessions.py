@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_plane.fetch_sessions import (
+from odradek.data_plane.fetch_sessions import (
     EPOCH_MAX,
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -23,8 +23,8 @@ from data_plane.fetch_sessions import (
     replica_of,
 )
 from odradek.serving.slices import run_through
-from wire.errors import ErrorCode
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
 
 EVICTION_MS = 1000
 ID = bytes(range(16))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from data_plane.log.log_config import LogConfig
-from data_plane.log.parts.cleaning_state import NEVER_CLEANED
-from data_plane.replication.partition import Partition
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.parts.cleaning_state import NEVER_CLEANED
+from odradek.data_plane.replication.partition import Partition
 from tests.broker.test_partition import ME, image
 from tests.log.support import Node
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_plane.disks.replica_moves import THROTTLE_SECONDS, MoveThrottle
+from odradek.data_plane.disks.replica_moves import THROTTLE_SECONDS, MoveThrottle
 
 
 def test_a_rate_that_is_raised_ends_a_long_wait() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.log.log_config import LogConfig
-from data_plane.replication.partition import Partition
-from metadata_quorum.image.metadata_image import PartitionImage
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.replication.partition import Partition
+from odradek.metadata_quorum.image.metadata_image import PartitionImage
+from odradek.wire.errors import ErrorCode, KafkaError
 from tests.log.support import NOW_MS, batch, new_log
-from wire.errors import ErrorCode, KafkaError
 
 ME = 1
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 import attrs
 import pytest
 
-from data_plane.replication.isr_changes import AlterPartitionSender
-from data_plane.replication.isr_state import CommittedIsr, PendingExpandIsr
-from data_plane.replication.partition import Partition
-from metadata_quorum.image.metadata_image import PartitionImage
+from odradek.data_plane.replication.isr_changes import AlterPartitionSender
+from odradek.data_plane.replication.isr_state import CommittedIsr, PendingExpandIsr
+from odradek.data_plane.replication.partition import Partition
+from odradek.metadata_quorum.image.metadata_image import PartitionImage
 from tests.broker.test_partition import ME, image, led, produce
 from tests.log.support import new_log
 from tests.replication.test_isr import BROKER_EPOCH, Leader

@@ -6,14 +6,14 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from data_plane.handlers.producing.producer_refusals import ProducerRefusals
-from data_plane.line_budget import INTERVAL_SECONDS, LINES_MAX
+from odradek.data_plane.handlers.producing.producer_refusals import ProducerRefusals
+from odradek.data_plane.line_budget import INTERVAL_SECONDS, LINES_MAX
 from odradek.serving.contract import Context
+from odradek.wire.errors import ErrorCode, KafkaError
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.log.support import append, batch, new_log
 from tests.replication.brokers import ReplicatedTopic
-from wire.errors import ErrorCode, KafkaError
 
 ID = 4711
 

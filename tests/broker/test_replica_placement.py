@@ -9,12 +9,20 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from data_plane.disks.replica_placement import DirectoryAway, ReplicaPlacement, directories_for_new_log
-from data_plane.log.directory.log_dir import DiskSpace, LogDir, LogDirContext
-from data_plane.log.log_config import LogConfig
-from metadata_quorum.image.metadata_image import LOST_DIRECTORY, MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
-from metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
+from odradek.data_plane.disks.replica_placement import (
+    DirectoryAway,
+    ReplicaPlacement,
+    directories_for_new_log,
+)
+from odradek.data_plane.log.directory.log_dir import DiskSpace, LogDir, LogDirContext
+from odradek.data_plane.log.log_config import LogConfig
 from odradek.env.ports import DiskError, DiskFull
+from odradek.metadata_quorum.image.metadata_image import (
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+)
+from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
 from sim.machine.disk import SimDisk
 from tests.log.support import InlineWorkers, ManualClock, finish, new_disk
 

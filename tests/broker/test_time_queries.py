@@ -9,16 +9,16 @@ import pytest
 import trio
 import trio.testing
 
-from data_plane.handlers.fetching.offsets import (
+from odradek.data_plane.handlers.fetching.offsets import (
     MAX_TIMESTAMP,
     TIME_QUERIES_WAITING_MAX,
     Turns,
     find_offset,
 )
-from data_plane.replication.partition import Partition
-from metadata_quorum.image.metadata_image import PartitionImage
+from odradek.data_plane.replication.partition import Partition
+from odradek.metadata_quorum.image.metadata_image import PartitionImage
+from odradek.wire.errors import ErrorCode, KafkaError
 from tests.log.support import NOW_MS, append, batch, new_log
-from wire.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 

@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_plane.handlers.fetching.fetch_job import FetchJob, FetchRound
-from data_plane.handlers.fetching.fetch_waits import what_to_wait_for
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.segments.segment import file_name
-from data_plane.replication.waiting_fetches import Mark, Ticket, Until, WaitingFetches
+from odradek.data_plane.handlers.fetching.fetch_job import FetchJob, FetchRound
+from odradek.data_plane.handlers.fetching.fetch_waits import what_to_wait_for
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.segments.segment import file_name
+from odradek.data_plane.replication.waiting_fetches import Mark, Ticket, Until, WaitingFetches
+from odradek.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.world import World
 from tests.log.support import ROOT, batch, new_disk, open_log
 from tests.node.raw_client import frame
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import answer_to, create_topic, play, produce, request
-from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.record_batch import RecordBatchBuilder
 
 small = st.integers(0, 6)
 steps = st.lists(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from odradek.cli.streams.handed_over import HandedOver
 from odradek.client.consumer.consumer_types import ConsumerRecord
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 KEYS = [TopicPartition("t", index) for index in range(3)]
 

@@ -56,7 +56,9 @@ def forbidden_among(modules: set[str]) -> list[str]:
 
 
 def messages_among(modules: set[str]) -> set[str]:
-    return {m.removeprefix("wire.messages.") for m in modules if m.startswith("wire.messages.")}
+    return {
+        m.removeprefix("odradek.wire.messages.") for m in modules if m.startswith("odradek.wire.messages.")
+    }
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_public_names_are_found_where_they_live() -> None:
     """`from odradek import Client` gives the blocking client; a wrong name is an AttributeError."""
     import odradek
     from odradek.client.shells.blocking import Client
-    from wire.errors import KafkaError
+    from odradek.wire.errors import KafkaError
 
     assert odradek.Client is Client
     assert odradek.KafkaError is KafkaError

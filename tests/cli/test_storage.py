@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from metadata_quorum.replica.checkpoint_files import decode_snapshot
 from odradek.cli.__main__ import main
-from wire.messages.control_records import VotersRecord
+from odradek.metadata_quorum.replica.checkpoint_files import decode_snapshot
+from odradek.wire.messages.control_records import VotersRecord
 
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 CONTROLLERS = "1@127.0.0.1:19093:JEXY6aqzQY-32P5TStzaFg,2@127.0.0.1:19094:MvDxzVmcRsaTz33bUuRU6A"

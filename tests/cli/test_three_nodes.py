@@ -22,12 +22,12 @@ from odradek.client.admin.admin_topics import NewTopic
 from odradek.client.admin.moves.placement import Move
 from odradek.client.core.known_cluster import Partition
 from odradek.client.errors import ClientError
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.cli.running import Outcome, odradek_here, words_of
 from tests.cli.test_dev import line, running
 from tests.docs.markdown import blocks
 from tests.node.raw_client import RawClient
-from wire.errors import ErrorCode
-from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 pytestmark = pytest.mark.xdist_group("cluster")
 QUICK = "broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=200\n"

@@ -34,8 +34,8 @@ from odradek.client.core.known_cluster import Broker, Partition, Topic
 from odradek.client.errors import ClientError, RequestTimedOut, UnsupportedByBroker
 from odradek.operations.cluster_events import Event
 from odradek.operations.event_reader import EventReader
+from odradek.wire.errors import ErrorCode, KafkaError
 from tests.cli.running import Outcome, words_of
-from wire.errors import ErrorCode, KafkaError
 
 Run = Callable[..., Outcome]
 MODULES = (broker, cluster, disk, events, partition, quorum, topic)

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from odradek import Admin, Consumer, Producer
+from odradek.wire.topic_partition import TopicPartition
 from tests.cli.running import command, environment, odradek_here
 from tests.node_process import RunningNode
-from wire.topic_partition import TopicPartition
 
 pytestmark = pytest.mark.xdist_group("cli")
 PARTITIONS = 4

@@ -16,37 +16,37 @@ from typing import Any
 import attrs
 
 from odradek.client.core.client_core import ClientCore, Close, Compute, Connect, Send
-from wire.api import ApiKey, api_versions
-from wire.batches.batch_header import assign_offsets, parse_header
-from wire.batches.records import records
-from wire.codec import encoder
-from wire.errors import ErrorCode
-from wire.framing.connection import ConnectionClosed, RequestReceived, ServerConnection
-from wire.framing.frames import frame_response
-from wire.messages.api_versions import ApiVersion, ApiVersionsResponse
-from wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
-from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
-from wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
-from wire.messages.describe_configs import (
+from odradek.wire.api import ApiKey, api_versions
+from odradek.wire.batches.batch_header import assign_offsets, parse_header
+from odradek.wire.batches.records import records
+from odradek.wire.codec import encoder
+from odradek.wire.errors import ErrorCode
+from odradek.wire.framing.connection import ConnectionClosed, RequestReceived, ServerConnection
+from odradek.wire.framing.frames import frame_response
+from odradek.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from odradek.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from odradek.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
+from odradek.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
+from odradek.wire.messages.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
-from wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from wire.messages.init_producer_id import InitProducerIdResponse
-from wire.messages.list_offsets import (
+from odradek.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from odradek.wire.messages.init_producer_id import InitProducerIdResponse
+from odradek.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from wire.messages.metadata import (
+from odradek.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
-from wire.structure import Message
+from odradek.wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from odradek.wire.structure import Message
 
 SILENCE = object()
 """An answer that never comes."""

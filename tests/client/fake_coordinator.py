@@ -11,28 +11,28 @@ from odradek.client.core.requests import topics_with_metadata
 from odradek.client.producer.accumulator import Accumulator, Batch
 from odradek.client.producer.sender import Sender
 from odradek.client.producer.transactions import Transactions
-from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker
-from tests.client.test_core import make
-from wire.api import ApiKey, api_versions
-from wire.batches.batch_header import parse_header
-from wire.batches.records import records
-from wire.errors import ErrorCode
-from wire.framing.connection import RequestReceived
-from wire.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
-from wire.messages.add_partitions_to_txn import (
+from odradek.wire.api import ApiKey, api_versions
+from odradek.wire.batches.batch_header import parse_header
+from odradek.wire.batches.records import records
+from odradek.wire.errors import ErrorCode
+from odradek.wire.framing.connection import RequestReceived
+from odradek.wire.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
+from odradek.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
 )
-from wire.messages.api_versions import FinalizedFeatureKey
-from wire.messages.end_txn import EndTxnResponse
-from wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
-from wire.messages.init_producer_id import InitProducerIdResponse
-from wire.messages.txn_offset_commit import (
+from odradek.wire.messages.api_versions import FinalizedFeatureKey
+from odradek.wire.messages.end_txn import EndTxnResponse
+from odradek.wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from odradek.wire.messages.init_producer_id import InitProducerIdResponse
+from odradek.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker
+from tests.client.test_core import make
 
 GROUP = ConsumerGroupMetadata("g", 3, "me")
 _PRODUCER_ID = 77

@@ -13,34 +13,34 @@ from odradek.client.consumer.consumer_machine import ConsumerMachine
 from odradek.client.consumer.consumer_types import RebalanceEvent
 from odradek.client.core.client_core import ClientCore
 from odradek.client.core.client_keys import ConsumerSettings
-from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker, Wire
-from wire.api import ApiKey, api_versions
-from wire.errors import ErrorCode
-from wire.framing.connection import RequestReceived
-from wire.messages.fetch import FetchResponse, LeaderIdAndEpoch
-from wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
-from wire.messages.heartbeat import HeartbeatResponse
-from wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
-from wire.messages.leave_group import LeaveGroupResponse
-from wire.messages.metadata import MetadataResponseBroker
-from wire.messages.offset_commit import (
+from odradek.wire.api import ApiKey, api_versions
+from odradek.wire.errors import ErrorCode
+from odradek.wire.framing.connection import RequestReceived
+from odradek.wire.messages.fetch import FetchResponse, LeaderIdAndEpoch
+from odradek.wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from odradek.wire.messages.heartbeat import HeartbeatResponse
+from odradek.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
+from odradek.wire.messages.leave_group import LeaveGroupResponse
+from odradek.wire.messages.metadata import MetadataResponseBroker
+from odradek.wire.messages.offset_commit import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from wire.messages.offset_fetch import (
+from odradek.wire.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from wire.messages.offset_for_leader_epoch import (
+from odradek.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from wire.messages.sync_group import SyncGroupResponse
-from wire.topic_partition import TopicPartition
+from odradek.wire.messages.sync_group import SyncGroupResponse
+from odradek.wire.topic_partition import TopicPartition
+from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker, Wire
 
 
 class GroupBroker(FakeBroker):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from odradek.client.shells.blocking import Client
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import ErrorCode, KafkaError
 
 KNOWN_SECONDS = 20.0
 POLL_SECONDS = 0.02

@@ -12,14 +12,14 @@ from typing import Any
 from odradek.client.admin import AlterConfig, ConfigResource, ResourceType
 from odradek.client.core.requests import request
 from odradek.client.shells.blocking import Client
-from wire.errors import ErrorCode
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.messages.write_txn_markers import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from wire.record_batch import RecordBatchBuilder
+from odradek.wire.record_batch import RecordBatchBuilder
 
 _VERIFICATION = "transaction.partition.verification.enable"
 _PRODUCE_VERSION_MAX = 11

@@ -13,8 +13,8 @@ import pytest
 from odradek.client.core.client_keys import ProducerSettings
 from odradek.client.core.known_cluster import Broker, Cluster
 from odradek.client.producer.accumulator import Accumulator, Batch
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.metadata import (
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,

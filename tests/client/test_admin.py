@@ -29,13 +29,16 @@ from odradek.client.admin import (
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from odradek.client.shells.blocking import Client
 from odradek.trio import open_admin
-from wire.codec import encode
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.data_records import ConsumerProtocolAssignment, ConsumerProtocolAssignmentTopicPartition
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from odradek.wire.codec import encode
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.data_records import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolAssignmentTopicPartition,
+)
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 TIME = 1_700_000_000_000
 FreshTopic = Callable[[str], str]

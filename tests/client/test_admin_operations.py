@@ -17,25 +17,28 @@ from odradek.client.admin.admin_offsets import record_times
 from odradek.client.admin.admin_transactions import list_transactions
 from odradek.client.core.operation import Operation
 from odradek.client.errors import UnsupportedByBroker
-from tests.client.test_scatter import TwoBrokers, coordinators
-from tests.schedule import examples
-from wire.api import ApiKey, api_versions
-from wire.codec import encode
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.data_records import ConsumerProtocolAssignment, ConsumerProtocolAssignmentTopicPartition
-from wire.messages.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
-from wire.messages.describe_topic_partitions import (
+from odradek.wire.api import ApiKey, api_versions
+from odradek.wire.codec import encode
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.data_records import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolAssignmentTopicPartition,
+)
+from odradek.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
+from odradek.wire.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponseTopic,
 )
-from wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from wire.messages.offset_commit import (
+from odradek.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from odradek.wire.messages.offset_commit import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from wire.record_batch import RecordBatchBuilder
+from odradek.wire.record_batch import RecordBatchBuilder
+from tests.client.test_scatter import TwoBrokers, coordinators
+from tests.schedule import examples
 
 
 def two_brokers(*keys: ApiKey) -> TwoBrokers:

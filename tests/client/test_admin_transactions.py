@@ -9,10 +9,10 @@ import pytest
 
 from odradek.client.admin import FencedProducer, NewTopic, Prospect
 from odradek.client.shells.blocking import Client
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 from tests.client.fresh_topics import wait_until_known
 from tests.client.hanging_producers import leave_open, on_trust, write_unknown
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
 
 
 @pytest.fixture(

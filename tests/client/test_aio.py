@@ -13,13 +13,13 @@ from odradek.client.core.client_config import ClientConfig
 from odradek.client.errors import BrokerUnavailable, ClientClosed, RequestTimedOut
 from odradek.client.shells.aio import AsyncClient
 from odradek.env.ports import Conn, ConnectionLost, Env
+from odradek.wire.api import ApiKey
+from odradek.wire.messages.describe_cluster import DescribeClusterRequest
 from sim.load.fetching import FetchConfig, Fetcher
 from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.client.fake_broker import SILENCE, BrokerEnd, FakeBroker
-from wire.api import ApiKey
-from wire.messages.describe_cluster import DescribeClusterRequest
 
 PORT = 9092
 SEEDS = range(8)

@@ -21,12 +21,12 @@ from odradek.client.shells.aio_consumer import AsyncConsumer
 from odradek.client.shells.aio_producer import AsyncProducer
 from odradek.env.ports import Env
 from odradek.node.run_node import run_node
+from odradek.wire.topic_partition import TopicPartition
 from sim.machine.disk import Keep
 from sim.machine.members import TraceLog
 from sim.machine.world import World
 from sim.scenarios.lone_node_scenario import NODE, PORT, format_node, node_config
 from tests.node_process import RunningNode
-from wire.topic_partition import TopicPartition
 
 PARTITIONS = 4
 RECORDS = 300

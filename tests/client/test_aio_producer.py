@@ -11,12 +11,12 @@ import trio
 import odradek.trio
 from odradek.client.errors import BufferFull, ClientClosed
 from odradek.client.shells.aio_producer import AsyncProducer, SentRecord
+from odradek.wire.api import ApiKey
 from sim.machine.world import World
 from tests.client.fake_broker import SILENCE, FakeBroker, LoopbackBroker
 from tests.client.test_aio import PORT, serve
 from tests.schedule import seeds
 from tests.sim.test_node_in_sim import CALM, NODE, connect, format_node, node_config, read, start_node
-from wire.api import ApiKey
 
 SEEDS = seeds(4, quick=1)
 

@@ -20,8 +20,8 @@ from odradek.client.consumer.assignors import (
     encode_assignment,
     encode_subscription,
 )
-from wire.errors import MalformedMessage
-from wire.topic_partition import TopicPartition
+from odradek.wire.errors import MalformedMessage
+from odradek.wire.topic_partition import TopicPartition
 
 STICKY = CooperativeStickyAssignor()
 

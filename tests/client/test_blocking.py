@@ -14,13 +14,13 @@ from odradek.client.core.partition_offsets import LATEST
 from odradek.client.core.requests import request
 from odradek.client.errors import BrokerUnavailable, ClientClosed, ConnectionBroken, RequestTimedOut
 from odradek.client.shells.blocking import Client
+from odradek.wire.api import ApiKey
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.describe_cluster import DescribeClusterRequest
+from odradek.wire.messages.fetch import FetchRequest
 from sim.load.fetching import FetchConfig, Fetcher
 from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, SILENCE, LoopbackBroker
-from wire.api import ApiKey
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.describe_cluster import DescribeClusterRequest
-from wire.messages.fetch import FetchRequest
 
 
 def free_port() -> int:

@@ -13,10 +13,10 @@ import pytest
 from odradek import Consumer, Producer
 from odradek.client.core.notes import AGAIN_SECONDS, INFO, WARNING, Notes
 from odradek.client.errors import ClientError
+from odradek.wire.api import ApiKey
+from odradek.wire.errors import ErrorCode
 from tests.client.test_producer import LoopbackBroker, broker
 from tests.node_process import RunningNode
-from wire.api import ApiKey
-from wire.errors import ErrorCode
 
 __all__ = ["broker"]
 

@@ -10,11 +10,11 @@ import trio
 
 import odradek.trio
 from odradek import Consumer, RebalanceListener, TopicPartition
+from odradek.wire.messages.leave_group import LeaveGroupRequest
 from tests.client.fake_broker import LoopbackBroker
 from tests.client.fake_group import GroupBroker
 from tests.client.test_consumer_machine import fill
 from tests.client.test_iteration import COUNT, T0, Failed, committed, settings
-from wire.messages.leave_group import LeaveGroupRequest
 
 
 @pytest.fixture

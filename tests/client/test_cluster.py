@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from odradek.client.core.known_cluster import STALE_TIMES, TOLD_TIMES, Broker, Cluster
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.metadata import (
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,

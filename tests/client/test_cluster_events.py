@@ -6,13 +6,13 @@ import json
 
 from odradek.operations.cluster_events import Event, Narrator
 from odradek.operations.event_authors import EventAuthors
-from wire.messages.control_records import (
+from odradek.wire.messages.control_records import (
     LeaderChangeMessage,
     LeaderChangeMessageVoter,
     VotersRecord,
     VotersRecordVoter,
 )
-from wire.messages.metadata_records import (
+from odradek.wire.messages.metadata_records import (
     AccessControlEntryRecord,
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
@@ -32,7 +32,7 @@ from wire.messages.metadata_records import (
     UnregisterBrokerRecord,
     UserScramCredentialRecord,
 )
-from wire.structure import Message
+from odradek.wire.structure import Message
 
 TOPIC_ID = bytes(15) + b"\x07"
 

@@ -10,15 +10,15 @@ from odradek.client.consumer.assignors import encode_assignment
 from odradek.client.consumer.consumer_types import OffsetAndMetadata
 from odradek.client.consumer.group_membership import MembershipState
 from odradek.client.core.operation import Task
+from odradek.wire.api import ApiKey
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.join_group import JoinGroupRequest
+from odradek.wire.messages.leave_group import LeaveGroupRequest
+from odradek.wire.messages.offset_commit import OffsetCommitRequest
+from odradek.wire.messages.sync_group import SyncGroupResponse
 from tests.client.fake_broker import HANG_UP, SILENCE
 from tests.client.fake_group import FakeConsumer
 from tests.client.test_consumer_machine import T0, everything, member
-from wire.api import ApiKey
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.join_group import JoinGroupRequest
-from wire.messages.leave_group import LeaveGroupRequest
-from wire.messages.offset_commit import OffsetCommitRequest
-from wire.messages.sync_group import SyncGroupResponse
 
 _THREE = OffsetAndMetadata(3)
 

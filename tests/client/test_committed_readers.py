@@ -17,15 +17,15 @@ from odradek.client.admin import AlterConfig, ConfigResource, NewTopic, Resource
 from odradek.client.core.partition_offsets import LATEST
 from odradek.client.core.requests import request
 from odradek.client.shells.blocking import Client
-from tests.client.fresh_topics import wait_until_known
-from wire.batches.record_writer import encode_batch, stamp
-from wire.batches.records import records
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.messages.write_txn_markers import (
+from odradek.wire.batches.record_writer import encode_batch, stamp
+from odradek.wire.batches.records import records
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from tests.client.fresh_topics import wait_until_known
 
 pytestmark = pytest.mark.long
 """Servers of their own: left out of `make quick`."""

@@ -16,14 +16,11 @@ from odradek.client.consumer.consumer_types import (
     UndecodableRecord,
 )
 from odradek.client.errors import RequestTimedOut
-from sim.load.producing import ProduceConfig, Producing, RecordToSend
-from tests.client.fake_broker import HANG_UP, SILENCE, FakePartition
-from tests.client.fake_group import FakeConsumer, GroupBroker
-from wire.api import ApiKey
-from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import assign_offsets, parse_header
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.fetch import (
+from odradek.wire.api import ApiKey
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.batch_header import assign_offsets, parse_header
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
     FetchRequest,
@@ -31,15 +28,18 @@ from wire.messages.fetch import (
     LeaderIdAndEpoch,
     PartitionData,
 )
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.heartbeat import HeartbeatRequest
-from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from wire.messages.leave_group import LeaveGroupRequest
-from wire.messages.metadata import MetadataResponseBroker
-from wire.messages.offset_commit import OffsetCommitRequest
-from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from wire.record_batch import RecordBatchBuilder
-from wire.topic_partition import TopicPartition
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.heartbeat import HeartbeatRequest
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.wire.messages.leave_group import LeaveGroupRequest
+from odradek.wire.messages.metadata import MetadataResponseBroker
+from odradek.wire.messages.offset_commit import OffsetCommitRequest
+from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from odradek.wire.record_batch import RecordBatchBuilder
+from odradek.wire.topic_partition import TopicPartition
+from sim.load.producing import ProduceConfig, Producing, RecordToSend
+from tests.client.fake_broker import HANG_UP, SILENCE, FakePartition
+from tests.client.fake_group import FakeConsumer, GroupBroker
 
 T0 = TopicPartition("t", 0)
 

@@ -1,4 +1,4 @@
-"""The consumer's own parser of batches beside the plain one of `wire.batches.records`."""
+"""The consumer's own parser of batches beside the plain one of `odradek.wire.batches.records`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from odradek.client.consumer.consumer_records import BatchRecords
 from odradek.client.consumer.consumer_types import ConsumerRecord
 from odradek.client.consumer.record_runs import LastShapes
-from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import CRC_START, HEADER_SIZE, parse_header
-from wire.batches.records import records
-from wire.errors import KafkaError
-from wire.record_batch import RecordBatchBuilder
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.batch_header import CRC_START, HEADER_SIZE, parse_header
+from odradek.wire.batches.records import records
+from odradek.wire.errors import KafkaError
+from odradek.wire.record_batch import RecordBatchBuilder
 
 BYTES = st.none() | st.binary(max_size=3) | st.integers(60, 9000).map(bytes)
 RECORD = st.tuples(

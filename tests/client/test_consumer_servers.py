@@ -21,11 +21,11 @@ from odradek.client.consumer.consumer_types import (
     Wakeup,
 )
 from odradek.client.shells.blocking import Client
+from odradek.wire.batches.records import records
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fresh_topics import wait_until_known
-from wire.batches.records import records
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
 
 pytestmark = pytest.mark.long
 """Servers of their own: left out of `make quick`."""

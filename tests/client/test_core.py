@@ -22,13 +22,13 @@ from odradek.client.errors import (
     RequestTimedOut,
     UnsupportedByBroker,
 )
+from odradek.wire.api import ApiKey, api_versions
+from odradek.wire.errors import ErrorCode, RemoteProtocolError
+from odradek.wire.messages.describe_cluster import DescribeClusterRequest
+from odradek.wire.messages.fetch import FetchRequest
+from odradek.wire.messages.metadata import MetadataResponse
 from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker, Wire
 from tests.schedule import examples
-from wire.api import ApiKey, api_versions
-from wire.errors import ErrorCode, RemoteProtocolError
-from wire.messages.describe_cluster import DescribeClusterRequest
-from wire.messages.fetch import FetchRequest
-from wire.messages.metadata import MetadataResponse
 
 ADDRESS = ("fake", 9092)
 

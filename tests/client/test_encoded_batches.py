@@ -11,12 +11,12 @@ from odradek.client.core.partition_offsets import LATEST
 from odradek.client.errors import BufferFull
 from odradek.client.shells.blocking import Client
 from odradek.client.shells.producer import Producer
+from odradek.wire.api import ApiKey
+from odradek.wire.batches.record_writer import encode_batch
+from odradek.wire.errors import ErrorCode, KafkaError
 from sim.load.fetching import FetchConfig, Fetcher
 from tests.client.fake_broker import HANG_UP, SILENCE, LoopbackBroker
 from tests.node_process import RunningNode
-from wire.api import ApiKey
-from wire.batches.record_writer import encode_batch
-from wire.errors import ErrorCode, KafkaError
 
 pytestmark = pytest.mark.xdist_group("client-node")
 NOW = 1_700_000_000_000

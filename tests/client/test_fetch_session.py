@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.client.consumer.incremental_fetch import FetchSession, Wanted
-from wire.messages.fetch import FetchRequest
-from wire.topic_partition import TopicPartition
+from odradek.wire.messages.fetch import FetchRequest
+from odradek.wire.topic_partition import TopicPartition
 
 KEYS = [TopicPartition(topic, index) for topic in "ab" for index in range(2)]
 

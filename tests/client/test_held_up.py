@@ -16,14 +16,14 @@ from odradek.client.consumer.assignors import Assignment, MemberSubscription
 from odradek.client.errors import ClientError, RequestTimedOut
 from odradek.client.shells.aio_consumer import AsyncConsumer
 from odradek.client.shells.blocking import Client
+from odradek.wire.api import ApiKey
+from odradek.wire.messages.heartbeat import HeartbeatRequest
+from odradek.wire.messages.leave_group import LeaveGroupRequest
 from sim.machine.world import World
 from tests.client.fake_broker import SILENCE, LoopbackBroker
 from tests.client.fake_group import GroupBroker
 from tests.client.test_aio import PORT, serve
 from tests.client.test_consumer_machine import fill
-from wire.api import ApiKey
-from wire.messages.heartbeat import HeartbeatRequest
-from wire.messages.leave_group import LeaveGroupRequest
 
 PATIENCE_SECONDS = 20.0
 

@@ -15,8 +15,8 @@ from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import BrokerUnavailable, ClientClosed, RequestTimedOut
 from odradek.client.shells.io_thread import IoThread
 from odradek.client.shells.sockets import Sockets
+from odradek.wire.api import ApiKey
 from tests.client.fake_broker import SILENCE, LoopbackBroker
-from wire.api import ApiKey
 
 
 @pytest.fixture

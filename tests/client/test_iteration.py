@@ -10,10 +10,10 @@ import trio
 
 import odradek.trio
 from odradek import Consumer, RebalanceListener, TopicPartition
+from odradek.wire.api import ApiKey
 from tests.client.fake_broker import LoopbackBroker
 from tests.client.fake_group import GroupBroker
 from tests.client.test_consumer_machine import fill, numbers
-from wire.api import ApiKey
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 COUNT = 30

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from odradek.client.consumer.consumer_types import CommitRefused, NoOffsetForPartition, OffsetAndMetadata
+from odradek.wire.api import ApiKey
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.join_group import JoinGroupRequest
+from odradek.wire.messages.leave_group import LeaveGroupRequest
+from odradek.wire.messages.offset_commit import OffsetCommitRequest
+from odradek.wire.topic_partition import TopicPartition
 from tests.client.test_consumer_machine import T0, consumer, fill, numbers, reading
-from wire.api import ApiKey
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.join_group import JoinGroupRequest
-from wire.messages.leave_group import LeaveGroupRequest
-from wire.messages.offset_commit import OffsetCommitRequest
-from wire.topic_partition import TopicPartition
 
 U0 = TopicPartition("u", 0)
 

@@ -18,11 +18,11 @@ import pytest
 
 from odradek import Admin, Consumer, Producer
 from odradek.client.shells.leaving import EXIT_SECONDS
+from odradek.wire.api import ApiKey
+from odradek.wire.errors import ErrorCode
 from tests.client.fake_broker import SILENCE
 from tests.client.test_producer import LoopbackBroker, broker
 from tests.node_process import RunningNode
-from wire.api import ApiKey
-from wire.errors import ErrorCode
 
 __all__ = ["broker"]
 

@@ -15,7 +15,7 @@ from odradek.client.core.client_core import ClientCore
 from odradek.client.core.known_cluster import Broker, Partition, Topic
 from odradek.client.core.operation import Wait
 from odradek.client.errors import RequestTimedOut
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import ErrorCode, KafkaError
 
 _KEY = ("orders", 6)
 

@@ -13,10 +13,10 @@ from odradek import Admin, Consumer, Producer
 from odradek.client.core.requests import request
 from odradek.client.errors import ClientError
 from odradek.client.shells.blocking import Client
+from odradek.wire.messages.describe_cluster import DescribeClusterRequest
+from odradek.wire.messages.metadata import MetadataResponseBroker
 from tests.client.fake_broker import LoopbackBroker
 from tests.client.fake_group import GroupBroker
-from wire.messages.describe_cluster import DescribeClusterRequest
-from wire.messages.metadata import MetadataResponseBroker
 
 NAME, OTHER = "kafka.example", "other.example"
 PATIENCE_SECONDS = 30.0

@@ -13,10 +13,10 @@ from odradek import Consumer, ConsumerRecord, Delivered, Producer
 from odradek.client.admin import NewTopic
 from odradek.client.shells.admin_client import Admin
 from odradek.trio import open_consumer, open_producer
+from odradek.wire.api import ApiKey
+from odradek.wire.errors import ErrorCode, KafkaError
 from tests.client.test_producer import LoopbackBroker, broker
 from tests.node_process import RunningNode
-from wire.api import ApiKey
-from wire.errors import ErrorCode, KafkaError
 
 __all__ = ["broker"]
 

@@ -17,12 +17,12 @@ from odradek.client.errors import BrokerUnavailable, BufferFull, ClientClosed, R
 from odradek.client.producer.partitioner import partition_for_key
 from odradek.client.shells.blocking import Client
 from odradek.client.shells.producer import Producer, RecordFuture
+from odradek.wire.api import ApiKey
+from odradek.wire.batches.records import Record
+from odradek.wire.errors import ErrorCode, KafkaError
 from sim.load.fetching import FetchConfig, Fetcher
 from tests.client.fake_broker import HANG_UP, SILENCE, LoopbackBroker
 from tests.client.fresh_topics import wait_until_known
-from wire.api import ApiKey
-from wire.batches.records import Record
-from wire.errors import ErrorCode, KafkaError
 
 TIME = 1_700_000_000_000
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]

@@ -17,15 +17,11 @@ from odradek.client.errors import RecordsNotEncoded
 from odradek.client.producer.accumulator import Accumulator
 from odradek.client.producer.partitioner import partition_for_key
 from odradek.client.producer.sender import Sender
-from sim.load.producing import Delivery, ProduceConfig, Producing, RecordToSend
-from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker
-from tests.client.test_core import make
-from tests.schedule import examples
-from wire.api import ApiKey
-from wire.batches.batch_header import parse_header
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.metadata import MetadataRequest
-from wire.messages.produce import (
+from odradek.wire.api import ApiKey
+from odradek.wire.batches.batch_header import parse_header
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     PartitionProduceResponse,
@@ -33,6 +29,10 @@ from wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from sim.load.producing import Delivery, ProduceConfig, Producing, RecordToSend
+from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker
+from tests.client.test_core import make
+from tests.schedule import examples
 
 _REFUSALS = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -85,7 +85,7 @@ def test_headers_null_values_and_times_travel() -> None:
     wire, broker, producing = setup()
     record = RecordToSend("t", None, b"k", (("a", b"1"), ("b", None)), 0, 123)
     wire.run(producing.produce([record], timeout=5))
-    from wire.batches.records import records
+    from odradek.wire.batches.records import records
 
     (stored,) = records(broker.topics["t"].partitions[0].batches[0][1], decompressed_bytes_max=1000)
     assert (stored.key, stored.value, stored.timestamp) == (b"k", None, 123)

@@ -19,14 +19,14 @@ from odradek.client.admin import (
 )
 from odradek.client.core.client_core import ClientCore
 from odradek.client.core.operation import Operation
+from odradek.wire.api import ApiKey
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
+from odradek.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from odradek.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
+from odradek.wire.messages.metadata import MetadataResponse
+from odradek.wire.messages.renew_delegation_token import RenewDelegationTokenResponse
 from tests.client.test_scatter import TwoBrokers
-from wire.api import ApiKey
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
-from wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
-from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
-from wire.messages.metadata import MetadataResponse
-from wire.messages.renew_delegation_token import RenewDelegationTokenResponse
 
 THROTTLE_MS = 2_000
 EXCEEDED = int(ErrorCode.THROTTLING_QUOTA_EXCEEDED)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from odradek.client.consumer.consumer_records import BatchRecords
 from odradek.client.consumer.record_runs import LastShapes
+from odradek.wire.batches.batch_errors import InvalidRecord
+from odradek.wire.batches.batch_header import CRC_START, HEADER_SIZE, parse_header
+from odradek.wire.batches.records import Record, RecordBatchBuilder, records, varint
 from tests.wire.record_oracle import oracle_records
-from wire.batches.batch_errors import InvalidRecord
-from wire.batches.batch_header import CRC_START, HEADER_SIZE, parse_header
-from wire.batches.records import Record, RecordBatchBuilder, records, varint
 
 BYTES_MAX = 1 << 24
 NUMBERS = st.sampled_from([0, 1, 2, 63, 64, 65, 8191, 8192, 1 << 31, (1 << 63) - 1, -1, -2, -64, -65])
@@ -52,7 +52,7 @@ def by_consumer(batch: bytes, piece: int = 1 << 20) -> list[Record]:
 
 def by_spark(batch: bytes) -> list[Record]:
     pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'odradek[spark]'")
-    from spark.decode import decode_batches
+    from odradek.spark.decode import decode_batches
 
     found: list[Record] = []
     for piece in decode_batches(

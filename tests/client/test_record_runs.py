@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.client.consumer.record_runs import Shape
+from odradek.wire.batches.batch_header import CRC_START, HEADER_SIZE
+from odradek.wire.errors import KafkaError
 from tests.client.test_consumer_records import batch, ours, plain
-from wire.batches.batch_header import CRC_START, HEADER_SIZE
-from wire.errors import KafkaError
 
 SIZES = st.sampled_from([-1, 0, 1, 62, 63, 64, 65, 200, 9000])
 

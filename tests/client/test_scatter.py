@@ -24,30 +24,30 @@ from odradek.client.core.client_core import ClientCore
 from odradek.client.core.operation import Operation
 from odradek.client.core.scatter import Routed, scatter
 from odradek.client.errors import BrokerUnavailable, ConnectionBroken, is_retriable
-from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker, Wire
-from wire.api import ApiKey, api_versions
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.describe_cluster import DescribeClusterRequest
-from wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
-from wire.messages.incremental_alter_configs import IncrementalAlterConfigsResponse
-from wire.messages.list_groups import ListedGroup, ListGroupsResponse
-from wire.messages.list_offsets import (
+from odradek.wire.api import ApiKey, api_versions
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.describe_cluster import DescribeClusterRequest
+from odradek.wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from odradek.wire.messages.incremental_alter_configs import IncrementalAlterConfigsResponse
+from odradek.wire.messages.list_groups import ListedGroup, ListGroupsResponse
+from odradek.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from wire.messages.metadata import (
+from odradek.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from wire.messages.offset_fetch import (
+from odradek.wire.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker, Wire
 
 SCRIPTED = (
     ApiKey.LIST_GROUPS,
@@ -293,7 +293,7 @@ def test_a_change_that_may_have_happened_is_not_repeated() -> None:
 
 def test_a_broker_that_is_down_fails_its_items_only() -> None:
     """Broker 2 refuses connections: its directories are an error, those of broker 1 are there."""
-    from wire.messages.describe_log_dirs import DescribeLogDirsResponse, DescribeLogDirsResult
+    from odradek.wire.messages.describe_log_dirs import DescribeLogDirsResponse, DescribeLogDirsResult
 
     two = TwoBrokers()
     del two.wire.brokers["fake", 9092]

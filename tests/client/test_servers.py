@@ -9,10 +9,10 @@ import pytest
 from odradek.client.admin import ConfigResource, NewTopic, ResourceType
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from odradek.client.shells.blocking import Client
+from odradek.wire.errors import ErrorCode, KafkaError
 from sim.load.fetching import FetchConfig, Fetcher
 from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fresh_topics import wait_until_known
-from wire.errors import ErrorCode, KafkaError
 
 TIME = 1_700_000_000_000
 

@@ -18,8 +18,8 @@ from odradek.client.errors import (
 )
 from odradek.client.producer.transaction_errors import Verdict, produce_is_fatal, verdict, worst
 from odradek.client.producer.transaction_state import Step, TransactionMachine, TransactionState
-from wire.api import ApiKey
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.api import ApiKey
+from odradek.wire.errors import ErrorCode, KafkaError
 
 S = TransactionState
 CALLS = (Step.INITIALIZE, Step.BEGIN, Step.PREPARE, Step.COMMIT, Step.ABORT)

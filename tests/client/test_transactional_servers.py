@@ -28,10 +28,10 @@ from odradek.client.errors import (
     TransactionError,
 )
 from odradek.client.shells.blocking import Client
+from odradek.wire.errors import ErrorCode, KafkaError
 from tests.client.fresh_topics import wait_until_known
 from tests.kafka_jars import NO_RETENTION, TEST_HEAP
 from tests.node_process import RunningNode
-from wire.errors import ErrorCode, KafkaError
 
 pytestmark = pytest.mark.long
 """Servers of their own: left out of `make quick`."""

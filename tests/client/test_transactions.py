@@ -17,14 +17,14 @@ from odradek.client.errors import (
     TransactionFatalError,
 )
 from odradek.client.producer.transaction_state import TransactionState
+from odradek.wire.api import ApiKey
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from odradek.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from odradek.wire.messages.end_txn import EndTxnRequest
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
 from tests.client.fake_coordinator import GROUP, HANG_UP, SILENCE, FakeProducer
-from wire.api import ApiKey
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from wire.messages.end_txn import EndTxnRequest
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.init_producer_id import InitProducerIdRequest
 
 INT_MAX = (1 << 31) - 1
 LEVELS = pytest.mark.parametrize("level", [1, 2])

@@ -11,11 +11,11 @@ import pytest
 from crc32c import crc32c
 
 from odradek import TopicPartition, UndecodableRecord
+from odradek.wire.batches.batch_errors import CorruptBatch, InvalidRecord
+from odradek.wire.batches.batch_header import CRC_START, HEADER_SIZE, assign_offsets, parse_header
+from odradek.wire.record_batch import RecordBatchBuilder
 from tests.client.fake_group import FakeConsumer
 from tests.client.test_consumer_machine import fill, numbers
-from wire.batches.batch_errors import CorruptBatch, InvalidRecord
-from wire.batches.batch_header import CRC_START, HEADER_SIZE, assign_offsets, parse_header
-from wire.record_batch import RecordBatchBuilder
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 _LAST_DELTA, _COUNT = (23, Struct(">i")), (57, Struct(">i"))
@@ -127,7 +127,7 @@ def test_what_stands_before_a_broken_record_in_its_batch_is_handed_out(compressi
     body = bytearray(plain[HEADER_SIZE:])
     body[2 * size] += 2
     if compression:
-        from wire.batches.compression import compress
+        from odradek.wire.batches.compression import compress
 
         plain[21:23] = compression.to_bytes(2, "big")
         body = bytearray(compress(compression, bytes(body), None))

@@ -13,34 +13,37 @@ import pytest
 from jepsen_tests.network import Loopback
 from jepsen_tests.real_cluster import Cluster, free_ports
 from jepsen_tests.systems import Odradek
-from tests.node.raw_client import RawClient
-from wire.api import api_versions
-from wire.errors import ErrorCode
-from wire.messages.alter_client_quotas import (
+from odradek.wire.api import api_versions
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     EntityData,
     OpData,
 )
-from wire.messages.alter_user_scram_credentials import (
+from odradek.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
-from wire.messages.create_acls import AclCreation, CreateAclsRequest
-from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from wire.messages.describe_acls import DescribeAclsRequest
-from wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
-from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
-from wire.messages.incremental_alter_configs import (
+from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from odradek.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from odradek.wire.messages.describe_acls import DescribeAclsRequest
+from odradek.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from odradek.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from odradek.wire.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
+from odradek.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.node.raw_client import RawClient
 
 ROUNDS = 60
 TOPIC, LITERAL, READ, ALLOW = 2, 3, 3, 3

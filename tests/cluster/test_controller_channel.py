@@ -9,46 +9,46 @@ from typing import Any
 import pytest
 import trio
 
-from metadata_quorum.config.effective_config import BrokerConfigLayers
-from metadata_quorum.config.log_levels import LogLevels
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.parts import LongRequest, long_request
-from metadata_quorum.controller_channel import IMAGE_WAIT_SECONDS_MAX, ControllerChannel
-from metadata_quorum.controller_table import DescribedController, build_controller_table
-from metadata_quorum.envelope import Sender, open_request, open_response, seal_request, seal_response
-from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
-from metadata_quorum.replica.peers import PeerConnections
-from metadata_quorum.replica.publisher import MetadataPublisher
-from metadata_quorum.replica.turns import Turns
-from metadata_quorum.state_machine import Deferred
 from odradek.env.ports import Env, TaskGroup
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.config.log_levels import LogLevels
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.parts import LongRequest, long_request
+from odradek.metadata_quorum.controller_channel import IMAGE_WAIT_SECONDS_MAX, ControllerChannel
+from odradek.metadata_quorum.controller_table import DescribedController, build_controller_table
+from odradek.metadata_quorum.envelope import Sender, open_request, open_response, seal_request, seal_response
+from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from odradek.metadata_quorum.replica.peers import PeerConnections
+from odradek.metadata_quorum.replica.publisher import MetadataPublisher
+from odradek.metadata_quorum.replica.turns import Turns
+from odradek.metadata_quorum.state_machine import Deferred
 from odradek.node.connections.buffers import ReceiveBuffers
 from odradek.node.connections.connection_limits import ConnectionLimits
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
-from sim.machine.weather import Weather
-from sim.machine.world import World
-from tests.node.test_connection_loop import Log
-from wire.api import api_versions
-from wire.codec import decode, encode
-from wire.errors import ErrorCode, KafkaError, MalformedMessage
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from wire.messages.create_topics import (
+from odradek.wire.api import api_versions
+from odradek.wire.codec import decode, encode
+from odradek.wire.errors import ErrorCode, KafkaError, MalformedMessage
+from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from odradek.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from wire.messages.describe_quorum import (
+from odradek.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from odradek.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
     DescribeQuorumResponse,
 )
-from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
-from wire.messages.vote import VoteRequest
-from wire.principal import decode_principal, encode_principal
+from odradek.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from odradek.wire.messages.vote import VoteRequest
+from odradek.wire.principal import decode_principal, encode_principal
+from sim.machine.weather import Weather
+from sim.machine.world import World
+from tests.node.test_connection_loop import Log
 
 PORT = 9093
 BROKER = 4

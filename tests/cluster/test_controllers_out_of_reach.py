@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from metadata_quorum.features import THIS_RELEASE
-from metadata_quorum.replica.storage_format import StorageFormat, format_storage
 from odradek.env.ports import ConnectionLost, Env
+from odradek.metadata_quorum.features import THIS_RELEASE
+from odradek.metadata_quorum.replica.storage_format import StorageFormat, format_storage
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.configuration.part_settings import lifecycle_settings
 from odradek.node.node import NodeFailed
 from odradek.node.run_node import run_node
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from odradek.wire.messages.broker_registration import BrokerRegistrationResponse
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.node.test_connection_loop import Log
 from tests.node.test_node_in_a_world import SETTINGS, Quiet
-from wire.errors import ErrorCode
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from wire.messages.broker_registration import BrokerRegistrationResponse
 
 FAILED = b"F" * 16
 

@@ -17,13 +17,13 @@ from bench.processes import ServerProcess
 from odradek import Client, Consumer, Producer
 from odradek.client.admin import NewTopic
 from odradek.client.errors import ClientError
+from odradek.wire.coordinator_partition import coordinator_partition
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.describe_transactions import DescribeTransactionsRequest
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
 from tests.cluster.real_disks import RealDisk, real_disk
 from tests.cluster.test_real_nodes import PATIENCE_SECONDS, until
 from tests.node.raw_client import RawClient
-from wire.coordinator_partition import coordinator_partition
-from wire.errors import ErrorCode
-from wire.messages.describe_transactions import DescribeTransactionsRequest
-from wire.messages.init_producer_id import InitProducerIdRequest
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.long]
 

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from metadata_quorum.features import THIS_RELEASE
 from odradek.env.ports import ConnectionLost
+from odradek.metadata_quorum.features import THIS_RELEASE
 from odradek.node.broker_lifecycle import (
     DUPLICATE_SESSIONS,
     BrokerLifecycle,
     LifecycleSettings,
     RegistrationRefused,
 )
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from odradek.wire.messages.broker_registration import BrokerRegistrationResponse
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.node.test_connection_loop import Log
-from wire.errors import ErrorCode
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from wire.messages.broker_registration import BrokerRegistrationResponse
 
 SESSION_SECONDS = 9.0
 EPOCH = 71

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import pytest
 
-from data_plane.disks.replica_moves import ReplicaMoves
-from data_plane.log.directory import future_logs
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.log.log_types import Origin
-from data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.disks.replica_moves import ReplicaMoves
+from odradek.data_plane.log.directory import future_logs
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.log_types import Origin
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tests.cluster.test_moves_between_disks import Moving, batches_of
 from tests.cluster.test_troubled_disks import HANG_SECONDS, Troubled
 from tests.log.support import batch
-from wire.errors import ErrorCode
-from wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
 SHORT_SECONDS = 6.0
 """Too short for the disk to count as hung."""

@@ -8,26 +8,26 @@ from random import Random
 
 import pytest
 
-from data_plane.disks import replica_moves
-from data_plane.disks.replica_moves import Move
-from data_plane.log.directory import future_logs
-from data_plane.log.directory.future_logs import CAUGHT_UP_FILE, parse_future_name
-from data_plane.log.directory.log_dir import LogDir, parse_partition_name
-from data_plane.log.partition_log import PartitionLog
-from sim.machine.disk import Keep
-from tests.cluster.test_troubled_disks import Troubled
-from tests.log.support import batch
-from wire.batches.batch_header import parse_header
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.alter_replica_log_dirs import (
+from odradek.data_plane.disks import replica_moves
+from odradek.data_plane.disks.replica_moves import Move
+from odradek.data_plane.log.directory import future_logs
+from odradek.data_plane.log.directory.future_logs import CAUGHT_UP_FILE, parse_future_name
+from odradek.data_plane.log.directory.log_dir import LogDir, parse_partition_name
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.wire.batches.batch_header import parse_header
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from wire.messages.describe_log_dirs import DescribeLogDirsRequest
-from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from odradek.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from odradek.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from sim.machine.disk import Keep
+from tests.cluster.test_troubled_disks import Troubled
+from tests.log.support import batch
 
 WRITES = 6
 

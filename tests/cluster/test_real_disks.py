@@ -17,10 +17,10 @@ import pytest
 
 from bench.odradek_server import launch_odradek, prepare_odradek, start_odradek
 from bench.processes import ServerProcess
-from data_plane.log.directory.checkpoints import CLEAN_SHUTDOWN_FILE
 from odradek import Client, KafkaError, Producer
 from odradek.client.admin.admin_topics import NewTopic
 from odradek.client.errors import ClientError
+from odradek.data_plane.log.directory.checkpoints import CLEAN_SHUTDOWN_FILE
 from tests.cli.running import odradek
 from tests.cluster.real_disks import RealDisk, real_disk
 from tests.cluster.test_real_nodes import PATIENCE_SECONDS, until

@@ -20,12 +20,12 @@ from odradek import Client, KafkaError, Producer
 from odradek.client.admin.admin_quotas import QuotaAlteration, QuotaEntity
 from odradek.client.admin.admin_topics import NewTopic
 from odradek.client.errors import ClientError
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.metadata import MetadataRequest
 from tests.cli.running import odradek
 from tests.cli.test_dev import line, running
 from tests.node.raw_client import ApiKey, RawClient, frame
-from wire.errors import ErrorCode
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.metadata import MetadataRequest
 
 pytestmark = pytest.mark.xdist_group("cluster")
 

@@ -8,12 +8,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from odradek.node.metrics.metrics_text import MetricsText
 from odradek.node.metrics.replication_metrics import replication_metrics
-from tests.cluster.test_troubled_disks import Troubled
-from wire.messages.alter_partition_reassignments import (
+from odradek.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
+from tests.cluster.test_troubled_disks import Troubled
 
 
 def figures(case: Troubled, node_id: int) -> dict[str, float]:

@@ -14,10 +14,10 @@ import pytest
 from bench.processes import base_port
 from odradek import Client
 from odradek.client.admin.admin_topics import NewTopic
+from odradek.wire.batches.batch_header import HEADER_SIZE
 from tests.cli.running import odradek
 from tests.cli.test_dev import line, running
 from tests.cluster.test_real_nodes import QUICK, in_sync, produce, until, values
-from wire.batches.batch_header import HEADER_SIZE
 
 pytestmark = pytest.mark.xdist_group("cluster")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from data_plane.disks.scrubber import ScrubState
+from odradek.data_plane.disks.scrubber import ScrubState
+from odradek.wire.topic_partition import TopicPartition
 from sim.machine.disk_files import SimFile
 from tests.cluster.test_troubled_disks import Troubled
-from wire.topic_partition import TopicPartition
 
 SETTINGS = {"odradek.scrub.interval.ms": "20000", "log.flush.interval.messages": "1"}
 ROT_AT = 75

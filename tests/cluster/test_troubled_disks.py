@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from data_plane.broker import Broker
-from data_plane.log.directory.checkpoints import CLEAN_SHUTDOWN_FILE
-from data_plane.log.directory.log_dir import LogDir
-from metadata_quorum.image.metadata_image import PartitionImage
 from odradek.client.errors import ClientError
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.log.directory.checkpoints import CLEAN_SHUTDOWN_FILE
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.metadata_quorum.image.metadata_image import PartitionImage
 from odradek.serving.disk_troubles import (
     DEMOTED_LOG_DIRS,
     TROUBLED_LOG_DIRS,
@@ -20,29 +20,33 @@ from odradek.serving.disk_troubles import (
     demoted_text,
     parse_troubles,
 )
+from odradek.wire.config_resources import RESOURCE_BROKER
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsRequestDirectoryData,
+    AssignReplicasToDirsRequestPartitionData,
+    AssignReplicasToDirsRequestTopicData,
+)
+from odradek.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from odradek.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from odradek.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from sim.machine.cluster_members import SETTINGS, Cluster, Shape
 from sim.machine.members import Member
 from sim.machine.sim_env import SimWorkers
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.log.support import batch
-from wire.config_resources import RESOURCE_BROKER
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.assign_replicas_to_dirs import (
-    AssignReplicasToDirsRequest,
-    AssignReplicasToDirsRequestDirectoryData,
-    AssignReplicasToDirsRequestPartitionData,
-    AssignReplicasToDirsRequestTopicData,
-)
-from wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 START_SECONDS = 60.0
 PATIENCE_SECONDS = 120.0

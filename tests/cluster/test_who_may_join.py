@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from metadata_quorum.features import SUPPORTED_FEATURES
-from metadata_quorum.replica.storage_format import StorageFormat, format_storage
 from odradek.client.shells.aio import AsyncClient
 from odradek.env.ports import Env
+from odradek.metadata_quorum.features import SUPPORTED_FEATURES
+from odradek.metadata_quorum.replica.storage_format import StorageFormat, format_storage
 from odradek.node.broker_lifecycle import RegistrationRefused
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.directories import NodeCannotStart
 from odradek.node.run_node import run_node
+from odradek.wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
+from odradek.wire.messages.describe_cluster import DescribeClusterRequest
+from odradek.wire.messages.unregister_broker import UnregisterBrokerRequest
 from sim.machine.cluster_members import CLUSTER_ID, Cluster, Shape
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.node.test_connection_loop import Log
-from wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
-from wire.messages.describe_cluster import DescribeClusterRequest
-from wire.messages.unregister_broker import UnregisterBrokerRequest
 
 OTHER_CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 Script = Callable[[World, Cluster], Awaitable[None]]

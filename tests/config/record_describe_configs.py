@@ -13,15 +13,15 @@ import socket
 import sys
 from typing import Any
 
-from metadata_quorum.config.java_properties import parse_properties
-from wire.codec import decode, encode
-from wire.messages.create_topics import (
+from odradek.metadata_quorum.config.java_properties import parse_properties
+from odradek.wire.codec import decode, encode
+from odradek.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from wire.messages.describe_configs import (
+from odradek.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,

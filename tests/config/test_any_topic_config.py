@@ -5,16 +5,21 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_plane.log.log_config import log_config
-from metadata_quorum.config.config_defs import ConfigError, broker_defs, topic_defs, validate_topic_configs
-from metadata_quorum.config.dynamic_broker_config import check_broker_change
-from metadata_quorum.config.effective_config import (
+from odradek.data_plane.log.log_config import log_config
+from odradek.metadata_quorum.config.config_defs import (
+    ConfigError,
+    broker_defs,
+    topic_defs,
+    validate_topic_configs,
+)
+from odradek.metadata_quorum.config.dynamic_broker_config import check_broker_change
+from odradek.metadata_quorum.config.effective_config import (
     BrokerConfigLayers,
     broker_value,
     describe_broker_config,
     describe_topic_config,
 )
-from wire.errors import KafkaError
+from odradek.wire.errors import KafkaError
 
 WORDS = st.sampled_from(
     [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata_quorum.config.config_defs import (
+from odradek.metadata_quorum.config.config_defs import (
     ConfigDef,
     ConfigError,
     ConfigValue,

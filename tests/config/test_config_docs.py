@@ -5,14 +5,14 @@ from __future__ import annotations
 import pkgutil
 from fnmatch import fnmatchcase
 
-from metadata_quorum.config.config_defs import (
+from odradek.metadata_quorum.config.config_defs import (
     THROTTLE_DEFS,
     broker_defs,
     client_metrics_defs,
     group_defs,
     topic_defs,
 )
-from metadata_quorum.config.config_docs import config_doc
+from odradek.metadata_quorum.config.config_docs import config_doc
 
 KEYS = {
     "broker": [name for name, each in broker_defs().items() if not each.internal] + list(THROTTLE_DEFS),
@@ -32,7 +32,7 @@ def test_every_key_is_told_of() -> None:
 
 def test_no_sentence_is_about_nothing() -> None:
     """A key that is gone takes its sentence along."""
-    data = pkgutil.get_data("metadata_quorum.config", "config_docs.tsv")
+    data = pkgutil.get_data("odradek.metadata_quorum.config", "config_docs.tsv")
     assert data is not None
     for line in data.decode().splitlines()[1:]:
         scope, key, text = line.split("\t")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from metadata_quorum.config.config_defs import THROTTLE_DEFS, ConfigDef, broker_defs, topic_defs
-from metadata_quorum.config.dynamic_broker_config import check_broker_change
-from metadata_quorum.config.effective_config import BrokerConfigLayers
-from wire.errors import KafkaError
+from odradek.metadata_quorum.config.config_defs import THROTTLE_DEFS, ConfigDef, broker_defs, topic_defs
+from odradek.metadata_quorum.config.dynamic_broker_config import check_broker_change
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.wire.errors import KafkaError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 _ROW = re.compile(r"\| `([^|]+)` \| (.+) \|")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metadata_quorum.config.dynamic_broker_config import check_broker_change
-from metadata_quorum.config.effective_config import BrokerConfigLayers
-from wire.errors import ErrorCode, KafkaError
+from odradek.metadata_quorum.config.dynamic_broker_config import check_broker_change
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.wire.errors import ErrorCode, KafkaError
 
 LAYERS = BrokerConfigLayers({"node.id": "1", "log.dirs": "/data"})
 _PART = "Invalid value org.apache.kafka.common.config.ConfigException: {} for configuration Invalid dynamic configuration"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from data_plane.log.log_config import log_config
-from metadata_quorum.config.effective_config import (
+from odradek.data_plane.log.log_config import log_config
+from odradek.metadata_quorum.config.effective_config import (
     BrokerConfigLayers,
     ConfigEntry,
     ConfigSource,

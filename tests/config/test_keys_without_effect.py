@@ -9,15 +9,15 @@ from pathlib import Path
 
 import attrs
 
-from data_plane.log.log_config import LogConfig
-from metadata_quorum.config.config_defs import (
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.metadata_quorum.config.config_defs import (
     broker_defs,
     group_defs,
     group_synonym,
     topic_defs,
     topic_synonyms,
 )
-from metadata_quorum.config.group_configs import limit_keys
+from odradek.metadata_quorum.config.group_configs import limit_keys
 from odradek.node.configuration.keys_without_effect import KEYS_WITHOUT_EFFECT
 from odradek.node.configuration.node_config import NodeConfig
 from tests.node.test_node_in_a_world import SETTINGS

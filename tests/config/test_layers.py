@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_plane.broker import BrokerSettings
-from data_plane.groups.group_settings import GroupSettings
-from data_plane.log.directory.log_dir import LogDirContext
-from data_plane.log.log_config import LogConfig, log_config
-from data_plane.metadata_log import MetadataLogSettings, MetadataRetention
-from data_plane.replication.replication_settings import ReplicationSettings
-from metadata_quorum.config.config_defs import (
+from odradek.data_plane.broker import BrokerSettings
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.log.directory.log_dir import LogDirContext
+from odradek.data_plane.log.log_config import LogConfig, log_config
+from odradek.data_plane.metadata_log import MetadataLogSettings, MetadataRetention
+from odradek.data_plane.replication.replication_settings import ReplicationSettings
+from odradek.metadata_quorum.config.config_defs import (
     ConfigDef,
     broker_defs,
     group_defs,
@@ -28,8 +28,8 @@ from metadata_quorum.config.config_defs import (
     topic_defs,
     topic_synonyms,
 )
-from metadata_quorum.config.config_values import ConfigError, check_value
-from metadata_quorum.config.effective_config import (
+from odradek.metadata_quorum.config.config_values import ConfigError, check_value
+from odradek.metadata_quorum.config.effective_config import (
     MIN_ISR,
     BrokerConfigLayers,
     ConfigEntry,
@@ -41,18 +41,18 @@ from metadata_quorum.config.effective_config import (
     group_value,
     topic_value,
 )
-from metadata_quorum.config.typed_settings import setting_of_field, settings_of
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.partitions.topic_rules import TopicRules
-from metadata_quorum.raft.core_state import RaftConfig
-from metadata_quorum.replica.snapshots import SnapshotSettings
+from odradek.metadata_quorum.config.typed_settings import setting_of_field, settings_of
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.partitions.topic_rules import TopicRules
+from odradek.metadata_quorum.raft.core_state import RaftConfig
+from odradek.metadata_quorum.replica.snapshots import SnapshotSettings
 from odradek.node.broker_lifecycle import LifecycleSettings
 from odradek.node.configuration.dynamic_config import DynamicSettings
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.connections.connection_limits import ConnectionLimits
 from odradek.node.connections.listener_settings import ListenerSettings
+from odradek.wire.config_resources import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC
 from tests.node.test_node_in_a_world import SETTINGS
-from wire.config_resources import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC
 
 ROOT = Path(__file__).parents[2]
 CLASSES: tuple[type, ...] = (

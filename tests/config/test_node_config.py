@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata_quorum.config.config_defs import ConfigError
-from metadata_quorum.config.java_properties import MalformedProperties, escape_value, parse_properties
-from metadata_quorum.replica.storage_format import VoterEndpoint
+from odradek.metadata_quorum.config.config_defs import ConfigError
+from odradek.metadata_quorum.config.java_properties import MalformedProperties, escape_value, parse_properties
+from odradek.metadata_quorum.replica.storage_format import VoterEndpoint
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.configuration.quorum_config import StaticVoter
 from odradek.node.configuration.start_rules import AUTHORIZERS

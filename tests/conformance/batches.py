@@ -6,9 +6,9 @@ import struct
 
 from crc32c import crc32c
 
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.record_batch import RecordBatchBuilder
 from tests.conformance.talk import Talk
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.record_batch import RecordBatchBuilder
 
 Batch = bytes | bytearray | None
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from functools import partial
 
+from odradek.wire.api import ApiKey, api_versions, request_class, request_header_version
+from odradek.wire.codec import encode
+from odradek.wire.messages.add_partitions_to_txn import AddPartitionsToTxnTransaction
 from tests.conformance.talk import Talk, case
-from wire.api import ApiKey, api_versions, request_class, request_header_version
-from wire.codec import encode
-from wire.messages.add_partitions_to_txn import AddPartitionsToTxnTransaction
 
 CORRELATION_ID = 7
 FLEXIBLE_HEADER = 2

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from odradek.wire.messages import alter_configs as absolute
+from odradek.wire.messages import incremental_alter_configs as incremental
+from odradek.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from tests.conformance.talk import Talk
-from wire.messages import alter_configs as absolute
-from wire.messages import incremental_alter_configs as incremental
-from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 ALWAYS_SET = "min.insync.replicas"

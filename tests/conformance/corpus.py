@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from odradek.wire.api import ApiKey
 from tests.conformance.broken_frames import enter
 from tests.conformance.talk import CORPUS, hold
-from wire.api import ApiKey
 
 APIS = (
     "add_offsets_to_txn",

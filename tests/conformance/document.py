@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from odradek.wire.api import api_versions
 from tests.conformance.comparison import load
 from tests.conformance.corpus import APIS, CORPUS, cases_of, key_of
 from tests.conformance.deliberate import DELIBERATE, NOT_SEEN, NOT_SERVED, OVER_BUDGET, Remark
-from wire.api import api_versions
 
 PATH = Path(__file__).parents[2] / "docs" / "compatibility.md"
 _TITLE = """# Compatibility with Apache Kafka

@@ -12,12 +12,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from odradek.wire.error_codes import ErrorCode
+from odradek.wire.messages.heartbeat import HeartbeatRequest
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.conformance.talk import Talk
-from wire.error_codes import ErrorCode
-from wire.messages.heartbeat import HeartbeatRequest
-from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 JOIN, SYNC, HEARTBEAT, LEAVE = 9, 5, 4, 5
 """Kafka 4.3's last versions."""

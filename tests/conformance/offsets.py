@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 
-from tests.conformance.talk import Talk
-from wire.messages.offset_commit import (
+from odradek.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
+from odradek.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+)
+from tests.conformance.talk import Talk
 
 
 def partition(

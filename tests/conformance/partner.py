@@ -7,11 +7,11 @@ import os
 import attrs
 
 from bench.processes import ServerProcess
+from odradek.wire.messages.api_versions import ApiVersionsRequest
 from tests.conformance.comparison import differences, load
 from tests.conformance.corpus import cases_of, hold
 from tests.conformance.talk import wait_until_ready
 from tests.node.raw_client import RawClient
-from wire.messages.api_versions import ApiVersionsRequest
 
 
 @attrs.define

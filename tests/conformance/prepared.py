@@ -11,13 +11,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import ABORT, COMMIT, END, V1, V2, Producer, in_state, without_text
-from wire.messages.write_txn_markers import (
+from odradek.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from tests.conformance.talk import Talk, case
+from tests.conformance.transactions import ABORT, COMMIT, END, V1, V2, Producer, in_state, without_text
 
 COORDINATOR_EPOCH_MAX = 2**31 - 1
 STATE = {COMMIT: "PrepareCommit", ABORT: "PrepareAbort"}

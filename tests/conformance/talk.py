@@ -18,21 +18,21 @@ from typing import Any
 
 import attrs
 
+from odradek.wire.api import ApiKey
+from odradek.wire.batches.batch_header import HEADER_SIZE, parse_header
+from odradek.wire.error_codes import ErrorCode
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from odradek.wire.messages.describe_transactions import DescribeTransactionsRequest
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
+from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from odradek.wire.structure import ZERO_UUID, Structure, WireField, version_range
 from tests.conformance.servers import find_login_listener, log_in
 from tests.node.raw_client import RawClient, frame
-from wire.api import ApiKey
-from wire.batches.batch_header import HEADER_SIZE, parse_header
-from wire.error_codes import ErrorCode
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from wire.messages.describe_transactions import DescribeTransactionsRequest
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from wire.structure import ZERO_UUID, Structure, WireField, version_range
 
 SHOWN_BYTES_MAX = 200
 NOW_TOLERANCE_MS = 120_000

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.odradek_server import start_odradek
+from odradek.wire.api import PRODUCE_ADVERTISED_MIN, ApiKey
 from tests.conformance import document
 from tests.conformance.comparison import RECORDING, load
 from tests.conformance.corpus import APIS, CORPUS, cases_of, key_of
@@ -16,7 +17,6 @@ from tests.conformance.deliberate import DELIBERATE
 from tests.conformance.partner import Partner, partner_of
 from tests.conformance.seals import HERE, SHARED, seal_of, seals
 from tests.conformance.servers import SETTINGS, Place
-from wire.api import PRODUCE_ADVERTISED_MIN, ApiKey
 
 
 @pytest.fixture(scope="module")

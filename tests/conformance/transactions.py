@@ -13,24 +13,24 @@ from typing import Any
 
 import attrs
 
-from tests.conformance.batches import batch
-from tests.conformance.talk import Talk
-from wire.error_codes import ErrorCode
-from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from wire.messages.add_partitions_to_txn import (
+from odradek.wire.error_codes import ErrorCode
+from odradek.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from odradek.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
-from wire.messages.describe_transactions import DescribeTransactionsRequest
-from wire.messages.end_txn import EndTxnRequest
-from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.messages.txn_offset_commit import (
+from odradek.wire.messages.describe_transactions import DescribeTransactionsRequest
+from odradek.wire.messages.end_txn import EndTxnRequest
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from tests.conformance.batches import batch
+from tests.conformance.talk import Talk
 
 V1, V2 = 1, 2
 END = {V1: 4, V2: 5}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from odradek.wire.uuid_text import uuid_from_text
 from tests.deploy.plugins import plugin
-from wire.uuid_text import uuid_from_text
 
 layout = plugin("filter", "layout").layout
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"

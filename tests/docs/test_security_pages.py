@@ -10,11 +10,11 @@ from pathlib import Path
 import attrs
 import pytest
 
-from metadata_quorum.config.config_defs import broker_defs
 from odradek.cli.__main__ import build_parser
 from odradek.client.core.client_keys import AdminSettings
 from odradek.env.real_tls import open_tls
 from odradek.env.tls_ports import TlsSettings
+from odradek.metadata_quorum.config.config_defs import broker_defs
 from odradek.node.configuration.node_config import OWN_DEFS, NodeConfig
 from tests.docs.log_events import EVENT
 from tests.docs.markdown import ROOT, blocks

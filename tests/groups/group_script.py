@@ -29,13 +29,13 @@ from typing import Any
 
 import attrs
 
-from data_plane.coordination.asking import Ask, TimePasses
-from data_plane.coordination.decision_log import Latest
-from data_plane.coordination.records import CoordinatorRecord
-from data_plane.groups.group_settings import GroupSettings
-from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
-from data_plane.groups.machine import GroupMachine
-from data_plane.groups.offsets import (
+from odradek.data_plane.coordination.asking import Ask, TimePasses
+from odradek.data_plane.coordination.decision_log import Latest
+from odradek.data_plane.coordination.records import CoordinatorRecord
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
+from odradek.data_plane.groups.machine import GroupMachine
+from odradek.data_plane.groups.offsets import (
     CommitOffsets,
     DeleteOffsets,
     ExpireOffsets,
@@ -44,22 +44,27 @@ from data_plane.groups.offsets import (
     ForgetTopics,
     PartitionCommit,
 )
-from data_plane.groups.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
-from data_plane.groups.state import GroupsState, state_of
-from metadata_quorum.state_machine import ReplicatedStateMachine
-from wire.codec import decode, encode
-from wire.errors import ErrorCode
-from wire.messages.data_records import (
+from odradek.data_plane.groups.records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from odradek.data_plane.groups.state import GroupsState, state_of
+from odradek.metadata_quorum.state_machine import ReplicatedStateMachine
+from odradek.wire.codec import decode, encode
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.data_records import (
     ConsumerProtocolAssignment,
     ConsumerProtocolAssignmentTopicPartition,
     ConsumerProtocolSubscription,
     ConsumerProtocolSubscriptionTopicPartition,
 )
-from wire.messages.describe_groups import DescribedGroup
-from wire.messages.heartbeat import HeartbeatRequest
-from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from odradek.wire.messages.describe_groups import DescribedGroup
+from odradek.wire.messages.heartbeat import HeartbeatRequest
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from odradek.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
 WALL_MS = 1_000_000
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import attrs
 
-from data_plane.groups.offsets import FetchedOffsets, FetchOffsets
-from metadata_quorum.image.metadata_image import PartitionImage
+from odradek.data_plane.groups.offsets import FetchedOffsets, FetchOffsets
+from odradek.metadata_quorum.image.metadata_image import PartitionImage
+from odradek.wire.errors import ErrorCode
 from tests.groups.test_shard import ALONE, Case, Told, run
-from wire.errors import ErrorCode
 
 THREE = PartitionImage(1, 3, 0, (1, 2, 3), (1, 2, 3))
 TWO = PartitionImage(1, 3, 1, (1, 2, 3), (1, 3))

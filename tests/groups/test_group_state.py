@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_plane.coordination.asking import Ask
-from data_plane.coordination.decision_log import Latest
-from data_plane.coordination.records import CoordinatorRecord, RecordProducer, TransactionEnd
-from data_plane.groups.group_settings import GroupSettings
-from data_plane.groups.machine import GroupMachine
-from data_plane.groups.offsets import ExpireOffsets
-from data_plane.groups.records import (
+from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.coordination.decision_log import Latest
+from odradek.data_plane.coordination.records import CoordinatorRecord, RecordProducer, TransactionEnd
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.groups.machine import GroupMachine
+from odradek.data_plane.groups.offsets import ExpireOffsets
+from odradek.data_plane.groups.records import (
     GroupMetadataValue,
     OffsetCommitValue,
     decode_key,
@@ -24,12 +24,12 @@ from data_plane.groups.records import (
     offset_commit_record,
     offset_tombstone,
 )
-from data_plane.groups.state import GroupsState, state_of
-from data_plane.log.parts.verification import ONGOING
-from metadata_quorum.state_machine import DecisionContext
-from wire.coordinator_partition import coordinator_partition
-from wire.messages.coordinator_records import MemberMetadata
-from wire.metadata_frames import decode_coordinator_value
+from odradek.data_plane.groups.state import GroupsState, state_of
+from odradek.data_plane.log.parts.verification import ONGOING
+from odradek.metadata_quorum.state_machine import DecisionContext
+from odradek.wire.coordinator_partition import coordinator_partition
+from odradek.wire.messages.coordinator_records import MemberMetadata
+from odradek.wire.metadata_frames import decode_coordinator_value
 
 TOPIC_ID = bytes(range(16))
 

@@ -8,30 +8,34 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.coordination import shard
-from data_plane.coordination.decision_log import Latest
+from odradek.data_plane.coordination import shard
+from odradek.data_plane.coordination.decision_log import Latest
 from odradek.env.ports import ConnectionLost, Env
 from odradek.node.run_node import run_node
+from odradek.wire.api import response_class, response_header_version
+from odradek.wire.codec import decode
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.heartbeat import HeartbeatRequest
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from odradek.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from sim.machine.members import TraceLog
 from sim.machine.world import World
 from sim.scenarios.lone_node_scenario import NODE, PORT, format_node, node_config
 from tests.node.raw_client import frame
 from tests.node.test_connection_loop import Client
 from tests.schedule import seeds
-from wire.api import response_class, response_header_version
-from wire.codec import decode
-from wire.errors import ErrorCode
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.heartbeat import HeartbeatRequest
-from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from wire.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 MEMBERS = 3
 KILLS = 4

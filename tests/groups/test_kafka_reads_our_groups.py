@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from bench.kafka_server import run_tool
-from data_plane.coordination.records import CoordinatorRecord
-from data_plane.groups.classic_group import ClassicGroup, GroupPhase, Member
-from data_plane.groups.records import (
+from odradek.data_plane.coordination.records import CoordinatorRecord
+from odradek.data_plane.groups.classic_group import ClassicGroup, GroupPhase, Member
+from odradek.data_plane.groups.records import (
     OffsetCommitValue,
     group_metadata_record,
     group_metadata_tombstone,
     offset_commit_record,
     offset_tombstone,
 )
-from wire.batches.batch_header import assign_offsets
-from wire.record_batch import RecordBatchBuilder
+from odradek.wire.batches.batch_header import assign_offsets
+from odradek.wire.record_batch import RecordBatchBuilder
 
 
 def records() -> list[CoordinatorRecord]:

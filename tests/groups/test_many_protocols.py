@@ -7,7 +7,7 @@ import tracemalloc
 from collections.abc import Iterator
 from typing import cast
 
-from data_plane.groups.classic_group import ClassicGroup, GroupPhase, Member, Protocols
+from odradek.data_plane.groups.classic_group import ClassicGroup, GroupPhase, Member, Protocols
 
 
 class Counted:

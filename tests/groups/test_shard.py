@@ -12,27 +12,27 @@ import attrs
 import pytest
 from crc32c import crc32c
 
-from data_plane.coordination.asking import Ask
-from data_plane.coordination.shard import RELOAD_SECONDS, CoordinatorHost
-from data_plane.groups.coordinator import GroupCoordinator, Shard
-from data_plane.groups.group_settings import GroupSettings
-from data_plane.groups.listing import DeleteGroup, ListGroups
-from data_plane.groups.offsets import CommitOffsets, FetchedOffsets, FetchOffsets, PartitionCommit
-from data_plane.groups.offsets_topic import OFFSETS_TOPIC
-from data_plane.groups.state import GroupsState
-from data_plane.log.log_config import LogConfig
-from data_plane.log.log_types import Origin
-from data_plane.replication.partition import Partition
-from metadata_quorum.image.metadata_image import PartitionImage
-from metadata_quorum.state_machine import NotEncoded
+from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.coordination.shard import RELOAD_SECONDS, CoordinatorHost
+from odradek.data_plane.groups.coordinator import GroupCoordinator, Shard
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.groups.listing import DeleteGroup, ListGroups
+from odradek.data_plane.groups.offsets import CommitOffsets, FetchedOffsets, FetchOffsets, PartitionCommit
+from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from odradek.data_plane.groups.state import GroupsState
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_types import Origin
+from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import DiskFull
+from odradek.metadata_quorum.image.metadata_image import PartitionImage
+from odradek.metadata_quorum.state_machine import NotEncoded
 from odradek.serving.timers import Timers
+from odradek.wire.batches.batch_header import CRC_START, HEADER_SIZE
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.heartbeat import HeartbeatRequest
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.wire.record_batch import RecordBatchBuilder
 from tests.log.support import ManualClock, new_log
-from wire.batches.batch_header import CRC_START, HEADER_SIZE
-from wire.errors import ErrorCode
-from wire.messages.heartbeat import HeartbeatRequest
-from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from wire.record_batch import RecordBatchBuilder
 
 BOTH = PartitionImage(1, 3, 0, (1, 2), (1, 2))
 ALONE = PartitionImage(1, 3, 1, (1, 2), (1,))

@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 import structlog
 from structlog.testing import LogCapture
 
-from data_plane.log.directory.log_dir import LogDir, LogDirContext
-from data_plane.log.loading import LoadOptions, open_partition_log
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import AppendResult, Origin, PartitionLog
-from data_plane.log.parts.verification import VerificationGuard
-from metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
+from odradek.data_plane.log.directory.log_dir import LogDir, LogDirContext
+from odradek.data_plane.log.loading import LoadOptions, open_partition_log
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import AppendResult, Origin, PartitionLog
+from odradek.data_plane.log.parts.verification import VerificationGuard
 from odradek.env.ports import Dir
+from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
+from odradek.wire.batches.batch_header import parse_header
+from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.disk import SimDisk
-from wire.batches.batch_header import parse_header
-from wire.record_batch import RecordBatchBuilder
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_plane.log.directory.agreed_clock import TOLERANCE_MS, AgreedClock
+from odradek.data_plane.log.directory.agreed_clock import TOLERANCE_MS, AgreedClock
 from tests.cluster.test_troubled_disks import Troubled
 
 INTERVAL_MS = 300_000

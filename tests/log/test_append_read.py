@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from data_plane.log.log_config import LogConfig, log_config
-from data_plane.log.partition_log import FileRange, Origin, PartitionLog
-from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX
-from metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.data_plane.log.log_config import LogConfig, log_config
+from odradek.data_plane.log.partition_log import FileRange, Origin, PartitionLog
+from odradek.data_plane.log.segments.segment import RELATIVE_OFFSET_MAX
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.wire.batches.batch_header import iter_batches, parse_header
+from odradek.wire.batches.records import records
+from odradek.wire.errors import ErrorCode, KafkaError
 from tests.log.support import (
     NOW_MS,
     ROOT,
@@ -22,9 +25,6 @@ from tests.log.support import (
     new_log,
     open_log,
 )
-from wire.batches.batch_header import iter_batches, parse_header
-from wire.batches.records import records
-from wire.errors import ErrorCode, KafkaError
 
 NEVER = (1 << 63) - 1
 

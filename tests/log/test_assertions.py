@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import Origin, PartitionLog
-from data_plane.log.parts.leader_epochs import LeaderEpochs
-from data_plane.log.parts.log_offsets import LogOffsets
-from data_plane.log.segments.segment import file_name
-from data_plane.log.segments.segment_index import SegmentIndex
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import Origin, PartitionLog
+from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
+from odradek.data_plane.log.parts.log_offsets import LogOffsets
+from odradek.data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.segments.segment_index import SegmentIndex
 from odradek.env.ports import DiskFull
+from odradek.wire.errors import ErrorCode, KafkaError
 from tests.log.support import NOW_MS, ROOT, Node, append, batch, fill, new_disk, new_log
-from wire.errors import ErrorCode, KafkaError
 
 SIZE = len(batch())
 

@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 import structlog
 
-from data_plane.log.directory.log_dir import LogDir, LogDirContext
-from data_plane.log.dump import verify_partition
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import Origin
-from metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
+from odradek.data_plane.log.directory.log_dir import LogDir, LogDirContext
+from odradek.data_plane.log.dump import verify_partition
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import Origin
 from odradek.env import real_dirs, real_files
 from odradek.env.ports import DiskError, DiskRefused
+from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
+from odradek.wire.errors import ErrorCode, KafkaError
 from tests.env.descriptors import descriptors_below
 from tests.log.support import (
     DIRECTORY_ID,
@@ -37,7 +38,6 @@ from tests.log.support import (
     finish,
     open_log,
 )
-from wire.errors import ErrorCode, KafkaError
 
 SIZE = len(batch(producer_id=1, producer_epoch=0, base_sequence=0))
 CONFIG = LogConfig(

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from data_plane.log.dump import verify_partition
-from data_plane.log.log_config import LogConfig
-from data_plane.log.log_types import Origin
-from data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.dump import verify_partition
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_types import Origin
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import DiskError, DiskFull
+from odradek.wire.errors import ErrorCode, KafkaError
 from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, fill, finish
-from wire.errors import ErrorCode, KafkaError
 
 SIZE = len(batch())
 

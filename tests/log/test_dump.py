@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from data_plane.log.dump import dump_segment, verify_partition
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import Origin, PartitionLog
-from data_plane.log.segments.segment import file_name, truncate_file
+from odradek.data_plane.log.dump import dump_segment, verify_partition
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import Origin, PartitionLog
+from odradek.data_plane.log.segments.segment import file_name, truncate_file
+from odradek.wire.batches.transaction_markers import build_marker
 from sim.machine.disk import SimDisk
 from tests.log.support import NOW_MS, ROOT, append, append_verified, batch, fill, new_disk, open_log
-from wire.batches.transaction_markers import build_marker
 
 
 def closed_log() -> tuple[SimDisk, PartitionLog]:

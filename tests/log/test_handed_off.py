@@ -7,10 +7,10 @@ import gc
 import pytest
 
 from bench.budget.broker_lines import batch
-from data_plane.log.batch_work import HandedOff, LoopWork, RequestBudget
-from data_plane.log.log_config import LogConfig
-from wire.batches.compression import CompressionType, Inflated, compress
-from wire.errors import ErrorCode, KafkaError
+from odradek.data_plane.log.batch_work import HandedOff, LoopWork, RequestBudget
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.wire.batches.compression import CompressionType, Inflated, compress
+from odradek.wire.errors import ErrorCode, KafkaError
 
 BOMB = batch(CompressionType.ZSTD, compress(CompressionType.ZSTD, bytes(1 << 20), None))
 ROOM_BYTES = 1 << 30

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from bench.kafka_server import run_tool
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.log.dump import dump_segment, verify_partition
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import Origin, PartitionLog
-from data_plane.log.parts.producer_state import ProducerState
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.dump import dump_segment, verify_partition
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import Origin, PartitionLog
+from odradek.data_plane.log.parts.producer_state import ProducerState
 from odradek.env.real_dirs import open_dir
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.batches.records import Record, records
+from odradek.wire.batches.transaction_markers import EndMarker, build_marker
+from odradek.wire.codec import encode
+from odradek.wire.messages.data_records import ProducerEntry, ProducerSnapshot
 from tests.log.data.record import ARCHIVE, expected_records
 from tests.log.support import NOW_MS, Node, append, append_verified, batch, content, fill, finish, open_log
-from wire.batches.batch_header import iter_batches
-from wire.batches.records import Record, records
-from wire.batches.transaction_markers import EndMarker, build_marker
-from wire.codec import encode
-from wire.messages.data_records import ProducerEntry, ProducerSnapshot
 
 END_OFFSET = 154
 DUMP_TOOL = "org.apache.kafka.tools.DumpLogSegments"

@@ -8,16 +8,16 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from data_plane.log.directory.checkpoints import RECOVERY_POINT_FILE, decode_offsets
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import Origin, PartitionLog
-from data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.directory.checkpoints import RECOVERY_POINT_FILE, decode_offsets
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import Origin, PartitionLog
+from odradek.data_plane.log.segments.segment import file_name
 from odradek.env.ports import DiskFull, DiskHung
+from odradek.wire.batches.transaction_markers import build_marker
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 from sim.machine.disk import Keep
 from tests.log.support import NOW_MS, ROOT, TOPIC_ID, Node, append, append_verified, batch, content, fill
-from wire.batches.transaction_markers import build_marker
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
 
 SIZE = len(batch())
 OTHER_ID = bytes(reversed(TOPIC_ID))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_plane.log.parts.leader_epochs import FILE_NAME, LeaderEpochs, MalformedCheckpoint
+from odradek.data_plane.log.parts.leader_epochs import FILE_NAME, LeaderEpochs, MalformedCheckpoint
 from tests.log.support import append, batch, fill, new_log
 
 EPOCHS = ((1, 0), (3, 10), (6, 25))

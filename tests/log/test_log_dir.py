@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from data_plane.log.directory.checkpoints import (
+from odradek.data_plane.log.directory.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
@@ -20,13 +20,14 @@ from data_plane.log.directory.checkpoints import (
     encode_offsets,
     take_clean_shutdown,
 )
-from data_plane.log.directory.log_dir import LogDir, parse_partition_name
-from data_plane.log.log_config import LogConfig
-from data_plane.log.parts.leader_epochs import MalformedCheckpoint
-from data_plane.log.segments.segment import file_name
-from metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties, NotALogDirectory
+from odradek.data_plane.log.directory.log_dir import LogDir, parse_partition_name
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.parts.leader_epochs import MalformedCheckpoint
+from odradek.data_plane.log.segments.segment import file_name
 from odradek.env.ports import DiskError, DiskFull, DiskHung
 from odradek.env.real_dirs import open_dir
+from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties, NotALogDirectory
+from odradek.wire.topic_partition import TopicPartition
 from tests.log.support import (
     DIRECTORY_ID,
     NOW_MS,
@@ -40,7 +41,6 @@ from tests.log.support import (
     finish,
     new_disk,
 )
-from wire.topic_partition import TopicPartition
 
 SIZE = len(batch())
 

@@ -9,13 +9,13 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from data_plane.log.dump import verify_partition
-from data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.dump import verify_partition
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.wire.batches.batch_header import iter_batches
 from sim.machine.disk import Keep
 from sim.machine.disk_files import PowerCut
 from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, new_disk
 from tests.schedule import examples
-from wire.batches.batch_header import iter_batches
 
 
 @attrs.frozen

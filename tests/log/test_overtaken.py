@@ -7,15 +7,15 @@ from typing import Any, TypeVar
 
 import pytest
 
-from data_plane.coordination.decision_log import read_latest
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.segments.segment import Segment
+from odradek.data_plane.coordination.decision_log import read_latest
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.segments.segment import Segment
 from odradek.env.ports import FileClosed
 from odradek.env.real_dirs import open_dir
+from odradek.wire.errors import ErrorCode, KafkaError
 from tests.log.support import NOW_MS, Node, append, batch, content, finish, open_log
-from wire.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_plane.log.parts.producer_entry import (
+from odradek.data_plane.log.parts.producer_entry import (
     BATCHES_KEPT,
     FIELDS,
     Duplicate,
     ProducerEntry,
     find_duplicate,
 )
-from data_plane.log.parts.producer_state import ProducerState
-from wire.batches.batch_header import SEQUENCE_MASK
-from wire.batches.transaction_markers import EndMarker
+from odradek.data_plane.log.parts.producer_state import ProducerState
+from odradek.wire.batches.batch_header import SEQUENCE_MASK
+from odradek.wire.batches.transaction_markers import EndMarker
 
 INT64 = st.integers(-1, (1 << 63) - 1)
 INT32 = st.integers(0, (1 << 31) - 1)

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_plane.log.partition_log import Origin
-from data_plane.log.parts.producer_entry import BATCHES_KEPT
-from data_plane.log.parts.producer_state import DamagedSnapshot, ProducerState
-from data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.partition_log import Origin
+from odradek.data_plane.log.parts.producer_entry import BATCHES_KEPT
+from odradek.data_plane.log.parts.producer_state import DamagedSnapshot, ProducerState
+from odradek.data_plane.log.segments.segment import file_name
+from odradek.wire.batches.transaction_markers import EndMarker, build_marker
+from odradek.wire.errors import ErrorCode, KafkaError
 from tests.log.support import NOW_MS, ROOT, append, append_verified, batch, new_disk, new_log, open_log
-from wire.batches.transaction_markers import EndMarker, build_marker
-from wire.errors import ErrorCode, KafkaError
 
 LAST_SEQUENCE = 0x7FFFFFFF
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import Origin, PartitionLog
-from data_plane.log.segments.recent_places import PLACES_KEPT, PLACES_MAX, RecentPlaces
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import Origin, PartitionLog
+from odradek.data_plane.log.segments.recent_places import PLACES_KEPT, PLACES_MAX, RecentPlaces
 from tests.log.support import append, batch, new_disk, new_log
 
 sizes = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 400)), min_size=1, max_size=3 * PLACES_MAX)

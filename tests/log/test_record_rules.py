@@ -7,13 +7,13 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from data_plane.log.log_config import LogConfig
-from data_plane.log.record_rules import RECORD_ERRORS_MAX, RECORDS_PARSED_MAX, RecordsRefused
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.record_rules import RECORD_ERRORS_MAX, RECORDS_PARSED_MAX, RecordsRefused
+from odradek.wire.batches.batch_header import ATTRIBUTES_OFFSET, CRC_START, parse_header
+from odradek.wire.batches.compression import CompressionType
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.record_batch import RecordBatchBuilder
 from tests.log.support import NOW_MS, append, batch, content, new_log
-from wire.batches.batch_header import ATTRIBUTES_OFFSET, CRC_START, parse_header
-from wire.batches.compression import CompressionType
-from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import RecordBatchBuilder
 
 COMPACTED = LogConfig(cleanup_policy=("compact",))
 NARROW = LogConfig(message_timestamp_before_max_ms=10_000, message_timestamp_after_max_ms=5_000)

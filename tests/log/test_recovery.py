@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from data_plane.log.dump import verify_partition
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.dump import verify_partition
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.segments.segment import file_name
 from odradek.env.ports import Dir
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.errors import ErrorCode, KafkaError
 from sim.machine.disk import SimDisk
 from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, fill, new_disk, open_log
-from wire.batches.batch_header import iter_batches
-from wire.errors import ErrorCode, KafkaError
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=200)
 FIRST_LOG = f"{ROOT}/{file_name(0, '.log')}"

@@ -8,11 +8,11 @@ import attrs
 import pytest
 import trio
 
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.log.directory.room import ALARM_HOURS, RESERVE_BYTES_MAX, Room
-from data_plane.log.directory.sync_latency import SyncLatency
-from data_plane.log.log_types import Origin
-from data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.directory.room import ALARM_HOURS, RESERVE_BYTES_MAX, Room
+from odradek.data_plane.log.directory.sync_latency import SyncLatency
+from odradek.data_plane.log.log_types import Origin
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import DiskFull
 from tests.broker.test_replica_placement import CONFIG, TOPIC_ID, Disks
 from tests.log.support import NOW_MS, ManualClock, append, batch

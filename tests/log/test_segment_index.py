@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
+from odradek.data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
 
 LOG_BYTES = 1 << 30
 ascending = st.lists(st.integers(1, LOG_BYTES - 1), unique=True, max_size=30).map(sorted)

@@ -9,15 +9,15 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import Origin
-from data_plane.log.segments.aborted_index import AbortedTransaction
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import Origin
+from odradek.data_plane.log.segments.aborted_index import AbortedTransaction
+from odradek.wire.batches.batch_header import parse_header
+from odradek.wire.batches.transaction_markers import build_marker, parse_marker
 from sim.machine.disk import Keep
 from sim.machine.disk_files import PowerCut
 from tests.log.support import NOW_MS, Node, append, append_verified, batch, content, new_disk
 from tests.schedule import examples
-from wire.batches.batch_header import parse_header
-from wire.batches.transaction_markers import build_marker, parse_marker
 
 PRODUCERS = (1, 2, 3)
 KEEPS: st.SearchStrategy[Keep] = st.sampled_from(["all", "synced", "random"])

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from data_plane.log.log_config import LogConfig, log_config
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.segments.segment import file_name
-from metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.data_plane.log.log_config import LogConfig, log_config
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.segments.segment import file_name
 from odradek.env.real_dirs import open_dir
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.errors import ErrorCode, KafkaError
 from tests.log.support import NOW_MS, append, batch, content, fill, new_disk, new_log, open_log
-from wire.batches.batch_header import iter_batches
-from wire.errors import ErrorCode, KafkaError
 
 SIZE = len(batch())
 HOUR_MS = 3_600_000

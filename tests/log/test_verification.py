@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from data_plane.log.log_config import LogConfig
-from data_plane.log.log_types import Origin
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.parts.verification import GUARDS_MAX, ONGOING, VerificationGuard, Verifications, name_of
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_types import Origin
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.parts.verification import (
+    GUARDS_MAX,
+    ONGOING,
+    VerificationGuard,
+    Verifications,
+    name_of,
+)
+from odradek.wire.batches.transaction_markers import build_marker
 from tests.log.support import NOW_MS, Node, append, append_verified, batch, new_disk
-from wire.batches.transaction_markers import build_marker
 
 PRODUCER = 9
 

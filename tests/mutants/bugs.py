@@ -13,8 +13,8 @@ from tests.mutants.bugs_of_transactions import MUTANTS_OF_TRANSACTIONS
 from tests.mutants.bugs_that_stall import MUTANTS_THAT_STALL
 from tests.mutants.mutant import Mutant
 
-RAFT = "metadata_quorum.raft."
-REPLICATION = "data_plane.replication."
+RAFT = "odradek.metadata_quorum.raft."
+REPLICATION = "odradek.data_plane.replication."
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -160,7 +160,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "producer-state-lost-at-leader-change",
         "KAFKA-5793's family: followers keep no sequences, so a new leader takes what it has a second time.",
-        "data_plane.log.replica_append:ReplicaAppend._write_run",
+        "odradek.data_plane.log.replica_append:ReplicaAppend._write_run",
         "            if header.producer_id >= 0:\n",
         "            if header.producer_id < -1:\n",
         "replication",
@@ -169,7 +169,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "fetch-session-serves-a-truncated-offset",
         "KIP-227: the session remembers a larger offset than the follower, who has cut its log, asks from.",
-        "data_plane.fetch_sessions:FetchSessions._update",
+        "odradek.data_plane.fetch_sessions:FetchSessions._update",
         "fetched.fetch_offset = asked.fetch_offset\n",
         "fetched.fetch_offset = max(fetched.fetch_offset, asked.fetch_offset)\n",
         "replication",
@@ -214,7 +214,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "lost-directory-sync-at-segment-roll",
         "A new segment's file is synced without its entry in the directory: after a loss of power it is gone.",
-        "data_plane.log.parts.segment_list:SegmentList.sync_entry",
+        "odradek.data_plane.log.parts.segment_list:SegmentList.sync_entry",
         "                self.home.directory.sync()\n",
         "",
         "replication",
@@ -223,7 +223,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "unclean-restart-stays-in-sync",
         "KAFKA-15586: a broker that comes back from a loss of power, before its session ends, stays in its ISRs.",
-        "metadata_quorum.controller.brokers.broker_registration:register_broker",
+        "odradek.metadata_quorum.controller.brokers.broker_registration:register_broker",
         "        records += remove_from_isrs(",
         "        records += [] if not clean else remove_from_isrs(",
         "power",
@@ -246,7 +246,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "log-closed-under-a-worker",
         "A topic is deleted while retention reads its indexes in a worker: what that meets passes for a failed disk.",
-        "data_plane.log.directory.log_dir_background:Background._apply_retention",
+        "odradek.data_plane.log.directory.log_dir_background:Background._apply_retention",
         "except (DiskRefused, FileClosed):",
         "except DiskRefused:",
         "churn",
@@ -256,7 +256,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "replaced-disk-is-elected",
         "KIP-966: the last known leader is elected when it is back, though its log is on a new, empty disk (as in Kafka).",
-        "metadata_quorum.controller.brokers.directories:begins_anew",
+        "odradek.metadata_quorum.controller.brokers.directories:begins_anew",
         "return before not in broker.log_dirs",
         "return False",
         "replaced",
@@ -285,7 +285,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "produce-acknowledged-at-its-timeout",
         "Kafka's produce purgatory: what is not on all replicas in sync when its time is up is answered with an error.",
-        "data_plane.handlers.producing.delayed_produce:DelayedProduce._time_out",
+        "odradek.data_plane.handlers.producing.delayed_produce:DelayedProduce._time_out",
         "set_error(waiter.answer, ErrorCode.REQUEST_TIMED_OUT, None)",
         "set_error(waiter.answer, ErrorCode.NONE, None)",
         "varied",
@@ -294,7 +294,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "consumer-beyond-high-watermark",
         "Kafka's guarantee: consumers read committed records only. What is not on all replicas in sync may vanish.",
-        "data_plane.handlers.fetching.fetch_job:FetchJob.upper_bound",
+        "odradek.data_plane.handlers.fetching.fetch_job:FetchJob.upper_bound",
         "else log.high_watermark",
         "else log.log_end_offset",
         "cluster",
@@ -303,7 +303,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "latest-before-epoch-commits",
         "KIP-207: a new leader answers by a high watermark that lags behind what the leader before had acknowledged.",
-        "data_plane.handlers.fetching.offsets:find_offset",
+        "odradek.data_plane.handlers.fetching.offsets:find_offset",
         "lags = not to_end and log.high_watermark < partition.epoch_start_offset",
         "lags = False",
         "offsets",
@@ -312,7 +312,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "deleted-records-return",
         "KIP-107: after a restart the log begins at its first segment, and what was deleted within it is back.",
-        "data_plane.log.directory.log_loader:LogLoader._load_one",
+        "odradek.data_plane.log.directory.log_loader:LogLoader._load_one",
         "known.starts.get(key, -1)",
         "-1",
         "offsets",
@@ -321,7 +321,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "recovery-point-before-sync",
         "A recovery point says that all below it is on the device. It moves over finished segments that were not synced.",
-        "data_plane.log.parts.durability:Durability.flush",
+        "odradek.data_plane.log.parts.durability:Durability.flush",
         "                segment.flush(file_name(following.base_offset, SNAPSHOT_SUFFIX))\n",
         "                pass\n",
         "cluster",
@@ -330,7 +330,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "clean-marker-before-sync",
         "KIP-966: the marker of a clean shutdown vouches for logs that are in the page cache only.",
-        "data_plane.log.partition_log:PartitionLog.close",
+        "odradek.data_plane.log.partition_log:PartitionLog.close",
         "        self.flush()\n",
         "",
         "cluster",
@@ -339,7 +339,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "index-kept-behind-a-cut",
         "A truncation leaves index entries for offsets that are gone, and that other batches get later.",
-        "data_plane.log.segments.segment_index:SegmentIndex.truncate",
+        "odradek.data_plane.log.segments.segment_index:SegmentIndex.truncate",
         "        del self.offsets[kept:]\n        del self.positions[kept:]\n",
         "",
         "cluster",

@@ -19,7 +19,7 @@ MUTANTS_OF_ACCESS: tuple[Mutant, ...] = (
     Mutant(
         "parked-fetch-keeps-its-right",
         "A fetch that waits when its right is taken is answered with records that came afterwards.",
-        "data_plane.handlers.fetching.fetch_job:FetchJob._read",
+        "odradek.data_plane.handlers.fetching.fetch_job:FetchJob._read",
         "if self.rights is not None and not",
         "if is_first and self.rights is not None and not",
         "access",
@@ -37,7 +37,7 @@ MUTANTS_OF_ACCESS: tuple[Mutant, ...] = (
     Mutant(
         "envelope-judged-by-its-sender",
         "KIP-590: the controller judges who has asked, and not the broker that passes it on.",
-        "metadata_quorum.controller_table:EnvelopeHandler.handle",
+        "odradek.metadata_quorum.controller_table:EnvelopeHandler.handle",
         "let_in(service, enclosed.sender, enclosed.request",
         "let_in(service, type(enclosed.sender)(context.principal, context.client_address), enclosed.request",
         "access",

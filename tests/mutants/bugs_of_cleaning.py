@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-CLEANING = "data_plane.log.cleaning."
+CLEANING = "odradek.data_plane.log.cleaning."
 
 MUTANTS_OF_CLEANING: tuple[Mutant, ...] = (
     Mutant(
         "cleaned-above-the-high-watermark",
         "What is not committed takes the place of a committed record; then it is cut, and the key has no record.",
-        "data_plane.log.cleaning_pass:_bound",
+        "odradek.data_plane.log.cleaning_pass:_bound",
         "min(log.high_watermark, log.last_stable_offset, log.active.base_offset, log.recovery_point)",
         "min(log.active.base_offset, log.recovery_point)",
         "keyed",
@@ -45,7 +45,7 @@ MUTANTS_OF_CLEANING: tuple[Mutant, ...] = (
     Mutant(
         "swap-forgotten-at-start",
         "A crash between the removal of the sources and the last rename: the start takes the swapped files for litter.",
-        "data_plane.log.parts.swap_files:put_in_order",
+        "odradek.data_plane.log.parts.swap_files:put_in_order",
         "        directory.rename(name, name.removesuffix(SWAP_SUFFIX))\n",
         "        remove_if_present(directory, name)\n",
         "compacted_log",

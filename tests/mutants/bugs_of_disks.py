@@ -8,7 +8,7 @@ MUTANTS_OF_DISKS: tuple[Mutant, ...] = (
     Mutant(
         "reserve-ignored-by-retention",
         "Retention waits for room as records do, though it is the way to more room: a full disk stays full.",
-        "data_plane.log.directory.log_dir_background:Background._apply_retention",
+        "odradek.data_plane.log.directory.log_dir_background:Background._apply_retention",
         "            if log.offline:\n",
         "            if log.home.refuses_appends:\n",
         "fill_up",
@@ -18,7 +18,7 @@ MUTANTS_OF_DISKS: tuple[Mutant, ...] = (
     Mutant(
         "silent-disk-serves-on",
         "A disk that was late with a write is trusted: each further write waits for it again.",
-        "data_plane.log.directory.log_dir:LogDir._suspect",
+        "odradek.data_plane.log.directory.log_dir:LogDir._suspect",
         "self.set_stalled(True)",
         "pass",
         "fall_silent",
@@ -28,7 +28,7 @@ MUTANTS_OF_DISKS: tuple[Mutant, ...] = (
     Mutant(
         "scrub-repairs-from-a-follower-that-lags",
         "A replica that rots is given up although nobody else has all that was acknowledged.",
-        "data_plane.replication.rotten_replicas:RottenReplicas._others_are_in_sync",
+        "odradek.data_plane.replication.rotten_replicas:RottenReplicas._others_are_in_sync",
         "partition.isr_state.isr",
         "partition.image.replicas",
         "rot_without_heirs",

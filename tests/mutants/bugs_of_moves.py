@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-MOVES = "data_plane.disks.replica_moves:ReplicaMoves."
-FUTURE = "data_plane.log.directory.future_logs:"
+MOVES = "odradek.data_plane.disks.replica_moves:ReplicaMoves."
+FUTURE = "odradek.data_plane.log.directory.future_logs:"
 
 MUTANTS_OF_MOVES: tuple[Mutant, ...] = (
     Mutant(

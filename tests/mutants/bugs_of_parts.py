@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-REPLICA = "metadata_quorum.replica."
-GROUPS = "data_plane.groups."
-COORDINATION = "data_plane.coordination."
+REPLICA = "odradek.metadata_quorum.replica."
+GROUPS = "odradek.data_plane.groups."
+COORDINATION = "odradek.data_plane.coordination."
 
 MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     Mutant(
@@ -42,7 +42,7 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     Mutant(
         "voters-of-a-cut-record-in-force",
         "Thesis 4.1: a server that cuts its log returns to the configuration before it.",
-        "metadata_quorum.raft.log_state:LogState.truncate",
+        "odradek.metadata_quorum.raft.log_state:LogState.truncate",
         """        while len(self.voter_history) > 1 and self.voter_history[-1][0] >= end_offset:
             self.voter_history.pop()
 """,
@@ -80,7 +80,7 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     Mutant(
         "answered-before-committed",
         "Raft 5.3: a leader answers when the entry is committed; here as soon as what stood before it is.",
-        "metadata_quorum.state_machine:ReplicatedStateMachine.submit",
+        "odradek.metadata_quorum.state_machine:ReplicatedStateMachine.submit",
         "Deferred(request, response, self._end_offset)",
         "Deferred(request, response, base_offset)",
         "quorum",
@@ -89,7 +89,7 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     Mutant(
         "uncommitted-image-after-the-lead",
         "A controller that resigns keeps what it had decided, and goes on from there as a follower.",
-        "metadata_quorum.service:MetadataService._resign",
+        "odradek.metadata_quorum.service:MetadataService._resign",
         "self._publisher.take_over(machine.committed_state, machine.committed_end)",
         "self._publisher.take_over(machine.state, machine.committed_end)",
         "quorum",
@@ -181,7 +181,7 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     Mutant(
         "index-names-the-next-batch",
         "An index entry that is written after its batch was counted points behind it, so a read from there skips records.",
-        "data_plane.log.segments.segment:Segment.note_batch",
+        "odradek.data_plane.log.segments.segment:Segment.note_batch",
         "index.append(last_offset - base_offset, position)",
         "index.append(last_offset - base_offset, end)",
         "replication",
@@ -190,7 +190,7 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     Mutant(
         "producer-snapshots-behind-a-cut",
         "A log that is cut keeps the snapshots of its producers behind the cut; the next start goes on from one.",
-        "data_plane.log.truncation:Truncation._cut_files",
+        "odradek.data_plane.log.truncation:Truncation._cut_files",
         "            remove_snapshots_above(directory, offset, names)\n",
         "",
         "replication",

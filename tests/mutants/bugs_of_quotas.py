@@ -10,7 +10,7 @@ MUTANTS_OF_QUOTAS: tuple[Mutant, ...] = (
     Mutant(
         "quota-of-the-wrong-level",
         "KIP-55: the most specific level with a value decides; here the most general one does.",
-        "metadata_quorum.quotas.quota_levels:holding_quota",
+        "odradek.metadata_quorum.quotas.quota_levels:holding_quota",
         "enumerate(_levels(user, client_id), 1)",
         "reversed(tuple(enumerate(_levels(user, client_id), 1)))",
         "quotas",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-CONTROLLER = "metadata_quorum.controller."
+CONTROLLER = "odradek.metadata_quorum.controller."
 CLIENT = "odradek.client."
 
 MUTANTS_OF_RULES: tuple[Mutant, ...] = (

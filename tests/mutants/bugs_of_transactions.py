@@ -8,7 +8,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "stable-over-an-open-transaction",
         "KIP-98: readers of committed records stop at the first open transaction.",
-        "data_plane.log.parts.lazy_producers:_stable_offset",
+        "odradek.data_plane.log.parts.lazy_producers:_stable_offset",
         "return min(high_watermark, max(state.first_unstable_offset(high_watermark), log_start_offset))",
         "return high_watermark",
         CAMPAIGN,
@@ -17,7 +17,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "prepared-at-a-failover-is-forgotten",
         "KIP-98: a new coordinator completes what it finds in PrepareCommit and PrepareAbort.",
-        "data_plane.transactions.coordinator:TransactionShard._complete_earlier",
+        "odradek.data_plane.transactions.coordinator:TransactionShard._complete_earlier",
         "if transaction.status.is_ending:",
         "if transaction.status.is_ending and transaction.start_ms < 0:",
         CAMPAIGN,
@@ -26,7 +26,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "markers-sent-only-once",
         "KIP-98: a marker that a partition has refused, since its leader moved, is sent again.",
-        "data_plane.transactions.markers:MarkerSender._answered",
+        "odradek.data_plane.transactions.markers:MarkerSender._answered",
         "                    again.append(partition)",
         "                    ending.left.discard(partition)",
         CAMPAIGN,
@@ -35,7 +35,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "pending-offsets-count-at-once",
         "KIP-98: offsets of a transaction count when it commits.",
-        "data_plane.groups.state:GroupsState.replay",
+        "odradek.data_plane.groups.state:GroupsState.replay",
         "        if first is not None and first.producer is not None:\n",
         "        if first is not None and first.producer is not None and not records:\n",
         CAMPAIGN,
@@ -44,7 +44,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "pending-offsets-forgotten-at-failover",
         "KIP-98: a group's new coordinator finds the offsets of open transactions in its log.",
-        "data_plane.groups.state:state_of",
+        "odradek.data_plane.groups.state:state_of",
         "LayeredMap(_pending(latest, skipped)),",
         "LayeredMap({}),",
         CAMPAIGN,
@@ -53,7 +53,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "pending-offsets-told-as-stable",
         "KIP-447: who asks for stable offsets is told to wait while an open transaction may change one.",
-        "data_plane.groups.offsets:OffsetStore.fetch",
+        "odradek.data_plane.groups.offsets:OffsetStore.fetch",
         "turn.state.pending_of(request.group_id) if turn.state.pending else NONE_PENDING",
         "NONE_PENDING",
         "copy",
@@ -62,7 +62,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "offsets-of-a-fenced-member-taken",
         "KIP-447: a member of an older generation must not commit, whatever transactional id it has.",
-        "data_plane.groups.offsets:OffsetStore._may_commit_in_transaction",
+        "odradek.data_plane.groups.offsets:OffsetStore._may_commit_in_transaction",
         "        code = group.validate_member(request.member_id, request.group_instance_id)\n",
         "        return ErrorCode.NONE\n        code = group.validate_member(request.member_id, request.group_instance_id)\n",
         "copy",
@@ -72,7 +72,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "marker-of-an-older-coordinator-taken",
         "KIP-98: a coordinator that has been replaced ends transactions with the epoch that it had.",
-        "data_plane.log.parts.producer_state:ProducerState.check_marker",
+        "odradek.data_plane.log.parts.producer_state:ProducerState.check_marker",
         "if coordinator_epoch < entry.coordinator_epoch:",
         "if coordinator_epoch < -1:",
         "transactions",
@@ -81,7 +81,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "timeout-aborts-a-committed-transaction",
         "KIP-98: what is prepared to be committed has no timeout any more.",
-        "data_plane.transactions.state:TransactionsState.replay",
+        "odradek.data_plane.transactions.state:TransactionsState.replay",
         "elif transactional_id in self.open:",
         "elif transactional_id in self.open and transaction is None:",
         "copy",
@@ -91,7 +91,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "batches-are-not-verified",
         "KIP-890, part 1: a batch comes so late that its producer has aborted, and no marker will ever end it.",
-        "data_plane.handlers.producing.transactional_batches:TransactionalBatches.collect",
+        "odradek.data_plane.handlers.producing.transactional_batches:TransactionalBatches.collect",
         "if not (self.adds or log.config.verifies_transactions):",
         "if not self.adds:",
         "copy",
@@ -99,7 +99,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
         aimed_only="a batch has to lie in a link for longer than its producer's patience",
         also=(
             (
-                "data_plane.log.transaction_rules:check_transaction",
+                "odradek.data_plane.log.transaction_rules:check_transaction",
                 "if config.verifies_transactions and not is_open and valid is None:",
                 "if False:",
             ),
@@ -108,7 +108,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "open-transaction-takes-any-transactional-id",
         "Ours (2026): a batch under another transactional id joins the open transaction of the producer id that it names.",
-        "data_plane.log.parts.lazy_producers:LazyProducers.verify",
+        "odradek.data_plane.log.parts.lazy_producers:LazyProducers.verify",
         "verifications.verified.get(producer_id) == name",
         "verifications.verified",
         "transactions",
@@ -117,7 +117,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "aborted-index-kept-behind-a-cut",
         "KIP-98: a log that is cut forgets the aborted transactions whose markers are gone.",
-        "data_plane.log.segments.aborted_index:AbortedIndex.truncate",
+        "odradek.data_plane.log.segments.aborted_index:AbortedIndex.truncate",
         "        del self._fields[self._first_ending_at(offset) * _FIELDS :]\n",
         "        return\n",
         "copy",
@@ -127,7 +127,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "search-for-aborted-transactions-ends-early",
         "KIP-98: a transaction that ends later may have begun earlier.",
-        "data_plane.log.segments.aborted_index:AbortedIndex.collect",
+        "odradek.data_plane.log.segments.aborted_index:AbortedIndex.collect",
         "if entry.last_stable_offset >= end_offset:",
         "if entry.last_offset >= end_offset:",
         "copy",
@@ -137,7 +137,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "late-end-of-the-transaction-before",
         "KIP-890, part 2: an EndTxn that was sent again comes late, and ends the next transaction.",
-        "data_plane.transactions.endings:may_end",
+        "odradek.data_plane.transactions.endings:may_end",
         """    else:
         is_valid = request.producer_epoch == epoch
 """,
@@ -151,7 +151,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "open-transactions-not-in-the-snapshot",
         "KIP-98: the snapshot of a log's producers has the first offset of each open transaction.",
-        "data_plane.log.parts.producer_state:ProducerState.decode",
+        "odradek.data_plane.log.parts.producer_state:ProducerState.decode",
         "begin = max(txn_first, NO_BEGIN)\n",
         "begin = NO_BEGIN\n",
         "copy",
@@ -160,7 +160,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "begin-of-a-transaction-lost-at-a-cut",
         "KIP-98: a follower that cuts its log, and is then elected, reads again which transactions are open.",
-        "data_plane.log.parts.lazy_producers:LazyProducers.truncate",
+        "odradek.data_plane.log.parts.lazy_producers:LazyProducers.truncate",
         "is_settled=False",
         "is_settled=True",
         "copy",
@@ -170,7 +170,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "promise-above-the-high-watermark",
         "Ours (2026): a coordinator that begins sends markers of a decision that is lost with it, and the next one aborts.",
-        "data_plane.transactions.coordinator:TransactionShard._begin_earlier",
+        "odradek.data_plane.transactions.coordinator:TransactionShard._begin_earlier",
         "and high_watermark >= self._loaded_end",
         "",
         "transactions",
@@ -180,7 +180,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "markers-of-the-next-transaction-forgotten",
         "Ours (2026): the end of one transaction takes the markers of the next one with it, which it has just begun.",
-        "data_plane.transactions.markers:MarkerSender._complete",
+        "odradek.data_plane.transactions.markers:MarkerSender._complete",
         "            if not self._is_over(ending):\n                del",
         "            if True:\n                del",
         "transactions",
@@ -189,7 +189,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "marker-skipped-while-nobody-leads",
         "KIP-98: a partition without a leader gets its marker from the next one.",
-        "data_plane.transactions.markers:MarkerSender._route",
+        "odradek.data_plane.transactions.markers:MarkerSender._route",
         "                homeless.append((topic, index))\n",
         "                ending.left.discard((topic, index))\n",
         "transactions",
@@ -198,7 +198,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "stable-over-an-uncommitted-marker",
         "KIP-98: a transaction is decided for readers when its marker is below the high watermark.",
-        "data_plane.log.parts.producer_state:ProducerState.first_unstable_offset",
+        "odradek.data_plane.log.parts.producer_state:ProducerState.first_unstable_offset",
         "        if self.ended:\n",
         "        if not self.entries:\n",
         "copy",
@@ -207,7 +207,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "older-producer-ends-the-transaction",
         "KIP-98: a producer that another one has replaced is fenced.",
-        "data_plane.transactions.endings:may_end",
+        "odradek.data_plane.transactions.endings:may_end",
         "        is_valid = request.producer_epoch == epoch\n    elif transaction.status.is_complete:",
         "        is_valid = request.producer_epoch <= epoch\n    elif transaction.status.is_complete:",
         "copy",
@@ -217,7 +217,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
     Mutant(
         "sequences-forgotten-by-recovery",
         "KAFKA-5793's family: a log that was not closed is read from its snapshot on; here the snapshot is all.",
-        "data_plane.log.parts.producer_recovery:rebuild_producers",
+        "odradek.data_plane.log.parts.producer_recovery:rebuild_producers",
         "    replay(segments, state, offset, end_offset, index_interval_bytes)\n",
         "",
         "copy",

@@ -8,7 +8,7 @@ MUTANTS_THAT_STALL: tuple[Mutant, ...] = (
     Mutant(
         "vote-asked-for-only-once",
         "Raft, 5.2: a candidate without a majority starts another election after a timeout; here it waits for ever.",
-        "metadata_quorum.raft.election:on_time",
+        "odradek.metadata_quorum.raft.election:on_time",
         "            if core.may_stand:\n                ask_for_pre_votes(core)\n            elif",
         """            if isinstance(role, Candidate):
                 role.election_deadline = float("inf")
@@ -21,7 +21,7 @@ MUTANTS_THAT_STALL: tuple[Mutant, ...] = (
     Mutant(
         "coordinator-that-loads-for-ever",
         "A coordinator that takes over from another one reads the log, and never begins to answer.",
-        "data_plane.coordination.shard:Shard.load",
+        "odradek.data_plane.coordination.shard:Shard.load",
         "        if self._stopped:\n            return\n        if skipped:",
         "        if self._stopped or (self.size_of(state) and self.leader_epoch > 1):\n            return\n        if skipped:",
         CAMPAIGN,
@@ -30,7 +30,7 @@ MUTANTS_THAT_STALL: tuple[Mutant, ...] = (
     Mutant(
         "sync-of-a-later-generation-unanswered",
         "A group's members wait for their assignment for ever, once the group has rebalanced a few times.",
-        "data_plane.groups.membership:Membership.sync",
+        "odradek.data_plane.groups.membership:Membership.sync",
         "group = self.find(turn, request.group_id) if request.group_id else None\n",
         """group = self.find(turn, request.group_id) if request.group_id else None
         if group and group.generation > 3:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 from random import Random
 
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from sim.machine.disk_files import SimFile
 from tests.cluster.test_moves_between_disks import Moving
 from tests.cluster.test_troubled_disks import Troubled
 from tests.log.support import batch
-from wire.errors import ErrorCode
-from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 
 _ROT_AT = 75
 

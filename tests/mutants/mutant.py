@@ -16,15 +16,15 @@ Driver = Callable[[int], str]
 CAMPAIGN = "campaign"
 """The driver that runs a seed as a campaign does, with the options that the seed draws."""
 AREAS = {
-    "metadata_quorum.raft": "raft",
-    "metadata_quorum.controller": "controller",
-    "metadata_quorum.image": "controller",
-    "metadata_quorum.quotas": "quotas",
+    "odradek.metadata_quorum.raft": "raft",
+    "odradek.metadata_quorum.controller": "controller",
+    "odradek.metadata_quorum.image": "controller",
+    "odradek.metadata_quorum.quotas": "quotas",
     "metadata_quorum": "quorum driver",
-    "data_plane.log.cleaning": "cleaner",
-    "data_plane.log": "log",
-    "data_plane.groups": "groups",
-    "data_plane.transactions": "transactions",
+    "odradek.data_plane.log.cleaning": "cleaner",
+    "odradek.data_plane.log": "log",
+    "odradek.data_plane.groups": "groups",
+    "odradek.data_plane.transactions": "transactions",
     "data_plane": "replication",
     "odradek.client": "client",
     "odradek.security": "security",

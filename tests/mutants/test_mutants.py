@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_plane.replication.truncation import truncation_offset
+from odradek.data_plane.replication.truncation import truncation_offset
 from tests.mutants.__main__ import BY_NAME, table
 from tests.mutants.bugs import MUTANTS
 from tests.mutants.drivers import DRIVERS
@@ -59,7 +59,7 @@ def test_each_patch_still_fits_its_function(mutant: Mutant) -> None:
 
 def test_a_patch_is_taken_back() -> None:
     """A module that has the function by name runs the bug, while it is there."""
-    name = "data_plane.replication.truncation:truncation_offset"
+    name = "odradek.data_plane.replication.truncation:truncation_offset"
     sound = truncation_offset.__code__
     with patched(name, "if epoch < 0:", "if epoch < 1:"):
         assert truncation_offset.__code__ is not sound
@@ -73,7 +73,7 @@ def test_what_is_not_found_is_missed() -> None:
     harmless = Mutant(
         "harmless",
         "",
-        "data_plane.replication.truncation:truncation_offset",
+        "odradek.data_plane.replication.truncation:truncation_offset",
         "epoch < 0",
         "0 > epoch",
         "replication",

@@ -6,9 +6,14 @@ import socket
 import struct
 from typing import Any
 
-from wire.api import ApiKey, request_header_version, response_class, response_header_version
-from wire.codec import decode, encode
-from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from odradek.wire.api import ApiKey, request_header_version, response_class, response_header_version
+from odradek.wire.codec import decode, encode
+from odradek.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 
 CLIENT_ID = b"raw"
 

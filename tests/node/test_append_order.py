@@ -13,19 +13,19 @@ import pytest
 from odradek.env.ports import ConnectionLost
 from odradek.node.node import Node
 from odradek.serving.contract import Context
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.batches.compression import CompressionType
+from odradek.wire.batches.records import records
+from odradek.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import play, request
-from wire.batches.batch_header import iter_batches
-from wire.batches.compression import CompressionType
-from wire.batches.records import records
-from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.record_batch import RecordBatchBuilder
 
 TOPICS: dict[str, dict[str, str]] = {
     "plain": {},

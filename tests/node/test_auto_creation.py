@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from data_plane.handlers.metadata import CREATED_PER_REQUEST_MAX
+from odradek.data_plane.handlers.metadata import CREATED_PER_REQUEST_MAX
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import play, request
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 NAMES = [f"t{number}" for number in range(3 * CREATED_PER_REQUEST_MAX)]
 

@@ -12,15 +12,15 @@ import pytest
 
 from bench.odradek_server import ODRADEK, launch_odradek, prepare_odradek
 from bench.processes import ServerFailed, ServerProcess
-from metadata_quorum.replica.meta_properties import MetaProperties
+from odradek.metadata_quorum.replica.meta_properties import MetaProperties
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from odradek.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.node.raw_client import RawClient
 from tests.node.test_bad_batches import good_batch
-from wire.errors import ErrorCode
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.describe_log_dirs import DescribeLogDirsRequest
-from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 PARTITIONS = 2
 

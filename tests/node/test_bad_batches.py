@@ -15,15 +15,15 @@ import zstandard
 from crc32c import crc32c
 
 from bench.processes import ServerProcess, memory_kib
+from odradek.wire.batches.batch_header import CRC_START, HEADER_SIZE
+from odradek.wire.batches.compression import CompressionType
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.record_batch import RecordBatchBuilder
 from tests.node.raw_client import RawClient, frame
 from tests.node_process import RunningNode
-from wire.batches.batch_header import CRC_START, HEADER_SIZE
-from wire.batches.compression import CompressionType
-from wire.errors import ErrorCode
-from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.record_batch import RecordBatchBuilder
 
 HOUR_MS = 3_600_000
 BATCH_BYTES_MAX = 100_000

@@ -16,14 +16,14 @@ import pytest
 
 from bench.odradek_server import ODRADEK, launch_odradek, prepare_odradek
 from bench.processes import ServerProcess
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from odradek.wire.messages.metadata import MetadataRequest
 from tests.node.raw_client import RawClient
 from tests.node.test_bad_batches import LATEST, NOT_A_REPLICA, create_topic, good_batch
-from wire.batches.batch_header import iter_batches
-from wire.errors import ErrorCode
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from wire.messages.metadata import MetadataRequest
 
 BATCHES = 24
 RECORD_BYTES = 100_000

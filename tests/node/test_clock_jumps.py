@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.heartbeat import HeartbeatRequest
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from sim.machine.world import World
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import create_topic, play, request
-from wire.errors import ErrorCode
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.heartbeat import HeartbeatRequest
-from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from wire.messages.metadata import MetadataRequest
-from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 DAY_MS = 86_400_000
 SESSION_MS = 10_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from data_plane.quotas.address_rates import AddressRates
-from metadata_quorum.config.config_defs import ConfigError
-from metadata_quorum.config.config_values import parse_overrides
+from odradek.data_plane.quotas.address_rates import AddressRates
+from odradek.metadata_quorum.config.config_defs import ConfigError
+from odradek.metadata_quorum.config.config_values import parse_overrides
 from odradek.node.connections.connection_limits import INT_MAX, ConnectionLimits, client_room
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from data_plane.log.partition_log import FileRange
+from odradek.data_plane.log.partition_log import FileRange
 from odradek.env.ports import Conn, ConnectionLost, Env, Event, File
 from odradek.node.connections.answers import SLOTS_MAX
 from odradek.node.connections.buffers import WAIT_SECONDS_MAX, ReceiveBuffers
@@ -21,9 +21,9 @@ from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
 from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
 from odradek.serving.contract import CLOSE, Delayed, PinsFiles, Suspend
+from odradek.wire.errors import RemoteProtocolError
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from wire.errors import RemoteProtocolError
 
 PORT = 9092
 FRAME_BYTES_MAX = 8 << 20

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from metadata_quorum.controller.decision_figures import DecisionFigures
-from metadata_quorum.image.metadata_image import (
+from odradek.metadata_quorum.controller.decision_figures import DecisionFigures
+from odradek.metadata_quorum.image.metadata_image import (
     BrokerImage,
     MetadataDelta,
     MetadataImage,

@@ -13,10 +13,10 @@ import pytest
 
 from bench.odradek_server import ODRADEK, prepare_odradek
 from bench.processes import ServerProcess, free_ports, spawn, wait_until_serving
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.metadata import MetadataRequest
 from tests.node.raw_client import RawClient
-from wire.errors import ErrorCode
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.metadata import MetadataRequest
 
 DESCRIPTORS = 256
 CONNECTIONS = 400

@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from metadata_quorum.features import SUPPORTED_FEATURES
-from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.features import SUPPORTED_FEATURES
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.serving.api_versions import ApiVersionsHandler
 from odradek.serving.contract import Context
+from odradek.wire.api import ApiKey
+from odradek.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from sim.machine.world import World
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import play, request
-from wire.api import ApiKey
-from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 REQUEST = ApiVersionsRequest("test", "1")
 

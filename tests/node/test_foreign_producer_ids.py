@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 import trio
 
-from data_plane.ports import VerifiedPartition
+from odradek.data_plane.ports import VerifiedPartition
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from tests.log.support import batch
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import request
@@ -29,14 +37,6 @@ from tests.node.test_transactions import (
     end,
     produce,
     run,
-)
-from wire.errors import ErrorCode
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
 )
 
 LONG = "an id".ljust(30_000, "-")

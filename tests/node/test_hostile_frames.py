@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 
 from bench.processes import ServerProcess
+from odradek.wire.api import ApiKey, api_versions, request_class
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.metadata import MetadataRequest
 from tests.node.raw_client import RawClient, frame
 from tests.node_process import RunningNode
-from wire.api import ApiKey, api_versions, request_class
-from wire.errors import ErrorCode
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.metadata import MetadataRequest
 
 SERVED = (*range(4), *range(8, 52))
 SERVED += (55, 57, 60, 61, 64, 65, 66, 74, 75, 80, 81)

@@ -10,42 +10,42 @@ from typing import Any
 
 import pytest
 
-from tests.log.support import batch
-from tests.node.raw_client import RawClient, frame
-from tests.node_process import RunningNode
-from wire.config_resources import RESOURCE_TOPIC
-from wire.coordinator_partition import coordinator_partition
-from wire.errors import ErrorCode
-from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.describe_transactions import DescribeTransactionsRequest
-from wire.messages.end_txn import EndTxnRequest
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.incremental_alter_configs import (
+from odradek.wire.config_resources import RESOURCE_TOPIC
+from odradek.wire.coordinator_partition import coordinator_partition
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from odradek.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from odradek.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.describe_transactions import DescribeTransactionsRequest
+from odradek.wire.messages.end_txn import EndTxnRequest
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from wire.messages.offset_fetch import (
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.messages.txn_offset_commit import (
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from wire.messages.write_txn_markers import (
+from odradek.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from tests.log.support import batch
+from tests.node.raw_client import RawClient, frame
+from tests.node_process import RunningNode
 
 PARTITIONS = 3
 SECONDS_MAX = 60.0

@@ -13,9 +13,22 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.log.batch_work import RATION, REQUEST_BYTES_MIN
+from odradek.data_plane.log.batch_work import RATION, REQUEST_BYTES_MIN
 from odradek.env.ports import Event
 from odradek.node.node import Node
+from odradek.wire.batches.batch_header import HEADER_SIZE, iter_batches
+from odradek.wire.batches.compression import CHUNK_BYTES, CompressionType, compress
+from odradek.wire.batches.records import records
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest
+from odradek.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_bad_batches import good_batch, sealed
@@ -29,19 +42,6 @@ from tests.node.test_node_in_a_world import (
     produce_request,
     request,
 )
-from wire.batches.batch_header import HEADER_SIZE, iter_batches
-from wire.batches.compression import CHUNK_BYTES, CompressionType, compress
-from wire.batches.records import records
-from wire.errors import ErrorCode
-from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest
-from wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.record_batch import RecordBatchBuilder
 
 LARGE = 5 << 20
 """More than the loop decompresses in a turn, of any codec."""
@@ -97,7 +97,7 @@ async def stored(client: Client, offset: int = 0) -> list[tuple[int, bytes]]:
 
 @attrs.define
 class Gate:
-    """Workers that begin when the test says so (`data_plane.produce_workers.CountedWorkers`, `odradek.env.ports.Workers`)."""
+    """Workers that begin when the test says so (`odradek.data_plane.produce_workers.CountedWorkers`, `odradek.env.ports.Workers`)."""
 
     workers: Any
     opened: Event

@@ -5,19 +5,19 @@ from __future__ import annotations
 import time
 
 from odradek.serving.answer_size import REPEATED_BYTES_MAX, TOO_LARGE, RepeatedSize
-from tests.node.raw_client import RawClient
-from tests.node_process import RunningNode
-from wire.errors import ErrorCode
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.describe_groups import DescribeGroupsRequest
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.offset_commit import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.describe_groups import DescribeGroupsRequest
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from wire.structure import ZERO_UUID
+from odradek.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from odradek.wire.structure import ZERO_UUID
+from tests.node.raw_client import RawClient
+from tests.node_process import RunningNode
 
 TOPIC = GROUP = "large-answers"
 PARTITIONS = 80

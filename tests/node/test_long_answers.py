@@ -8,30 +8,34 @@ from typing import Any
 
 import pytest
 
-from sim.machine.world import World
-from tests.node.test_connection_loop import Client
-from tests.node.test_long_pieces import Ask, Pieces, with_topic
-from tests.node.test_node_in_a_world import play, request
-from wire.messages.alter_replica_log_dirs import (
+from odradek.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.delete_groups import DeleteGroupsRequest
-from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from wire.messages.describe_groups import DescribeGroupsRequest
-from wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from wire.messages.offset_for_leader_epoch import (
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.delete_groups import DeleteGroupsRequest
+from odradek.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from odradek.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from odradek.wire.messages.describe_groups import DescribeGroupsRequest
+from odradek.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from odradek.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from sim.machine.world import World
+from tests.node.test_connection_loop import Client
+from tests.node.test_long_pieces import Ask, Pieces, with_topic
+from tests.node.test_node_in_a_world import play, request
 
 COUNT = 6_000
 """More elements than are decoded at once, and six slices of work."""

@@ -9,33 +9,33 @@ import pytest
 
 from odradek.node.node import Node
 from odradek.serving.long_work import Share
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from odradek.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from odradek.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from odradek.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import answer_to, play, request
-from wire.errors import ErrorCode
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from wire.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from wire.messages.offset_delete import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
-from wire.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-)
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 COUNT = 20_000
 PIECE_MAX = 2_000

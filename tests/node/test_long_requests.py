@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from odradek.env.ports import FileClosed
+from odradek.wire.codec import ELEMENTS_AT_ONCE
+from odradek.wire.errors import MalformedMessage, TooManyElements
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.node.test_connection_loop import Client, Entry, Node, framed, play
-from wire.codec import ELEMENTS_AT_ONCE
-from wire.errors import MalformedMessage, TooManyElements
 
 SLOW = Weather(worker_seconds=(0.05, 0.05))
 LENGTH = ELEMENTS_AT_ONCE + 100

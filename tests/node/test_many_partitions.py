@@ -7,21 +7,21 @@ from collections.abc import Awaitable, Callable
 
 import attrs
 
-from data_plane.disks.log_making import INLINE_LOGS_MAX
+from odradek.data_plane.disks.log_making import INLINE_LOGS_MAX
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.codec import encode
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest
+from odradek.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from odradek.wire.messages.headers import RequestHeader
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import play, request
-from wire.api_keys import ApiKey
-from wire.codec import encode
-from wire.errors import ErrorCode
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest
-from wire.messages.describe_log_dirs import DescribeLogDirsRequest
-from wire.messages.headers import RequestHeader
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 PARTITIONS = 300
 SLOW_DISK = Weather(worker_seconds=(0.2, 0.4))

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from sim.machine.world import World
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import play, request
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 
 OFTEN = {"metadata_log_max_record_bytes_between_snapshots": "500"}
 TOPICS = 30

@@ -24,6 +24,10 @@ from odradek.node.metrics.metrics_server import (
 from odradek.node.metrics.metrics_text import MetricsText
 from odradek.node.node import NodeCannotStart
 from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
+from odradek.wire.codec import encode
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.wire.messages.produce import ProduceRequest, ProduceResponse
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.node.raw_client import frame
@@ -37,10 +41,6 @@ from tests.node.test_node_in_a_world import (
     produce_request,
     request,
 )
-from wire.codec import encode
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from wire.messages.produce import ProduceRequest, ProduceResponse
 
 PORT = 9404
 LISTENER = f"server:{PORT}"
@@ -255,7 +255,7 @@ def test_many_topics_share_the_totals() -> None:
         await request(client, CreateTopicsRequest(topics, 10_000), 5)
         found = await samples(world)
         while found["odradek_partitions{}"] < len(names):
-            # Most logs are made after the answer (see `data_plane.disks.log_making`).
+            # Most logs are made after the answer (see `odradek.data_plane.disks.log_making`).
             await world.sleep(0.01)
             found = await samples(world)
         listed = [name for name in found if name.startswith("odradek_topic_log_bytes_sum")]

@@ -9,26 +9,26 @@ from typing import Any
 import pytest
 import trio
 
-from metadata_quorum.replica.storage_format import StorageFormat, VoterEndpoint, format_storage
 from odradek.env.ports import ConnectionLost, Env
+from odradek.metadata_quorum.replica.storage_format import StorageFormat, VoterEndpoint, format_storage
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.node import Node, NodeFailed
 from odradek.node.run_node import run_node
+from odradek.wire.api import response_class, response_header_version
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.batches.records import records
+from odradek.wire.codec import decode
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client, Log
-from wire.api import response_class, response_header_version
-from wire.batches.batch_header import iter_batches
-from wire.batches.records import records
-from wire.codec import decode
-from wire.errors import ErrorCode
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from wire.messages.metadata import MetadataRequest
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 SETTINGS = {
     "process.roles": "broker,controller",

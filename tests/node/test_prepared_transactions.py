@@ -17,12 +17,12 @@ from odradek import Producer
 from odradek.client.admin import NewTopic
 from odradek.client.errors import ProducerFencedError
 from odradek.client.shells.blocking import Client
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.error_codes import ErrorCode
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
 from tests.conformance.talk import wait_until_ready
 from tests.node.raw_client import RawClient
-from wire.api_keys import ApiKey
-from wire.error_codes import ErrorCode
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.init_producer_id import InitProducerIdRequest
 
 pytestmark = pytest.mark.long
 TOPIC = "payments"

@@ -26,21 +26,21 @@ from bench.budget.lines import LINES
 from bench.budget.stage import Client, Judged, judged_node
 from bench.processes import memory_kib
 from bench.small_requests import record_batch
-from data_plane.handlers.fetching.fetch_job import READ_UNITS
-from data_plane.handlers.grouping.gathering import DECISION_UNITS
-from data_plane.handlers.grouping.group_offsets import DECIDED_UNITS
-from data_plane.handlers.producing.txn_markers import APPEND_UNITS
-from data_plane.log.batch_work import RATION
-from metadata_quorum.describing.describe_configs import RESOURCE_UNITS
-from metadata_quorum.describing.describe_tokens import TOKEN_UNITS
-from wire.api import request_class, request_header_version, response_class, response_header_version
-from wire.api_keys import ApiKey
-from wire.batches.compression import CHUNK_BYTES
-from wire.codec import ELEMENTS_AT_ONCE, ELEMENTS_MAX, decode_bounded
-from wire.codecs.codec_decode import make_decoder
-from wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+from odradek.data_plane.handlers.fetching.fetch_job import READ_UNITS
+from odradek.data_plane.handlers.grouping.gathering import DECISION_UNITS
+from odradek.data_plane.handlers.grouping.group_offsets import DECIDED_UNITS
+from odradek.data_plane.handlers.producing.txn_markers import APPEND_UNITS
+from odradek.data_plane.log.batch_work import RATION
+from odradek.metadata_quorum.describing.describe_configs import RESOURCE_UNITS
+from odradek.metadata_quorum.describing.describe_tokens import TOKEN_UNITS
+from odradek.wire.api import request_class, request_header_version, response_class, response_header_version
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.batches.compression import CHUNK_BYTES
+from odradek.wire.codec import ELEMENTS_AT_ONCE, ELEMENTS_MAX, decode_bounded
+from odradek.wire.codecs.codec_decode import make_decoder
+from odradek.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 
 PARTITIONS = 1000
 FRAME_BYTES = 1 << 20

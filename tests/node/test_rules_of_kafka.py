@@ -11,19 +11,19 @@ import pytest
 
 from bench.odradek_server import ODRADEK, launch_odradek
 from bench.processes import combined_node_properties, free_ports
-from metadata_quorum.image.access_image import AccessImage
-from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.replica.checkpoint_files import decode_snapshot
-from metadata_quorum.replica.metadata_batches import read_batches
+from odradek.metadata_quorum.image.access_image import AccessImage
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.replica.checkpoint_files import decode_snapshot
+from odradek.metadata_quorum.replica.metadata_batches import read_batches
 from odradek.node.configuration.node_config import START_WITHOUT_ACLS, NodeConfig
 from odradek.node.directories import NodeCannotStart
 from odradek.node.unenforced_rules import UnenforcedRules
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.messages.metadata_records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 from tests.node.raw_client import RawClient
 from tests.quorum.node_parts import Journal
 from tests.quorum.test_image import replayed
-from wire.messages.metadata import MetadataRequest
-from wire.messages.metadata_records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 
 ARCHIVE = Path(__file__).parent.parent / "quorum" / "data" / "kafka-4.3.0-with-rules.tar.xz"
 METADATA = "__cluster_metadata-0"

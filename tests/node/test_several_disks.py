@@ -10,19 +10,23 @@ from typing import Any
 import attrs
 import pytest
 
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest
+from odradek.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from sim.machine.platter import Inode
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import play, request
-from wire.errors import ErrorCode
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from wire.messages.delete_topics import DeleteTopicsRequest
-from wire.messages.describe_log_dirs import DescribeLogDirsRequest
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 PARTITIONS = 6
 STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from data_plane.handlers.fetching import fetch_job
-from data_plane.handlers.producing import produce
+from odradek.data_plane.handlers.fetching import fetch_job
+from odradek.data_plane.handlers.producing import produce
 from odradek.serving import shared_parts
 from odradek.serving.shared_parts import assert_unchanged, shared
+from odradek.wire.messages.fetch import LeaderIdAndEpoch
 from sim.machine.world import World
 from tests.node.test_connection_loop import Client, Node, framed, play
-from wire.messages.fetch import LeaderIdAndEpoch
 
 
 @pytest.fixture(autouse=True)

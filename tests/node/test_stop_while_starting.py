@@ -17,10 +17,10 @@ import pytest
 
 from bench.odradek_server import ODRADEK
 from bench.processes import ServerProcess, free_ports, spawn
-from data_plane.log.directory.checkpoints import CLEAN_SHUTDOWN_FILE
 from odradek.cli.commands.storage import format_storage_of
+from odradek.data_plane.log.directory.checkpoints import CLEAN_SHUTDOWN_FILE
+from odradek.wire.api_keys import ApiKey
 from tests.node.test_bad_batches import good_batch
-from wire.api_keys import ApiKey
 
 PATIENCE_SECONDS = 60.0
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"

@@ -8,18 +8,18 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from odradek.env.ports import ConnectionLost
+from odradek.wire.batches.batch_header import HEADER_SIZE, iter_batches
+from odradek.wire.batches.compression import CompressionType
+from odradek.wire.batches.records import records
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from odradek.wire.messages.produce import ProduceRequest
+from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import answer_to, fetch_request, play, produce_request, request
-from wire.batches.batch_header import HEADER_SIZE, iter_batches
-from wire.batches.compression import CompressionType
-from wire.batches.records import records
-from wire.errors import ErrorCode
-from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from wire.messages.produce import ProduceRequest
-from wire.record_batch import RecordBatchBuilder
 
 BYTES_MAX = 1 << 20
 SIZES = (10, 30_000, 200)

@@ -6,18 +6,18 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from data_plane.broker import Broker
+from odradek.data_plane.broker import Broker
 from odradek.node.node import Node
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from sim.machine.world import World
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import play, request
-from wire.errors import ErrorCode
-from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 STATE_TOPIC = "__transaction_state"
 IDS = 12
@@ -73,7 +73,7 @@ async def until_it_changes(world: World, broker: Broker, figure: str) -> None:
 
 def test_ids_that_nobody_uses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """`transactional.id.expiration.ms` counts for all but those with an open transaction, in one check for all."""
-    monkeypatch.setattr("data_plane.transactions.machine.CHECKED_MAX", AT_ONCE)
+    monkeypatch.setattr("odradek.data_plane.transactions.machine.CHECKED_MAX", AT_ONCE)
 
     async def script(world: World, client: Client, broker: Broker) -> None:
         for number in range(IDS):
@@ -94,7 +94,7 @@ def test_ids_that_nobody_uses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_transactions_that_time_out_together_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has its own time-out, one check looks at all, and readers go on when their markers are written."""
-    monkeypatch.setattr("data_plane.transactions.machine.CHECKED_MAX", AT_ONCE)
+    monkeypatch.setattr("odradek.data_plane.transactions.machine.CHECKED_MAX", AT_ONCE)
 
     async def script(world: World, client: Client, broker: Broker) -> None:
         for number in range(IDS):

@@ -11,29 +11,29 @@ from typing import Any
 import pytest
 import trio
 
-from data_plane.ports import VerifiedPartition
+from odradek.data_plane.ports import VerifiedPartition
 from odradek.node.node import Node
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.fetch import FetchRequest
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from odradek.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from sim.machine.world import World
 from tests.log.support import batch
 from tests.node.raw_client import frame
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import answer_to, fetch_request, play, request
-from wire.batches.batch_header import iter_batches
-from wire.errors import ErrorCode
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.fetch import FetchRequest
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
-from wire.messages.write_txn_markers import (
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-)
 
 PRODUCER, EPOCH = 7, 3
 SINCE_ADDING, SINCE_ABORTABLE, OLD = 12, 11, 9

@@ -7,27 +7,27 @@ from typing import Any
 
 import trio
 
-from metadata_quorum.replica.checkpoint_files import BOOTSTRAP_FILE, encode_snapshot
-from metadata_quorum.replica.storage_format import (
+from odradek.env.ports import Env
+from odradek.metadata_quorum.replica.checkpoint_files import BOOTSTRAP_FILE, encode_snapshot
+from odradek.metadata_quorum.replica.storage_format import (
     StorageFormat,
     VoterEndpoint,
     bootstrap_records,
     format_storage,
 )
-from odradek.env.ports import Env
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.run_node import run_node
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages import alter_configs as absolute
+from odradek.wire.messages import incremental_alter_configs as incremental
+from odradek.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from odradek.wire.messages.metadata_records import ConfigRecord
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client
 from tests.node.test_metrics import samples
 from tests.node.test_node_in_a_world import SETTINGS, Quiet, create_topic, produce, request
-from wire.errors import ErrorCode
-from wire.messages import alter_configs as absolute
-from wire.messages import incremental_alter_configs as incremental
-from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from wire.messages.metadata_records import ConfigRecord
 
 TOPIC, BROKER = 2, 4
 UNREADABLE = (

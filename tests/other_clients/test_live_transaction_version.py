@@ -14,13 +14,13 @@ from bench.kafka_server import KafkaUnavailable, ensure_jars
 from bench.odradek_server import start_odradek
 from odradek import Client
 from odradek.client.admin import NewTopic
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.cluster.copiers.api import PARTITIONS
 from tests.cluster.copiers.clients import CLASSES
 from tests.kafka_jars import TRANSACTIONS
 from tests.node.raw_client import RawClient
 from tests.other_clients.test_transactional_producers import SECONDS_MAX, Transactors, offset_of, transact
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 SHORT = ("confluent", "odradek")
 UPGRADE, SAFE_DOWNGRADE = 1, 2

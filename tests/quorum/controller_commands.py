@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from metadata_quorum.controller.partitions.elect_leaders import BalanceLeaders, ElectLeaderless
-from metadata_quorum.image.metadata_image import MetadataImage
-from wire.errors import ErrorCode
-from wire.messages.alter_partition import (
+from odradek.metadata_quorum.controller.partitions.elect_leaders import BalanceLeaders, ElectLeaderless
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,
     AlterPartitionRequestTopicData,
     BrokerState,
 )
-from wire.messages.alter_partition_reassignments import (
+from odradek.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from wire.messages.assign_replicas_to_dirs import (
+from odradek.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsRequestDirectoryData,
     AssignReplicasToDirsRequestPartitionData,
     AssignReplicasToDirsRequestTopicData,
 )
-from wire.messages.controller_registration import ControllerRegistrationRequest, Feature, Listener
-from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from wire.messages.list_partition_reassignments import (
+from odradek.wire.messages.controller_registration import ControllerRegistrationRequest, Feature, Listener
+from odradek.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from odradek.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
-from wire.messages.unregister_broker import UnregisterBrokerRequest
-from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from wire.structure import Message
+from odradek.wire.messages.unregister_broker import UnregisterBrokerRequest
+from odradek.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from odradek.wire.structure import Message
 
 
 class _Script(Protocol):

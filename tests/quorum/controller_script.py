@@ -45,34 +45,34 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.config.config_resources import Operation
-from metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
-from metadata_quorum.controller.controller import Activate, Controller
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage
-from metadata_quorum.replica.metadata_batches import encode_values
-from metadata_quorum.replica.storage_format import bootstrap_records
-from metadata_quorum.state_machine import ReplicatedStateMachine
-from tests.quorum.controller_commands import PartitionCommands, options_of
-from wire.errors import ErrorCode
-from wire.messages import alter_configs as absolute
-from wire.messages import incremental_alter_configs as incremental
-from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
-from wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
-from wire.messages.create_partitions import (
+from odradek.metadata_quorum.config.config_resources import Operation
+from odradek.metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
+from odradek.metadata_quorum.controller.controller import Activate, Controller
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage
+from odradek.metadata_quorum.replica.metadata_batches import encode_values
+from odradek.metadata_quorum.replica.storage_format import bootstrap_records
+from odradek.metadata_quorum.state_machine import ReplicatedStateMachine
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages import alter_configs as absolute
+from odradek.wire.messages import incremental_alter_configs as incremental
+from odradek.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from odradek.wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
+from odradek.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from wire.messages.create_topics import (
+from odradek.wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from wire.structure import Message
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from odradek.wire.structure import Message
+from tests.quorum.controller_commands import PartitionCommands, options_of
 
 CLUSTER = "cluster"
 LINES_MAX = 30

@@ -8,33 +8,33 @@ from typing import Any
 import attrs
 import trio
 
-from data_plane.metadata_log import MetadataLog, MetadataLogSettings
-from metadata_quorum.controller.controller import Controller
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller_table import build_controller_table
-from metadata_quorum.features import SUPPORTED_FEATURES
-from metadata_quorum.raft.core_state import RaftConfig
-from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
-from metadata_quorum.replica.driver_protocol import NO_VOTERS, QuorumSettings
-from metadata_quorum.replica.metadata_batches import MetadataBatch, read_batches
-from metadata_quorum.replica.peers import PeerConnections
-from metadata_quorum.replica.quorum_state import FileQuorumStateStore
-from metadata_quorum.replica.snapshots import SnapshotSettings
-from metadata_quorum.replica.storage_format import StorageFormat, find_meta_properties, format_storage
-from metadata_quorum.service import MetadataService, MetadataSettings
+from odradek.data_plane.metadata_log import MetadataLog, MetadataLogSettings
 from odradek.env.ports import Env
+from odradek.metadata_quorum.controller.controller import Controller
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller_table import build_controller_table
+from odradek.metadata_quorum.features import SUPPORTED_FEATURES
+from odradek.metadata_quorum.raft.core_state import RaftConfig
+from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from odradek.metadata_quorum.replica.driver_protocol import NO_VOTERS, QuorumSettings
+from odradek.metadata_quorum.replica.metadata_batches import MetadataBatch, read_batches
+from odradek.metadata_quorum.replica.peers import PeerConnections
+from odradek.metadata_quorum.replica.quorum_state import FileQuorumStateStore
+from odradek.metadata_quorum.replica.snapshots import SnapshotSettings
+from odradek.metadata_quorum.replica.storage_format import StorageFormat, find_meta_properties, format_storage
+from odradek.metadata_quorum.service import MetadataService, MetadataSettings
 from odradek.node.connections.buffers import ReceiveBuffers
 from odradek.node.connections.connection_limits import ConnectionLimits
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
+from odradek.wire.messages.add_raft_voter import AddRaftVoterRequest
+from odradek.wire.messages.add_raft_voter import Listener as AddListener
+from odradek.wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
+from odradek.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 from sim.machine.sim_env import SimEnv
 from sim.machine.weather import Weather
 from sim.machine.world import Running, World
 from tests.quorum.node_parts import CLUSTER_ID, PATH, Journal
-from wire.messages.add_raft_voter import AddRaftVoterRequest
-from wire.messages.add_raft_voter import Listener as AddListener
-from wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
-from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 
 PORT = 9093
 LISTENER = "CONTROLLER"

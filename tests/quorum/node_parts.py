@@ -8,26 +8,26 @@ from typing import Any
 
 import trio
 
-from data_plane.metadata_log import MetadataLog
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.raft.voters import ReplicaKey
-from metadata_quorum.replica.driver_protocol import QuorumSettings
-from metadata_quorum.replica.quorum_state import FileQuorumStateStore
-from metadata_quorum.replica.storage_format import (
+from odradek.data_plane.metadata_log import MetadataLog
+from odradek.env.ports import Dir, Env
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.raft.voters import ReplicaKey
+from odradek.metadata_quorum.replica.driver_protocol import QuorumSettings
+from odradek.metadata_quorum.replica.quorum_state import FileQuorumStateStore
+from odradek.metadata_quorum.replica.storage_format import (
     StorageFormat,
     VoterEndpoint,
     find_meta_properties,
     format_storage,
 )
-from metadata_quorum.service import MetadataService, MetadataSettings
-from odradek.env.ports import Dir, Env
+from odradek.metadata_quorum.service import MetadataService, MetadataSettings
+from odradek.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from odradek.wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
-from wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 DIRECTORY_ID = b"directory-number"

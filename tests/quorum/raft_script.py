@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from metadata_quorum.raft import membership
-from metadata_quorum.raft.messages import (
+from odradek.metadata_quorum.raft import membership
+from odradek.metadata_quorum.raft.messages import (
     BeginEpoch,
     EndEpoch,
     EpochAnswer,
@@ -25,9 +25,9 @@ from metadata_quorum.raft.messages import (
     Vote,
     VoteAnswer,
 )
-from metadata_quorum.raft.voters import Voter
+from odradek.metadata_quorum.raft.voters import Voter
+from odradek.wire.errors import ErrorCode
 from sim.alone.raft_cluster import Cluster, Letter, Question
-from wire.errors import ErrorCode
 
 
 def run_script(path: Path) -> str:

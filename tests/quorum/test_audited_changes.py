@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from metadata_quorum.envelope import Sender
+from odradek.metadata_quorum.envelope import Sender
 from odradek.security.audit.audit_lines import Payer, PreparedLine
 from odradek.security.audit.auditor import Auditor
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.control_records import VotersRecord
 from sim.machine.world import World
 from tests.quorum.controllers import Controllers, Member, host_of, play, register, remove
-from wire.errors import ErrorCode
-from wire.messages.control_records import VotersRecord
 
 ALICE = Sender("User:alice", "laptop", "10.0.0.9")
 

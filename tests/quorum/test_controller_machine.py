@@ -15,52 +15,52 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
-from metadata_quorum.controller.controller import Activate, Controller
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.partitions.elect_leaders import BalanceLeaders, ElectLeaderless
-from metadata_quorum.controller.partitions.partition_change import acceptable_leaders
-from metadata_quorum.controller.partitions.topic_rules import topic_rules
-from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.metadata_image import (
+from odradek.metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
+from odradek.metadata_quorum.controller.controller import Activate, Controller
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.partitions.elect_leaders import BalanceLeaders, ElectLeaderless
+from odradek.metadata_quorum.controller.partitions.partition_change import acceptable_leaders
+from odradek.metadata_quorum.controller.partitions.topic_rules import topic_rules
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.metadata_image import (
     NO_LEADER,
     RECOVERING,
     UNASSIGNED_DIRECTORY,
     MetadataImage,
     PartitionImage,
 )
-from metadata_quorum.replica.storage_format import bootstrap_records
-from metadata_quorum.state_machine import ReplicatedStateMachine
-from tests.quorum.controller_script import InstantLog
-from tests.schedule import examples
-from wire.errors import ErrorCode
-from wire.messages.alter_partition import (
+from odradek.metadata_quorum.replica.storage_format import bootstrap_records
+from odradek.metadata_quorum.state_machine import ReplicatedStateMachine
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,
     AlterPartitionRequestTopicData,
     BrokerState,
 )
-from wire.messages.alter_partition_reassignments import (
+from odradek.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from wire.messages.assign_replicas_to_dirs import (
+from odradek.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsRequestDirectoryData,
     AssignReplicasToDirsRequestPartitionData,
     AssignReplicasToDirsRequestTopicData,
 )
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
-from wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.elect_leaders import ElectLeadersRequest
-from wire.messages.incremental_alter_configs import (
+from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from odradek.wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.elect_leaders import ElectLeadersRequest
+from odradek.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from wire.messages.unregister_broker import UnregisterBrokerRequest
+from odradek.wire.messages.unregister_broker import UnregisterBrokerRequest
+from tests.quorum.controller_script import InstantLog
+from tests.schedule import examples
 
 BROKERS = range(5)
 TOPIC = "t"

@@ -8,10 +8,30 @@ from typing import Any
 import pytest
 import trio
 
-from metadata_quorum.replica.metadata_batches import read_batches
-from metadata_quorum.replica.peers import PeerConnections
-from metadata_quorum.replica.snapshots import SnapshotSettings
-from metadata_quorum.replica.wire_messages import METADATA_TOPIC_ID
+from odradek.metadata_quorum.replica.metadata_batches import read_batches
+from odradek.metadata_quorum.replica.peers import PeerConnections
+from odradek.metadata_quorum.replica.snapshots import SnapshotSettings
+from odradek.metadata_quorum.replica.wire_messages import METADATA_TOPIC_ID
+from odradek.wire.config_resources import RESOURCE_GROUP
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+)
+from odradek.wire.messages.end_quorum_epoch import EndQuorumEpochRequest
+from odradek.wire.messages.end_quorum_epoch import EndQuorumEpochRequestPartitionData as EndPartition
+from odradek.wire.messages.end_quorum_epoch import EndQuorumEpochRequestTopicData as EndTopic
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from odradek.wire.messages.vote import VoteRequest
+from odradek.wire.messages.vote import VoteRequestPartitionData as VotePartition
+from odradek.wire.messages.vote import VoteRequestTopicData as VoteTopic
+from odradek.wire.structure import ZERO_UUID
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.quorum.controllers import (
@@ -26,26 +46,6 @@ from tests.quorum.controllers import (
 )
 from tests.quorum.node_parts import CLUSTER_ID
 from tests.schedule import seeds
-from wire.config_resources import RESOURCE_GROUP
-from wire.errors import ErrorCode
-from wire.messages.describe_quorum import (
-    DescribeQuorumRequest,
-    DescribeQuorumRequestPartitionData,
-    DescribeQuorumRequestTopicData,
-)
-from wire.messages.end_quorum_epoch import EndQuorumEpochRequest
-from wire.messages.end_quorum_epoch import EndQuorumEpochRequestPartitionData as EndPartition
-from wire.messages.end_quorum_epoch import EndQuorumEpochRequestTopicData as EndTopic
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
-from wire.messages.vote import VoteRequest
-from wire.messages.vote import VoteRequestPartitionData as VotePartition
-from wire.messages.vote import VoteRequestTopicData as VoteTopic
-from wire.structure import ZERO_UUID
 
 
 def logs_are_equal(controllers: Controllers, node_ids: tuple[int, ...] = (1, 2, 3)) -> None:

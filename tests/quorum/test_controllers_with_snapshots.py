@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metadata_quorum.replica.checkpoint_files import parse_snapshot_name
-from metadata_quorum.replica.snapshots import SnapshotSettings
+from odradek.metadata_quorum.replica.checkpoint_files import parse_snapshot_name
+from odradek.metadata_quorum.replica.snapshots import SnapshotSettings
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.quorum.controllers import Controllers, add, host_of, play, register

@@ -8,37 +8,37 @@ from typing import Any
 
 import pytest
 
-from metadata_quorum.controller.doors import ControllerDoors
-from metadata_quorum.controller.parts import PART_WEIGHT_MAX
-from metadata_quorum.controller_channel import (
+from odradek.env.ports import Env
+from odradek.metadata_quorum.controller.doors import ControllerDoors
+from odradek.metadata_quorum.controller.parts import PART_WEIGHT_MAX
+from odradek.metadata_quorum.controller_channel import (
     answer_in_turns,
     answer_request,
     let_in,
     takes_long,
     tell_denials,
 )
-from metadata_quorum.envelope import Sender
-from metadata_quorum.service import MetadataService
-from odradek.env.ports import Env
+from odradek.metadata_quorum.envelope import Sender
+from odradek.metadata_quorum.service import MetadataService
 from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
 from odradek.security.acls.rules import Acl, Operation, ResourceType
 from odradek.security.doors.door import Admitted
 from odradek.security.tokens import TokenSecrets
-from tests.quorum.node_parts import create, join, make_world, run, running_controller
-from wire.errors import ErrorCode
-from wire.messages.alter_client_quotas import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     EntityData,
     OpData,
 )
-from wire.messages.create_delegation_token import CreateDelegationTokenRequest
-from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
-from wire.messages.renew_delegation_token import RenewDelegationTokenRequest
+from odradek.wire.messages.create_delegation_token import CreateDelegationTokenRequest
+from odradek.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from odradek.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from odradek.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
+from tests.quorum.node_parts import create, join, make_world, run, running_controller
 
 ADMIN = Sender("User:admin", "admin", "10.0.0.1")
 READER = Sender("User:reader", "app", "10.0.0.2")

@@ -9,15 +9,16 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.disks.directory_assignments import ASSIGNMENTS_PER_REQUEST, DirectoryAssignments
-from data_plane.newest_image import NewestImage
-from metadata_quorum.controller.broker_sessions import BrokerSessions
-from metadata_quorum.controller.brokers.directories import assign_replicas_to_dirs
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
-from metadata_quorum.image.image_builder import merge_partition
-from metadata_quorum.image.metadata_image import (
+from odradek.data_plane.disks.directory_assignments import ASSIGNMENTS_PER_REQUEST, DirectoryAssignments
+from odradek.data_plane.newest_image import NewestImage
+from odradek.env.ports import ConnectionLost
+from odradek.metadata_quorum.controller.broker_sessions import BrokerSessions
+from odradek.metadata_quorum.controller.brokers.directories import assign_replicas_to_dirs
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
+from odradek.metadata_quorum.image.image_builder import merge_partition
+from odradek.metadata_quorum.image.metadata_image import (
     LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
     NO_LEADER,
@@ -27,13 +28,11 @@ from metadata_quorum.image.metadata_image import (
     PartitionImage,
     TopicImage,
 )
-from metadata_quorum.state_machine import DecisionContext
-from odradek.env.ports import ConnectionLost
+from odradek.metadata_quorum.state_machine import DecisionContext
 from odradek.serving.layered_map import LayeredMap
-from tests.log.support import ManualClock
-from wire.config_resources import RESOURCE_TOPIC
-from wire.errors import ErrorCode
-from wire.messages.assign_replicas_to_dirs import (
+from odradek.wire.config_resources import RESOURCE_TOPIC
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsRequestDirectoryData,
     AssignReplicasToDirsRequestPartitionData,
@@ -43,6 +42,7 @@ from wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsResponsePartitionData,
     AssignReplicasToDirsResponseTopicData,
 )
+from tests.log.support import ManualClock
 
 TOPIC_ID, UNKNOWN_ID = b"t" * 16, b"u" * 16
 ONE, TWO, GONE = b"1" * 16, b"2" * 16, b"9" * 16

@@ -7,30 +7,30 @@ from typing import Any
 
 import pytest
 
-from metadata_quorum.raft.core import EPOCHS_AHEAD_MAX
-from metadata_quorum.raft.replication import WAIT_MS_MAX
-from metadata_quorum.replica.wire_messages import METADATA_TOPIC_ID
-from sim.machine.world import World
-from tests.quorum.controllers import Controllers, Member, directory_of, host_of, play, register, remove
-from tests.quorum.node_parts import CLUSTER_ID, Journal
-from tests.quorum.test_controllers import read
-from wire.errors import ErrorCode
-from wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest, LeaderEndpoint
-from wire.messages.begin_quorum_epoch import BeginQuorumEpochRequestPartitionData as BeginPartition
-from wire.messages.begin_quorum_epoch import BeginQuorumEpochRequestTopicData as BeginTopic
-from wire.messages.end_quorum_epoch import EndQuorumEpochRequest
-from wire.messages.end_quorum_epoch import EndQuorumEpochRequestPartitionData as EndPartition
-from wire.messages.end_quorum_epoch import EndQuorumEpochRequestTopicData as EndTopic
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
-from wire.messages.fetch_snapshot import (
+from odradek.metadata_quorum.raft.core import EPOCHS_AHEAD_MAX
+from odradek.metadata_quorum.raft.replication import WAIT_MS_MAX
+from odradek.metadata_quorum.replica.wire_messages import METADATA_TOPIC_ID
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest, LeaderEndpoint
+from odradek.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequestPartitionData as BeginPartition
+from odradek.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequestTopicData as BeginTopic
+from odradek.wire.messages.end_quorum_epoch import EndQuorumEpochRequest
+from odradek.wire.messages.end_quorum_epoch import EndQuorumEpochRequestPartitionData as EndPartition
+from odradek.wire.messages.end_quorum_epoch import EndQuorumEpochRequestTopicData as EndTopic
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from odradek.wire.messages.fetch_snapshot import (
     FetchSnapshotRequest,
     FetchSnapshotRequestPartitionSnapshot,
     FetchSnapshotRequestTopicSnapshot,
     SnapshotId,
 )
-from wire.messages.vote import VoteRequest
-from wire.messages.vote import VoteRequestPartitionData as VotePartition
-from wire.messages.vote import VoteRequestTopicData as VoteTopic
+from odradek.wire.messages.vote import VoteRequest
+from odradek.wire.messages.vote import VoteRequestPartitionData as VotePartition
+from odradek.wire.messages.vote import VoteRequestTopicData as VoteTopic
+from sim.machine.world import World
+from tests.quorum.controllers import Controllers, Member, directory_of, host_of, play, register, remove
+from tests.quorum.node_parts import CLUSTER_ID, Journal
+from tests.quorum.test_controllers import read
 
 TOPIC = "__cluster_metadata"
 INT32_MAX = (1 << 31) - 1
@@ -185,8 +185,8 @@ def test_a_replica_with_the_id_of_a_voter_does_not_stand_in_for_it() -> None:
 
 def test_fetches_that_would_wait_for_ever_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their connections may be long gone: they are few, and wait for half a minute at most."""
-    monkeypatch.setattr("metadata_quorum.raft.replication.REPLICAS_MAX", 20)
-    monkeypatch.setattr("metadata_quorum.replica.quorum_requests.READERS_MAX", 30)
+    monkeypatch.setattr("odradek.metadata_quorum.raft.replication.REPLICAS_MAX", 20)
+    monkeypatch.setattr("odradek.metadata_quorum.replica.quorum_requests.READERS_MAX", 30)
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))

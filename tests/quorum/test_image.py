@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.metadata_image import InvalidMetadata, MetadataDelta, MetadataImage
-from metadata_quorum.replica.checkpoint_files import decode_snapshot
-from metadata_quorum.replica.metadata_batches import read_batches
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.metadata_image import InvalidMetadata, MetadataDelta, MetadataImage
+from odradek.metadata_quorum.replica.checkpoint_files import decode_snapshot
+from odradek.metadata_quorum.replica.metadata_batches import read_batches
+from odradek.wire.messages import metadata_records as records
+from odradek.wire.messages.control_records import LeaderChangeMessage
+from odradek.wire.structure import Message
 from tests.schedule import examples
-from wire.messages import metadata_records as records
-from wire.messages.control_records import LeaderChangeMessage
-from wire.structure import Message
 
 RECORDED = Path(__file__).parent.parent / "wire" / "data"
 """Features that this version does not have: it refuses such a log, and the test leaves the records out."""

@@ -13,11 +13,17 @@ import pytest
 import trio
 
 from bench.kafka_server import run_tool
-from data_plane.metadata_log import METADATA_LOG_DIRECTORY
-from metadata_quorum.replica.checkpoint_files import decode_snapshot
-from metadata_quorum.replica.metadata_batches import read_batches
-from metadata_quorum.replica.storage_format import StorageFormat, format_storage, initial_voters, storage_info
+from odradek.data_plane.metadata_log import METADATA_LOG_DIRECTORY
 from odradek.env.real import RealEnv
+from odradek.metadata_quorum.replica.checkpoint_files import decode_snapshot
+from odradek.metadata_quorum.replica.metadata_batches import read_batches
+from odradek.metadata_quorum.replica.storage_format import (
+    StorageFormat,
+    format_storage,
+    initial_voters,
+    storage_info,
+)
+from odradek.wire.uuid_text import uuid_to_text
 from tests.quorum.node_parts import (
     CLUSTER_ID,
     ask,
@@ -28,7 +34,6 @@ from tests.quorum.node_parts import (
     producer_ids,
     running_controller,
 )
-from wire.uuid_text import uuid_to_text
 
 pytestmark = pytest.mark.java
 

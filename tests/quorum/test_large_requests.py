@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from metadata_quorum.config.config_resources import Operation
-from metadata_quorum.controller.configs import combine_items
-from metadata_quorum.controller.controller import Controller
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.limits import NAMED_PER_REQUEST_MAX, RECORDS_PER_REQUEST_MAX
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.state_machine import ReplicatedStateMachine
+from odradek.metadata_quorum.config.config_resources import Operation
+from odradek.metadata_quorum.controller.configs import combine_items
+from odradek.metadata_quorum.controller.controller import Controller
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.limits import NAMED_PER_REQUEST_MAX, RECORDS_PER_REQUEST_MAX
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.state_machine import ReplicatedStateMachine
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages import alter_configs as absolute
+from odradek.wire.messages import create_partitions as growing
+from odradek.wire.messages import create_topics as creating
+from odradek.wire.messages import delete_topics as deleting
+from odradek.wire.messages import elect_leaders as electing
+from odradek.wire.messages import incremental_alter_configs as incremental
 from tests.quorum.controller_script import InstantLog
-from wire.errors import ErrorCode
-from wire.messages import alter_configs as absolute
-from wire.messages import create_partitions as growing
-from wire.messages import create_topics as creating
-from wire.messages import delete_topics as deleting
-from wire.messages import elect_leaders as electing
-from wire.messages import incremental_alter_configs as incremental
 
 BEYOND = NAMED_PER_REQUEST_MAX + 1
 NAMES = [f"n{number}" for number in range(BEYOND)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
-from metadata_quorum.replica.driver_protocol import QuorumSettings
-from metadata_quorum.replica.quorum_peers import QuorumPeers
+from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from odradek.metadata_quorum.replica.driver_protocol import QuorumSettings
+from odradek.metadata_quorum.replica.quorum_peers import QuorumPeers
 
 PLAIN, SECURED = ("CONTROLLER", "two", 9093), ("CONTROLLER_SSL", "two", 9097)
 

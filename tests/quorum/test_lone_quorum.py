@@ -9,15 +9,19 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.metadata_log import SYNCED_OFFSET_FILE, SYNCED_OFFSET_PERIOD_SECONDS
-from metadata_quorum.controller.controller import Controller
-from metadata_quorum.image.metadata_image import InvalidMetadata
-from metadata_quorum.replica.checkpoint_files import encode_snapshot
-from metadata_quorum.replica.metadata_batches import read_batches
-from metadata_quorum.replica.quorum_state import FileQuorumStateStore
-from metadata_quorum.replica.storage_format import bootstrap_records
-from metadata_quorum.state_machine import Decision
+from odradek.data_plane.metadata_log import SYNCED_OFFSET_FILE, SYNCED_OFFSET_PERIOD_SECONDS
 from odradek.env.ports import DiskError, Env
+from odradek.metadata_quorum.controller.controller import Controller
+from odradek.metadata_quorum.image.metadata_image import InvalidMetadata
+from odradek.metadata_quorum.replica.checkpoint_files import encode_snapshot
+from odradek.metadata_quorum.replica.metadata_batches import read_batches
+from odradek.metadata_quorum.replica.quorum_state import FileQuorumStateStore
+from odradek.metadata_quorum.replica.storage_format import bootstrap_records
+from odradek.metadata_quorum.state_machine import Decision
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from odradek.wire.messages.control_records import LeaderChangeMessage, VotersRecord
+from odradek.wire.messages.metadata_records import RemoveTopicRecord
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.quorum.node_parts import (
@@ -37,10 +41,6 @@ from tests.quorum.node_parts import (
     running_controller,
 )
 from tests.schedule import seeds
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
-from wire.messages.control_records import LeaderChangeMessage, VotersRecord
-from wire.messages.metadata_records import RemoveTopicRecord
 
 LOG = f"{PATH}/__cluster_metadata-0/00000000000000000000.log"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from data_plane.metadata_log import BEGUN_FILE, MetadataLog
-from metadata_quorum.ports import MetadataLogCorrupt
-from metadata_quorum.replica.quorum_state import FILE_NAME as QUORUM_STATE_FILE
+from odradek.data_plane.metadata_log import BEGUN_FILE, MetadataLog
 from odradek.env.ports import Dir
+from odradek.metadata_quorum.ports import MetadataLogCorrupt
+from odradek.metadata_quorum.replica.quorum_state import FILE_NAME as QUORUM_STATE_FILE
 from sim.machine.world import World
 from tests.quorum.controllers import Controllers, calm_world, host_of, register
 from tests.quorum.node_parts import PATH, Journal

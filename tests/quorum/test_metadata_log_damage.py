@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from data_plane.metadata_log import SYNCED_OFFSET_FILE, MetadataLog
-from metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch
-from metadata_quorum.replica.checkpoint_files import encode_snapshot
-from metadata_quorum.replica.metadata_batches import batch_of_values
+from odradek.data_plane.metadata_log import SYNCED_OFFSET_FILE, MetadataLog
 from odradek.env.ports import DiskFull, Env
+from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch
+from odradek.metadata_quorum.replica.checkpoint_files import encode_snapshot
+from odradek.metadata_quorum.replica.metadata_batches import batch_of_values
+from odradek.wire.batches.batch_header import iter_batches
 from sim.machine.disk_files import PowerCut
 from sim.machine.world import World
 from tests.quorum.node_parts import (
@@ -23,7 +24,6 @@ from tests.quorum.node_parts import (
     run,
     running_controller,
 )
-from wire.batches.batch_header import iter_batches
 
 SEGMENT = "00000000000000000000.log"
 LOG = f"{PATH}/__cluster_metadata-0/{SEGMENT}"

@@ -10,16 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_quorum.controller.partitions.assignments import partition_records
-from metadata_quorum.controller.partitions.partition_change import (
+from odradek.metadata_quorum.controller.partitions.assignments import partition_records
+from odradek.metadata_quorum.controller.partitions.partition_change import (
     Change,
     Election,
     acceptable_leaders,
     change_partition,
 )
-from metadata_quorum.controller.partitions.topic_rules import TopicRules
-from metadata_quorum.image.image_builder import merge_partition
-from metadata_quorum.image.metadata_image import RECOVERING, BrokerImage, MetadataImage, PartitionImage
+from odradek.metadata_quorum.controller.partitions.topic_rules import TopicRules
+from odradek.metadata_quorum.image.image_builder import merge_partition
+from odradek.metadata_quorum.image.metadata_image import (
+    RECOVERING,
+    BrokerImage,
+    MetadataImage,
+    PartitionImage,
+)
 from tests.schedule import examples
 
 TOPIC = b"T" * 16

@@ -11,31 +11,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata_quorum.controller import parts
-from metadata_quorum.controller.controller import Controller
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
-from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.state_machine import ReplicatedStateMachine
-from tests.quorum.controller_script import InstantLog
-from wire.errors import ErrorCode, KafkaError
-from wire.messages import alter_configs as absolute
-from wire.messages import alter_partition as isr
-from wire.messages import alter_partition_reassignments as moving
-from wire.messages import assign_replicas_to_dirs as assigning
-from wire.messages import create_partitions as growing
-from wire.messages import create_topics as creating
-from wire.messages import delete_topics as deleting
-from wire.messages import elect_leaders as electing
-from wire.messages import incremental_alter_configs as incremental
-from wire.messages.metadata_records import (
+from odradek.metadata_quorum.controller import parts
+from odradek.metadata_quorum.controller.controller import Controller
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.state_machine import ReplicatedStateMachine
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages import alter_configs as absolute
+from odradek.wire.messages import alter_partition as isr
+from odradek.wire.messages import alter_partition_reassignments as moving
+from odradek.wire.messages import assign_replicas_to_dirs as assigning
+from odradek.wire.messages import create_partitions as growing
+from odradek.wire.messages import create_topics as creating
+from odradek.wire.messages import delete_topics as deleting
+from odradek.wire.messages import elect_leaders as electing
+from odradek.wire.messages import incremental_alter_configs as incremental
+from odradek.wire.messages.metadata_records import (
     BrokerEndpoint,
     NoOpRecord,
     PartitionRecord,
     RegisterBrokerRecord,
     TopicRecord,
 )
+from tests.quorum.controller_script import InstantLog
 
 BROKERS = 3
 TOPICS = 4

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from metadata_quorum.replica.peers import (
+from odradek.env.ports import Conn, ConnectionLost, Env
+from odradek.metadata_quorum.replica.peers import (
     CONNECT_SECONDS_MAX,
     RECEIVES_MAX,
     NeverSent,
     Peer,
     PeerConnections,
 )
-from odradek.env.ports import Conn, ConnectionLost, Env
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.framing.connection import RequestReceived, ServerConnection
+from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.node.test_connection_loop import Log
-from wire.errors import ErrorCode, KafkaError
-from wire.framing.connection import RequestReceived, ServerConnection
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
 PORT = 9093
 FLOOD_BYTES = 8 << 20

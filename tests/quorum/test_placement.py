@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_quorum.controller.partitions.placement import TooFewBrokers, place_replicas
-from metadata_quorum.image.metadata_image import BrokerImage, ListenerImage
+from odradek.metadata_quorum.controller.partitions.placement import TooFewBrokers, place_replicas
+from odradek.metadata_quorum.image.metadata_image import BrokerImage, ListenerImage
 from tests.schedule import examples
 
 

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from odradek.wire.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
 from sim.machine.world import World
 from tests.quorum.controllers import Controllers, play, register
-from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 
 def ids_of(answer: AllocateProducerIdsResponse) -> range:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
-from metadata_quorum.ports import Snapshot, StoredSnapshot
-from metadata_quorum.replica.metadata_batches import batch_of_control_records, batch_of_values, encode_values
-from metadata_quorum.replica.publisher import MetadataPublisher, difference
-from metadata_quorum.replica.turns import Turns
 from odradek.env.ports import Env
-from sim.machine.weather import Weather
-from sim.machine.world import World
-from wire.messages.control_records import LeaderChangeMessage
-from wire.messages.metadata_records import (
+from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from odradek.metadata_quorum.ports import Snapshot, StoredSnapshot
+from odradek.metadata_quorum.replica.metadata_batches import (
+    batch_of_control_records,
+    batch_of_values,
+    encode_values,
+)
+from odradek.metadata_quorum.replica.publisher import MetadataPublisher, difference
+from odradek.metadata_quorum.replica.turns import Turns
+from odradek.wire.messages.control_records import LeaderChangeMessage
+from odradek.wire.messages.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     ConfigRecord,
@@ -25,7 +27,9 @@ from wire.messages.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from wire.structure import Message
+from odradek.wire.structure import Message
+from sim.machine.weather import Weather
+from sim.machine.world import World
 
 CLUSTER_ID = "cluster"
 

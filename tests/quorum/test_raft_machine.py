@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from metadata_quorum.raft import membership
-from metadata_quorum.raft.voters import Voter
+from odradek.metadata_quorum.raft import membership
+from odradek.metadata_quorum.raft.voters import Voter
+from odradek.wire.errors import ErrorCode
 from sim.alone.raft_cluster import Cluster
 from tests.schedule import examples
-from wire.errors import ErrorCode
 
 NODES = st.integers(1, 7)
 PLACES = st.integers(0, 30)

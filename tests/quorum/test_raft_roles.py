@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from metadata_quorum.raft.log_state import Batch
-from metadata_quorum.raft.roles import (
+from odradek.metadata_quorum.raft.log_state import Batch
+from odradek.metadata_quorum.raft.roles import (
     TRANSITIONS,
     Candidate,
     EpochRule,
@@ -20,7 +20,7 @@ from metadata_quorum.raft.roles import (
     Unattached,
     check_transition,
 )
-from metadata_quorum.raft.voters import Voter, VoterSet
+from odradek.metadata_quorum.raft.voters import Voter, VoterSet
 from tests.quorum.test_voter_keys import Replica, key
 
 ARCHITECTURE = Path(__file__).resolve().parents[2] / "ARCHITECTURE.md"

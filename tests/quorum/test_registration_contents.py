@@ -6,19 +6,19 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.controller.brokers.registration_rules import (
+from odradek.metadata_quorum.controller.brokers.registration_rules import (
     FEATURES_MAX,
     LISTENERS_MAX,
     LOG_DIRS_MAX,
     NAME_CHARACTERS_MAX,
 )
-from metadata_quorum.features import METADATA_VERSION, SUPPORTED_FEATURES
+from odradek.metadata_quorum.features import METADATA_VERSION, SUPPORTED_FEATURES
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages import controller_registration
+from odradek.wire.messages.broker_registration import Feature, Listener
+from odradek.wire.messages.controller_registration import ControllerRegistrationRequest
 from sim.machine.world import World
 from tests.quorum.controllers import Controllers, play, register
-from wire.errors import ErrorCode
-from wire.messages import controller_registration
-from wire.messages.broker_registration import Feature, Listener
-from wire.messages.controller_registration import ControllerRegistrationRequest
 
 INVALID, UNSUPPORTED = ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSION
 LONG = "x" * (NAME_CHARACTERS_MAX + 1)

@@ -12,37 +12,41 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_plane.metadata_snapshots import FileSnapshotStore
-from metadata_quorum.features import BOOTSTRAP_FEATURES
-from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.image_records import records_of
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, StoredSnapshot
-from metadata_quorum.raft.core_state import RaftConfig
-from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
-from metadata_quorum.replica.checkpoint_files import snapshot_name
-from metadata_quorum.replica.driver_protocol import QuorumSettings
-from metadata_quorum.replica.snapshot_transfer import LeaderView, answer_fetch_snapshot, fetch_snapshot
-from metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter, write_snapshot
+from odradek.data_plane.metadata_snapshots import FileSnapshotStore
 from odradek.env.ports import DiskError, DiskFull, Env
-from sim.machine.disk import SimDisk
-from sim.machine.disk_files import PowerCut
-from sim.machine.world import World
-from tests.quorum.node_parts import CLUSTER_ID, Journal
-from tests.quorum.test_image import random_history
-from tests.schedule import examples
-from wire.codec import decode, encode
-from wire.errors import ErrorCode, KafkaError
-from wire.messages import metadata_records as records
-from wire.messages.control_records import KRaftVersionRecord
-from wire.messages.fetch_snapshot import (
+from odradek.metadata_quorum.features import BOOTSTRAP_FEATURES
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.image_records import records_of
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, StoredSnapshot
+from odradek.metadata_quorum.raft.core_state import RaftConfig
+from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from odradek.metadata_quorum.replica.checkpoint_files import snapshot_name
+from odradek.metadata_quorum.replica.driver_protocol import QuorumSettings
+from odradek.metadata_quorum.replica.snapshot_transfer import (
+    LeaderView,
+    answer_fetch_snapshot,
+    fetch_snapshot,
+)
+from odradek.metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter, write_snapshot
+from odradek.wire.codec import decode, encode
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages import metadata_records as records
+from odradek.wire.messages.control_records import KRaftVersionRecord
+from odradek.wire.messages.fetch_snapshot import (
     FetchSnapshotRequest,
     FetchSnapshotRequestPartitionSnapshot,
     FetchSnapshotRequestTopicSnapshot,
     FetchSnapshotResponse,
     SnapshotId,
 )
-from wire.structure import Message
+from odradek.wire.structure import Message
+from sim.machine.disk import SimDisk
+from sim.machine.disk_files import PowerCut
+from sim.machine.world import World
+from tests.quorum.node_parts import CLUSTER_ID, Journal
+from tests.quorum.test_image import random_history
+from tests.schedule import examples
 
 END = OffsetAndEpoch(7, 3)
 ME = ReplicaKey(2, b"directory-of-two")

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_quorum.state_machine import (
+from odradek.metadata_quorum.state_machine import (
     RECORDS_PER_BATCH_MAX,
     Decision,
     DecisionContext,
     Deferred,
     ReplicatedStateMachine,
 )
+from odradek.wire.errors import ErrorCode, LocalProtocolError
 from tests.schedule import examples
-from wire.errors import ErrorCode, LocalProtocolError
 
 ENCODES_NOT = 1 << 63
 """A number that fits no record of `SlowLog`."""

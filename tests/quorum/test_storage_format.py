@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from metadata_quorum.features import BOOTSTRAP_FEATURES
-from metadata_quorum.ports import MetadataLogCorrupt
-from metadata_quorum.replica.checkpoint_files import decode_snapshot
-from metadata_quorum.replica.storage_format import (
+from odradek.env.ports import Dir
+from odradek.metadata_quorum.features import BOOTSTRAP_FEATURES
+from odradek.metadata_quorum.ports import MetadataLogCorrupt
+from odradek.metadata_quorum.replica.checkpoint_files import decode_snapshot
+from odradek.metadata_quorum.replica.storage_format import (
     StorageError,
     StorageFormat,
     VoterEndpoint,
@@ -17,12 +18,11 @@ from metadata_quorum.replica.storage_format import (
     initial_voters,
     storage_info,
 )
-from odradek.env.ports import Dir
+from odradek.wire.messages.control_records import KRaftVersionRecord, VotersRecord
+from odradek.wire.messages.metadata_records import FeatureLevelRecord
 from sim.machine.disk import SimDisk
 from sim.machine.disk_files import PowerCut
 from tests.quorum.node_parts import CLUSTER_ID, DIRECTORY_ID
-from wire.messages.control_records import KRaftVersionRecord, VotersRecord
-from wire.messages.metadata_records import FeatureLevelRecord
 
 OTHER_ID = b"another-one-here"
 VOTER = VoterEndpoint("CONTROLLER", "127.0.0.1", 9093)

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from metadata_quorum.controller.controller import Controller
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.features import cluster_wide_min_isr
-from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.image_records import records_of
-from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
-from metadata_quorum.image.unreadable_configs import MetadataErrors
-from metadata_quorum.replica.publisher import difference
-from metadata_quorum.state_machine import ReplicatedStateMachine
+from odradek.metadata_quorum.controller.controller import Controller
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.features import cluster_wide_min_isr
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.image_records import records_of
+from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from odradek.metadata_quorum.image.unreadable_configs import MetadataErrors
+from odradek.metadata_quorum.replica.publisher import difference
+from odradek.metadata_quorum.state_machine import ReplicatedStateMachine
+from odradek.wire.messages import alter_configs as absolute
+from odradek.wire.messages import incremental_alter_configs as incremental
+from odradek.wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from tests.quorum.controller_script import InstantLog
-from wire.messages import alter_configs as absolute
-from wire.messages import incremental_alter_configs as incremental
-from wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 
 TOPIC, BROKER = 2, 4
 TOPIC_ID = b"T" * 16

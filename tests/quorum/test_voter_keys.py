@@ -7,15 +7,15 @@ import random
 import attrs
 import pytest
 
-from metadata_quorum.ports import OffsetAndEpoch
-from metadata_quorum.raft.core import RaftCore
-from metadata_quorum.raft.core_state import RaftConfig
-from metadata_quorum.raft.effects import Answer, Send
-from metadata_quorum.raft.log_state import Batch, LogState
-from metadata_quorum.raft.messages import BeginEpoch, EpochAnswer, Fetch, Vote, VoteAnswer
-from metadata_quorum.raft.roles import Leader
-from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
-from wire.errors import ErrorCode
+from odradek.metadata_quorum.ports import OffsetAndEpoch
+from odradek.metadata_quorum.raft.core import RaftCore
+from odradek.metadata_quorum.raft.core_state import RaftConfig
+from odradek.metadata_quorum.raft.effects import Answer, Send
+from odradek.metadata_quorum.raft.log_state import Batch, LogState
+from odradek.metadata_quorum.raft.messages import BeginEpoch, EpochAnswer, Fetch, Vote, VoteAnswer
+from odradek.metadata_quorum.raft.roles import Leader
+from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from odradek.wire.errors import ErrorCode
 
 
 def key(node_id: int) -> ReplicaKey:

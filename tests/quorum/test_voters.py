@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from metadata_quorum.features import SUPPORTED_FEATURES
 from odradek.env.ports import Env
+from odradek.metadata_quorum.features import SUPPORTED_FEATURES
+from odradek.wire.errors import ErrorCode
+from odradek.wire.framing.connection import RequestReceived, ServerConnection
+from odradek.wire.messages.api_versions import ApiVersionsResponse
 from sim.machine.world import World
 from tests.quorum.controllers import Controllers, add, host_of, play, register, remove
-from wire.errors import ErrorCode
-from wire.framing.connection import RequestReceived, ServerConnection
-from wire.messages.api_versions import ApiVersionsResponse
 
 
 def test_voters_come_and_go_one_at_a_time() -> None:

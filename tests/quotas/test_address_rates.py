@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from data_plane.quotas import address_rates
-from data_plane.quotas.address_rates import ADDRESSES_MAX, AddressRates
-from data_plane.quotas.client_quotas import ClientQuotas, QuotaSettings
-from metadata_quorum.quotas.quota_levels import Entity
+from odradek.data_plane.quotas import address_rates
+from odradek.data_plane.quotas.address_rates import ADDRESSES_MAX, AddressRates
+from odradek.data_plane.quotas.client_quotas import ClientQuotas, QuotaSettings
+from odradek.metadata_quorum.quotas.quota_levels import Entity
 from odradek.node.connections.connection_limits import ConnectionLimits
 
 RATE = "connection_creation_rate"

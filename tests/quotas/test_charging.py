@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_plane.quotas.client_quotas import ClientQuotas, QuotaSettings
-from metadata_quorum.quotas.quota_levels import (
+from odradek.data_plane.quotas.client_quotas import ClientQuotas, QuotaSettings
+from odradek.metadata_quorum.quotas.quota_levels import (
     CONSUMER_BYTE_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
@@ -13,8 +13,8 @@ from metadata_quorum.quotas.quota_levels import (
 )
 from odradek.node.connections.charging import Charging
 from odradek.serving.contract import Context
-from wire.api_keys import ApiKey
-from wire.messages.fetch import FetchResponse
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.messages.fetch import FetchResponse
 
 SIZE, ANSWER_BYTES, SECONDS = 100, 5_000, 0.25
 FETCH, METADATA = int(ApiKey.FETCH), int(ApiKey.METADATA)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from data_plane.quotas.client_quotas import IDLE_SECONDS_MAX, ClientQuotas, QuotaSettings
-from metadata_quorum.quotas.quota_levels import REQUEST_PERCENTAGE, USER, Entity
+from odradek.data_plane.quotas.client_quotas import IDLE_SECONDS_MAX, ClientQuotas, QuotaSettings
+from odradek.metadata_quorum.quotas.quota_levels import REQUEST_PERCENTAGE, USER, Entity
 from odradek.serving.slices import UNFINISHED, run_slice, run_through
 
 PRODUCE, FETCH, REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"

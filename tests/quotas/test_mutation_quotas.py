@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.envelope import Sender
-from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.quotas.mutation_quotas import MutationQuotas
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.envelope import Sender
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.quotas.mutation_quotas import MutationQuotas
 from odradek.security.doors.door import Admitted
-from wire.errors import ErrorCode
-from wire.messages.create_partitions import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from wire.messages.metadata_records import ClientQuotaRecord, EntityData, PartitionRecord, TopicRecord
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from odradek.wire.messages.metadata_records import ClientQuotaRecord, EntityData, PartitionRecord, TopicRecord
 
 EXCEEDED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 ANN = Sender("User:ann", "app", "127.0.0.1")
@@ -139,7 +139,7 @@ def test_partitions_that_are_deleted_or_added_are_charged() -> None:
 
 def test_endless_clients_take_no_memory_and_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Client ids are free text: more buckets than so many are shared, until full ones make room."""
-    monkeypatch.setattr("metadata_quorum.quotas.mutation_quotas.BUCKETS_MAX", 10)
+    monkeypatch.setattr("odradek.metadata_quorum.quotas.mutation_quotas.BUCKETS_MAX", 10)
     builder = ImageBuilder(MetadataImage())
     each = [EntityData("client-id", None)]
     builder.replay(0, ClientQuotaRecord(each, "controller_mutation_rate", 1.0, False), 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metadata_quorum.quotas.quota_levels import (
+from odradek.metadata_quorum.quotas.quota_levels import (
     CONSUMER_BYTE_RATE,
     PRODUCER_BYTE_RATE,
     Entity,

@@ -7,9 +7,20 @@ from typing import Any
 import pytest
 import trio
 
-from data_plane.log.batch_work import SMALL_BYTES_MAX
+from odradek.data_plane.log.batch_work import SMALL_BYTES_MAX
 from odradek.env.ports import ConnectionLost
 from odradek.node.node import Node
+from odradek.wire.batches.compression import CompressionType
+from odradek.wire.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntryData,
+    EntityData,
+    OpData,
+)
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.network import SimConn
 from sim.machine.world import World
 from tests.node.raw_client import frame
@@ -23,17 +34,6 @@ from tests.node.test_node_in_a_world import (
     produce_request,
     request,
 )
-from wire.batches.compression import CompressionType
-from wire.messages.alter_client_quotas import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasRequestEntryData,
-    EntityData,
-    OpData,
-)
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
-from wire.messages.metadata import MetadataRequest
-from wire.record_batch import RecordBatchBuilder
 
 WARM_UP_SECONDS, MEASURED_SECONDS = 10.0, 30.0
 QUOTA = 20_000.0

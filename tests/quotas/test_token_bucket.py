@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata_quorum.quotas.token_bucket import WAIT_MS_MAX, TokenBucket, wait_ms
+from odradek.metadata_quorum.quotas.token_bucket import WAIT_MS_MAX, TokenBucket, wait_ms
 
 amounts = st.floats(0, 1e6, allow_nan=False)
 

@@ -15,17 +15,18 @@ import attrs
 import structlog
 import trio
 
-from data_plane.broker import Broker, BrokerSettings
-from data_plane.groups.group_settings import GroupSettings
-from data_plane.handlers.build import build_table
-from data_plane.log.directory.log_dir import LogDir, LogDirContext
-from data_plane.replication.partition import Partition
-from data_plane.transactions.transactions_topic import TransactionSettings
-from metadata_quorum.config.effective_config import BrokerConfigLayers
-from metadata_quorum.controller.controller import Controller as ProductController
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.image.image_builder import merge_partition
-from metadata_quorum.image.metadata_image import (
+from odradek.data_plane.broker import Broker, BrokerSettings
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.handlers.build import build_table
+from odradek.data_plane.log.directory.log_dir import LogDir, LogDirContext
+from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.transactions.transactions_topic import TransactionSettings
+from odradek.env.ports import ConnectionLost, Env, TaskGroup
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.controller.controller import Controller as ProductController
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.image.image_builder import merge_partition
+from odradek.metadata_quorum.image.metadata_image import (
     LOST_DIRECTORY,
     BrokerImage,
     ListenerImage,
@@ -34,34 +35,40 @@ from metadata_quorum.image.metadata_image import (
     PartitionImage,
     TopicImage,
 )
-from metadata_quorum.replica.peers import PeerConnections
-from metadata_quorum.replica.storage_format import StorageFormat, format_storage
-from metadata_quorum.state_machine import DecisionContext
-from odradek.env.ports import ConnectionLost, Env, TaskGroup
+from odradek.metadata_quorum.replica.peers import PeerConnections
+from odradek.metadata_quorum.replica.storage_format import StorageFormat, format_storage
+from odradek.metadata_quorum.state_machine import DecisionContext
 from odradek.node.connections.buffers import ReceiveBuffers
 from odradek.node.connections.connection_limits import ConnectionLimits
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
 from odradek.serving.layered_map import LayeredMap
-from sim.machine.disk import Keep
-from sim.machine.weather import Weather
-from sim.machine.world import World
-from tests.log.support import batch
-from wire.batches.batch_header import iter_batches
-from wire.batches.records import records
-from wire.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.alter_partition import (
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.batches.records import records
+from odradek.wire.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionResponsePartitionData,
     AlterPartitionResponseTopicData,
 )
-from wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
-from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from wire.messages.metadata_records import PartitionChangeRecord
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+)
+from odradek.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.wire.messages.metadata_records import PartitionChangeRecord
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from sim.machine.disk import Keep
+from sim.machine.weather import Weather
+from sim.machine.world import World
+from tests.log.support import batch
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 TOPIC, TOPIC_ID = "t", bytes(range(1, 17))

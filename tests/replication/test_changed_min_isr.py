@@ -9,10 +9,10 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from data_plane.replication.partition import Partition
-from metadata_quorum.image.metadata_image import MetadataDelta
+from odradek.data_plane.replication.partition import Partition
+from odradek.metadata_quorum.image.metadata_image import MetadataDelta
+from odradek.wire.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
 from tests.replication.brokers import LAG_MS_MAX, TOPIC, ReplicatedTopic
-from wire.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
 
 
 async def settled(cluster: ReplicatedTopic) -> Partition:

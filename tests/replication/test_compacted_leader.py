@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from data_plane.log.dump import verify_partition
-from data_plane.log.loading import write_topic_id
+from odradek.data_plane.log.dump import verify_partition
+from odradek.data_plane.log.loading import write_topic_id
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.batches.records import records
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.log.compacted.record import ARCHIVE, TOPICS
 from tests.log.compacted.test_kafka_compacted import rows_of
 from tests.log.support import content
 from tests.replication.brokers import NODES, TOPIC, TOPIC_ID, ReplicatedTopic, host
-from wire.batches.batch_header import iter_batches
-from wire.batches.records import records
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 NAME = f"{TOPIC}-0"
 

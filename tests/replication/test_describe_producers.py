@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from tests.log.support import batch
 from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic
-from wire.errors import ErrorCode
-from wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 
 PRODUCER_ID, EPOCH = 71, 3
 

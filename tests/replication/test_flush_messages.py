@@ -6,9 +6,9 @@ import errno
 
 import pytest
 
+from odradek.wire.errors import KafkaError
 from sim.machine.sim_env import SimEnv
 from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic, host
-from wire.errors import KafkaError
 
 
 def _recovery_point(cluster: ReplicatedTopic, node_id: int) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from tests.replication.brokers import LAG_MS_MAX, TOPIC_ID, ReplicatedTopic
-from wire.errors import ErrorCode
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 
 
 async def fetch_as(cluster: ReplicatedTopic, replica_id: int, broker_epoch: int, offset: int) -> int:

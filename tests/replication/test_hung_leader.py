@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.directory.log_dir import LogDir
 from tests.log.support import batch
 from tests.replication.brokers import LAG_MS_MAX, ReplicatedTopic
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import structlog
 
-from data_plane.replication.isr_changes import AlterPartitionSender
-from data_plane.replication.partition import Partition
+from odradek.data_plane.replication.isr_changes import AlterPartitionSender
+from odradek.data_plane.replication.partition import Partition
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.alter_partition import AlterPartitionRequest
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.replication.test_isr import BROKER_EPOCH, Cluster, Leader
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.alter_partition import AlterPartitionRequest
 
 OWN_EPOCH = 40
 

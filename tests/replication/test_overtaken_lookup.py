@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from data_plane.log.segments.segment import Segment
+from odradek.data_plane.log.segments.segment import Segment
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.replication.brokers import TOPIC, ReplicatedTopic
-from wire.errors import ErrorCode
-from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 
 def test_a_partition_that_goes_during_a_lookup_by_time(monkeypatch: pytest.MonkeyPatch) -> None:

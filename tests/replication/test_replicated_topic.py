@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from data_plane.replication.throttle import FOLLOWER, LEADER, rate_key, replicas_key
+from odradek.data_plane.replication.throttle import FOLLOWER, LEADER, rate_key, replicas_key
+from odradek.wire.errors import ErrorCode
 from sim.machine.weather import Weather
 from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic, host
-from wire.errors import ErrorCode
 
 
 def test_an_acknowledged_record_is_on_every_replica() -> None:

@@ -12,10 +12,10 @@ from random import Random
 import pytest
 
 from odradek.env.ports import ConnectionLost
+from odradek.wire.batches.batch_header import HEADER_SIZE
+from odradek.wire.errors import ErrorCode, KafkaError
 from sim.machine.weather import Weather
 from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic
-from wire.batches.batch_header import HEADER_SIZE
-from wire.errors import ErrorCode, KafkaError
 
 VALUES = {serial: b"%d" % serial for serial in range(10)}
 SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "1 2 3 4").split()]

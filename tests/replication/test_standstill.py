@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from data_plane.replication.isr_state import PendingExpandIsr
+from odradek.data_plane.replication.isr_state import PendingExpandIsr
+from odradek.wire.errors import ErrorCode
 from tests.replication.brokers import ReplicatedTopic
 from tests.replication.test_isr import LAG_MS_MAX, Leader, Waiter
-from wire.errors import ErrorCode
 
 
 @pytest.mark.parametrize("by_time", [False, True], ids=["fenced", "silent"])

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from data_plane.log.parts.producer_recovery import rebuild_producers
+from odradek.data_plane.log.parts.producer_recovery import rebuild_producers
 from odradek.env.ports import ConnectionLost
+from odradek.wire.errors import ErrorCode, KafkaError
 from sim.machine.weather import Weather
 from tests.log.support import batch
 from tests.replication.brokers import NODES, ReplicatedTopic, host
-from wire.errors import ErrorCode, KafkaError
 
 SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "1 2 3").split()]
 STORM_SECONDS = 30.0

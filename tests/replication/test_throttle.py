@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle, rate_key, replicas_key
-from metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.data_plane.replication.throttle import (
+    FOLLOWER,
+    LEADER,
+    ReplicationThrottle,
+    rate_key,
+    replicas_key,
+)
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
 
 TOPIC = bytes(15) + b"\x07"
 

@@ -9,9 +9,9 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from data_plane.groups.coordinator import GroupCoordinator
-from data_plane.groups.group_settings import GroupSettings
-from data_plane.replication.partition import Partition
+from odradek.data_plane.groups.coordinator import GroupCoordinator
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.replication.partition import Partition
 from odradek.serving.timers import Timers
 from tests.log.support import ManualClock
 from tests.replication.brokers import ReplicatedTopic

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_plane.log.log_types import Origin
-from data_plane.log.parts.leader_epochs import LeaderEpochs
-from data_plane.replication.fetcher import parts_below_the_start
-from data_plane.replication.truncation import truncation_offset
+from odradek.data_plane.log.log_types import Origin
+from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
+from odradek.data_plane.replication.fetcher import parts_below_the_start
+from odradek.data_plane.replication.truncation import truncation_offset
+from odradek.wire.errors import KafkaError
 from tests.log.support import append, batch, new_log
 from tests.schedule import examples
-from wire.errors import KafkaError
 
 NODES = range(3)
 

@@ -8,20 +8,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_plane.broker import Broker
-from metadata_quorum.config.config_defs import THROTTLE_DEFS, broker_defs, group_defs, topic_defs
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.partitions.topic_rules import topic_rules
-from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.image_records import records_of
-from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from odradek.data_plane.broker import Broker
+from odradek.metadata_quorum.config.config_defs import THROTTLE_DEFS, broker_defs, group_defs, topic_defs
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.partitions.topic_rules import topic_rules
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.image_records import records_of
+from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from odradek.node.configuration.dynamic_config import DynamicConfig
 from odradek.node.connections.connection_limits import ConnectionLimits
+from odradek.wire.messages.metadata_records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    PartitionRecord,
+    TopicRecord,
+)
+from odradek.wire.structure import Message
 from tests.config.test_any_topic_config import VALUES
 from tests.replication.brokers import CLUSTER_ID, TOPIC, TOPIC_ID, ReplicatedTopic
 from tests.schedule import examples
-from wire.messages.metadata_records import ConfigRecord, FeatureLevelRecord, PartitionRecord, TopicRecord
-from wire.structure import Message
 
 ON_TOPIC, ON_ALL, ON_BROKER, ON_GROUP, ON_METRICS, ON_LOGGER, ON_NOBODY = (
     (2, TOPIC),

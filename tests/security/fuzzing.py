@@ -8,12 +8,12 @@ from random import Random
 
 from odradek.security.oauth.client_message import ClientMessage, encode_client_message
 from odradek.security.scram import MECHANISMS, ScramClient
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 from tests.node.raw_client import frame
 from tests.security.issuer import Issuer
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.metadata import MetadataRequest
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from wire.messages.sasl_handshake import SaslHandshakeRequest
 
 __all__ = ["failing_logins", "mutated"]
 

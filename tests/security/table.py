@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from data_plane.handlers.doors.broker_doors import AT_CONTROLLER, DOORS
-from data_plane.handlers.doors.topic_doors import metadata_door
-from metadata_quorum.controller.doors import CONTROLLER_DOORS
-from wire.api_keys import ApiKey
+from odradek.data_plane.handlers.doors.broker_doors import AT_CONTROLLER, DOORS
+from odradek.data_plane.handlers.doors.topic_doors import metadata_door
+from odradek.metadata_quorum.controller.doors import CONTROLLER_DOORS
+from odradek.wire.api_keys import ApiKey
 
 PATH = Path(__file__).parents[2] / "docs" / "acls.md"
 HEAD = "| key | API | right | judged by |\n| ---: | --- | --- | --- |\n"

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from metadata_quorum.controller.access.acls import COMPARED_PER_REQUEST_MAX, create_acls, delete_acls
-from metadata_quorum.controller.broker_sessions import BrokerSessions
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
-from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.errors import ErrorCode
-from wire.messages.create_acls import AclCreation, CreateAclsRequest
-from wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from odradek.metadata_quorum.controller.access.acls import COMPARED_PER_REQUEST_MAX, create_acls, delete_acls
+from odradek.metadata_quorum.controller.broker_sessions import BrokerSessions
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from odradek.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 
 READ, ALLOW = 3, 3
 

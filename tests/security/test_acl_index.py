@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata_quorum.controller.controller import Controller
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.image.access_image import AccessImage
-from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.state_machine import DecisionContext
+from odradek.metadata_quorum.controller.controller import Controller
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.image.access_image import AccessImage
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.state_machine import DecisionContext
 from odradek.security.acls import acl_index
 from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.acl_requests import AclFilter
 from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings, Reason, Rights
 from odradek.security.acls.rules import Acl, Operation, PatternType, Permission, ResourceType
 from odradek.serving.layered_map import LayeredMap
-from wire.messages.create_acls import AclCreation, CreateAclsRequest
-from wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsMatchingAcl, DeleteAclsRequest
+from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from odradek.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsMatchingAcl, DeleteAclsRequest
 
 HOST = "10.0.0.1"
 USERS = ("User:alice", "User:bob", "User:*", "Role:alice")

@@ -17,8 +17,8 @@ from odradek.security.acls.authorizer import (
     parse_principals,
 )
 from odradek.security.acls.rules import Acl, Operation, PatternType, Permission, ResourceType
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.create_acls import AclCreation
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.create_acls import AclCreation
 
 TOPIC = ResourceType.TOPIC
 ALICE, HOST = "User:alice", "10.0.0.1"

@@ -23,7 +23,7 @@ from odradek.security.audit.audit_budgets import (
 from odradek.security.audit.audit_lines import OVERHEAD_BYTES, Payer, prepared
 from odradek.security.audit.audit_log import AuditLog, AuditSettings
 from odradek.security.audit.auditor import Auditor
-from wire.api_keys import ApiKey
+from odradek.wire.api_keys import ApiKey
 
 ALICE = "User:alice"
 EMOJI = "\U0001f600"

@@ -16,10 +16,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.odradek_server import ODRADEK
 from bench.processes import free_ports
+from odradek.wire.messages.metadata import MetadataRequest
 from tests.node.raw_client import RawClient
 from tests.security.secured_node import make_certificates, start
 from tests.security.secured_node import properties as listeners
-from wire.messages.metadata import MetadataRequest
 
 SUPER = "User:admin;User:ANONYMOUS"
 

@@ -14,14 +14,14 @@ import attrs
 import pytest
 
 from bench.processes import ServerProcess, free_ports
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 from tests.cli.running import odradek
 from tests.cluster.real_disks import RealDisk, real_disk
 from tests.node.raw_client import RawClient
 from tests.security.issuer import Issuer
 from tests.security.secured_node import make_certificates, properties, start
-from wire.errors import ErrorCode
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from wire.messages.sasl_handshake import SaslHandshakeRequest
 
 LOGINS = 60
 WAIT_SECONDS = 60

@@ -12,9 +12,9 @@ from cryptography import x509
 
 from odradek.client.admin import AlterConfig, ConfigOperation, ConfigResource, ResourceType
 from odradek.client.shells.blocking import Client
+from odradek.wire.errors import KafkaError
 from tests.security.certificates import Authority
 from tests.security.tls_node import HOST, TIMEOUT_SECONDS, TlsNode, ask, start_tls_node
-from wire.errors import KafkaError
 
 BROKER = ConfigResource(ResourceType.BROKER, "1")
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from data_plane.handlers.doors.broker_doors import DOORS
-from data_plane.handlers.doors.topic_doors import metadata_door
-from metadata_quorum.controller.doors import CONTROLLER_DOORS, ControllerDoors
+from odradek.data_plane.handlers.doors.broker_doors import DOORS
+from odradek.data_plane.handlers.doors.topic_doors import metadata_door
+from odradek.metadata_quorum.controller.doors import CONTROLLER_DOORS, ControllerDoors
 from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.authorizer import DENIALS_MAX, Authorizer, AuthorizerSettings, Denial, Rights
 from odradek.security.acls.rules import CLUSTER_NAME, Acl, Operation, ResourceType
@@ -16,17 +16,17 @@ from odradek.security.audit.audit_lines import Payer, PreparedLine, Value
 from odradek.security.audit.auditor import Auditor
 from odradek.security.doors.door import Admitted, Asked, GuardedHandler
 from odradek.serving.contract import Context
-from wire.api_keys import ApiKey
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from wire.messages.metadata import (
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
+from odradek.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from odradek.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseTopic,
 )
-from wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestTopic
+from odradek.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestTopic
 
 HOST, ALICE = "10.0.0.1", "User:alice"
 

@@ -13,11 +13,11 @@ from odradek.env.real import RealEnv
 from odradek.security.dialing import SecuredNetwork
 from odradek.security.handshakes import Handshakes
 from odradek.security.sasl_client import Credentials
-from wire.api_keys import ApiKey
-from wire.framing.connection import RequestReceived, ServerConnection
-from wire.messages.api_versions import ApiVersion, ApiVersionsResponse
-from wire.messages.sasl_authenticate import SaslAuthenticateResponse
-from wire.messages.sasl_handshake import SaslHandshakeResponse
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.framing.connection import RequestReceived, ServerConnection
+from odradek.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateResponse
+from odradek.wire.messages.sasl_handshake import SaslHandshakeResponse
 
 
 class OtherNode:

@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.config.config_defs import DISCONNECT_PREFIX
-from metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.config.config_defs import DISCONNECT_PREFIX
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
 from odradek.node.configuration.disconnects import Disconnects
 from odradek.serving.contract import Context
 

@@ -14,14 +14,22 @@ import pytest
 
 from bench.odradek_server import start_odradek
 from bench.processes import free_ports
-from data_plane.handlers.doors.broker_doors import AT_CONTROLLER, DOORS
-from data_plane.handlers.doors.decisions import decisions_of
-from metadata_quorum.controller.doors import CONTROLLER_DOORS, OF_NODES
+from odradek.data_plane.handlers.doors.broker_doors import AT_CONTROLLER, DOORS
+from odradek.data_plane.handlers.doors.decisions import decisions_of
+from odradek.metadata_quorum.controller.doors import CONTROLLER_DOORS, OF_NODES
 from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
 from odradek.security.acls.rules import CLUSTER_NAME, SUPPORTED, Acl, Operation, ResourceType
 from odradek.security.doors.door import DECISIONS_AT_ONCE, Asked, GuardedHandler
 from odradek.serving.contract import Context, Delayed, Suspend
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from odradek.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from odradek.wire.messages.envelope import EnvelopeRequest
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
+from odradek.wire.messages.metadata import MetadataRequest
 from tests.conformance.acls.asking import SETTINGS, all_cases, answers_of
 from tests.conformance.acls.questions import QUESTIONS, api_of
 from tests.conformance.acls.recording import SEAL, compare, load, seal
@@ -30,14 +38,6 @@ from tests.conformance.servers import Place
 from tests.node.raw_client import RawClient
 from tests.security.secured_node import make_certificates
 from tests.security.table import PATH, render, rights
-from wire.api_keys import ApiKey
-from wire.errors import ErrorCode
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.create_acls import AclCreation, CreateAclsRequest
-from wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
-from wire.messages.envelope import EnvelopeRequest
-from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.metadata import MetadataRequest
 
 BETWEEN_NODES_ALONE = {
     ApiKey.FETCH_SNAPSHOT,
@@ -242,9 +242,9 @@ def test_we_judge_alike_on_every_listener_in_full(tmp_path: Path, monkeypatch: p
 
 def test_a_forged_envelope_is_refused(judging_node: str) -> None:
     """An envelope needs CLUSTER_ACTION, whatever principal it names: the door comes before the content."""
+    from odradek.wire.principal import encode_principal
     from tests.conformance.acls.asking import _Client, _Stage
     from tests.node.raw_client import frame
-    from wire.principal import encode_principal
 
     stage = _Stage(judging_node, "abcdef")
     creation = AclCreation(2, "forged", 3, "User:ANONYMOUS", "*", 2, 3)

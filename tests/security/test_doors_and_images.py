@@ -10,16 +10,16 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.handlers.doors.broker_doors import AT_CONTROLLER, DOORS
-from data_plane.handlers.doors.topic_doors import metadata_door
-from metadata_quorum.controller.doors import CONTROLLER_DOORS
+from odradek.data_plane.handlers.doors.broker_doors import AT_CONTROLLER, DOORS
+from odradek.data_plane.handlers.doors.topic_doors import metadata_door
+from odradek.metadata_quorum.controller.doors import CONTROLLER_DOORS
 from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings, Denial, Rights
 from odradek.security.acls.rules import CLUSTER_NAME, Acl, Operation
 from odradek.security.doors.door import Admitted, Asked, Door
+from odradek.wire.api_keys import ApiKey
 from tests.conformance.acls.question import Names, Question, Right
 from tests.conformance.acls.questions import QUESTIONS, api_of
-from wire.api_keys import ApiKey
 
 ALICE, HOST = "User:alice", "10.0.0.1"
 NAMES = Names(
@@ -130,7 +130,11 @@ def test_what_goes_in_is_allowed_in_any_image(question: Question, images: tuple[
 
 def test_nothing_of_a_deletion_goes_in_without_the_right() -> None:
     """A name or id that stands twice, or that is unknown, is answered by the door: none of it reaches the decision."""
-    from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+    from odradek.wire.messages.delete_topics import (
+        DeleteTopicsRequest,
+        DeleteTopicsResponse,
+        DeleteTopicState,
+    )
 
     describes = [Right(Operation.DESCRIBE, "known")]
     state = DeleteTopicState

@@ -17,26 +17,26 @@ import trustme
 
 from bench.odradek_server import launch_odradek
 from bench.processes import combined_node_properties, free_ports
-from tests.cli.running import odradek_here
-from tests.node.raw_client import RawClient, frame
-from tests.security.secured_node import PLAIN_MODULE
-from wire.api import ApiKey
-from wire.errors import ErrorCode
-from wire.messages.alter_partition import AlterPartitionRequest
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
-from wire.messages.create_acls import AclCreation, CreateAclsRequest
-from wire.messages.describe_acls import DescribeAclsRequest
-from wire.messages.envelope import EnvelopeRequest
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from wire.messages.sasl_handshake import SaslHandshakeRequest
-from wire.messages.write_txn_markers import (
+from odradek.wire.api import ApiKey
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.alter_partition import AlterPartitionRequest
+from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from odradek.wire.messages.describe_acls import DescribeAclsRequest
+from odradek.wire.messages.envelope import EnvelopeRequest
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
+from odradek.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from wire.principal import encode_principal
+from odradek.wire.principal import encode_principal
+from tests.cli.running import odradek_here
+from tests.node.raw_client import RawClient, frame
+from tests.security.secured_node import PLAIN_MODULE
 
 NODE, MALLORY, BROKER, ADMIN = "node", "mallory", "broker", "admin"
 TOPIC = "ledger"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metadata_quorum.config.config_defs import ConfigError
+from odradek.metadata_quorum.config.config_defs import ConfigError
 from odradek.node.configuration.listener_security import ListenerSecurity
 from odradek.node.configuration.node_config import NodeConfig
 from tests.security.clients import PACKAGE

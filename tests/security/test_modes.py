@@ -12,9 +12,9 @@ import pytest
 from bench.odradek_server import launch_odradek
 from bench.processes import combined_node_properties, free_ports
 from odradek.node.secret_files import chmod_remedy, open_to_everybody
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.cli.running import odradek
 from tests.node.raw_client import RawClient
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ import pytest
 from bench.kafka_server import java_arguments
 from odradek.client.shells.consumer import Consumer
 from odradek.client.shells.producer import Producer
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
+from odradek.wire.topic_partition import TopicPartition
 from tests.node.raw_client import RawClient, frame
 from tests.security.secured_node import PLAIN_MODULE, SecuredNode
-from wire.errors import ErrorCode
-from wire.messages.metadata import MetadataRequest
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from wire.messages.sasl_handshake import SaslHandshakeRequest
-from wire.topic_partition import TopicPartition
 
 LIFETIME_SECONDS = 3.0
 TOKEN_SECONDS = 3

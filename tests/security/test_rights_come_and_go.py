@@ -9,16 +9,16 @@ import pytest
 
 from bench.kafka_server import run_tool
 from bench.odradek_server import start_odradek
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from tests.cli.running import odradek_here
 from tests.conformance.acls.asking import SETTINGS, _Client
 from tests.conformance.batches import batch
 from tests.conformance.servers import SETTINGS as BASE
 from tests.node.raw_client import RawClient, frame
-from wire.errors import ErrorCode
-from wire.messages.create_acls import AclCreation, CreateAclsRequest
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 
 ANONYMOUS, STRANGER = "User:ANONYMOUS", "127.8.8.8"
 READ, WRITE = 3, 4

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.security.salt_forms import (
     FORMS_MAX,
     NO_USERS,
@@ -22,10 +22,10 @@ from odradek.security.salt_forms import (
 )
 from odradek.security.sasl_server import Login, SaslSettings
 from odradek.security.scram import MECHANISMS, ScramClient
-from wire.messages.metadata_records import RemoveUserScramCredentialRecord, UserScramCredentialRecord
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from wire.messages.sasl_handshake import SaslHandshakeRequest
-from wire.structure import Message
+from odradek.wire.messages.metadata_records import RemoveUserScramCredentialRecord, UserScramCredentialRecord
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
+from odradek.wire.structure import Message
 
 SECRET = b"the brokers' secret"
 KAFKAS_SALTS = (b"1odh2d3mpn0aqm9vk5sg2rgb1a", b"zdh2d3mpn0aqm9vk5sg2rgb1a")

@@ -29,15 +29,15 @@ from joserfc.jwk import RSAKey
 
 from odradek.security.oauth.client_message import ClientMessage, encode_client_message
 from odradek.security.scram import ITERATIONS_MIN, MECHANISMS, ScramClient
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_delegation_token import CreateDelegationTokenRequest
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 from tests.node.raw_client import RawClient, frame
 from tests.security.fuzzing import failing_logins, mutated
 from tests.security.issuer import Issuer, claims_at
 from tests.security.secured_node import SecuredNode
-from wire.errors import ErrorCode
-from wire.messages.create_delegation_token import CreateDelegationTokenRequest
-from wire.messages.metadata import MetadataRequest
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from wire.messages.sasl_handshake import SaslHandshakeRequest
 
 MUTATIONS, MUTATIONS_FULL = 400, 10_000
 ATTACKERS = 8

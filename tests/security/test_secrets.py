@@ -28,26 +28,26 @@ from cryptography.hazmat.primitives.serialization import (
 
 from bench.odradek_server import ODRADEK, launch_odradek
 from bench.processes import ServerProcess, free_ports
-from metadata_quorum.config.config_defs import ConfigError, broker_defs
 from odradek.cli.__main__ import main
 from odradek.cli.dev_security import DevSecurity
 from odradek.client.core.client_keys import AdminSettings
 from odradek.env.real import RealEnv
 from odradek.env.real_tls import open_tls
 from odradek.env.tls_ports import TlsRefused
+from odradek.metadata_quorum.config.config_defs import ConfigError, broker_defs
 from odradek.node.configuration.node_config import OWN_DEFS, NodeConfig
 from odradek.node.node import HostProcess, Node
 from odradek.node.secret_files import open_secrets
-from tests.node.raw_client import RawClient
-from tests.security.secured_node import PLAIN_MODULE
-from wire.messages.incremental_alter_configs import (
+from odradek.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from wire.messages.metadata_records import ConfigRecord, UserScramCredentialRecord
-from wire.metadata_frames import decode_metadata_record
-from wire.secret_fields import is_secret_key
+from odradek.wire.messages.metadata_records import ConfigRecord, UserScramCredentialRecord
+from odradek.wire.metadata_frames import decode_metadata_record
+from odradek.wire.secret_fields import is_secret_key
+from tests.node.raw_client import RawClient
+from tests.security.secured_node import PLAIN_MODULE
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 NODE, CAROL, ALICE = "planted-node-5512", "planted-carol-5513", "planted-alice-5514"
@@ -142,7 +142,7 @@ class Planted:
     def hide_credentials(self) -> None:
         """Learn the keys of users from the metadata log: from them a password can be guessed."""
         (log,) = (self.directory / "data" / "__cluster_metadata-0").glob("*.log")
-        from data_plane.log.dump import dump_segment
+        from odradek.data_plane.log.dump import dump_segment
 
         directory = RealEnv().open_dir(str(log.parent))
         for item in dump_segment(directory, log.name, with_records=True):

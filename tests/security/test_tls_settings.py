@@ -23,9 +23,9 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import (
     serialize_key_and_certificates,
 )
 
-from metadata_quorum.config.config_defs import ConfigError
 from odradek.env.real_tls import RealTls
 from odradek.env.tls_ports import TlsFailed, TlsRefused, TlsSettings
+from odradek.metadata_quorum.config.config_defs import ConfigError
 from odradek.node.configuration.listener_security import tls_settings
 from tests.security.certificates import Authority, Issued, named, self_signed
 

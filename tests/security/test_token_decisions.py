@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from metadata_quorum.controller.access.tokens import EXPIRED_PER_TURN_MAX, ExpireTokens, TokenRequest
-from metadata_quorum.controller.controller import Controller
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.state_machine import DecisionContext
+from odradek.metadata_quorum.controller.access.tokens import EXPIRED_PER_TURN_MAX, ExpireTokens, TokenRequest
+from odradek.metadata_quorum.controller.controller import Controller
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.state_machine import DecisionContext
 from odradek.security.doors.token_doors import (
     OWNER_BYTES_MAX,
     RENEWERS_BYTES_MAX,
@@ -30,12 +30,12 @@ from odradek.security.scram import (
     ServerKeys,
 )
 from odradek.security.tokens import LOGINS_MAX, KeysMissing, TokenLogin, TokenLogins, TokenSecrets
-from wire.errors import ErrorCode
-from wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
-from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
-from wire.messages.renew_delegation_token import RenewDelegationTokenRequest
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from wire.messages.sasl_handshake import SaslHandshakeRequest
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
+from odradek.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from odradek.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 
 KEY = "a secret of all nodes"
 DAY_MS = 86_400_000

@@ -22,13 +22,13 @@ from odradek.client.shells.admin_client import Admin
 from odradek.client.shells.consumer import Consumer
 from odradek.client.shells.producer import Producer
 from odradek.trio import open_admin
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.create_delegation_token import CreateDelegationTokenRequest
+from odradek.wire.messages.envelope import EnvelopeRequest
+from odradek.wire.principal import encode_principal
 from tests.cli.running import Outcome, command, environment, odradek_here
 from tests.node.raw_client import RawClient
 from tests.security.secured_node import PLAIN_MODULE, SecuredNode
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.create_delegation_token import CreateDelegationTokenRequest
-from wire.messages.envelope import EnvelopeRequest
-from wire.principal import encode_principal
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 

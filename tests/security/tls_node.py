@@ -14,9 +14,9 @@ import pytest
 
 from bench.odradek_server import start_odradek
 from bench.processes import ServerProcess, combined_node_properties, free_ports
+from odradek.wire.messages.api_versions import ApiVersionsRequest
 from tests.node.raw_client import frame
 from tests.security.certificates import Authority, Issued
-from wire.messages.api_versions import ApiVersionsRequest
 
 HOST = "127.0.0.1"
 HONEST_HOST = "127.0.0.2"

@@ -29,7 +29,7 @@ PLANTED = {
         "is denied, and its rules allow it",
     ),
     "records of a lost right": (
-        "data_plane.handlers.fetching.fetch_job:FetchJob._read",
+        "odradek.data_plane.handlers.fetching.fetch_job:FetchJob._read",
         "if self.rights is not None and not",
         "if is_first and self.rights is not None and not",
         "READ was lost at",
@@ -41,7 +41,7 @@ PLANTED = {
         "a password that it has not",
     ),
     "forbidden": (
-        "metadata_quorum.controller_table:EnvelopeHandler.handle",
+        "odradek.metadata_quorum.controller_table:EnvelopeHandler.handle",
         "let_in(service, enclosed.sender, enclosed.request",
         "let_in(service, type(enclosed.sender)(context.principal, context.client_address), enclosed.request",
         "which only super users may do",

@@ -7,7 +7,8 @@ from typing import cast
 
 import pytest
 
-from data_plane.groups.offsets import FetchedOffsets
+from odradek.data_plane.groups.offsets import FetchedOffsets
+from odradek.wire.errors import ErrorCode
 from sim import __main__ as command
 from sim.alone import raft_alone, replication_alone
 from sim.alone.groups import groups_alone
@@ -20,7 +21,6 @@ from sim.alone.replication_broker import Broker
 from sim.alone.transactions import transactions_alone
 from sim.history import SafetyViolation
 from tests.mutants.patching import patched
-from wire.errors import ErrorCode
 
 AT = ("loners", "t", 0)
 RAFT_SEEDS = range(60)
@@ -140,7 +140,9 @@ def test_the_command_runs_them(part: str, capsys: pytest.CaptureFixture[str]) ->
 def test_the_command_tells_how_to_run_a_failing_schedule_again(capsys: pytest.CaptureFixture[str]) -> None:
     """A bug in the core (votes that are not saved first) is a broken promise: exit status 1."""
     with patched(
-        "metadata_quorum.raft.core_state:CoreState._save", "if state != self._saved:", "if not self._saved:"
+        "odradek.metadata_quorum.raft.core_state:CoreState._save",
+        "if state != self._saved:",
+        "if not self._saved:",
     ):
         assert command.main(["--alone", "raft", "--seed", "0"]) == 1
     assert "again: python -m sim --alone raft --seed 0" in capsys.readouterr().out

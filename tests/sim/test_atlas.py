@@ -7,10 +7,10 @@ import errno
 import pytest
 
 from odradek.env.ports import DiskError
+from odradek.wire.batches.batch_header import HEADER_SIZE, check_crc
 from sim.machine.disk import SimDisk
 from sim.storm.fault_atlas import FaultAtlas, places_to_rot
 from tests.log.support import batch
-from wire.batches.batch_header import HEADER_SIZE, check_crc
 
 
 def segment() -> bytearray:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import attrs
 import pytest
 
-from metadata_quorum.image.metadata_image import PartitionImage
+from odradek.metadata_quorum.image.metadata_image import PartitionImage
 from sim.checks.fitness import NEVER, Fitness
 from sim.machine.cluster_members import QUICK_SETTINGS, SETTINGS, Cluster, Shape
 from sim.machine.members import Member
@@ -121,35 +121,35 @@ class UnseenLossOfPower(OneFault):
 PLANTED = {
     "never fenced": (
         "leader",
-        "metadata_quorum.controller.broker_sessions:BrokerSessions.expired",
+        "odradek.metadata_quorum.controller.broker_sessions:BrokerSessions.expired",
         "if not broker.fenced and",
         "if broker_id < 0 and",
         r"has no leader that serves since .* \(dead\)",
     ),
     "follower never stands": (
         "controller",
-        "metadata_quorum.raft.election:on_time",
+        "odradek.metadata_quorum.raft.election:on_time",
         "                if core.may_stand:\n                    ask_for_pre_votes(core)\n",
         "                if core.may_stand:\n                    role.fetch_deadline = core.now + 1.0\n",
         r"the quorum has no leader since .* \(dead\)",
     ),
     "image without effect": (
         "leader",
-        "data_plane.hosted_partitions:HostedPartitions.apply_topic",
+        "odradek.data_plane.hosted_partitions:HostedPartitions.apply_topic",
         "            if partition.image is not image:\n",
         "            if partition.image is not image and (index or image.leader_epoch < 1):\n",
         r"-0 has no leader that serves since",
     ),
     "load without end": (
         "coordinator",
-        "data_plane.coordination.shard:Shard.load",
+        "odradek.data_plane.coordination.shard:Shard.load",
         "        if self._stopped:\n            return\n        if skipped:",
         "        if self._stopped or self.leader_epoch > 0:\n            return\n        if skipped:",
         r"the coordinator of __consumer_offsets-\d does not answer for its groups",
     ),
     "sync without effect": (
         "leader",
-        "data_plane.groups.membership:Membership.sync",
+        "odradek.data_plane.groups.membership:Membership.sync",
         "group = self.find(turn, request.group_id) if request.group_id else None\n",
         "group = self.find(turn, request.group_id)\n        if group and group.generation > 1:\n            return\n",
         r"the group crowd-\d is (not stable|in the phase)",
@@ -185,7 +185,7 @@ def test_a_leader_that_is_named_late_has_the_time_of_its_own_disk() -> None:
 
 def test_a_loss_of_power_between_two_looks_is_no_mere_death() -> None:
     """Seeds 90270 and 90376: no connection breaks, so followers wait for a fetch timeout before they stand."""
-    function, old = "metadata_quorum.raft.core_state:CoreState._first_role", "to_tell=others"
+    function, old = "odradek.metadata_quorum.raft.core_state:CoreState._first_role", "to_tell=others"
     with patched(function, old, "to_tell=[]"), pytest.raises(Passed):
         UnseenLossOfPower("controller", ("produce",)).run(to_the_end=False)
 

@@ -7,13 +7,13 @@ from random import Random
 import attrs
 import pytest
 
+from odradek.wire.batches.batch_header import iter_batches
 from sim.history import SafetyViolation
 from sim.machine.world import Liveness
 from sim.options import RunOptions
 from sim.scenarios.cluster_scenario import ClusterScenario
 from sim.storm.breakage import BREAKAGES, lose_end, misdirect
 from tests.log.support import batch
-from wire.batches.batch_header import iter_batches
 
 
 def test_what_a_lying_disk_leaves() -> None:

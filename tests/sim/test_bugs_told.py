@@ -15,7 +15,7 @@ def test_an_error_behind_which_a_node_goes_on_is_the_runs_verdict() -> None:
     options = RunOptions.draw(1, "calm", nodes=3, controllers=0, seconds=3.0)
     options = attrs.evolve(options, weather=Weather(), workloads=("produce", "consume"), duties=())
     with patched(
-        "data_plane.handlers.fetching.delayed_fetch:DelayedFetch._try_again",
+        "odradek.data_plane.handlers.fetching.delayed_fetch:DelayedFetch._try_again",
         "        attempt = job.read()\n",
         "        attempt = job.read(1)\n",
     ):

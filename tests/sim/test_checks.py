@@ -10,9 +10,12 @@ from typing import Any, cast
 import attrs
 import pytest
 
-from data_plane.log.directory.checkpoints import LOG_START_FILE, RECOVERY_POINT_FILE, encode_offsets
-from data_plane.replication.isr_state import CommittedIsr
-from metadata_quorum.raft.voters import VoterSet
+from odradek.data_plane.log.directory.checkpoints import LOG_START_FILE, RECOVERY_POINT_FILE, encode_offsets
+from odradek.data_plane.replication.isr_state import CommittedIsr
+from odradek.metadata_quorum.raft.voters import VoterSet
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.wire.topic_partition import TopicIdPartition, TopicPartition
 from sim.checks.promises import Promises
 from sim.checks.served_offsets import AnswerByTime
 from sim.checks.stored_logs import StoredLogs
@@ -29,9 +32,6 @@ from sim.scenarios.cluster_scenario import ClusterScenario
 from sim.storm.storm_plan import StormPlan
 from tests.log.support import new_disk, new_log
 from tests.mutants.patching import patched
-from wire.api_keys import ApiKey
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from wire.topic_partition import TopicIdPartition, TopicPartition
 
 SECONDS = 6.0
 
@@ -39,43 +39,43 @@ QUICK_UPKEEP = {key: values[0] for key, values in UPKEEP_SETTINGS.items()}
 
 PLANTED = {
     "served beyond": (
-        "data_plane.handlers.fetching.fetch_job:FetchJob.upper_bound",
+        "odradek.data_plane.handlers.fetching.fetch_job:FetchJob.upper_bound",
         "else log.high_watermark",
         "else log.log_end_offset",
         "beyond its high watermark",
     ),
     "high watermark told": (
-        "data_plane.handlers.fetching.fetch_job:FetchJob._read_partition",
+        "odradek.data_plane.handlers.fetching.fetch_job:FetchJob._read_partition",
         "            log.high_watermark,\n",
         "            log.high_watermark + 1,\n",
         "tells a consumer of high watermark",
     ),
     "latest": (
-        "data_plane.handlers.fetching.offsets:find_offset",
+        "odradek.data_plane.handlers.fetching.offsets:find_offset",
         "return -1, bound, partition.leader_epoch",
         "return -1, max(0, bound - 1), partition.leader_epoch",
         "latest offset: .* was committed before it was asked",
     ),
     "earliest": (
-        "data_plane.handlers.fetching.offsets:find_offset",
+        "odradek.data_plane.handlers.fetching.offsets:find_offset",
         "return -1, log.log_start_offset, -1",
         "return -1, 0, -1",
         "earliest offset: .* was deleted before it was asked",
     ),
     "by time": (
-        "data_plane.log.time_lookup:TimeLookup._offset_for_timestamp",
+        "odradek.data_plane.log.time_lookup:TimeLookup._offset_for_timestamp",
         "return timestamp, offset, header.partition_leader_epoch",
         "return timestamp + 1, offset + 1, header.partition_leader_epoch",
         "was asked for timestamp",
     ),
     "deletion answered": (
-        "data_plane.handlers.administration.delete_records:DeleteRecordsHandler._delete",
+        "odradek.data_plane.handlers.administration.delete_records:DeleteRecordsHandler._delete",
         "low_watermark = partition.low_watermark\n",
         "low_watermark = start + 1\n",
         "says that all below .* is deleted",
     ),
     "vote": (
-        "metadata_quorum.raft.election:on_vote",
+        "odradek.metadata_quorum.raft.election:on_vote",
         """        core.enter(Unattached(role.epoch, request.sender, None, core.random_election_deadline()))
 """,
         """        role.voted = request.sender
@@ -83,37 +83,37 @@ PLANTED = {
         "vote: .* votes for .* and its disk has",
     ),
     "quorum's promise": (
-        "metadata_quorum.replica.raft_quorum:RaftQuorum._append_fetched",
+        "odradek.metadata_quorum.replica.raft_quorum:RaftQuorum._append_fetched",
         "end_offset = await self.patiently(self.log.flush)",
         "end_offset = self.log.log_end_offset",
         "metadata log: .* all below",
     ),
     "leader's own copy": (
-        "metadata_quorum.replica.quorum_leader:QuorumLeader.write",
+        "odradek.metadata_quorum.replica.quorum_leader:QuorumLeader.write",
         "end_offset = await driver.patiently(driver.log.flush)",
         "end_offset = driver.log.log_end_offset",
         "metadata log: .* takes for flushed",
     ),
     "follower's promise": (
-        "data_plane.replication.fetcher:Followed.wanted",
+        "odradek.data_plane.replication.fetcher:Followed.wanted",
         "return log.log_end_offset, ",
         "return log.log_end_offset + 1, ",
         "promises all below .* page cache",
     ),
     "follower's start": (
-        "data_plane.replication.fetcher:Followed.wanted",
+        "odradek.data_plane.replication.fetcher:Followed.wanted",
         "log.stored_start_offset",
         "log.log_start_offset",
         "says that it begins at .* after a restart",
     ),
     "recovery point": (
-        "data_plane.log.parts.durability:Durability.flush",
+        "odradek.data_plane.log.parts.durability:Durability.flush",
         "                segment.flush(file_name(following.base_offset, SNAPSHOT_SUFFIX))\n",
         "                pass\n",
         "recovery point: .* has synced",
     ),
     "clean marker": (
-        "data_plane.log.directory.log_dir:LogDir.close_clean",
+        "odradek.data_plane.log.directory.log_dir:LogDir.close_clean",
         "log.close()",
         "log.abandon()",
         "clean-shutdown marker: .* is not synced",

@@ -8,11 +8,14 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.handlers.producing.produce import ProduceHandler
 from odradek.client.core.client_keys import ConsumerSettings, ProducerSettings
 from odradek.client.errors import RequestTimedOut
 from odradek.client.producer.accumulator import Batch, Lane
+from odradek.data_plane.handlers.producing.produce import ProduceHandler
 from odradek.serving.contract import Context, Result
+from odradek.wire.batches.batch_header import parse_header
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.produce import ProduceRequest
 from sim.history import SafetyViolation
 from sim.load.attachments import attached_to, must_be_whole, value_with
 from sim.load.consumers.member_plan import CALM, MemberPlan
@@ -21,9 +24,6 @@ from sim.load.producers.varied import certainly_failed
 from sim.options import GROUP_SETTINGS, RunOptions
 from sim.run import RunResult, run
 from tests.mutants.patching import patched
-from wire.batches.batch_header import parse_header
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.produce import ProduceRequest
 
 SECONDS = 6.0
 
@@ -97,7 +97,7 @@ def test_all_kinds_of_clients_live_through_a_run() -> None:
 def test_a_commit_of_an_older_generation_that_is_taken_is_found() -> None:
     """The coordinator looks away, and a member of the generation before commits."""
     with patched(
-        "data_plane.groups.offsets:OffsetStore._may_commit",
+        "odradek.data_plane.groups.offsets:OffsetStore._may_commit",
         "if generation != group.generation:",
         "if generation > group.generation:",
     ):

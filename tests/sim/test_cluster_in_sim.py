@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_plane.replication.partition import Partition
+from odradek.data_plane.replication.partition import Partition
 from sim import __main__ as command
 from sim.history import SafetyViolation
 from sim.machine.cluster_members import QUICK_SETTINGS, SETTINGS, Shape

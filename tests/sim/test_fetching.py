@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from odradek.client.core import partition_offsets as offsets
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
+from odradek.wire.api import ApiKey
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.fetch import FetchRequest
+from odradek.wire.record_batch import RecordBatchBuilder
 from sim.load.fetching import FetchConfig, Fetcher
 from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker
 from tests.client.test_core import make
-from wire.api import ApiKey
-from wire.batches.batch_errors import CorruptBatch
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.fetch import FetchRequest
-from wire.record_batch import RecordBatchBuilder
 
 
 def setup(count: int = 0, partitions: int = 1, **config: Any) -> tuple[Any, FakeBroker, Fetcher]:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from odradek.wire.topic_partition import TopicPartition
 from sim.checks.groups.group_promises import GroupPromises
 from sim.history import History, SafetyViolation, Told
-from wire.topic_partition import TopicPartition
 
 KEY = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)

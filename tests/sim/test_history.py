@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from odradek.wire.topic_partition import TopicPartition
 from sim.history import History, SafetyViolation, Told
-from wire.topic_partition import TopicPartition
 
 SYNCED = TopicPartition("synced", 0)
 CACHED = TopicPartition("cached", 0)

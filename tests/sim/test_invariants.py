@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from metadata_quorum.raft.roles import Leader
+from odradek.metadata_quorum.raft.roles import Leader
 from sim.checks.invariants import (
     CommittedBatches,
     EqualAtOffsets,

@@ -7,18 +7,18 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.handlers.producing.produce import ProduceHandler
+from odradek.data_plane.handlers.producing.produce import ProduceHandler
 from odradek.serving.contract import Context, Result
-from sim.load import pipelining
-from sim.options import RunOptions
-from sim.run import run
-from wire.errors import ErrorCode
-from wire.messages.produce import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
+from sim.load import pipelining
+from sim.options import RunOptions
+from sim.run import run
 
 SECONDS = 6.0
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from data_plane.log.partition_log import PartitionLog
 from odradek.client.admin import NewTopic, create_topics
 from odradek.client.core.client_config import ClientConfig
 from odradek.client.errors import ClientError
 from odradek.client.shells.aio import AsyncClient
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import Env
 from odradek.node.run_node import run_node
+from odradek.wire.errors import KafkaError
 from sim import __main__ as command
 from sim.history import SafetyViolation
 from sim.load.fetching import FetchConfig, Fetcher
@@ -24,7 +25,6 @@ from sim.machine.weather import Weather
 from sim.machine.world import Running, World
 from sim.scenarios.lone_node_scenario import NODE, PORT, Scenario, format_node, node_config
 from tests.sim.failures import Failure, in_each_way
-from wire.errors import KafkaError
 
 CALM = Weather()
 

@@ -7,7 +7,20 @@ from typing import Any, cast
 
 import pytest
 
-from data_plane.groups.records import OffsetCommitKey, OffsetCommitValue
+from odradek.data_plane.groups.records import OffsetCommitKey, OffsetCommitValue
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.batches.batch_header import parse_header
+from odradek.wire.batches.records import RecordBatchBuilder
+from odradek.wire.batches.transaction_markers import build_marker
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from odradek.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from odradek.wire.metadata_frames import encode_coordinator_key, encode_coordinator_value
 from sim.checks.groups.fenced_members import FencedMembers
 from sim.checks.groups.told_offsets import OffsetsBook
 from sim.checks.watched import Processes
@@ -15,19 +28,6 @@ from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation
 from tests.mutants.patching import patched
 from tests.sim.copy_runs import quiet_copy
-from wire.api_keys import ApiKey
-from wire.batches.batch_header import parse_header
-from wire.batches.records import RecordBatchBuilder
-from wire.batches.transaction_markers import build_marker
-from wire.errors import ErrorCode
-from wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from wire.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
-)
-from wire.metadata_frames import encode_coordinator_key, encode_coordinator_value
 
 KEY = ("g", "t", 0)
 
@@ -88,14 +88,16 @@ def test_offsets_that_are_told_are_the_committed_ones() -> None:
     sound = quiet_copy()
     assert sound.verdict == "ok", sound.message
     with patched(
-        "data_plane.groups.offsets:OffsetStore.fetch",
+        "odradek.data_plane.groups.offsets:OffsetStore.fetch",
         "turn.state.pending_of(request.group_id) if turn.state.pending else NONE_PENDING",
         "NONE_PENDING",
     ):
         unstable = quiet_copy()
     assert "right would have been nothing, since a transaction is open" in unstable.message
     with patched(
-        "data_plane.groups.state:GroupsState._ended", "if not end.is_commit:", "if end.is_commit is not None:"
+        "odradek.data_plane.groups.state:GroupsState._ended",
+        "if not end.is_commit:",
+        "if end.is_commit is not None:",
     ):
         older = quiet_copy()
     assert "that group copiers is at -1 in copy-source" in older.message

@@ -9,9 +9,18 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.handlers.administration.alter_configs import AlterConfigsHandler
-from data_plane.handlers.administration.forwarded import ForwardingHandler
+from odradek.data_plane.handlers.administration.alter_configs import AlterConfigsHandler
+from odradek.data_plane.handlers.administration.forwarded import ForwardingHandler
 from odradek.serving.contract import Context, Result
+from odradek.wire.api import ApiKey, api_versions
+from odradek.wire.codec import encode
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsResponse
+from odradek.wire.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsResponse,
+)
+from odradek.wire.messages.list_groups import ListGroupsResponse
 from sim.campaign.coverage import branches_of
 from sim.campaign.guidance import added_for, options_named, with_added
 from sim.history import SafetyViolation
@@ -21,15 +30,6 @@ from sim.load.operators.duty import Possible
 from sim.machine.answer_counts import AnswerCounts, never_seen
 from sim.options import RunOptions
 from sim.run import run
-from wire.api import ApiKey, api_versions
-from wire.codec import encode
-from wire.errors import ErrorCode
-from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsResponse
-from wire.messages.incremental_alter_configs import (
-    AlterConfigsResourceResponse,
-    IncrementalAlterConfigsResponse,
-)
-from wire.messages.list_groups import ListGroupsResponse
 
 SECONDS = 8.0
 
@@ -87,7 +87,7 @@ def test_a_move_that_is_acknowledged_and_not_made_is_found(monkeypatch: pytest.M
 
 
 def _moved(topics: list[dict[str, Any]]) -> AlterPartitionReassignmentsResponse:
-    from wire.messages import alter_partition_reassignments as messages
+    from odradek.wire.messages import alter_partition_reassignments as messages
 
     return messages.AlterPartitionReassignmentsResponse(
         responses=[

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from odradek.wire.batches.batch_header import assign_offsets
+from odradek.wire.record_batch import RecordBatchBuilder
 from sim.history import SafetyViolation
 from sim.replicas import (
     Committed,
@@ -13,8 +15,6 @@ from sim.replicas import (
     first_difference,
     read_log,
 )
-from wire.batches.batch_header import assign_offsets
-from wire.record_batch import RecordBatchBuilder
 
 
 def entries(*epochs: int, text: str = "") -> list[StoredBatch]:

@@ -9,8 +9,10 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from data_plane.log.parts.producer_state import ProducerState
-from data_plane.transactions.coordinator import TransactionShard
+from odradek.data_plane.log.parts.producer_state import ProducerState
+from odradek.data_plane.transactions.coordinator import TransactionShard
+from odradek.wire.batches.batch_header import parse_header
+from odradek.wire.batches.transaction_markers import build_marker
 from sim.checks.transactions import TransactionStates, _Scanned, still_open
 from sim.checks.watch import Watch
 from sim.checks.watched import Hosted
@@ -18,8 +20,6 @@ from sim.history import SafetyViolation
 from sim.load.copying.copier import SINK
 from sim.scenarios.cluster_scenario import ClusterScenario
 from tests.sim.copy_runs import quiet_options
-from wire.batches.batch_header import parse_header
-from wire.batches.transaction_markers import build_marker
 
 SEED = 5
 STORM_SECONDS = 8.0

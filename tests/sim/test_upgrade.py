@@ -6,16 +6,16 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS, THIS_RELEASE
 from odradek.client.admin.admin_quorum import update_features
+from odradek.metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS, THIS_RELEASE
+from odradek.wire.api import ApiKey, api_versions
+from odradek.wire.errors import ErrorCode, KafkaError
 from sim.machine.cluster_members import Cluster, Shape
 from sim.machine.releases import OLDER_RELEASE
 from sim.machine.world import World
 from sim.options import RunOptions
 from sim.run import RunResult, run
 from sim.storm.upgrade import NEW_LEVELS, level_must_be_decided
-from wire.api import ApiKey, api_versions
-from wire.errors import ErrorCode, KafkaError
 
 REFUSED = ErrorCode.INVALID_UPDATE_VERSION
 

@@ -7,17 +7,17 @@ from typing import Any
 import attrs
 import pytest
 
+from odradek.wire.api import request_header_version, response_header_version
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.codec import encode
+from odradek.wire.messages.headers import RequestHeader, ResponseHeader
+from odradek.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from odradek.wire.record_batch import RecordBatchBuilder
+from odradek.wire.structure import Message
 from sim.checks.stored_logs import StoredLogs
 from sim.checks.wiretap import STREAMS, Exchange, Wiretap
 from sim.history import SafetyViolation
 from sim.machine.disk import SimDisk
-from wire.api import request_header_version, response_header_version
-from wire.api_keys import ApiKey
-from wire.codec import encode
-from wire.messages.headers import RequestHeader, ResponseHeader
-from wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from wire.record_batch import RecordBatchBuilder
-from wire.structure import Message
 
 API = ApiKey.LIST_OFFSETS
 VERSION = 10

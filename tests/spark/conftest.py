@@ -17,7 +17,7 @@ import pytest
 
 from bench.kafka_server import SHORT_LIVED, KafkaUnavailable, java_command
 from bench.spark_jars import SPARK_VERSION, spark_jars
-from spark.worker_process import worker_python
+from odradek.spark.worker_process import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark.delivery.task_protocol import TaskProtocol
-from spark.writing.sink_plan import Delivery, SinkPlan
-from spark.writing.transactional_task import write_once
+from odradek.spark.delivery.task_protocol import TaskProtocol
+from odradek.spark.writing.sink_plan import Delivery, SinkPlan
+from odradek.spark.writing.transactional_task import write_once
 
 __all__ = ["plan_of", "rows_of"]
 

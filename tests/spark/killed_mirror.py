@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from odradek import Producer
-from spark.pipelines.mirror import command, copying
+from odradek.spark.pipelines.mirror import command, copying
 
 STEPS = {
     "init": (Producer, "init_transactions"),

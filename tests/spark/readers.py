@@ -14,9 +14,9 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 from pyspark.sql.datasource import Filter
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from spark import source
-from spark.reading.filters import push
-from spark.source_stream import OdradekStreamReader
+from odradek.spark import source
+from odradek.spark.reading.filters import push
+from odradek.spark.source_stream import OdradekStreamReader
 from tests.node_process import RunningNode
 from tests.spark.topics import Topics
 

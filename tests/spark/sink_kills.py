@@ -42,7 +42,7 @@ from jepsen_tests.real_cluster import Cluster
 from odradek import Admin, Producer
 from odradek.client.admin import NewTopic
 from odradek.client.shells.blocking import Client
-from spark.worker_process import worker_python
+from odradek.spark.worker_process import worker_python
 from tests.cluster.exactly_once import three_nodes
 from tests.docs.markdown import ROOT
 from tests.kafka_jars import NO_RETENTION, TRANSACTIONS

@@ -24,9 +24,9 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from bench.odradek_server import start_odradek
 from bench.processes import ServerProcess
 from odradek.client.shells.blocking import Client
-from spark import sink
-from spark.delivery import undecided
-from spark.writing import prepared_before
+from odradek.spark import sink
+from odradek.spark.delivery import undecided
+from odradek.spark.writing import prepared_before
 from tests.kafka_jars import NO_RETENTION, TRANSACTIONS
 from tests.spark.test_sink_task import stored_committed
 from tests.spark.topics import Topics

@@ -1,4 +1,4 @@
-"""Rows for Spark: `spark.decode` against a plain loop over the wire's reader of records, on good bytes and damaged ones."""
+"""Rows for Spark: `odradek.spark.decode` against a plain loop over the wire's reader of records, on good bytes and damaged ones."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from odradek.wire.batches.batch_errors import CorruptBatch, DecompressionBomb
+from odradek.wire.batches.batch_header import HEADER_SIZE, check_crc, iter_batches
+from odradek.wire.batches.compression import compress
+from odradek.wire.batches.records import records
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.record_batch import RecordBatchBuilder
 from tests.wire.strategies import BOUND, CODECS, RecordFields, record_lists
 from tests.wire.test_record_batch import patched, sealed
 from tests.wire.test_records import PLAIN, raw_batch
-from wire.batches.batch_errors import CorruptBatch, DecompressionBomb
-from wire.batches.batch_header import HEADER_SIZE, check_crc, iter_batches
-from wire.batches.compression import compress
-from wire.batches.records import records
-from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import RecordBatchBuilder
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'odradek[spark]'")
-from spark.decode import SCHEMA, SCHEMA_WITH_HEADERS, decode_batches  # noqa: E402  # needs pyarrow
+from odradek.spark.decode import SCHEMA, SCHEMA_WITH_HEADERS, decode_batches  # noqa: E402  # needs pyarrow
 
 Row = tuple[int, int | None, int, bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]
 """Offset, timestamp in microseconds (None: beyond the column), timestampType, key, value, headers (None: none)."""

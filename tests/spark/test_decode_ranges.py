@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.record_batch import RecordBatchBuilder
 from tests.schedule import examples
 from tests.spark.test_decode import BatchPlan, batch_plans, build
 from tests.wire.strategies import BOUND
-from wire.batches.batch_errors import CorruptBatch
-from wire.record_batch import RecordBatchBuilder
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'odradek[spark]'")
-from spark.decode import FetchedRange, decode_batches, decode_ranges  # noqa: E402  # needs pyarrow
+from odradek.spark.decode import FetchedRange, decode_batches, decode_ranges  # noqa: E402  # needs pyarrow
 
 
 def rows_of(batches: list[Any]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""spark.writing.encode: Arrow columns as record batches, beside the writer that the producer has for single records."""
+"""odradek.spark.writing.encode: Arrow columns as record batches, beside the writer that the producer has for single records."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ pa = pytest.importorskip("pyarrow")
 np = pytest.importorskip("numpy")
 
 from odradek.client.producer.partitioner import murmur2  # noqa: E402 - only where pyarrow is
-from spark.writing.encode import Rows, encode, murmur2_of, partitions_of  # noqa: E402 - only where pyarrow is
-from wire.batches.record_writer import Row, encode_batch, stamp  # noqa: E402 - only where pyarrow is
-from wire.batches.records import records  # noqa: E402 - only where pyarrow is
+from odradek.spark.writing.encode import Rows, encode, murmur2_of, partitions_of  # noqa: E402 - only where pyarrow is
+from odradek.wire.batches.record_writer import Row, encode_batch, stamp  # noqa: E402 - only where pyarrow is
+from odradek.wire.batches.records import records  # noqa: E402 - only where pyarrow is
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 NOW = 1_700_000_000_000

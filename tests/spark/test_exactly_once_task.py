@@ -20,18 +20,18 @@ import pyarrow as pa
 
 from odradek import Admin, Producer
 from odradek.client.shells.blocking import Client
-from spark.delivery.decisions import Decisions, new_topic
-from spark.delivery.decisions_topic import DECISIONS_TOPIC
-from spark.delivery.markers import marker_key, marker_value, partition_of
-from spark.delivery.task_protocol import Marker, ProgressError, RowSummary, Step, TaskProtocol
-from spark.writing.sink_task import TaskReport
-from spark.writing.transactional_task import transactional_id, write_once
+from odradek.spark.delivery.decisions import Decisions, new_topic
+from odradek.spark.delivery.decisions_topic import DECISIONS_TOPIC
+from odradek.spark.delivery.markers import marker_key, marker_value, partition_of
+from odradek.spark.delivery.task_protocol import Marker, ProgressError, RowSummary, Step, TaskProtocol
+from odradek.spark.writing.sink_task import TaskReport
+from odradek.spark.writing.transactional_task import transactional_id, write_once
+from odradek.wire.errors import KafkaError
 from tests.docs.markdown import ROOT
 from tests.node_process import RunningNode
 from tests.spark.dying_attempt import plan_of, rows_of
 from tests.spark.test_sink_task import stored_committed
 from tests.spark.topics import Topics
-from wire.errors import KafkaError
 
 ROWS = 400
 POINTS = ("before-fenced", "after-marker_read", "before-written", "after-written", "before-committed")

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("pandas", reason="pandas is not installed (the extra spark)")
 
-from spark.pipelines import flight_table as module
-from spark.pipelines.failure import Failed
-from spark.pipelines.flight_table import PACKAGE, flight_table
+from odradek.spark.pipelines import flight_table as module
+from odradek.spark.pipelines.failure import Failed
+from odradek.spark.pipelines.flight_table import PACKAGE, flight_table
 
 
 def test_the_flights_are_read_where_pkg_resources_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

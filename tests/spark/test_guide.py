@@ -20,9 +20,9 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 from jepsen_tests import history_check
 from jepsen_tests.__main__ import parse_arguments
 from odradek import Admin
-from spark import __main__ as jobs
-from spark import quiet
-from spark.worker_process import worker_python
+from odradek.spark import __main__ as jobs
+from odradek.spark import quiet
+from odradek.spark.worker_process import worker_python
 from tests.docs.markdown import ROOT, blocks
 from tests.node_process import RunningNode
 from tests.spark.streaming import patiently
@@ -68,7 +68,7 @@ def test_the_page_from_top_to_bottom(
     assert named is not None
     assert set(named[1].split(",")) <= set(extras)
     launching, quietly = install.code.splitlines()[-2:]
-    assert quietly == 'export SPARK_CONF_DIR="$(python -m spark.quiet)"'
+    assert quietly == 'export SPARK_CONF_DIR="$(python -m odradek.spark.quiet)"'
     assert quiet.main() == 0
     assert (Path(capfd.readouterr().out.strip()) / "log4j2.properties").exists()
     name, _, launcher = launching.removeprefix("export ").partition("=")

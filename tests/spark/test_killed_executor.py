@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from bench.kafka_server import KafkaUnavailable, java_command
-from spark.worker_process import worker_python
+from odradek.spark.worker_process import worker_python
 from tests.docs.markdown import ROOT
 from tests.node_process import RunningNode
 from tests.spark.topics import Topics

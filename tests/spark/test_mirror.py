@@ -20,10 +20,10 @@ from odradek.client.admin import NewTopic
 from odradek.client.admin.admin_acls import Acl
 from odradek.security.acls.rules import Operation, PatternType, Permission
 from odradek.security.acls.rules import ResourceType as AclType
-from spark.pipelines.mirror import command
-from spark.pipelines.mirror.copying import read_map
-from spark.pipelines.mirror.plan import ClusterFacts, TopicFacts, plan_of
-from spark.pipelines.mirror.surveys import perform, survey
+from odradek.spark.pipelines.mirror import command
+from odradek.spark.pipelines.mirror.copying import read_map
+from odradek.spark.pipelines.mirror.plan import ClusterFacts, TopicFacts, plan_of
+from odradek.spark.pipelines.mirror.surveys import perform, survey
 from tests.cli.running import ROOT, environment
 from tests.docs.markdown import blocks
 from tests.node_process import RunningNode

@@ -11,10 +11,17 @@ from hypothesis import strategies as st
 from odradek.client.admin import CommittedOffset
 from odradek.client.admin.admin_acls import Acl
 from odradek.security.acls.rules import Operation, PatternType, Permission, ResourceType
-from spark.pipelines.mirror.groups import translated
-from spark.pipelines.mirror.offset_map import CopiedRange, MapError, OffsetMap, Run, TopicPair, runs_of
-from spark.pipelines.mirror.plan import ClusterFacts, Plan, TopicFacts, matching, plan_of
-from wire.topic_partition import TopicPartition
+from odradek.spark.pipelines.mirror.groups import translated
+from odradek.spark.pipelines.mirror.offset_map import (
+    CopiedRange,
+    MapError,
+    OffsetMap,
+    Run,
+    TopicPair,
+    runs_of,
+)
+from odradek.spark.pipelines.mirror.plan import ClusterFacts, Plan, TopicFacts, matching, plan_of
+from odradek.wire.topic_partition import TopicPartition
 
 PLACE = TopicPartition("t", 0)
 

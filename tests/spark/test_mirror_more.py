@@ -11,7 +11,7 @@ import pytest
 from bench.processes import ServerProcess
 from odradek import Admin, Producer
 from odradek.client.admin import NewTopic
-from spark.pipelines.mirror import command
+from odradek.spark.pipelines.mirror import command
 from tests.node_process import RunningNode
 from tests.security.secured_node import SecuredNode, secured
 from tests.spark.test_mirror import (

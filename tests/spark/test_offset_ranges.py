@@ -23,10 +23,16 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from spark.reading.filters import push
-from spark.reading.offset_ranges import STREAM_TASK_RECORDS, OffsetRange, gathered, rate_limited, split
-from spark.reading.read_errors import ReadError
-from spark.reading.stream_offsets import StreamOffset
+from odradek.spark.reading.filters import push
+from odradek.spark.reading.offset_ranges import (
+    STREAM_TASK_RECORDS,
+    OffsetRange,
+    gathered,
+    rate_limited,
+    split,
+)
+from odradek.spark.reading.read_errors import ReadError
+from odradek.spark.reading.stream_offsets import StreamOffset
 
 ID = bytes(16)
 

@@ -1,4 +1,4 @@
-"""The jobs of `spark.pipelines` on real data: flights of 2013, in one Spark, against our node."""
+"""The jobs of `odradek.spark.pipelines` on real data: flights of 2013, in one Spark, against our node."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
 from odradek import Producer
-from spark.pipelines import changelog, derived_feed, offline_load
-from spark.pipelines.delta import DeltaLoads
-from spark.pipelines.flight_table import flight_table
-from spark.pipelines.flights import flights_frame
-from spark.pipelines.job import Failed
-from spark.pipelines.job import Topics as Cluster
-from spark.pipelines.landing import Landed, Landing, table_path
-from spark.pipelines.plots import plot_delays, plot_lag
-from spark.pipelines.progress import ProgressLine, watch_query
+from odradek.spark.pipelines import changelog, derived_feed, offline_load
+from odradek.spark.pipelines.delta import DeltaLoads
+from odradek.spark.pipelines.flight_table import flight_table
+from odradek.spark.pipelines.flights import flights_frame
+from odradek.spark.pipelines.job import Failed
+from odradek.spark.pipelines.job import Topics as Cluster
+from odradek.spark.pipelines.landing import Landed, Landing, table_path
+from odradek.spark.pipelines.plots import plot_delays, plot_lag
+from odradek.spark.pipelines.progress import ProgressLine, watch_query
 from tests.jepsen.test_histories import troubled_history
 from tests.node_process import RunningNode
 from tests.spark.topics import Topics

@@ -9,7 +9,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from spark.pyspark_archive import main
+from odradek.spark.pyspark_archive import main
 
 
 def test_modules_are_imported_compiled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

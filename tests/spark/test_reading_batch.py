@@ -16,12 +16,12 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from spark import source
-from spark.reading import fetching
-from spark.reading.fetching import close_idle_clients
-from spark.reading.range_partition import RangePartition
-from spark.reading.read_errors import DataLoss, ReadError
-from spark.source_options import OptionError, SourceOptions
+from odradek.spark import source
+from odradek.spark.reading import fetching
+from odradek.spark.reading.fetching import close_idle_clients
+from odradek.spark.reading.range_partition import RangePartition
+from odradek.spark.reading.read_errors import DataLoss, ReadError
+from odradek.spark.source_options import OptionError, SourceOptions
 from tests.spark.readers import Options, options, query, read, rows, topics
 from tests.spark.topics import Topics
 

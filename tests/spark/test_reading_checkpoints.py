@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
 
-from spark.reading.read_errors import DataLoss
+from odradek.spark.reading.read_errors import DataLoss
 from tests.spark.readers import ALL, Options, StartQuery, options, query, topics
 from tests.spark.topics import Topics
 

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 
 
 from bench.odradek_server import launch_odradek, prepare_odradek
-from spark.reading.read_errors import DataLoss, ReadError
+from odradek.spark.reading.read_errors import DataLoss, ReadError
 from tests.spark.readers import Options, StartQuery, options, query, topics
 from tests.spark.topics import Topics
 

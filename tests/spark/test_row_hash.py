@@ -13,7 +13,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark.delivery.row_hash import hash_rows
+from odradek.spark.delivery.row_hash import hash_rows
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 BYTES = st.one_of(st.none(), st.binary(max_size=20), st.sampled_from([b"x" * 512, b"x" * 513, b"x" * 2000]))

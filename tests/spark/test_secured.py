@@ -10,9 +10,9 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 
 from odradek import Admin
 from odradek.client.admin import NewTopic
-from spark.pipelines.job import Topics
-from spark.source_options import SourceOptions
-from spark.writing.sink_plan import plan_write
+from odradek.spark.pipelines.job import Topics
+from odradek.spark.source_options import SourceOptions
+from odradek.spark.writing.sink_plan import plan_write
 from tests.security.secured_node import SecuredNode, secured
 
 if TYPE_CHECKING:

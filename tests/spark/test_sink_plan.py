@@ -8,8 +8,8 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 
 from pyspark.sql.types import StructType
 
-from spark.sink import BatchWriter, batch_writer
-from spark.writing.sink_plan import plan_write
+from odradek.spark.sink import BatchWriter, batch_writer
+from odradek.spark.writing.sink_plan import plan_write
 
 GOOD = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
 

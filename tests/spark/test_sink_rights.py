@@ -27,9 +27,9 @@ from odradek.security.acls.rules import (
     Permission,
     ResourceType,
 )
-from spark import sink
-from spark.delivery.decisions_topic import DECISIONS_TOPIC
-from spark.delivery.pool import PREFIX
+from odradek.spark import sink
+from odradek.spark.delivery.decisions_topic import DECISIONS_TOPIC
+from odradek.spark.delivery.pool import PREFIX
 from tests.docs.markdown import prose
 from tests.security.secured_node import make_certificates, properties, start
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 from odradek import Consumer
 from odradek.client.producer.partitioner import partition_for_key
 from odradek.client.shells.blocking import Client
-from spark.sink import BatchWriter, TaskReport
-from spark.writing.sink_plan import SinkPlan
+from odradek.spark.sink import BatchWriter, TaskReport
+from odradek.spark.writing.sink_plan import SinkPlan
 from tests.node_process import RunningNode
 from tests.spark.topics import Topics
 

@@ -156,7 +156,7 @@ def broken_source() -> type[DefaultSource]:
             return "odradek_with_a_bug"
 
         def schema(self) -> StructType:
-            from spark.plain_errors import plain_errors
+            from odradek.spark.plain_errors import plain_errors
 
             with plain_errors():
                 raise KeyError("a bug")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
-from spark import options_page
-from spark.option_table import SOURCE_OPTIONS
-from spark.source_options import Bound, OptionError, Query, SourceOptions, _Parser
+from odradek.spark import options_page
+from odradek.spark.option_table import SOURCE_OPTIONS
+from odradek.spark.source_options import Bound, OptionError, Query, SourceOptions, _Parser
 from tests.docs.markdown import ROOT
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -86,7 +86,7 @@ class TestBounds:
 
 class TestPage:
     def test_it_is_what_the_code_says(self) -> None:
-        """docs/spark-options.md is current; `python -m spark.options_page` writes it anew."""
+        """docs/spark-options.md is current; `python -m odradek.spark.options_page` writes it anew."""
         assert (ROOT / "docs" / "spark-options.md").read_text() == options_page.page()
 
     def test_every_option_that_is_taken_is_in_the_table(self) -> None:

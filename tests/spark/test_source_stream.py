@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from odradek import Admin
+from odradek.wire.errors import KafkaError
 from tests.node_process import RunningNode
 from tests.spark.streaming import kill_workers, started, wait_for
 from tests.spark.topics import Topics
-from wire.errors import KafkaError
 
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
@@ -195,10 +195,10 @@ def register_failing(spark: SparkSession, failed: Path, how: str) -> None:
     """The format `odradek_that_fails`: its first task ends behind row 30, and `failed` then says what it had to read."""
     from pyspark.sql.types import StructType
 
+    from odradek.spark.reading.range_partition import RangePartition
+    from odradek.spark.source_options import Query, SourceOptions
+    from odradek.spark.source_stream import OdradekStreamReader
     from pyspark_odradek import DefaultSource
-    from spark.reading.range_partition import RangePartition
-    from spark.source_options import Query, SourceOptions
-    from spark.source_stream import OdradekStreamReader
 
     # Classes of a function go to Spark's workers by their code: those of a module would have to be there.
     class FailingReader(OdradekStreamReader):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import attrs
 import pytest
 
-from spark.delivery.task_protocol import Marker, ProgressError, RowSummary, Step, TaskProtocol, judge
+from odradek.spark.delivery.task_protocol import Marker, ProgressError, RowSummary, Step, TaskProtocol, judge
 
 SUMMARY = RowSummary(3, 17)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from spark.delivery.markers import MarkerLog, decision_key, decision_value
-from spark.delivery.task_protocol import Marker, ProgressError, RowSummary, TaskProtocol, check_topics
-from spark.delivery.two_phase import (
+from odradek.spark.delivery.markers import MarkerLog, decision_key, decision_value
+from odradek.spark.delivery.task_protocol import Marker, ProgressError, RowSummary, TaskProtocol, check_topics
+from odradek.spark.delivery.two_phase import (
     AttemptProtocol,
     Decision,
     DriverProtocol,
@@ -18,8 +18,8 @@ from spark.delivery.two_phase import (
     last_of,
     sum_of,
 )
+from odradek.wire.record_batch import RecordBatchBuilder
 from tests.spark.two_phase_world import Rules, Sizes, fault
-from wire.record_batch import RecordBatchBuilder
 
 ROWS = RowSummary(3, 17)
 ONE = Sizes(batches=1)

@@ -21,22 +21,22 @@ from bench.odradek_server import start_odradek
 from bench.processes import ServerProcess
 from odradek import Producer
 from odradek.client.shells.blocking import Client
-from spark.delivery import pool, two_phase_driver, undecided
-from spark.delivery.decisions import Decisions
-from spark.delivery.pool import slot_id
-from spark.delivery.task_protocol import ProgressError, RowSummary
-from spark.delivery.two_phase import AttemptProtocol, DriverProtocol, sum_of
-from spark.delivery.two_phase_driver import run_driver
-from spark.writing import transactional_task
-from spark.writing.sink_plan import Delivery, SinkPlan
-from spark.writing.sink_task import TaskReport
-from spark.writing.two_phase_task import check_two_phase, prepare_rows
+from odradek.spark.delivery import pool, two_phase_driver, undecided
+from odradek.spark.delivery.decisions import Decisions
+from odradek.spark.delivery.pool import slot_id
+from odradek.spark.delivery.task_protocol import ProgressError, RowSummary
+from odradek.spark.delivery.two_phase import AttemptProtocol, DriverProtocol, sum_of
+from odradek.spark.delivery.two_phase_driver import run_driver
+from odradek.spark.writing import transactional_task
+from odradek.spark.writing.sink_plan import Delivery, SinkPlan
+from odradek.spark.writing.sink_task import TaskReport
+from odradek.spark.writing.two_phase_task import check_two_phase, prepare_rows
+from odradek.wire.errors import ErrorCode, KafkaError
 from tests.kafka_jars import NO_RETENTION, TRANSACTIONS
 from tests.node_process import RunningNode
 from tests.spark.dying_attempt import rows_of
 from tests.spark.test_sink_task import stored_committed
 from tests.spark.topics import Topics
-from wire.errors import ErrorCode, KafkaError
 
 ROWS = 50
 TASKS = 2

@@ -15,7 +15,7 @@ import pytest
 from bench.kafka_server import KafkaUnavailable, java_command
 from odradek import Admin
 from odradek.client.admin import NewTopic
-from spark.worker_process import worker_python
+from odradek.spark.worker_process import worker_python
 from tests.docs.markdown import ROOT
 from tests.node_process import RunningNode
 from tests.security.secured_node import SecuredNode, secured

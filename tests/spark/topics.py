@@ -8,7 +8,7 @@ import attrs
 
 from odradek import Admin, Producer
 from odradek.client.admin import NewTopic
-from wire.batches.records import Header
+from odradek.wire.batches.records import Header
 
 __all__ = ["Topics"]
 

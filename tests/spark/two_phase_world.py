@@ -2,7 +2,7 @@
 
 A query of two batches runs on a model of transaction coordinators and of the topic of decisions. Drivers are started while
 older ones live. Attempts of one task run side by side, and go on after their driver. Who has died is one who takes no
-further step: so a world is looked at as if each had died in it. Each step asks the machines of `spark.delivery.two_phase` what comes next.
+further step: so a world is looked at as if each had died in it. Each step asks the machines of `odradek.spark.delivery.two_phase` what comes next.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import attrs
 
-from spark.delivery.task_protocol import Marker, ProgressError, RowSummary
-from spark.delivery.two_phase import (
+from odradek.spark.delivery.task_protocol import Marker, ProgressError, RowSummary
+from odradek.spark.delivery.two_phase import (
     AttemptProtocol,
     AttemptStep,
     Decision,

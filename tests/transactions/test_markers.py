@@ -9,19 +9,24 @@ from typing import Any
 
 import pytest
 
-from data_plane.transactions.coordinator import IDS_PER_TURN, TransactionShard
-from data_plane.transactions.markers import ENDS_PER_TURN, PARTITIONS_PER_TURN, STARTS_PER_TURN, MarkerSender
-from data_plane.transactions.state import Transaction, TransactionsState, TransactionStatus
+from odradek.data_plane.transactions.coordinator import IDS_PER_TURN, TransactionShard
+from odradek.data_plane.transactions.markers import (
+    ENDS_PER_TURN,
+    PARTITIONS_PER_TURN,
+    STARTS_PER_TURN,
+    MarkerSender,
+)
+from odradek.data_plane.transactions.state import Transaction, TransactionsState, TransactionStatus
 from odradek.serving.layered_map import LayeredMap
-from wire.errors import ErrorCode
-from wire.messages.describe_producers import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,
     ProducerState,
     TopicResponse,
 )
-from wire.messages.write_txn_markers import (
+from odradek.wire.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,

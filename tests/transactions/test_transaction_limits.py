@@ -9,18 +9,18 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.coordination.asking import Ask
-from data_plane.transactions.counts import TransactionCounts
-from data_plane.transactions.endings import completed, decided, fenced
-from data_plane.transactions.machine import CHECKED_MAX, TransactionMachine
-from data_plane.transactions.requests import (
+from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.transactions.counts import TransactionCounts
+from odradek.data_plane.transactions.endings import completed, decided, fenced
+from odradek.data_plane.transactions.machine import CHECKED_MAX, TransactionMachine
+from odradek.data_plane.transactions.requests import (
     AbortTimedOut,
     AddPartitions,
     EndTransaction,
     ExpireIds,
     InitProducer,
 )
-from data_plane.transactions.state import (
+from odradek.data_plane.transactions.state import (
     CHARACTERS_PER_WEIGHT,
     PARTITIONS_PER_WEIGHT,
     Transaction,
@@ -29,11 +29,11 @@ from data_plane.transactions.state import (
     record_bytes_max,
     record_of,
 )
-from data_plane.transactions.transactions_topic import TransactionSettings
-from metadata_quorum.state_machine import DecisionContext
+from odradek.data_plane.transactions.transactions_topic import TransactionSettings
+from odradek.metadata_quorum.state_machine import DecisionContext
 from odradek.serving.layered_map import LayeredMap
-from wire.errors import ErrorCode
-from wire.record_batch import RecordBatchBuilder
+from odradek.wire.errors import ErrorCode
+from odradek.wire.record_batch import RecordBatchBuilder
 
 CONTEXT = DecisionContext(0, 0, 0, 0, Random(1), lambda: bytes(16))
 LATE_MS = 1_000_000
@@ -148,7 +148,7 @@ def test_transactions_that_are_late_together_are_aborted_in_several_decisions(
 ) -> None:
     """A decision has a limit in transactions and in bytes, and says that some are left."""
     if partitions > 1:
-        monkeypatch.setattr("data_plane.transactions.machine.CHECKED_BYTES_MAX", 10_000)
+        monkeypatch.setattr("odradek.data_plane.transactions.machine.CHECKED_BYTES_MAX", 10_000)
     coordinator = Coordinator()
     coordinator.state = late_state(number, partitions)
     for last in (False, False, True):

@@ -30,12 +30,12 @@ from typing import Any
 
 import attrs
 
-from data_plane.coordination.asking import Ask, TimePasses
-from data_plane.coordination.decision_log import Latest
-from data_plane.coordination.records import CoordinatorRecord
-from data_plane.transactions.counts import TransactionCounts
-from data_plane.transactions.machine import Changed, TransactionMachine
-from data_plane.transactions.requests import (
+from odradek.data_plane.coordination.asking import Ask, TimePasses
+from odradek.data_plane.coordination.decision_log import Latest
+from odradek.data_plane.coordination.records import CoordinatorRecord
+from odradek.data_plane.transactions.counts import TransactionCounts
+from odradek.data_plane.transactions.machine import Changed, TransactionMachine
+from odradek.data_plane.transactions.requests import (
     AbortTimedOut,
     AddPartitions,
     DescribeTransaction,
@@ -48,7 +48,7 @@ from data_plane.transactions.requests import (
     Verified,
     VerifyPartitions,
 )
-from data_plane.transactions.state import (
+from odradek.data_plane.transactions.state import (
     NO_PRODUCER_EPOCH,
     Transaction,
     TransactionRecord,
@@ -56,9 +56,9 @@ from data_plane.transactions.state import (
     record_of,
     state_of,
 )
-from data_plane.transactions.transactions_topic import TransactionSettings
-from metadata_quorum.state_machine import ReplicatedStateMachine
-from wire.errors import ErrorCode
+from odradek.data_plane.transactions.transactions_topic import TransactionSettings
+from odradek.metadata_quorum.state_machine import ReplicatedStateMachine
+from odradek.wire.errors import ErrorCode
 
 WALL_MS = 1_000_000
 RECORD_VERSION = 1

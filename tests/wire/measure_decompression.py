@@ -16,7 +16,7 @@ from pathlib import Path
 import cramjam
 import lz4.frame
 
-from wire.batches.compression import (
+from odradek.wire.batches.compression import (
     CompressionType,
     DecompressionBomb,
     compress,

@@ -9,10 +9,10 @@ from typing import Any
 
 import attrs
 
-from wire.error_codes import ErrorCode
-from wire.schema.generate import module_of
-from wire.schema.table import messages
-from wire.structure import Message, Structure, WireField, version_range
+from odradek.wire.error_codes import ErrorCode
+from odradek.wire.schema.generate import module_of
+from odradek.wire.schema.table import messages
+from odradek.wire.structure import Message, Structure, WireField, version_range
 
 INTEGERS = {
     "int8": (-(2**7), 2**7 - 1),
@@ -54,7 +54,7 @@ LONG = Shape("long", array_sizes=(1, 130), string_sizes=(126, 127, 128, 300, 20_
 def all_classes() -> Iterator[type[Message]]:
     """Every message class that the tables name."""
     for fact in messages():
-        yield getattr(import_module(f"wire.messages.{module_of(fact)}"), fact.name)
+        yield getattr(import_module(f"odradek.wire.messages.{module_of(fact)}"), fact.name)
 
 
 def all_versions() -> Iterator[tuple[type[Message], int]]:

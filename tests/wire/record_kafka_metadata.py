@@ -39,7 +39,7 @@ from confluent_kafka.admin import (
 
 from bench.kafka_server import CLUSTER_ID, java_arguments, run_tool, start_kafka
 from bench.processes import ServerProcess, free_ports
-from wire.batches.batch_header import iter_batches
+from odradek.wire.batches.batch_header import iter_batches
 
 DATA = Path(__file__).parent / "data"
 BYTES_MAX = 100 * 1024

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 
-from wire.batches.batch_errors import InvalidRecord
-from wire.batches.batch_header import HEADER_SIZE, parse_header
-from wire.batches.compression import decompress
-from wire.batches.records import Record
+from odradek.wire.batches.batch_errors import InvalidRecord
+from odradek.wire.batches.batch_header import HEADER_SIZE, parse_header
+from odradek.wire.batches.compression import decompress
+from odradek.wire.batches.records import Record
 
 
 def oracle_records(batch: bytes | bytearray, bytes_max: int, key_errors: str = "strict") -> list[Record]:

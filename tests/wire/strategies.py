@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from wire.batches.records import Header
-from wire.record_batch import RecordBatchBuilder
+from odradek.wire.batches.records import Header
+from odradek.wire.record_batch import RecordBatchBuilder
 
 RecordFields = tuple[int, bytes | None, bytes | None, tuple[Header, ...]]
 """Timestamp, key, value, headers: what a producer gives."""

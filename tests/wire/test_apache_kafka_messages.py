@@ -12,11 +12,11 @@ import attrs
 import pytest
 
 from bench.kafka_server import SHORT_LIVED
+from odradek.wire import codec
+from odradek.wire.schema.generate import snake_case
+from odradek.wire.schema.table import FieldFact, MessageFact, messages
+from odradek.wire.structure import Structure
 from tests.wire.message_values import SHAPES, all_versions, contains, generated
-from wire import codec
-from wire.schema.generate import snake_case
-from wire.schema.table import FieldFact, MessageFact, messages
-from wire.structure import Structure
 
 PROGRAM = Path(__file__).parent / "RewriteMessages.java"
 FACTS: dict[str, MessageFact] = {fact.name: fact for fact in messages()}

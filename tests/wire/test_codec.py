@@ -9,22 +9,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from odradek.wire import codec
+from odradek.wire.api import ApiKey, request_class, response_class
+from odradek.wire.codecs import codec_reflective
+from odradek.wire.errors import LocalProtocolError, MalformedMessage
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.coordinator_records import ClassicMemberMetadata, ConsumerGroupMemberMetadataValue
+from odradek.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from odradek.wire.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
+from odradek.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.headers import RequestHeader
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.structure import Message
 from tests.schedule import examples
 from tests.wire.message_values import LONG, SHAPES, all_versions, generated
-from wire import codec
-from wire.api import ApiKey, request_class, response_class
-from wire.codecs import codec_reflective
-from wire.errors import LocalProtocolError, MalformedMessage
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.coordinator_records import ClassicMemberMetadata, ConsumerGroupMemberMetadataValue
-from wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
-from wire.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
-from wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.headers import RequestHeader
-from wire.messages.metadata import MetadataRequest
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.structure import Message
 
 EVERY_VERSION = list(all_versions())
 COUNT_MAX = b"\x7f\xff\xff\xff"
@@ -296,7 +296,7 @@ def test_bad_text_is_malformed(module: Any) -> None:
 
 
 def test_unknown_version_has_no_codec() -> None:
-    """Versions from the network are checked against `wire.api` first."""
+    """Versions from the network are checked against `odradek.wire.api` first."""
     with pytest.raises(LocalProtocolError, match="versions 3 to 13, not 2"):
         codec.decoder(ProduceRequest, 2)
     with pytest.raises(LocalProtocolError):

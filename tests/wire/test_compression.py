@@ -18,9 +18,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.schedule import examples
-from wire.batches import compression
-from wire.batches.compression import (
+from odradek.wire.batches import compression
+from odradek.wire.batches.compression import (
     CHUNK_BYTES,
     CompressionType,
     CorruptBatch,
@@ -29,7 +28,8 @@ from wire.batches.compression import (
     decompress,
     decompressed_size,
 )
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import ErrorCode, KafkaError
+from tests.schedule import examples
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = CompressionType
 CODECS = [GZIP, SNAPPY, LZ4, ZSTD]

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.schedule import examples
-from wire.api_keys import ApiKey
-from wire.codec import encode
-from wire.errors import LocalProtocolError, MalformedMessage, RemoteProtocolError
-from wire.framing.connection import (
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.codec import encode
+from odradek.wire.errors import LocalProtocolError, MalformedMessage, RemoteProtocolError
+from odradek.wire.framing.connection import (
     CLIENT,
     NEED_DATA,
     PAUSED,
@@ -30,14 +29,15 @@ from wire.framing.connection import (
     Step,
     UnknownApiKey,
 )
-from wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from wire.messages.headers import RequestHeader
-from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from wire.messages.produce import ProduceRequest, ProduceResponse
-from wire.structure import Message
+from odradek.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from odradek.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from odradek.wire.messages.headers import RequestHeader
+from odradek.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from odradek.wire.messages.produce import ProduceRequest, ProduceResponse
+from odradek.wire.structure import Message
+from tests.schedule import examples
 
 Call = tuple[Message, int, Message]
 """A request, its version, and the response to it."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from wire.codec import ELEMENTS_MAX, bounded_decoder, decode_bounded, decoder, encode
-from wire.errors import MalformedMessage
-from wire.messages.delete_topics import DeleteTopicsRequest
-from wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from wire.structure import Message
+from odradek.wire.codec import ELEMENTS_MAX, bounded_decoder, decode_bounded, decoder, encode
+from odradek.wire.errors import MalformedMessage
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest
+from odradek.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from odradek.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from odradek.wire.structure import Message
 
 ONE = DescribableLogDirTopic("", [])
 

@@ -7,9 +7,9 @@ from itertools import repeat
 
 import pytest
 
-from data_plane.log.record_rules import RecordsRefused
-from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
-from wire.errors import MESSAGE_CHARACTERS_MAX, ErrorCode, KafkaError, listed
+from odradek.data_plane.log.record_rules import RecordsRefused
+from odradek.wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
+from odradek.wire.errors import MESSAGE_CHARACTERS_MAX, ErrorCode, KafkaError, listed
 
 
 def test_of_many_names_only_as_many_are_read_as_a_text_holds() -> None:

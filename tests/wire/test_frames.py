@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.schedule import examples
-from wire.api_keys import APIS, ApiKey
-from wire.codec import encode, encoder
-from wire.errors import MalformedMessage, RemoteProtocolError
-from wire.framing.frames import (
+from odradek.wire.api_keys import APIS, ApiKey
+from odradek.wire.codec import encode, encoder
+from odradek.wire.errors import MalformedMessage, RemoteProtocolError
+from odradek.wire.framing.frames import (
     UnknownApiKey,
     frame_length,
     frame_response,
@@ -18,10 +17,11 @@ from wire.framing.frames import (
     parse_request_header,
     parse_response_header,
 )
-from wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from wire.messages.headers import RequestHeader, ResponseHeader
-from wire.messages.metadata import MetadataResponse
-from wire.primitives import write_uvarint
+from odradek.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from odradek.wire.messages.headers import RequestHeader, ResponseHeader
+from odradek.wire.messages.metadata import MetadataResponse
+from odradek.wire.primitives import write_uvarint
+from tests.schedule import examples
 
 FLEXIBLE = b"\0\3\0\x0c\0\0\0\x07\0\3abc"
 """Metadata 12 with correlation id 7 from client "abc"; its tagged fields come next."""

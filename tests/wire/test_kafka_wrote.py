@@ -10,20 +10,19 @@ from pathlib import Path
 import attrs
 import pytest
 
-from tests.wire.message_values import contains
-from wire.batches.batch_header import iter_batches
-from wire.batches.records import Record, records
-from wire.messages import metadata_records as metadata
-from wire.messages.control_records import (
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.batches.records import Record, records
+from odradek.wire.messages import metadata_records as metadata
+from odradek.wire.messages.control_records import (
     KRaftVersionRecord,
     LeaderChangeMessage,
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
     VotersRecord,
 )
-from wire.messages.coordinator_records import OffsetCommitKey, OffsetCommitValue, TransactionLogKey
-from wire.messages.data_records import QuorumStateData
-from wire.metadata_frames import (
+from odradek.wire.messages.coordinator_records import OffsetCommitKey, OffsetCommitValue, TransactionLogKey
+from odradek.wire.messages.data_records import QuorumStateData
+from odradek.wire.metadata_frames import (
     CoordinatorLog,
     decode_control_record,
     decode_coordinator_key,
@@ -34,9 +33,10 @@ from wire.metadata_frames import (
     encode_coordinator_value,
     encode_metadata_record,
 )
-from wire.schema.generate import snake_case
-from wire.structure import Message
-from wire.uuid_text import uuid_from_text
+from odradek.wire.schema.generate import snake_case
+from odradek.wire.structure import Message
+from odradek.wire.uuid_text import uuid_from_text
+from tests.wire.message_values import contains
 
 DATA = Path(__file__).parent / "data"
 METADATA_FILES = ("cluster_metadata.log", "0-0.checkpoint", "bootstrap.checkpoint", "snapshot.checkpoint")

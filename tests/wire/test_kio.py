@@ -17,11 +17,11 @@ from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
+from odradek.wire import codec
+from odradek.wire.schema.generate import snake_case
+from odradek.wire.schema.table import messages
+from odradek.wire.structure import ZERO_UUID, Message, Structure
 from tests.wire.message_values import LONG, OWN_TAG_MIN, SHAPES, Shape, all_versions, contains, generated
-from wire import codec
-from wire.schema.generate import snake_case
-from wire.schema.table import messages
-from wire.structure import ZERO_UUID, Message, Structure
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOT_IN_KIO = {"ProducerSnapshot", "QuorumStateData"}

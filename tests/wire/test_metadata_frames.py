@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.message_values import SHAPES, generated
-from wire.errors import LocalProtocolError, MalformedMessage
-from wire.messages import (
+from odradek.wire.errors import LocalProtocolError, MalformedMessage
+from odradek.wire.messages import (
     control_records,
     coordinator_records,
     metadata_records,
     share_group_records,
     streams_group_records,
 )
-from wire.messages.control_records import EndTxnMarker, KRaftVersionRecord, LeaderChangeMessage, VotersRecord
-from wire.messages.coordinator_records import (
+from odradek.wire.messages.control_records import (
+    EndTxnMarker,
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    VotersRecord,
+)
+from odradek.wire.messages.coordinator_records import (
     LegacyOffsetCommitKey,
     OffsetCommitKey,
     OffsetCommitValue,
     TransactionLogKey,
     TransactionLogValue,
 )
-from wire.messages.metadata_records import NoOpRecord, TopicRecord
-from wire.messages.produce import ProduceRequest
-from wire.metadata_frames import (
+from odradek.wire.messages.metadata_records import NoOpRecord, TopicRecord
+from odradek.wire.messages.produce import ProduceRequest
+from odradek.wire.metadata_frames import (
     ControlRecordType,
     UnknownRecord,
     decode_control_record,
@@ -36,6 +40,7 @@ from wire.metadata_frames import (
     encode_coordinator_value,
     encode_metadata_record,
 )
+from tests.wire.message_values import SHAPES, generated
 
 
 def test_metadata_records_survive_their_frame() -> None:

@@ -7,7 +7,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.framing.outgoing import drop_sent
+from odradek.wire.framing.outgoing import drop_sent
 
 
 @given(st.lists(st.binary(min_size=1, max_size=8), max_size=6), st.data())

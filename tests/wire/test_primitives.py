@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.serial import readers
 
-from wire import primitives
-from wire.errors import LocalProtocolError, MalformedMessage
-from wire.primitives import (
+from odradek.wire import primitives
+from odradek.wire.errors import LocalProtocolError, MalformedMessage
+from odradek.wire.primitives import (
     read_uvarint,
     read_varint,
     read_varlong,
@@ -20,7 +20,7 @@ from wire.primitives import (
     write_varint,
     write_varlong,
 )
-from wire.uuid_text import uuid_from_text, uuid_to_text
+from odradek.wire.uuid_text import uuid_from_text, uuid_to_text
 
 
 def written(write: Callable[[bytearray, int], None], value: int) -> bytes:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import check_crc, parse_header
-from wire.batches.compression import CompressionType, DecompressionBomb
-from wire.batches.recompression import codec_of, recompress
-from wire.batches.records import records
-from wire.record_batch import RecordBatchBuilder
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.batch_header import check_crc, parse_header
+from odradek.wire.batches.compression import CompressionType, DecompressionBomb
+from odradek.wire.batches.recompression import codec_of, recompress
+from odradek.wire.batches.records import records
+from odradek.wire.record_batch import RecordBatchBuilder
 
 SIZE_MAX = 1 << 20
 

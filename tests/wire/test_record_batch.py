@@ -10,10 +10,8 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.schedule import examples
-from tests.wire.strategies import BOUND, CODECS, RecordFields, build_batch, record_lists
-from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
-from wire.batches.batch_header import (
+from odradek.wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
+from odradek.wire.batches.batch_header import (
     HEADER,
     HEADER_SIZE,
     BatchHeader,
@@ -23,10 +21,17 @@ from wire.batches.batch_header import (
     parse_header,
     set_max_timestamp,
 )
-from wire.batches.compression import compress
-from wire.batches.records import records
-from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import RecordBatchBuilder, check_timestamps, parse_produced, validate_for_append
+from odradek.wire.batches.compression import compress
+from odradek.wire.batches.records import records
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.record_batch import (
+    RecordBatchBuilder,
+    check_timestamps,
+    parse_produced,
+    validate_for_append,
+)
+from tests.schedule import examples
+from tests.wire.strategies import BOUND, CODECS, RecordFields, build_batch, record_lists
 
 LEADER_CHANGE = bytes.fromhex(
     "00000000000000000000004f0000000102f10930f2002000000000000001a1fc29be28000001a1fc29be28ffffffffffff"

@@ -6,11 +6,11 @@ import tracemalloc
 
 import pytest
 
-from wire.batches.batch_errors import InvalidRecord
-from wire.batches.compression import CHUNK_BYTES
-from wire.batches.record_times import record_times
-from wire.batches.records import records
-from wire.record_batch import RecordBatchBuilder
+from odradek.wire.batches.batch_errors import InvalidRecord
+from odradek.wire.batches.compression import CHUNK_BYTES
+from odradek.wire.batches.record_times import record_times
+from odradek.wire.batches.records import records
+from odradek.wire.record_batch import RecordBatchBuilder
 
 MAX = 64 << 20
 VALUES = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odradek.wire.batches.batch_header import check_crc, parse_header
+from odradek.wire.batches.record_writer import Row, encode_batch, stamp
+from odradek.wire.batches.records import RecordBatchBuilder, records
 from tests.schedule import examples
-from wire.batches.batch_header import check_crc, parse_header
-from wire.batches.record_writer import Row, encode_batch, stamp
-from wire.batches.records import RecordBatchBuilder, records
 
 some_bytes = st.none() | st.binary(max_size=40) | st.integers(0, 20_000).map(bytes)
 headers = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3)

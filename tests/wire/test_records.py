@@ -13,14 +13,14 @@ from kafka.codec import has_lz4, has_snappy, has_zstd
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
+from odradek.wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
+from odradek.wire.batches.batch_header import HEADER_SIZE, parse_header
+from odradek.wire.batches.compression import compress
+from odradek.wire.batches.records import Record, records
+from odradek.wire.record_batch import RecordBatchBuilder
 from tests.schedule import examples
 from tests.wire.strategies import BOUND, CODECS, RecordFields, build_batch, record_lists
 from tests.wire.test_record_batch import patched, sealed
-from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
-from wire.batches.batch_header import HEADER_SIZE, parse_header
-from wire.batches.compression import compress
-from wire.batches.records import Record, records
-from wire.record_batch import RecordBatchBuilder
 
 KAFKA_PYTHON_CODECS = [
     0,

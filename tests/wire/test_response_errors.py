@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from odradek.wire import codec
+from odradek.wire.api import response_class
+from odradek.wire.api_keys import APIS
+from odradek.wire.codecs.codec_encode import ERROR_FIELDS
+from odradek.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from odradek.wire.messages.metadata import MetadataResponse
+from odradek.wire.structure import Structure
 from tests.wire.message_values import generated
-from wire import codec
-from wire.api import response_class
-from wire.api_keys import APIS
-from wire.codecs.codec_encode import ERROR_FIELDS
-from wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from wire.messages.metadata import MetadataResponse
-from wire.structure import Structure
 
 
 def counted(response: Any, version: int) -> dict[int, int]:

@@ -10,12 +10,12 @@ from pathlib import Path
 import attrs
 import pytest
 
-from wire import api
-from wire.api import ApiKey
-from wire.codecs import codec_plan
-from wire.errors import ErrorCode, KafkaError, LocalProtocolError
-from wire.schema import generate, table
-from wire.structure import Structure, kafka, version_range
+from odradek.wire import api
+from odradek.wire.api import ApiKey
+from odradek.wire.codecs import codec_plan
+from odradek.wire.errors import ErrorCode, KafkaError, LocalProtocolError
+from odradek.wire.schema import generate, table
+from odradek.wire.structure import Structure, kafka, version_range
 
 PACKAGE = Path(generate.__file__).parent.parent
 
@@ -181,8 +181,8 @@ def test_kafka_error_has_kafkas_text_unless_given_another() -> None:
 
 
 def test_imports_are_lazy() -> None:
-    """`wire.api` and `wire.codec` load neither messages nor attrs: command-line tools start with them."""
-    code = "import sys, wire.api, wire.codec; print([m for m in sys.modules if m.startswith(('wire.messages', 'attr'))])"
+    """`odradek.wire.api` and `odradek.wire.codec` load neither messages nor attrs: command-line tools start with them."""
+    code = "import sys, odradek.wire.api, odradek.wire.codec; print([m for m in sys.modules if m.startswith(('odradek.wire.messages', 'attr'))])"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent
     )
@@ -191,8 +191,8 @@ def test_imports_are_lazy() -> None:
 
 def test_defaults_are_kafkas() -> None:
     """Every field has the default of Kafka's schema; without one, the type's zero."""
-    from wire.messages.fetch import FetchPartition, FetchRequest, PartitionData
-    from wire.messages.metadata_records import PartitionChangeRecord
+    from odradek.wire.messages.fetch import FetchPartition, FetchRequest, PartitionData
+    from odradek.wire.messages.metadata_records import PartitionChangeRecord
 
     assert FetchRequest().max_bytes == 0x7FFFFFFF
     assert FetchRequest().replica_state.replica_id == -1
@@ -206,7 +206,7 @@ def test_defaults_are_kafkas() -> None:
 
 def test_arrays_of_defaults_are_not_shared() -> None:
     """Messages are mutable: a default belongs to one of them."""
-    from wire.messages.fetch import FetchRequest
+    from odradek.wire.messages.fetch import FetchRequest
 
     first, second = FetchRequest(), FetchRequest()
     assert first.topics is not second.topics
@@ -215,7 +215,7 @@ def test_arrays_of_defaults_are_not_shared() -> None:
 
 def test_messages_compare_by_value_and_do_not_hash() -> None:
     """They are mutable values."""
-    from wire.messages.fetch import FetchTopic, ForgottenTopic
+    from odradek.wire.messages.fetch import FetchTopic, ForgottenTopic
 
     assert FetchTopic("a") == FetchTopic("a")
     assert FetchTopic("a") != FetchTopic("b")

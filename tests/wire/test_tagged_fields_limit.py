@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from wire.codec import ELEMENTS_MAX, bounded_decoder, decoder, encode
-from wire.errors import MalformedMessage
-from wire.framing.frames import HEADER_TAGS_MAX, skip_tags
-from wire.messages.fetch import FetchRequest
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from wire.primitives import write_uvarint
-from wire.structure import Message
+from odradek.wire.codec import ELEMENTS_MAX, bounded_decoder, decoder, encode
+from odradek.wire.errors import MalformedMessage
+from odradek.wire.framing.frames import HEADER_TAGS_MAX, skip_tags
+from odradek.wire.messages.fetch import FetchRequest
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.wire.primitives import write_uvarint
+from odradek.wire.structure import Message
 
 TAG = b"\x63\x00"
 

@@ -9,7 +9,7 @@ import pytest
 
 import odradek
 from odradek.client.consumer import consumer_types
-from wire.topic_partition import TopicIdPartition, TopicPartition
+from odradek.wire.topic_partition import TopicIdPartition, TopicPartition
 
 NAMES = [(TopicPartition("words", 3), ("words", 3)), (TopicIdPartition(bytes(16), 3), (bytes(16), 3))]
 

@@ -1,1 +1,1 @@
-"""Parts of record batches: headers, records, compression; the front door is `wire.record_batch`."""
+"""Parts of record batches: headers, records, compression; the front door is `odradek.wire.record_batch`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import ErrorCode, KafkaError
 
 __all__ = ["CorruptBatch", "DecompressionBomb", "InvalidRecord"]
 

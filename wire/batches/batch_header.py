@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
-from wire.batches.batch_errors import CorruptBatch, InvalidRecord
+from odradek.wire.batches.batch_errors import CorruptBatch, InvalidRecord
 
 __all__ = [
     "ATTRIBUTES_OFFSET",

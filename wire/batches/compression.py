@@ -45,8 +45,8 @@ import cramjam
 import lz4.frame
 import zstandard
 
-from wire.batches.batch_errors import CorruptBatch, DecompressionBomb
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.batches.batch_errors import CorruptBatch, DecompressionBomb
+from odradek.wire.errors import ErrorCode, KafkaError
 
 __all__ = [
     "CHUNK_BYTES",

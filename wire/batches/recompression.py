@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-from wire.batches.batch_header import (
+from odradek.wire.batches.batch_header import (
     ATTRIBUTES_OFFSET,
     COMPRESSION_MASK,
     HEADER_SIZE,
@@ -18,7 +18,7 @@ from wire.batches.batch_header import (
     Buffer,
     seal,
 )
-from wire.batches.compression import compress, decompress
+from odradek.wire.batches.compression import compress, decompress
 
 _LENGTH = Struct(">i")
 _ATTRIBUTES = Struct(">h")

@@ -14,7 +14,7 @@ Their decompressed bytes lie behind one another in one buffer:
 3. no part of a record may be longer than what its record has left. Reads that overshoot before that is compared land in
    `PAD` zero bytes.
 
-What `wire.batches.records.records` refuses is refused here too, but for headers, which nobody looks at here.
+What `odradek.wire.batches.records.records` refuses is refused here too, but for headers, which nobody looks at here.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
-from wire.batches.batch_header import HEADER_SIZE, BatchHeader, Buffer, check_crc
-from wire.batches.compression import decompress
+from odradek.wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
+from odradek.wire.batches.batch_header import HEADER_SIZE, BatchHeader, Buffer, check_crc
+from odradek.wire.batches.compression import decompress
 
 __all__ = ["PAD", "Bytes", "Int64s", "RecordColumns", "RecordPlaces", "record_columns", "record_offsets"]
 

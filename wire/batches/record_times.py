@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wire.batches.batch_errors import CorruptBatch, InvalidRecord
-from wire.batches.batch_header import HEADER_SIZE, Buffer, check_crc, parse_header
-from wire.batches.compression import decompressed_chunks
-from wire.batches.records import RECORD_SIZE_MIN, read_varint
+from odradek.wire.batches.batch_errors import CorruptBatch, InvalidRecord
+from odradek.wire.batches.batch_header import HEADER_SIZE, Buffer, check_crc, parse_header
+from odradek.wire.batches.compression import decompressed_chunks
+from odradek.wire.batches.records import RECORD_SIZE_MIN, read_varint
 
 __all__ = ["record_times"]
 

@@ -1,6 +1,6 @@
 """A whole batch of records written at once: the producer's hot loop.
 
-`wire.batches.records.RecordBatchBuilder` takes records one by one; here they are all there, so that one loop encodes them
+`odradek.wire.batches.records.RecordBatchBuilder` takes records one by one; here they are all there, so that one loop encodes them
 without a call per record. What the two write is the same, byte for byte (tests/wire/test_record_writer.py).
 `stamp` puts the producer's numbers into a finished batch, and again when it is repeated under other numbers.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from wire.batches.batch_header import (
+from odradek.wire.batches.batch_header import (
     HEADER,
     HEADER_SIZE,
     MAGIC,
@@ -19,8 +19,8 @@ from wire.batches.batch_header import (
     seal,
     set_producer,
 )
-from wire.batches.compression import compress
-from wire.batches.records import Header, varint
+from odradek.wire.batches.compression import compress
+from odradek.wire.batches.records import Header, varint
 
 __all__ = ["Row", "encode_batch", "stamp"]
 

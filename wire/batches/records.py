@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from wire.batches.batch_errors import CorruptBatch, InvalidRecord
-from wire.batches.batch_header import (
+from odradek.wire.batches.batch_errors import CorruptBatch, InvalidRecord
+from odradek.wire.batches.batch_header import (
     CONTROL_MASK,
     DELETE_HORIZON_MASK,
     HEADER,
@@ -30,7 +30,7 @@ from wire.batches.batch_header import (
     parse_header,
     seal,
 )
-from wire.batches.compression import compress, decompress
+from odradek.wire.batches.compression import compress, decompress
 
 __all__ = [
     "RECORD_SIZE_MIN",

@@ -9,9 +9,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from wire.batches.batch_header import Buffer
-from wire.batches.records import RecordBatchBuilder, records
-from wire.errors import KafkaError
+from odradek.wire.batches.batch_header import Buffer
+from odradek.wire.batches.records import RecordBatchBuilder, records
+from odradek.wire.errors import KafkaError
 
 __all__ = ["EndMarker", "build_marker", "parse_marker"]
 

@@ -29,7 +29,7 @@ from struct import Struct, unpack_from
 from struct import error as struct_error
 from typing import Any
 
-from wire.codecs.codec_plan import (
+from odradek.wire.codecs.codec_plan import (
     FIXED,
     STRING_LENGTH_MAX,
     PlannedField,
@@ -39,9 +39,9 @@ from wire.codecs.codec_plan import (
     tagged,
     untagged,
 )
-from wire.errors import MalformedMessage, TooManyElements
-from wire.primitives import read_uvarint_rest
-from wire.structure import Message, Structure
+from odradek.wire.errors import MalformedMessage, TooManyElements
+from odradek.wire.primitives import read_uvarint_rest
+from odradek.wire.structure import Message, Structure
 
 
 def _skip_tags(buf: memoryview, o: int, count: int) -> int:

@@ -21,7 +21,7 @@ from struct import Struct, pack
 from struct import error as struct_error
 from typing import Any
 
-from wire.codecs.codec_plan import (
+from odradek.wire.codecs.codec_plan import (
     FIXED,
     STRING_LENGTH_MAX,
     PlannedField,
@@ -30,9 +30,9 @@ from wire.codecs.codec_plan import (
     tagged,
     untagged,
 )
-from wire.errors import LocalProtocolError
-from wire.primitives import write_uvarint
-from wire.structure import Message, Structure
+from odradek.wire.errors import LocalProtocolError
+from odradek.wire.primitives import write_uvarint
+from odradek.wire.structure import Message, Structure
 
 ERROR_FIELDS = frozenset({"error_code", "partition_error_code"})
 """`topic_config_error_code` is not among them: it only says why configs are left out."""

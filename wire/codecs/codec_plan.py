@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from wire.errors import LocalProtocolError
-from wire.structure import Message, Structure, WireField, version_range
+from odradek.wire.errors import LocalProtocolError
+from odradek.wire.structure import Message, Structure, WireField, version_range
 
 FIXED: Final = {
     "bool": ("?", 1),

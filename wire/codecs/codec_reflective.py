@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 from typing import Any, TypeVar
 
-from wire.errors import LocalProtocolError, MalformedMessage
-from wire.primitives import Buffer, read_uvarint, write_uvarint
-from wire.structure import Message, Structure, WireField, version_range
+from odradek.wire.errors import LocalProtocolError, MalformedMessage
+from odradek.wire.primitives import Buffer, read_uvarint, write_uvarint
+from odradek.wire.structure import Message, Structure, WireField, version_range
 
 M = TypeVar("M", bound=Message)
 
@@ -196,7 +196,7 @@ class _Writer:
 
 
 def decode(cls: type[M], version: int, buf: Buffer, offset: int = 0, exact: bool = True) -> M:
-    """Decode one message, with the contract of `wire.codec.decode`."""
+    """Decode one message, with the contract of `odradek.wire.codec.decode`."""
     reader = _Reader(buf, offset, version, _flexible(cls, version))
     message: M = reader.structure(cls)
     if exact and reader.offset != len(buf):
@@ -205,7 +205,7 @@ def decode(cls: type[M], version: int, buf: Buffer, offset: int = 0, exact: bool
 
 
 def encode(message: Message, version: int) -> bytes:
-    """Encode one message, with the contract of `wire.codec.encode`."""
+    """Encode one message, with the contract of `odradek.wire.codec.encode`."""
     w = bytearray()
     try:
         _Writer(version, _flexible(type(message), version)).structure(w, message)

@@ -26,7 +26,7 @@ version 0 with error 35. So `ServerConnection` skips the body of such a request.
 code before it decides how to read the answer.
 
 Deliberately absent: SASL tokens outside of frames' messages (SaslHandshake version 0), TLS, timeouts, and throttling.
-These belong to the owner. Absent is also the broker's hot path, which works on the functions of `wire.framing.frames`
+These belong to the owner. Absent is also the broker's hot path, which works on the functions of `odradek.wire.framing.frames`
 with buffers of its own.
 """
 
@@ -40,12 +40,12 @@ from typing import ClassVar, Final, Literal, NamedTuple
 
 import attrs
 
-from wire.api import request_class, request_header_version, response_class, response_header_version
-from wire.api_keys import ApiKey
-from wire.codec import decode, decoder, encoder
-from wire.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from wire.framing.frame_pool import FramePool
-from wire.framing.frames import (
+from odradek.wire.api import request_class, request_header_version, response_class, response_header_version
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.codec import decode, decoder, encoder
+from odradek.wire.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from odradek.wire.framing.frame_pool import FramePool
+from odradek.wire.framing.frames import (
     LENGTH_SIZE,
     Chunk,
     UnknownApiKey,
@@ -55,8 +55,8 @@ from wire.framing.frames import (
     parse_request_header,
     parse_response_header,
 )
-from wire.messages.headers import RequestHeader
-from wire.structure import Message
+from odradek.wire.messages.headers import RequestHeader
+from odradek.wire.structure import Message
 
 __all__ = [
     "CLIENT",

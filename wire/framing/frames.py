@@ -11,10 +11,10 @@ from collections.abc import Callable, Sized
 from struct import Struct
 from typing import Any, Final, TypeAlias
 
-from wire.api import api_versions, response_header_version
-from wire.api_keys import APIS, ApiKey
-from wire.errors import MalformedMessage, RemoteProtocolError
-from wire.primitives import Buffer, read_uvarint
+from odradek.wire.api import api_versions, response_header_version
+from odradek.wire.api_keys import APIS, ApiKey
+from odradek.wire.errors import MalformedMessage, RemoteProtocolError
+from odradek.wire.primitives import Buffer, read_uvarint
 
 __all__ = [
     "LENGTH_SIZE",
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 Chunk: TypeAlias = bytes | bytearray | memoryview | Sized
-"""Bytes to send, or a spill: an object of known length whose bytes stand elsewhere (see `wire.codec`)."""
+"""Bytes to send, or a spill: an object of known length whose bytes stand elsewhere (see `odradek.wire.codec`)."""
 
 LENGTH_SIZE: Final = 4
 HEADER_TAGS_MAX = 1000
@@ -155,7 +155,7 @@ def frame_response(
 ) -> list[Chunk]:
     """The frame of a response as chunks to send in order: one bytearray, split only where a spill belongs.
 
-    `encode` is `wire.codec.encoder` for the response and its version.
+    `encode` is `odradek.wire.codec.encoder` for the response and its version.
     """
     header_version = response_header_version(api_key, api_version)
     start = _RESPONSE_START[header_version]

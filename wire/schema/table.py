@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 
-from wire.structure import VERSION_END, version_range
+from odradek.wire.structure import VERSION_END, version_range
 
 DIRECTORY = Path(__file__).parent
 

@@ -12,26 +12,30 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from data_plane.broker import Broker
-from data_plane.handlers.administration.topic_requests import ask_controller, names_many, sender_of
-from metadata_quorum.config.config_defs import broker_defs
-from metadata_quorum.config.config_resources import Operation, parse_node_id
-from metadata_quorum.config.dynamic_broker_config import check_broker_change, has_key_stores, refused_stores
-from metadata_quorum.controller.configs import combine_items, list_operation
-from metadata_quorum.envelope import Sender
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.administration.topic_requests import ask_controller, names_many, sender_of
+from odradek.metadata_quorum.config.config_defs import broker_defs
+from odradek.metadata_quorum.config.config_resources import Operation, parse_node_id
+from odradek.metadata_quorum.config.dynamic_broker_config import (
+    check_broker_change,
+    has_key_stores,
+    refused_stores,
+)
+from odradek.metadata_quorum.controller.configs import combine_items, list_operation
+from odradek.metadata_quorum.envelope import Sender
 from odradek.serving.contract import Context, Result, Suspend
 from odradek.serving.disk_troubles import DIRECTORY_LISTS
-from wire.config_resources import (
+from odradek.wire.config_resources import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
     RESOURCE_CLIENT_METRICS,
     RESOURCE_GROUP,
     RESOURCE_TOPIC,
 )
-from wire.errors import ErrorCode, KafkaError, listed
-from wire.messages import alter_configs as absolute
-from wire.messages import incremental_alter_configs as incremental
-from wire.structure import Message
+from odradek.wire.errors import ErrorCode, KafkaError, listed
+from odradek.wire.messages import alter_configs as absolute
+from odradek.wire.messages import incremental_alter_configs as incremental
+from odradek.wire.structure import Message
 
 Outcome: TypeAlias = tuple[ErrorCode, str | None]
 _DONE: Outcome = (ErrorCode.NONE, None)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from data_plane.broker import Broker
-from data_plane.replication.partition import Partition
-from metadata_quorum.topic_names import INTERNAL_TOPICS
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.replication.partition import Partition
+from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.serving.contract import Context, Delayed, Result
 from odradek.serving.slices import Work, in_slices
 from odradek.serving.timers import Timer
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.delete_records import (
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,

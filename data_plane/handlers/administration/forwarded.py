@@ -9,26 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from data_plane.broker import Broker
-from data_plane.handlers.administration.topic_requests import (
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.administration.topic_requests import (
     ask_controller,
     names_many,
     refuse_in_turn,
     sender_of,
 )
-from metadata_quorum.controller.refusals import refusal
-from metadata_quorum.controller_channel import TOKEN_APIS
+from odradek.metadata_quorum.controller.refusals import refusal
+from odradek.metadata_quorum.controller_channel import TOKEN_APIS
 from odradek.security.acls.acl_requests import AclFilter, has_unknown
 from odradek.security.doors.token_doors import refuse_token_request, token_request_refused
 from odradek.serving.contract import Context, Handler, Result, Suspend
-from wire.api_keys import ApiKey
-from wire.errors import ErrorCode, KafkaError, RemoteProtocolError
-from wire.messages.add_raft_voter import AddRaftVoterResponse
-from wire.messages.create_acls import CreateAclsRequest
-from wire.messages.create_delegation_token import CreateDelegationTokenRequest
-from wire.messages.delete_acls import DeleteAclsRequest
-from wire.messages.describe_quorum import DescribeQuorumResponse
-from wire.messages.remove_raft_voter import RemoveRaftVoterResponse
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.errors import ErrorCode, KafkaError, RemoteProtocolError
+from odradek.wire.messages.add_raft_voter import AddRaftVoterResponse
+from odradek.wire.messages.create_acls import CreateAclsRequest
+from odradek.wire.messages.create_delegation_token import CreateDelegationTokenRequest
+from odradek.wire.messages.delete_acls import DeleteAclsRequest
+from odradek.wire.messages.describe_quorum import DescribeQuorumResponse
+from odradek.wire.messages.remove_raft_voter import RemoveRaftVoterResponse
 
 __all__ = ["ForwardingHandler", "forwarding_handlers"]
 

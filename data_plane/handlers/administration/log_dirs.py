@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from data_plane.broker import Broker
-from data_plane.disks.replica_moves import Move
-from data_plane.log.cleaning.log_views import view_of
-from data_plane.log.cleaning.plan import plan_log
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.log.log_config import LONG_MAX
-from data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.disks.replica_moves import Move
+from odradek.data_plane.log.cleaning.log_views import view_of
+from odradek.data_plane.log.cleaning.plan import plan_log
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.log_config import LONG_MAX
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.alter_replica_log_dirs import (
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
-from wire.messages.describe_log_dirs import (
+from odradek.wire.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,

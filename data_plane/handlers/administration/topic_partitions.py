@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_plane.broker import Broker
-from data_plane.handlers.administration.topic_requests import (
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.administration.topic_requests import (
     ask_controller,
     names_many,
     refuse_in_turn,
     sender_of,
 )
-from data_plane.handlers.availability import availability
-from metadata_quorum.controller.partitions.create_partitions import refuse_create_partitions
-from metadata_quorum.image.metadata_image import TopicImage
-from metadata_quorum.topic_names import INTERNAL_TOPICS, invalid_topic_name_reason
+from odradek.data_plane.handlers.availability import availability
+from odradek.metadata_quorum.controller.partitions.create_partitions import refuse_create_partitions
+from odradek.metadata_quorum.image.metadata_image import TopicImage
+from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS, invalid_topic_name_reason
 from odradek.serving.authorized_operations import TOPIC_OPERATIONS
 from odradek.serving.contract import Context, Result, Suspend
 from odradek.serving.slices import Work, in_slices
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.create_partitions import CreatePartitionsRequest
-from wire.messages.describe_topic_partitions import (
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.create_partitions import CreatePartitionsRequest
+from odradek.wire.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from data_plane.broker import Broker
-from metadata_quorum.controller.limits import check_named, names_more_than
-from metadata_quorum.controller.topics import refuse_create_topics, refuse_delete_topics
-from metadata_quorum.controller_channel import LONG_ELEMENTS
-from metadata_quorum.envelope import Sender
+from odradek.data_plane.broker import Broker
 from odradek.env.ports import ConnectionLost
+from odradek.metadata_quorum.controller.limits import check_named, names_more_than
+from odradek.metadata_quorum.controller.topics import refuse_create_topics, refuse_delete_topics
+from odradek.metadata_quorum.controller_channel import LONG_ELEMENTS
+from odradek.metadata_quorum.envelope import Sender
 from odradek.serving.contract import Context, Result, Suspend
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.create_topics import CreateTopicsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest
-from wire.structure import Message
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.create_topics import CreateTopicsRequest
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest
+from odradek.wire.structure import Message
 
 
 class CreateTopicsHandler:

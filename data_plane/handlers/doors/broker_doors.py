@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from data_plane.broker import Broker
-from data_plane.groups.membership import join_refused, sync_refused
-from data_plane.handlers.doors import group_doors as groups
-from data_plane.handlers.doors import producing_doors as producing
-from data_plane.handlers.doors import topic_doors as topics
-from data_plane.handlers.doors import transaction_doors as transactions
-from data_plane.handlers.doors.decisions import decisions_of
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.groups.membership import join_refused, sync_refused
+from odradek.data_plane.handlers.doors import group_doors as groups
+from odradek.data_plane.handlers.doors import producing_doors as producing
+from odradek.data_plane.handlers.doors import topic_doors as topics
+from odradek.data_plane.handlers.doors import transaction_doors as transactions
+from odradek.data_plane.handlers.doors.decisions import decisions_of
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.acls.rules import Operation
 from odradek.security.doors.config_doors import alter_configs_door, describe_configs_door
@@ -19,23 +19,23 @@ from odradek.security.doors.door import PASSES, Admitted, Asked, Door, GuardedHa
 from odradek.security.doors.token_doors import describe_tokens_door
 from odradek.security.doors.user_doors import refuse_describe_users
 from odradek.serving.contract import Handler
-from wire.api_keys import ApiKey
-from wire.config_resources import RESOURCE_BROKER_LOGGER
-from wire.errors import ErrorCode
-from wire.messages import alter_configs as absolute
-from wire.messages import incremental_alter_configs as incremental
-from wire.messages.alter_replica_log_dirs import (
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.config_resources import RESOURCE_BROKER_LOGGER
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages import alter_configs as absolute
+from odradek.wire.messages import incremental_alter_configs as incremental
+from odradek.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
-from wire.messages.describe_client_quotas import DescribeClientQuotasResponse
-from wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from wire.messages.describe_log_dirs import DescribeLogDirsResponse
-from wire.messages.heartbeat import HeartbeatResponse
-from wire.messages.leave_group import LeaveGroupResponse
-from wire.messages.list_config_resources import ListConfigResourcesResponse
+from odradek.wire.messages.describe_client_quotas import DescribeClientQuotasResponse
+from odradek.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from odradek.wire.messages.describe_log_dirs import DescribeLogDirsResponse
+from odradek.wire.messages.heartbeat import HeartbeatResponse
+from odradek.wire.messages.leave_group import LeaveGroupResponse
+from odradek.wire.messages.list_config_resources import ListConfigResourcesResponse
 
 __all__ = ["AT_CONTROLLER", "DOORS", "broker_doors", "guarded"]
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from data_plane.broker import Broker
+from odradek.data_plane.broker import Broker
 from odradek.security.acls.rules import SUPPORTED, ResourceType
 from odradek.security.doors.door import Asked
-from wire.api_keys import ApiKey
-from wire.messages.describe_groups import DescribeGroupsRequest
-from wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
-from wire.messages.metadata import MetadataRequest
-from wire.messages.offset_fetch import OffsetFetchRequest
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.messages.describe_groups import DescribeGroupsRequest
+from odradek.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.messages.offset_fetch import OffsetFetchRequest
 
 __all__ = ["decisions_of"]
 

@@ -9,28 +9,36 @@ import attrs
 
 from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
 from odradek.security.doors.door import Admitted, Asked, Door, operations_of, split
-from wire.errors import ErrorCode
-from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
-from wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
-from wire.messages.find_coordinator import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from odradek.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from odradek.wire.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from wire.messages.offset_commit import (
+from odradek.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from odradek.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from wire.messages.offset_delete import (
+from odradek.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from wire.messages.offset_fetch import (
+from odradek.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponse,

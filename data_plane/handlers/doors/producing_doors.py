@@ -13,9 +13,9 @@ import attrs
 from odradek.security.acls.rules import Operation, ResourceType
 from odradek.security.doors.door import Admitted, Asked
 from odradek.serving.contract import CLOSE, Outcome
-from wire.errors import ErrorCode
-from wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from wire.messages.produce import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from odradek.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,

@@ -7,41 +7,41 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.topic_names import INTERNAL_TOPICS
+from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
 from odradek.security.doors.door import Admitted, Asked, Door, operations_of, split
 from odradek.serving.authorized_operations import NOT_REQUESTED
-from wire.errors import ErrorCode
-from wire.messages.delete_records import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsTopic,
     DeleteRecordsTopicResult,
 )
-from wire.messages.describe_producers import PartitionResponse, TopicRequest, TopicResponse
-from wire.messages.describe_topic_partitions import (
+from odradek.wire.messages.describe_producers import PartitionResponse, TopicRequest, TopicResponse
+from odradek.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponseTopic,
 )
-from wire.messages.describe_topic_partitions import TopicRequest as NamedTopic
-from wire.messages.list_offsets import (
+from odradek.wire.messages.describe_topic_partitions import TopicRequest as NamedTopic
+from odradek.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
-from wire.messages.metadata import (
+from odradek.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseTopic,
 )
-from wire.messages.offset_for_leader_epoch import (
+from odradek.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderTopic,
     OffsetForLeaderTopicResult,
 )
-from wire.structure import ZERO_UUID
+from odradek.wire.structure import ZERO_UUID
 
 __all__ = [
     "by_topic",

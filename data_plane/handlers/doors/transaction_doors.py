@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import attrs
 
-from metadata_quorum.topic_names import INTERNAL_TOPICS
+from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
 from odradek.security.doors.door import Admitted, Asked, split
-from wire.errors import ErrorCode
-from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from wire.messages.add_partitions_to_txn import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from odradek.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
 )
-from wire.messages.describe_transactions import (
+from odradek.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     TransactionState,
 )
-from wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from wire.messages.txn_offset_commit import (
+from odradek.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from odradek.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from odradek.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from wire.messages.write_txn_markers import (
+from odradek.wire.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,

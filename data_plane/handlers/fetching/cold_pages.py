@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_plane.handlers.fetching.fetch_job import FetchJob, FetchRound
-from data_plane.log.log_types import FileRange
+from odradek.data_plane.handlers.fetching.fetch_job import FetchJob, FetchRound
+from odradek.data_plane.log.log_types import FileRange
 from odradek.env.ports import DiskError, Workers
 from odradek.serving.contract import Delayed
-from wire.errors import ErrorCode
+from odradek.wire.errors import ErrorCode
 
 WARM_CHUNK_BYTES = 1024 * 1024
 INLINE_BYTES_MAX = 32 * 1024

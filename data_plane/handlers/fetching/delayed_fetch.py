@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from data_plane.handlers.fetching.cold_pages import answer_when_warm, cold_ranges
-from data_plane.handlers.fetching.fetch_job import FetchJob, FetchRound
-from data_plane.handlers.fetching.fetch_waits import Wait, what_to_wait_for
-from data_plane.replication.partition import Partition
-from data_plane.replication.waiting_fetches import Ticket
+from odradek.data_plane.handlers.fetching.cold_pages import answer_when_warm, cold_ranges
+from odradek.data_plane.handlers.fetching.fetch_job import FetchJob, FetchRound
+from odradek.data_plane.handlers.fetching.fetch_waits import Wait, what_to_wait_for
+from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.waiting_fetches import Ticket
 from odradek.serving.contract import Delayed
 from odradek.serving.timers import Timer
 

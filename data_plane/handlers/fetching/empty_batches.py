@@ -7,11 +7,11 @@ consumer gets what comes behind them. Followers get all batches.
 
 from __future__ import annotations
 
-from data_plane.log.log_types import LogRead
-from data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.log_types import LogRead
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import DiskError
-from wire.batches.batch_header import HEADER_SIZE, iter_batches
-from wire.errors import KafkaError
+from odradek.wire.batches.batch_header import HEADER_SIZE, iter_batches
+from odradek.wire.errors import KafkaError
 
 _BYTES_MAX = 64 * HEADER_SIZE
 _READS_MAX = 200

@@ -10,15 +10,15 @@ partition's limit counts as the limit.
 
 from __future__ import annotations
 
-from data_plane.broker import Broker
-from data_plane.fetch_sessions import FetchPlan
-from data_plane.handlers.fetching.cold_pages import WarmingFetch, answer_when_warm, cold_ranges
-from data_plane.handlers.fetching.delayed_fetch import DelayedFetch
-from data_plane.handlers.fetching.fetch_job import TOPIC_IDS_SINCE, FetchJob, FetchRound
-from data_plane.handlers.fetching.fetch_waits import what_to_wait_for
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.fetch_sessions import FetchPlan
+from odradek.data_plane.handlers.fetching.cold_pages import WarmingFetch, answer_when_warm, cold_ranges
+from odradek.data_plane.handlers.fetching.delayed_fetch import DelayedFetch
+from odradek.data_plane.handlers.fetching.fetch_job import TOPIC_IDS_SINCE, FetchJob, FetchRound
+from odradek.data_plane.handlers.fetching.fetch_waits import what_to_wait_for
 from odradek.serving.contract import Context, Delayed, Result
 from odradek.serving.slices import Work, in_slices
-from wire.messages.fetch import FetchRequest, FetchResponse
+from odradek.wire.messages.fetch import FetchRequest, FetchResponse
 
 PARTITIONS_AT_ONCE = 2_000
 """A fetch that names or reads more goes in slices; a follower's session is always read at once, so that it knows what stirred

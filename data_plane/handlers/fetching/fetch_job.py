@@ -15,24 +15,24 @@ from typing import Any
 
 import attrs
 
-from data_plane.broker import Broker
-from data_plane.fetch_sessions import FetchedPartition, FetchPlan, FollowerCursor, move_to_end
-from data_plane.handlers.fetching.empty_batches import read_records
-from data_plane.handlers.leader_hints import leader_endpoints
-from data_plane.log.log_types import LogRead
-from data_plane.log.partition_log import FileRange, PartitionLog
-from data_plane.replication.partition import Partition
-from data_plane.replication.read_replica import preferred_read_replica
-from data_plane.replication.throttle import ReplicationThrottle
-from data_plane.replication.waiting_fetches import Until
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.fetch_sessions import FetchedPartition, FetchPlan, FollowerCursor, move_to_end
+from odradek.data_plane.handlers.fetching.empty_batches import read_records
+from odradek.data_plane.handlers.leader_hints import leader_endpoints
+from odradek.data_plane.log.log_types import LogRead
+from odradek.data_plane.log.partition_log import FileRange, PartitionLog
+from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.read_replica import preferred_read_replica
+from odradek.data_plane.replication.throttle import ReplicationThrottle
+from odradek.data_plane.replication.waiting_fetches import Until
 from odradek.env.ports import DiskError
 from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
 from odradek.serving.contract import Context, PinsFiles
 from odradek.serving.shared_parts import shared
 from odradek.serving.slices import Work
-from wire.api_keys import ApiKey
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.fetch import (
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
@@ -43,7 +43,7 @@ from wire.messages.fetch import (
     PartitionData,
     SnapshotId,
 )
-from wire.structure import ZERO_UUID
+from odradek.wire.structure import ZERO_UUID
 
 TOPIC_IDS_SINCE = 13
 FOLLOWERS_SERVE_SINCE = 11

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from data_plane.fetch_sessions import FetchedPartition
-from data_plane.handlers.fetching.fetch_job import FetchJob, FetchRound
-from data_plane.log.log_types import FileRange
-from data_plane.log.partition_log import PartitionLog
-from data_plane.replication.partition import Partition
-from data_plane.replication.waiting_fetches import Mark, Until
+from odradek.data_plane.fetch_sessions import FetchedPartition
+from odradek.data_plane.handlers.fetching.fetch_job import FetchJob, FetchRound
+from odradek.data_plane.log.log_types import FileRange
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.waiting_fetches import Mark, Until
 from odradek.env.ports import DiskError
-from wire.batches.batch_header import HEADER_SIZE
-from wire.errors import KafkaError
+from odradek.wire.batches.batch_header import HEADER_SIZE
+from odradek.wire.errors import KafkaError
 
 Wait: TypeAlias = tuple[Partition, Until, Mark]
 

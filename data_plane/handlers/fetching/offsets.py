@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from data_plane.broker import Broker
-from data_plane.replication.partition import Partition
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import DiskError, Event, FileClosed, Workers
 from odradek.serving.contract import Context, Result, Suspend
 from odradek.serving.slices import Work, in_slices, run_through
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.list_offsets import (
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from wire.messages.offset_for_leader_epoch import (
+from odradek.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from data_plane.broker import Broker
-from data_plane.groups.offsets_topic import OFFSETS_TOPIC
-from data_plane.handlers.internal_topics import internal_topic
-from data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from odradek.data_plane.handlers.internal_topics import internal_topic
+from odradek.data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC
 from odradek.env.ports import ConnectionLost
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
-from wire.coordinator_partition import coordinator_partition
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.create_topics import CreateTopicsRequest
-from wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from odradek.wire.coordinator_partition import coordinator_partition
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.create_topics import CreateTopicsRequest
+from odradek.wire.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 
 BATCHED_SINCE = 4
 GROUP, TRANSACTION, SHARE = 0, 1, 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from data_plane.broker import Broker
-from data_plane.coordination.asking import Ask
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.coordination.asking import Ask
 from odradek.serving.contract import Delayed, Result
 from odradek.serving.slices import Work, complete_in_slices
 

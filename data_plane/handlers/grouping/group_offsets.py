@@ -7,8 +7,8 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from data_plane.broker import Broker
-from data_plane.groups.offsets import (
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.groups.offsets import (
     CommitOffsets,
     DeleteOffsets,
     FetchedOffsets,
@@ -16,26 +16,26 @@ from data_plane.groups.offsets import (
     PartitionCommit,
     record_bytes,
 )
-from data_plane.groups.state import OffsetKey
-from data_plane.handlers.grouping.gathering import asking
-from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.data_plane.groups.state import OffsetKey
+from odradek.data_plane.handlers.grouping.gathering import asking
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.serving.answer_size import TOO_LARGE, RepeatedSize
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
-from wire.errors import ErrorCode
-from wire.messages.offset_commit import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from wire.messages.offset_delete import (
+from odradek.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from wire.messages.offset_fetch import (
+from odradek.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -46,7 +46,7 @@ from wire.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from wire.structure import ZERO_UUID
+from odradek.wire.structure import ZERO_UUID
 
 TOPIC_IDS_SINCE = 10
 GROUPS_SINCE = 8

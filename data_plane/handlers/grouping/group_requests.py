@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_plane.broker import Broker
-from data_plane.coordination.asking import Ask
-from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
-from data_plane.groups.membership import LEAVE_MANY_SINCE, LeaveMembers, sync_refused
-from data_plane.handlers.grouping.gathering import Gather, asking
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
+from odradek.data_plane.groups.membership import LEAVE_MANY_SINCE, LeaveMembers, sync_refused
+from odradek.data_plane.handlers.grouping.gathering import Gather, asking
 from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import SLICE_UNITS, Work, in_slices
-from wire.errors import ErrorCode
-from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
-from wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
-from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
-from wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from wire.messages.sync_group import SyncGroupRequest
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from odradek.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from odradek.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from odradek.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from odradek.wire.messages.sync_group import SyncGroupRequest
 
 PROTOCOL_NAMED_SINCE = 5
 GROUP_BYTES = 20

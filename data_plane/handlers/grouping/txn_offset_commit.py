@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import attrs
 
-from data_plane.broker import Broker
-from data_plane.coordination.asking import Ask
-from data_plane.coordination.records import RecordProducer
-from data_plane.groups.coordinator import Shard
-from data_plane.groups.offsets import CommitOffsets, PartitionCommit, record_bytes
-from data_plane.groups.offsets_topic import OFFSETS_TOPIC
-from data_plane.handlers.verification import verified
-from data_plane.handlers.waiting import response_of
-from data_plane.log.parts.verification import ONGOING, VerificationGuard, name_of
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.coordination.records import RecordProducer
+from odradek.data_plane.groups.coordinator import Shard
+from odradek.data_plane.groups.offsets import CommitOffsets, PartitionCommit, record_bytes
+from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from odradek.data_plane.handlers.verification import verified
+from odradek.data_plane.handlers.waiting import response_of
+from odradek.data_plane.log.parts.verification import ONGOING, VerificationGuard, name_of
 from odradek.env.ports import DiskError
 from odradek.serving.contract import Context, Delayed, Result, Suspend
 from odradek.serving.slices import Work, in_slices
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.txn_offset_commit import (
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from data_plane.broker import Broker
-from data_plane.handlers.leader_hints import leader_endpoints
-from data_plane.replication.partition import Partition
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.leader_hints import leader_endpoints
+from odradek.data_plane.replication.partition import Partition
 from odradek.serving.contract import Delayed
 from odradek.serving.timers import Timer
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.produce import LeaderIdAndEpoch, NodeEndpoint, PartitionProduceResponse, ProduceResponse
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceResponse,
+)
 
 ACKS_ALL = -1
 

@@ -5,27 +5,31 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import islice
 
-from data_plane.broker import Broker
-from data_plane.handlers.producing.delayed_produce import (
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.producing.delayed_produce import (
     ACKS_ALL,
     Appended,
     DelayedProduce,
     add_leader_endpoints,
     name_leader,
 )
-from data_plane.handlers.producing.produce_rest import GO_ON, PARTITIONS_PER_TURN, ProduceRest, Turn
-from data_plane.handlers.producing.producer_refusals import PRODUCER_ERRORS, ProducerRefusals
-from data_plane.handlers.producing.recompression_on_append import Batch, are_quick, find_batches
-from data_plane.handlers.producing.transactional_batches import NotVerified, Transaction, TransactionalBatches
-from data_plane.log.batch_work import BatchWork, OffLoop
-from data_plane.log.record_rules import RecordsRefused
-from data_plane.replication.partition import Partition
-from metadata_quorum.topic_names import INTERNAL_TOPICS
+from odradek.data_plane.handlers.producing.produce_rest import GO_ON, PARTITIONS_PER_TURN, ProduceRest, Turn
+from odradek.data_plane.handlers.producing.producer_refusals import PRODUCER_ERRORS, ProducerRefusals
+from odradek.data_plane.handlers.producing.recompression_on_append import Batch, are_quick, find_batches
+from odradek.data_plane.handlers.producing.transactional_batches import (
+    NotVerified,
+    Transaction,
+    TransactionalBatches,
+)
+from odradek.data_plane.log.batch_work import BatchWork, OffLoop
+from odradek.data_plane.log.record_rules import RecordsRefused
+from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import DiskError
+from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.serving.contract import CLOSE, Context, Result, Suspend
 from odradek.serving.shared_parts import shared
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.produce import (
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -36,7 +40,7 @@ from wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from wire.record_batch import parse_produced
+from odradek.wire.record_batch import parse_produced
 
 TOPIC_IDS_SINCE = 13
 LEADER_HINTS_SINCE = 10

@@ -24,15 +24,15 @@ from enum import Enum
 from itertools import islice
 from typing import TypeAlias, TypeVar
 
-from data_plane.broker import Broker
-from data_plane.handlers.producing.delayed_produce import DelayedProduce
-from data_plane.handlers.producing.recompression_on_append import Batch
-from data_plane.handlers.producing.transactional_batches import TransactionalBatches
-from data_plane.log.batch_work import SMALL_BYTES_MAX, HandedOff, LargerThanThought, RequestBudget
-from data_plane.log.log_config import LogConfig
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.producing.delayed_produce import DelayedProduce
+from odradek.data_plane.handlers.producing.recompression_on_append import Batch
+from odradek.data_plane.handlers.producing.transactional_batches import TransactionalBatches
+from odradek.data_plane.log.batch_work import SMALL_BYTES_MAX, HandedOff, LargerThanThought, RequestBudget
+from odradek.data_plane.log.log_config import LogConfig
 from odradek.serving.contract import Result
 from odradek.serving.long_work import metered
-from wire.messages.produce import PartitionProduceResponse, ProduceRequest, TopicProduceResponse
+from odradek.wire.messages.produce import PartitionProduceResponse, ProduceRequest, TopicProduceResponse
 
 PARTITIONS_PER_TURN = 256
 """Appends of one request between two turns of the loop: about 4 ms of small batches."""

@@ -2,17 +2,17 @@
 
 Such a refusal has one of four causes. A client has a bug, a second writer has the same producer id, or records were lost
 here. Or it is harmless: the first batch of a transaction was told to come again, and this one was under way behind it. Only both sides' numbers and the client's address tell which. Lines are bounded
-(`data_plane.line_budget`), because a client may go on sending.
+(`odradek.data_plane.line_budget`), because a client may go on sending.
 """
 
 from __future__ import annotations
 
-from data_plane.line_budget import LineBudget
-from data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.line_budget import LineBudget
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import Buffer, Clock, Log
 from odradek.serving.contract import Context
-from wire.batches.batch_header import parse_header
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.batches.batch_header import parse_header
+from odradek.wire.errors import ErrorCode, KafkaError
 
 PRODUCER_ERRORS = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH))
 

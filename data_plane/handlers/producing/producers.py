@@ -5,14 +5,14 @@ Any replica answers, as in Kafka: an operator who looks for what hangs asks each
 
 from __future__ import annotations
 
-from data_plane.broker import Broker
-from metadata_quorum.topic_names import invalid_topic_name_reason
+from odradek.data_plane.broker import Broker
 from odradek.env.ports import DiskError
+from odradek.metadata_quorum.topic_names import invalid_topic_name_reason
 from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.describe_producers import (
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,

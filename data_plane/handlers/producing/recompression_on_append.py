@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from data_plane.broker import Broker
-from data_plane.log.batch_work import AT_ONCE, HandedOff
-from data_plane.log.log_config import KEEP_CODEC, LogConfig
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.log.batch_work import AT_ONCE, HandedOff
+from odradek.data_plane.log.log_config import KEEP_CODEC, LogConfig
 from odradek.serving.contract import Context
-from wire.batches.batch_header import HEADER_SIZE
-from wire.batches.recompression import codec_of, recompress
-from wire.errors import KafkaError
-from wire.messages.produce import PartitionProduceData, ProduceRequest
-from wire.record_batch import parse_produced, validate_for_append
+from odradek.wire.batches.batch_header import HEADER_SIZE
+from odradek.wire.batches.recompression import codec_of, recompress
+from odradek.wire.errors import KafkaError
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest
+from odradek.wire.record_batch import parse_produced, validate_for_append
 
 TOPIC_IDS_SINCE = 13
 QUICK_BYTES_MAX = 2048

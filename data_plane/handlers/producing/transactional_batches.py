@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from data_plane.broker import Broker
-from data_plane.handlers.producing.delayed_produce import ACKS_ALL
-from data_plane.handlers.verification import verified
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.parts.verification import ONGOING, VerificationGuard, name_of
-from data_plane.ports import VerifiedPartition
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.producing.delayed_produce import ACKS_ALL
+from odradek.data_plane.handlers.verification import verified
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.parts.verification import ONGOING, VerificationGuard, name_of
+from odradek.data_plane.ports import VerifiedPartition
 from odradek.env.ports import DiskError
-from wire.batches.batch_header import HEADER, HEADER_SIZE, TRANSACTIONAL_MASK, BatchHeader
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.produce import ProduceRequest
+from odradek.wire.batches.batch_header import HEADER, HEADER_SIZE, TRANSACTIONAL_MASK, BatchHeader
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.produce import ProduceRequest
 
 ADDS_SINCE = 12
 """From this version on the partitions are added by the leader (`TransactionSupportedOperation.ADD_PARTITION`)."""

@@ -11,18 +11,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from data_plane.broker import Broker
-from data_plane.groups.offsets_topic import OFFSETS_TOPIC
-from data_plane.line_budget import LINES_MAX, LineBudget
-from data_plane.replication.partition import Partition
-from data_plane.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from odradek.data_plane.line_budget import LINES_MAX, LineBudget
+from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from odradek.env.ports import DiskError
 from odradek.serving.contract import Context, Delayed, Result
 from odradek.serving.slices import Work, in_slices, run_through
 from odradek.serving.timers import Timer
-from wire.batches.transaction_markers import build_marker
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.write_txn_markers import (
+from odradek.wire.batches.transaction_markers import build_marker
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,

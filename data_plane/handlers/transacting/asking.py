@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from data_plane.broker import Broker
-from data_plane.coordination.asking import Ask
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.coordination.asking import Ask
 from odradek.serving.contract import Delayed, Result
-from wire.errors import ErrorCode
-from wire.structure import Message
+from odradek.wire.errors import ErrorCode
+from odradek.wire.structure import Message
 
 FENCED_SINCE_OF_PARTITIONS = 2
 """AddPartitionsToTxn, AddOffsetsToTxn and EndTxn know PRODUCER_FENCED from this version on."""

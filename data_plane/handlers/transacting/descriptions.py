@@ -6,23 +6,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from data_plane.broker import Broker
-from data_plane.coordination.asking import Ask
-from data_plane.handlers.grouping.gathering import DECISION_UNITS, Gather
-from data_plane.transactions.requests import DescribeTransaction, ListTransactions
-from data_plane.transactions.state import Transaction, TransactionsState, TransactionStatus
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.handlers.grouping.gathering import DECISION_UNITS, Gather
+from odradek.data_plane.transactions.requests import DescribeTransaction, ListTransactions
+from odradek.data_plane.transactions.state import Transaction, TransactionsState, TransactionStatus
 from odradek.serving.answer_size import TOO_LARGE, RepeatedSize
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
-from wire.errors import ErrorCode
-from wire.messages.describe_transactions import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     TopicData,
 )
-from wire.messages.describe_transactions import TransactionState as DescribedState
-from wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from wire.messages.list_transactions import TransactionState as ListedState
+from odradek.wire.messages.describe_transactions import TransactionState as DescribedState
+from odradek.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from odradek.wire.messages.list_transactions import TransactionState as ListedState
 
 DESCRIBED_BYTES = 100
 """About the size of a transaction without partitions."""

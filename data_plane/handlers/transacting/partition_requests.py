@@ -6,20 +6,20 @@ They verify that a partition is in the transaction, or add it (transaction versi
 
 from __future__ import annotations
 
-from data_plane.broker import Broker
-from data_plane.coordination.asking import Ask
-from data_plane.groups.offsets_topic import OFFSETS_TOPIC
-from data_plane.handlers.grouping.gathering import DECISION_UNITS, Gather
-from data_plane.handlers.transacting.asking import ask_coordinator, fenced_code
-from data_plane.transactions.requests import AddPartitions, Verified, VerifyPartitions
-from data_plane.transactions.state import TopicPartitionPair
-from metadata_quorum.topic_names import INTERNAL_TOPICS
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from odradek.data_plane.handlers.grouping.gathering import DECISION_UNITS, Gather
+from odradek.data_plane.handlers.transacting.asking import ask_coordinator, fenced_code
+from odradek.data_plane.transactions.requests import AddPartitions, Verified, VerifyPartitions
+from odradek.data_plane.transactions.state import TopicPartitionPair
+from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
-from wire.coordinator_partition import coordinator_partition
-from wire.errors import ErrorCode
-from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from wire.messages.add_partitions_to_txn import (
+from odradek.wire.coordinator_partition import coordinator_partition
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from odradek.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,

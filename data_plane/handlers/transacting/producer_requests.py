@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from data_plane.broker import Broker
-from data_plane.handlers.transacting.asking import ask_coordinator, fenced_code
-from data_plane.handlers.waiting import response_of
-from data_plane.transactions.requests import EndTransaction, InitProducer, Producer
-from data_plane.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.transacting.asking import ask_coordinator, fenced_code
+from odradek.data_plane.handlers.waiting import response_of
+from odradek.data_plane.transactions.requests import EndTransaction, InitProducer, Producer
+from odradek.data_plane.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from odradek.serving.contract import Context, Delayed, Result, Suspend
-from wire.errors import ErrorCode
-from wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 FENCED_SINCE_OF_INIT = 4
 EPOCHS_GROW_SINCE = 5

@@ -11,8 +11,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from wire.batches.batch_header import BatchHeader
-from wire.batches.transaction_markers import UNREADABLE_EPOCH, EndMarker
+from odradek.wire.batches.batch_header import BatchHeader
+from odradek.wire.batches.transaction_markers import UNREADABLE_EPOCH, EndMarker
 
 Aborted: TypeAlias = tuple[int, int, int]
 """An aborted transaction: producer id, first offset, and the offset of its marker."""

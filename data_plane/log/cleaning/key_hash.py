@@ -19,8 +19,8 @@ from hashlib import blake2b, shake_256
 import numpy as np
 import numpy.typing as npt
 
-from data_plane.log.cleaning.pass_values import SECRET_BYTES
-from wire.batches.record_columns import Bytes, Int64s
+from odradek.data_plane.log.cleaning.pass_values import SECRET_BYTES
+from odradek.wire.batches.record_columns import Bytes, Int64s
 
 _WIDTHS = (8, 16, 32, 64, 128, 256)
 _PIECE = 4

@@ -15,17 +15,16 @@ from typing import Any
 
 import attrs
 
-from data_plane.log.cleaning.log_views import needs_timestamps, read_timestamps, view_of
-from data_plane.log.cleaning.pass_run import NoRoom, PassRun, PassSettings
-from data_plane.log.cleaning.pass_values import SECRET_BYTES, OffsetMapTooSmall
-from data_plane.log.cleaning.plan import LogPlan, dirtiest, plan_log
-from data_plane.log.cleaning.throttle import Throttle
-from data_plane.log.cleaning_pass import CleaningAborted
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.parts.cleaning_state import PassReport
-from metadata_quorum.config.typed_settings import setting
+from odradek.data_plane.log.cleaning.log_views import needs_timestamps, read_timestamps, view_of
+from odradek.data_plane.log.cleaning.pass_run import NoRoom, PassRun, PassSettings
+from odradek.data_plane.log.cleaning.pass_values import SECRET_BYTES, OffsetMapTooSmall
+from odradek.data_plane.log.cleaning.plan import LogPlan, dirtiest, plan_log
+from odradek.data_plane.log.cleaning.throttle import Throttle
+from odradek.data_plane.log.cleaning_pass import CleaningAborted
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.parts.cleaning_state import PassReport
 from odradek.env.ports import (
     Companion,
     CompanionFailed,
@@ -38,10 +37,11 @@ from odradek.env.ports import (
     Log,
     TaskGroup,
 )
-from wire.batches.batch_errors import CorruptBatch, InvalidRecord
-from wire.errors import KafkaError
+from odradek.metadata_quorum.config.typed_settings import setting
+from odradek.wire.batches.batch_errors import CorruptBatch, InvalidRecord
+from odradek.wire.errors import KafkaError
 
-FACTORY = "data_plane.log.cleaning.record_loop:RecordLoop"
+FACTORY = "odradek.data_plane.log.cleaning.record_loop:RecordLoop"
 _LOAD_FACTORS = 0.01, 0.99
 """A map with fewer keys serves nobody, and one that is full is searched for ever."""
 RETRY_SECONDS_MAX = 300.0

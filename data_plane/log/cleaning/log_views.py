@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from data_plane.log.cleaning.plan import LogView, SegmentView
-from data_plane.log.log_config import LONG_MAX, TIME_ENTRY_BYTES, LogConfig
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.segments.segment import NO_TIMESTAMP, Segment
+from odradek.data_plane.log.cleaning.plan import LogView, SegmentView
+from odradek.data_plane.log.log_config import LONG_MAX, TIME_ENTRY_BYTES, LogConfig
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.segments.segment import NO_TIMESTAMP, Segment
 from odradek.env.ports import File
-from wire.batches.batch_header import HEADER_SIZE, parse_header
+from odradek.wire.batches.batch_header import HEADER_SIZE, parse_header
 
 
 def needs_timestamps(config: LogConfig) -> bool:

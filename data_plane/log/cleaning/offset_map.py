@@ -17,8 +17,8 @@ import math
 
 import numpy as np
 
-from data_plane.log.cleaning.key_hash import Hashes
-from wire.batches.record_columns import Int64s
+from odradek.data_plane.log.cleaning.key_hash import Hashes
+from odradek.wire.batches.record_columns import Int64s
 
 SLOT_BYTES = 24
 _SLOTS_MIN = 2

@@ -11,24 +11,24 @@ from typing import Any, Protocol
 
 import attrs
 
-from data_plane.log.cleaning.log_views import view_of
-from data_plane.log.cleaning.pass_values import (
+from odradek.data_plane.log.cleaning.log_views import view_of
+from odradek.data_plane.log.cleaning.pass_values import (
     Cleaned,
     LastBatches,
     Mapped,
     OffsetMapTooSmall,
     PassRules,
 )
-from data_plane.log.cleaning.plan import LogPlan, SegmentView, group_segments
-from data_plane.log.cleaning_pass import Cleaning, Group, Source, begin_cleaning, cleanable_end
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.parts.cleaned_segment import CleanedSegment
-from data_plane.log.parts.cleaning_state import PassReport
-from data_plane.log.segments.aborted_index import AbortedTransaction
+from odradek.data_plane.log.cleaning.plan import LogPlan, SegmentView, group_segments
+from odradek.data_plane.log.cleaning_pass import Cleaning, Group, Source, begin_cleaning, cleanable_end
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.parts.cleaned_segment import CleanedSegment
+from odradek.data_plane.log.parts.cleaning_state import PassReport
+from odradek.data_plane.log.segments.aborted_index import AbortedTransaction
 from odradek.env.ports import Clock, CompanionFailed, CompanionLost, DiskError, Workers
-from wire.batches.batch_errors import CorruptBatch, InvalidRecord
-from wire.batches.batch_header import BatchHeader
-from wire.errors import KafkaError
+from odradek.wire.batches.batch_errors import CorruptBatch, InvalidRecord
+from odradek.wire.batches.batch_header import BatchHeader
+from odradek.wire.errors import KafkaError
 
 ROOM_SPARE_BYTES = 16 << 20
 """What a pass leaves free on a disk beyond what its next segment may take."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from wire.batches.batch_header import SEQUENCE_MASK, BatchHeader
+from odradek.wire.batches.batch_header import SEQUENCE_MASK, BatchHeader
 
 if TYPE_CHECKING:
-    from data_plane.log.parts.producer_state import ProducerState
+    from odradek.data_plane.log.parts.producer_state import ProducerState
 
 SECRET_BYTES = 32
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from data_plane.log.log_config import LONG_MAX, LogConfig
+from odradek.data_plane.log.log_config import LONG_MAX, LogConfig
 
 OFFSET_RANGE_MAX = (1 << 31) - 1
 GROUP_SEGMENTS_MAX = 100

@@ -22,17 +22,17 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from data_plane.log.cleaning.ended_transactions import Aborted, EndedTransactions
-from data_plane.log.cleaning.key_hash import KeyHash
-from data_plane.log.cleaning.offset_map import OffsetMap, bytes_for
-from data_plane.log.cleaning.pass_values import (
+from odradek.data_plane.log.cleaning.ended_transactions import Aborted, EndedTransactions
+from odradek.data_plane.log.cleaning.key_hash import KeyHash
+from odradek.data_plane.log.cleaning.offset_map import OffsetMap, bytes_for
+from odradek.data_plane.log.cleaning.pass_values import (
     Cleaned,
     Mapped,
     OffsetMapTooSmall,
     PassRules,
 )
-from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import (
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.batch_header import (
     HEAD,
     HEAD_SIZE,
     HEADER,
@@ -43,8 +43,8 @@ from wire.batches.batch_header import (
     iter_batches,
     seal,
 )
-from wire.batches.compression import compress
-from wire.batches.record_columns import (
+from odradek.wire.batches.compression import compress
+from odradek.wire.batches.record_columns import (
     Bytes,
     Int64s,
     RecordColumns,
@@ -52,8 +52,8 @@ from wire.batches.record_columns import (
     record_columns,
     record_offsets,
 )
-from wire.batches.records import RecordBatchBuilder, records
-from wire.batches.transaction_markers import parse_marker
+from odradek.wire.batches.records import RecordBatchBuilder, records
+from odradek.wire.batches.transaction_markers import parse_marker
 
 _GROUP_BYTES = 4 << 20
 """Batches are decompressed together up to this: it bounds memory, and is enough for numpy to be fast."""

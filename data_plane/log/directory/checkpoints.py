@@ -10,10 +10,10 @@ import json
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from data_plane.log.log_config import LONG_MAX
-from data_plane.log.parts.leader_epochs import MalformedCheckpoint, checkpoint_lines
+from odradek.data_plane.log.log_config import LONG_MAX
+from odradek.data_plane.log.parts.leader_epochs import MalformedCheckpoint, checkpoint_lines
 from odradek.env.ports import Dir, FileMissing
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"

@@ -30,14 +30,14 @@ from typing import TypeAlias
 
 import attrs
 
-from data_plane.log.directory.log_dir import FUTURE_SUFFIX, LogDir
-from data_plane.log.loading import LoadOptions, open_partition_log, read_topic_id, write_topic_id
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.parts.leader_epochs import LeaderEpochs
-from data_plane.log.parts.producer_state import ProducerState
-from data_plane.log.segments.segment import remove_if_present
+from odradek.data_plane.log.directory.log_dir import FUTURE_SUFFIX, LogDir
+from odradek.data_plane.log.loading import LoadOptions, open_partition_log, read_topic_id, write_topic_id
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
+from odradek.data_plane.log.parts.producer_state import ProducerState
+from odradek.data_plane.log.segments.segment import remove_if_present
 from odradek.env.ports import Dir, DiskError, FileMissing, Log
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 CAUGHT_UP_FILE = "caught-up"
 NAME_BYTES_MAX = 255

@@ -28,14 +28,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import attrs
 
-from data_plane.log.directory.checkpoints import (
+from odradek.data_plane.log.directory.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     encode_clean_shutdown,
     take_clean_shutdown,
 )
-from data_plane.log.directory.late_changes import LateChanges
-from data_plane.log.directory.log_dir_background import Background, UpkeepContext
-from data_plane.log.directory.log_loader import (
+from odradek.data_plane.log.directory.late_changes import LateChanges
+from odradek.data_plane.log.directory.log_dir_background import Background, UpkeepContext
+from odradek.data_plane.log.directory.log_loader import (
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
     METADATA_TOPIC,
@@ -43,15 +43,14 @@ from data_plane.log.directory.log_loader import (
     LogLoader,
     parse_partition_name,
 )
-from data_plane.log.directory.log_names import LogNames
-from data_plane.log.directory.offset_checkpoints import OffsetCheckpoints
-from data_plane.log.directory.room import ALARM_HOURS, Room
-from data_plane.log.directory.sync_latency import SyncLatency
-from data_plane.log.directory.watched_workers import WatchedWorkers
-from data_plane.log.loading import LoadingStopped, LoadOptions, open_partition_log, write_topic_id
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import PartitionLog
-from metadata_quorum.replica.meta_properties import MetaProperties, read_meta_properties
+from odradek.data_plane.log.directory.log_names import LogNames
+from odradek.data_plane.log.directory.offset_checkpoints import OffsetCheckpoints
+from odradek.data_plane.log.directory.room import ALARM_HOURS, Room
+from odradek.data_plane.log.directory.sync_latency import SyncLatency
+from odradek.data_plane.log.directory.watched_workers import WatchedWorkers
+from odradek.data_plane.log.loading import LoadingStopped, LoadOptions, open_partition_log, write_topic_id
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import (
     Dir,
     DiskError,
@@ -61,8 +60,9 @@ from odradek.env.ports import (
     Event,
     ResourcesShort,
 )
+from odradek.metadata_quorum.replica.meta_properties import MetaProperties, read_meta_properties
 from odradek.serving.disk_troubles import Trouble
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = [
     "DELETE_SUFFIX",
@@ -143,7 +143,7 @@ class LogDir:
         """True after the operator has been told that the disk will soon be full."""
         self.workers = WatchedWorkers(lambda: self.context.workers, context.clock)
         self.trouble: Trouble | None = None
-        """The reason for which its replicas should not lead, as `data_plane.disks.disk_watch` judges it."""
+        """The reason for which its replicas should not lead, as `odradek.data_plane.disks.disk_watch` judges it."""
         self.trouble_since_ms = 0
         """The beginning of the trouble, by the wall clock."""
         self.full_since: float | None = None
@@ -151,7 +151,7 @@ class LogDir:
         self.refused_at = 0.0
         """Monotonic seconds of the last write that found no room."""
         self.is_stalled = False
-        """True while the logs refuse appends and reads, until the device answers (`data_plane.disks.disk_watch`)."""
+        """True while the logs refuse appends and reads, until the device answers (`odradek.data_plane.disks.disk_watch`)."""
         self.unanswered: tuple[float, str] | None = None
         """The call that the device has not answered in time: since when, in monotonic seconds, and its name."""
         self.background = Background(self)

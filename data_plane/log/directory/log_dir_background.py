@@ -16,16 +16,15 @@ from typing import Any, Protocol
 
 import attrs
 
-from data_plane.log.directory.agreed_clock import AgreedClock
-from data_plane.log.directory.checkpoints import CLEANER_FILE, HIGH_WATERMARK_FILE
-from data_plane.log.directory.log_names import LogNames, Rename
-from data_plane.log.directory.log_starts import LogStarts
-from data_plane.log.directory.offset_checkpoints import OffsetCheckpoints
-from data_plane.log.directory.room import Room
-from data_plane.log.directory.watched_workers import WatchedWorkers
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.segments.segment import remove_if_present
-from metadata_quorum.config.typed_settings import setting
+from odradek.data_plane.log.directory.agreed_clock import AgreedClock
+from odradek.data_plane.log.directory.checkpoints import CLEANER_FILE, HIGH_WATERMARK_FILE
+from odradek.data_plane.log.directory.log_names import LogNames, Rename
+from odradek.data_plane.log.directory.log_starts import LogStarts
+from odradek.data_plane.log.directory.offset_checkpoints import OffsetCheckpoints
+from odradek.data_plane.log.directory.room import Room
+from odradek.data_plane.log.directory.watched_workers import WatchedWorkers
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.segments.segment import remove_if_present
 from odradek.env.ports import (
     Clock,
     Dir,
@@ -38,7 +37,8 @@ from odradek.env.ports import (
     Workers,
     never,
 )
-from wire.topic_partition import TopicPartition
+from odradek.metadata_quorum.config.typed_settings import setting
+from odradek.wire.topic_partition import TopicPartition
 
 _TICK_SECONDS = 1.0
 _SHORT_RETENTION_MS = 10_000

@@ -13,17 +13,17 @@ from contextlib import contextmanager
 
 import attrs
 
-from data_plane.log.directory.log_dir_background import UpkeepContext
-from data_plane.log.directory.offset_checkpoints import OffsetCheckpoints
-from data_plane.log.directory.watched_workers import WatchedWorkers
-from data_plane.log.loading import LoadingStopped, LoadOptions, open_partition_log
-from data_plane.log.log_config import LogConfig
-from data_plane.log.log_types import LogOwner
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.parts.cleaning_state import NEVER_CLEANED
-from data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES
+from odradek.data_plane.log.directory.log_dir_background import UpkeepContext
+from odradek.data_plane.log.directory.offset_checkpoints import OffsetCheckpoints
+from odradek.data_plane.log.directory.watched_workers import WatchedWorkers
+from odradek.data_plane.log.loading import LoadingStopped, LoadOptions, open_partition_log
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_types import LogOwner
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.parts.cleaning_state import NEVER_CLEANED
+from odradek.data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES
 from odradek.env.ports import Dir, ResourcesShort
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = [
     "DELETE_SUFFIX",

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import attrs
 
-from data_plane.log.directory.late_changes import LateChanges
+from odradek.data_plane.log.directory.late_changes import LateChanges
 from odradek.env.ports import Dir, DiskError, DiskFull, DiskHung
 
 __all__ = ["LogNames", "Rename"]

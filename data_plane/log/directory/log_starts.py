@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
-from data_plane.log.directory.checkpoints import LOG_START_FILE
+from odradek.data_plane.log.directory.checkpoints import LOG_START_FILE
 from odradek.env.ports import DiskError, Event
 
 if TYPE_CHECKING:
-    from data_plane.log.partition_log import PartitionLog
+    from odradek.data_plane.log.partition_log import PartitionLog
 
 RisingStarts = list[tuple["PartitionLog", int]]
 """Logs, and their starts that a checkpoint has and the one before had not."""

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 
-from data_plane.log.directory.checkpoints import (
+from odradek.data_plane.log.directory.checkpoints import (
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_FILE,
@@ -22,13 +22,13 @@ from data_plane.log.directory.checkpoints import (
     encode_offsets,
     read_offsets,
 )
-from data_plane.log.directory.log_starts import RisingStarts
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.parts.cleaning_state import NEVER_CLEANED
-from data_plane.log.parts.leader_epochs import MalformedCheckpoint
-from data_plane.log.segments.segment import remove_if_present, write_whole
+from odradek.data_plane.log.directory.log_starts import RisingStarts
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.parts.cleaning_state import NEVER_CLEANED
+from odradek.data_plane.log.parts.leader_epochs import MalformedCheckpoint
+from odradek.data_plane.log.segments.segment import remove_if_present, write_whole
 from odradek.env.ports import Dir, DiskRefused, Log
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["OffsetCheckpoints"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import attrs
 
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.rot import Rot
-from data_plane.log.segments.scan import SegmentScan
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.rot import Rot
+from odradek.data_plane.log.segments.scan import SegmentScan
 from odradek.env.ports import File, UncachedFile
 
 CHUNK_BYTES = 4 << 20

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from data_plane.log.segments.aborted_index import AbortedIndex, AbortedTransaction
-from data_plane.log.segments.segment import (
+from odradek.data_plane.log.segments.aborted_index import AbortedIndex, AbortedTransaction
+from odradek.data_plane.log.segments.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -25,10 +25,10 @@ from data_plane.log.segments.segment import (
     sync_file,
     write_whole,
 )
-from data_plane.log.segments.segment_index import SegmentIndex
+from odradek.data_plane.log.segments.segment_index import SegmentIndex
 from odradek.env.ports import Dir, File
-from wire.batches.batch_header import BatchHeader, Buffer, iter_batches
-from wire.record_batch import RecordBatchBuilder
+from odradek.wire.batches.batch_header import BatchHeader, Buffer, iter_batches
+from odradek.wire.record_batch import RecordBatchBuilder
 
 _SEGMENT_BYTES_MAX = (1 << 31) - 1
 """Positions in an index have 31 bits."""

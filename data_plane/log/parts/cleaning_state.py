@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from data_plane.log.parts.log_home import LogHome
+from odradek.data_plane.log.parts.log_home import LogHome
 
 NEVER_CLEANED = -1
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from data_plane.log.parts.leader_epochs import LeaderEpochs
-from data_plane.log.parts.log_home import LogHome
-from data_plane.log.parts.segment_list import SegmentList
-from data_plane.log.segments.segment import SNAPSHOT_SUFFIX, file_name
+from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
+from odradek.data_plane.log.parts.log_home import LogHome
+from odradek.data_plane.log.parts.segment_list import SegmentList
+from odradek.data_plane.log.segments.segment import SNAPSHOT_SUFFIX, file_name
 from odradek.env.ports import DiskFull
 
 _NOTHING = (0, 0)

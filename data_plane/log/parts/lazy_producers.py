@@ -7,11 +7,11 @@ left unread, and is known to be so (`is_settled`).
 
 from __future__ import annotations
 
-from data_plane.log.parts.producer_recovery import rebuild_producers, write_snapshot
-from data_plane.log.parts.producer_state import ProducerState
-from data_plane.log.parts.segment_list import SegmentList
-from data_plane.log.parts.verification import ONGOING, VerificationGuard, Verifications
-from wire.errors import ErrorCode, KafkaError
+from odradek.data_plane.log.parts.producer_recovery import rebuild_producers, write_snapshot
+from odradek.data_plane.log.parts.producer_state import ProducerState
+from odradek.data_plane.log.parts.segment_list import SegmentList
+from odradek.data_plane.log.parts.verification import ONGOING, VerificationGuard, Verifications
+from odradek.wire.errors import ErrorCode, KafkaError
 
 _NONE = -1
 

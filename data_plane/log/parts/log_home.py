@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
-from data_plane.log.log_types import LogOwner
-from data_plane.log.segments.segment import remove_if_present
+from odradek.data_plane.log.log_types import LogOwner
+from odradek.data_plane.log.segments.segment import remove_if_present
 from odradek.env.ports import (
     Dir,
     DiskError,
@@ -30,8 +30,8 @@ from odradek.env.ports import (
     FileMissing,
     ResourcesShort,
 )
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class LogHome:
         end.
         """
         self.is_short = False
-        """True while only the reserve of the disk is left (`data_plane.log.directory.room`)."""
+        """True while only the reserve of the disk is left (`odradek.data_plane.log.directory.room`)."""
         self.refuses_appends = False
         """True while `check_append` has a reason to refuse one: an append looks at this alone."""
         self.is_closed = False

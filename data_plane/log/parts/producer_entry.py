@@ -20,7 +20,7 @@ from collections.abc import Iterator, MutableMapping
 from struct import Struct
 from typing import NamedTuple
 
-from wire.batches.batch_header import SEQUENCE_MASK
+from odradek.wire.batches.batch_header import SEQUENCE_MASK
 
 BATCHES_KEPT = 5
 NO_BEGIN = -1

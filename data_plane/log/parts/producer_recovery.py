@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from data_plane.log.parts.producer_state import DamagedSnapshot, EndedTransaction, ProducerState
-from data_plane.log.segments.aborted_index import (
+from odradek.data_plane.log.parts.producer_state import DamagedSnapshot, EndedTransaction, ProducerState
+from odradek.data_plane.log.segments.aborted_index import (
     AbortedIndex,
     AbortedTransaction,
     DamagedTransactionIndex,
 )
-from data_plane.log.segments.scan import SegmentScan
-from data_plane.log.segments.segment import (
+from odradek.data_plane.log.segments.scan import SegmentScan
+from odradek.data_plane.log.segments.segment import (
     SNAPSHOT_SUFFIX,
     Segment,
     file_name,
@@ -21,8 +21,8 @@ from data_plane.log.segments.segment import (
     write_whole,
 )
 from odradek.env.ports import Dir, DiskHung, DiskRefused, FileMissing
-from wire.batches.batch_header import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, Buffer
-from wire.batches.transaction_markers import parse_marker
+from odradek.wire.batches.batch_header import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, Buffer
+from odradek.wire.batches.transaction_markers import parse_marker
 
 
 def note_batch(

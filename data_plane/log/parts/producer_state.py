@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from data_plane.log.parts.producer_entry import (
+from odradek.data_plane.log.parts.producer_entry import (
     BATCH,
     HEAD,
     HEAD_SIZE,
@@ -45,9 +45,9 @@ from data_plane.log.parts.producer_entry import (
     read_what_decides,
     silent_since,
 )
-from wire.batches.batch_header import SEQUENCE_MASK
-from wire.batches.transaction_markers import EndMarker
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.batches.batch_header import SEQUENCE_MASK
+from odradek.wire.batches.transaction_markers import EndMarker
+from odradek.wire.errors import ErrorCode, KafkaError
 
 NO_OFFSET = (1 << 63) - 1
 """Above all offsets: the first unstable offset of a log without transactions."""

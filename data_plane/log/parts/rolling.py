@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from data_plane.log.log_config import LogConfig
-from data_plane.log.parts.lazy_producers import LazyProducers
-from data_plane.log.parts.segment_list import SegmentList
-from data_plane.log.segments.segment import Segment
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.parts.lazy_producers import LazyProducers
+from odradek.data_plane.log.parts.segment_list import SegmentList
+from odradek.data_plane.log.segments.segment import Segment
 from odradek.env.ports import DiskError
 
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
-from data_plane.log.log_config import LogConfig
-from data_plane.log.log_types import METADATA_FILE_NAME, LogRead
-from data_plane.log.parts.cleaned_segment import CleanedSegment
-from data_plane.log.parts.log_home import LogHome, half_done
-from data_plane.log.parts.log_offsets import LogOffsets
-from data_plane.log.parts.swap_files import begin_swap, end_swap
-from data_plane.log.segments.segment import (
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_types import METADATA_FILE_NAME, LogRead
+from odradek.data_plane.log.parts.cleaned_segment import CleanedSegment
+from odradek.data_plane.log.parts.log_home import LogHome, half_done
+from odradek.data_plane.log.parts.log_offsets import LogOffsets
+from odradek.data_plane.log.parts.swap_files import begin_swap, end_swap
+from odradek.data_plane.log.segments.segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -30,7 +30,7 @@ from data_plane.log.segments.segment import (
     sync_file,
 )
 from odradek.env.ports import DiskError, DiskFull, DiskHung, DiskRefused, File, FileClosed, FileMissing
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 

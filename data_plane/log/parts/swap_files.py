@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from data_plane.log.segments.scan import SegmentScan
-from data_plane.log.segments.segment import (
+from odradek.data_plane.log.segments.scan import SegmentScan
+from odradek.data_plane.log.segments.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from crc32c import crc32c
 
 from odradek.env.ports import File, UncachedFile
-from wire.batches.batch_header import CRC_START, HEADER, HEADER_SIZE, MAGIC, SIZE_PREFIX, BatchHeader
+from odradek.wire.batches.batch_header import CRC_START, HEADER, HEADER_SIZE, MAGIC, SIZE_PREFIX, BatchHeader
 
 RECOVERY_CHUNK_BYTES = 4 << 20
 HEADER_CHUNK_BYTES = 32 << 10

@@ -18,14 +18,14 @@ from __future__ import annotations
 import threading
 from functools import lru_cache
 
-from data_plane.log.log_config import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from data_plane.log.segments.aborted_index import NONE_ABORTED, AbortedIndex, AbortedTransaction
-from data_plane.log.segments.recent_places import RecentPlaces
-from data_plane.log.segments.scan import SegmentScan
-from data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
+from odradek.data_plane.log.log_config import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from odradek.data_plane.log.segments.aborted_index import NONE_ABORTED, AbortedIndex, AbortedTransaction
+from odradek.data_plane.log.segments.recent_places import RecentPlaces
+from odradek.data_plane.log.segments.scan import SegmentScan
+from odradek.data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
 from odradek.env.ports import Dir, DiskHung, DiskRefused, File, FileClosed, FileMissing
-from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import HEAD, HEAD_SIZE, HEADER_SIZE, MAGIC, SIZE_PREFIX
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.batch_header import HEAD, HEAD_SIZE, HEADER_SIZE, MAGIC, SIZE_PREFIX
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"

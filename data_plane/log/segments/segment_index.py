@@ -15,7 +15,7 @@ import sys
 from array import array
 from bisect import bisect_right
 
-from data_plane.log.log_config import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from odradek.data_plane.log.log_config import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 
 _SWAP = sys.byteorder == "little"
 

@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.controller.limits import batch_too_large, check_batch
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.controller.limits import batch_too_large, check_batch
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
 from odradek.security.acls.acl_requests import AclFilter, checked_acl
 from odradek.security.acls.rules import Acl
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
-from wire.messages.delete_acls import (
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from odradek.wire.messages.delete_acls import (
     DeleteAclsFilter,
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,
     DeleteAclsRequest,
     DeleteAclsResponse,
 )
-from wire.messages.metadata_records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
+from odradek.wire.messages.metadata_records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 
 __all__ = ["create_acls", "delete_acls", "refuse_create_acls", "refuse_delete_acls"]
 

@@ -10,21 +10,21 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.controller.limits import check_batch
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.alter_client_quotas import (
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.controller.limits import check_batch
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     AlterClientQuotasResponseEntryData,
     EntityData,
     OpData,
 )
-from wire.messages.metadata_records import ClientQuotaRecord
-from wire.messages.metadata_records import EntityData as RecordEntityData
-from wire.structure import Message
+from odradek.wire.messages.metadata_records import ClientQuotaRecord
+from odradek.wire.messages.metadata_records import EntityData as RecordEntityData
+from odradek.wire.structure import Message
 
 __all__ = ["alter_client_quotas", "refuse_alter_quotas"]
 

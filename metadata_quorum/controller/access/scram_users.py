@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections import Counter
 
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.controller.limits import check_batch
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.controller.limits import check_batch
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
 from odradek.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, mechanism_of_number, server_keys
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.alter_user_scram_credentials import (
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     AlterUserScramCredentialsResult,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from wire.messages.metadata_records import RemoveUserScramCredentialRecord, UserScramCredentialRecord
-from wire.structure import Message
+from odradek.wire.messages.metadata_records import RemoveUserScramCredentialRecord, UserScramCredentialRecord
+from odradek.wire.structure import Message
 
 __all__ = ["alter_user_scram_credentials", "refuse_alter_users"]
 

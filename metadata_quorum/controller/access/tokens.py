@@ -13,19 +13,28 @@ from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
-from metadata_quorum.controller.decision_basis import DecisionBasis, TokenIds
-from metadata_quorum.image.access_image import DelegationToken
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis, TokenIds
+from odradek.metadata_quorum.image.access_image import DelegationToken
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
 from odradek.security.doors.token_doors import create_refused, owner_of
 from odradek.security.tokens import TokenSecrets, is_expired, may_renew, principal_of
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
-from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
-from wire.messages.metadata_records import DelegationTokenRecord, RemoveDelegationTokenRecord
-from wire.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
-from wire.primitives import INT64_MAX
-from wire.structure import Message
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.create_delegation_token import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+)
+from odradek.wire.messages.expire_delegation_token import (
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
+from odradek.wire.messages.metadata_records import DelegationTokenRecord, RemoveDelegationTokenRecord
+from odradek.wire.messages.renew_delegation_token import (
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
+from odradek.wire.primitives import INT64_MAX
+from odradek.wire.structure import Message
 
 __all__ = ["ExpireTokens", "TokenRequest", "decide_token_request", "expire_tokens"]
 

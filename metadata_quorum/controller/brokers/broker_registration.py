@@ -24,36 +24,36 @@ from __future__ import annotations
 
 import attrs
 
-from metadata_quorum.controller.broker_sessions import BrokerSessions
-from metadata_quorum.controller.brokers.registration_rules import check_contents
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.controller.partitions.partition_change import (
+from odradek.metadata_quorum.controller.broker_sessions import BrokerSessions
+from odradek.metadata_quorum.controller.brokers.registration_rules import check_contents
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.controller.partitions.partition_change import (
     Change,
     acceptable_leaders,
     change_partition,
 )
-from metadata_quorum.controller.partitions.topic_rules import topic_rules
-from metadata_quorum.features import METADATA_VERSION
-from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.metadata_image import (
+from odradek.metadata_quorum.controller.partitions.topic_rules import topic_rules
+from odradek.metadata_quorum.features import METADATA_VERSION
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.metadata_image import (
     NO_LEADER,
     RESERVED_DIRECTORIES,
     BrokerImage,
     MetadataImage,
     TopicImage,
 )
-from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
-from wire.messages.metadata_records import (
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from odradek.wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from odradek.wire.messages.metadata_records import (
     BrokerEndpoint,
     BrokerFeature,
     BrokerRegistrationChangeRecord,
     RegisterBrokerRecord,
 )
-from wire.structure import Message
+from odradek.wire.structure import Message
 
 FENCE = 1
 UNFENCE = -1

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from metadata_quorum.controller.brokers.registration_rules import check_contents
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.controller_registration import (
+from odradek.metadata_quorum.controller.brokers.registration_rules import check_contents
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.controller_registration import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
 )
-from wire.messages.metadata_records import ControllerEndpoint, ControllerFeature, RegisterControllerRecord
+from odradek.wire.messages.metadata_records import (
+    ControllerEndpoint,
+    ControllerFeature,
+    RegisterControllerRecord,
+)
 
 
 def register_controller(

@@ -16,16 +16,16 @@ Kafka elects it.
 
 from __future__ import annotations
 
-from metadata_quorum.controller.broker_epochs import check_broker_epoch
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.controller.partitions.partition_change import (
+from odradek.metadata_quorum.controller.broker_epochs import check_broker_epoch
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.controller.partitions.partition_change import (
     Change,
     acceptable_leaders,
     change_partition,
 )
-from metadata_quorum.controller.partitions.topic_rules import topic_rules
-from metadata_quorum.image.metadata_image import (
+from odradek.metadata_quorum.controller.partitions.topic_rules import topic_rules
+from odradek.metadata_quorum.image.metadata_image import (
     LOST_DIRECTORY,
     NO_LEADER_CHANGE,
     RESERVED_DIRECTORIES,
@@ -34,18 +34,18 @@ from metadata_quorum.image.metadata_image import (
     PartitionImage,
     TopicImage,
 )
-from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.assign_replicas_to_dirs import (
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
     AssignReplicasToDirsResponseDirectoryData,
     AssignReplicasToDirsResponsePartitionData,
     AssignReplicasToDirsResponseTopicData,
 )
-from wire.messages.metadata_records import PartitionChangeRecord
-from wire.structure import Message
-from wire.topic_partition import TopicIdPartition
+from odradek.wire.messages.metadata_records import PartitionChangeRecord
+from odradek.wire.structure import Message
+from odradek.wire.topic_partition import TopicIdPartition
 
 
 def assign_replicas_to_dirs(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import ErrorCode, KafkaError
 
 NAME_CHARACTERS_MAX = 255
 """The longest host name (253 by DNS), listener name, feature or rack."""

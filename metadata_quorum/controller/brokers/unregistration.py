@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from metadata_quorum.controller.brokers.broker_registration import remove_from_isrs
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.errors import ErrorCode
-from wire.messages.metadata_records import UnregisterBrokerRecord
-from wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from wire.structure import Message
+from odradek.metadata_quorum.controller.brokers.broker_registration import remove_from_isrs
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.metadata_records import UnregisterBrokerRecord
+from odradek.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from odradek.wire.structure import Message
 
 
 def unregister_broker(

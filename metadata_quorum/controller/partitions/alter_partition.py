@@ -6,16 +6,16 @@ Kafka's order. A whole request is one atomic batch; a refused partition leaves t
 
 from __future__ import annotations
 
-from metadata_quorum.controller.broker_epochs import check_broker_epoch
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.controller.partitions.partition_change import (
+from odradek.metadata_quorum.controller.broker_epochs import check_broker_epoch
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.controller.partitions.partition_change import (
     Change,
     acceptable_leaders,
     change_partition,
 )
-from metadata_quorum.controller.partitions.topic_rules import TopicRules, topic_rules
-from metadata_quorum.image.image_builder import merge_partition
-from metadata_quorum.image.metadata_image import (
+from odradek.metadata_quorum.controller.partitions.topic_rules import TopicRules, topic_rules
+from odradek.metadata_quorum.image.image_builder import merge_partition
+from odradek.metadata_quorum.image.metadata_image import (
     NO_LEADER_CHANGE,
     RECOVERED,
     RECOVERING,
@@ -23,9 +23,9 @@ from metadata_quorum.image.metadata_image import (
     PartitionImage,
     TopicImage,
 )
-from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.alter_partition import (
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,
     AlterPartitionResponse,
@@ -33,8 +33,8 @@ from wire.messages.alter_partition import (
     AlterPartitionResponseTopicData,
     BrokerState,
 )
-from wire.structure import Message
-from wire.topic_partition import TopicIdPartition
+from odradek.wire.structure import Message
+from odradek.wire.topic_partition import TopicIdPartition
 
 BROKER_EPOCHS_SINCE = 3
 UNKNOWN_BROKER_EPOCH = -1

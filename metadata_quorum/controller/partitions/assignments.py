@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from metadata_quorum.image.metadata_image import UNASSIGNED_DIRECTORY, MetadataImage, is_subset
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.metadata_records import PartitionRecord
+from odradek.metadata_quorum.image.metadata_image import UNASSIGNED_DIRECTORY, MetadataImage, is_subset
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.metadata_records import PartitionRecord
 
 Assignment = tuple[list[int], list[int]]
 """Replicas and in-sync replicas."""

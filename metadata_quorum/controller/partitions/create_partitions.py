@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
-from metadata_quorum.controller.partitions.assignments import (
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
+from odradek.metadata_quorum.controller.partitions.assignments import (
     Assignment,
     active_replicas,
     assigned,
@@ -12,17 +12,17 @@ from metadata_quorum.controller.partitions.assignments import (
     check_told_replicas,
     partition_records,
 )
-from metadata_quorum.controller.partitions.placement import TooFewBrokers, place_replicas
-from metadata_quorum.image.metadata_image import MetadataImage, TopicImage
-from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.create_partitions import (
+from odradek.metadata_quorum.controller.partitions.placement import TooFewBrokers, place_replicas
+from odradek.metadata_quorum.image.metadata_image import MetadataImage, TopicImage
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
-from wire.structure import Message
+from odradek.wire.structure import Message
 
 
 def create_partitions(

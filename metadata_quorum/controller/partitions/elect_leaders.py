@@ -11,29 +11,29 @@ from collections.abc import Iterator
 
 import attrs
 
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX, check_batch
-from metadata_quorum.controller.partitions.partition_change import (
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX, check_batch
+from odradek.metadata_quorum.controller.partitions.partition_change import (
     Acceptable,
     Change,
     Election,
     acceptable_leaders,
     change_partition,
 )
-from metadata_quorum.controller.partitions.topic_rules import topic_rules
-from metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
-from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.elect_leaders import (
+from odradek.metadata_quorum.controller.partitions.topic_rules import topic_rules
+from odradek.metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
 )
-from wire.messages.metadata_records import PartitionChangeRecord
-from wire.structure import Message
-from wire.topic_partition import TopicPartition
+from odradek.wire.messages.metadata_records import PartitionChangeRecord
+from odradek.wire.structure import Message
+from odradek.wire.topic_partition import TopicPartition
 
 PREFERRED = 0
 UNCLEAN = 1

@@ -29,8 +29,8 @@ from enum import Enum
 
 import attrs
 
-from metadata_quorum.controller.partitions.topic_rules import TopicRules
-from metadata_quorum.image.metadata_image import (
+from odradek.metadata_quorum.controller.partitions.topic_rules import TopicRules
+from odradek.metadata_quorum.image.metadata_image import (
     NO_LEADER,
     NO_LEADER_CHANGE,
     RECOVERING,
@@ -39,7 +39,7 @@ from metadata_quorum.image.metadata_image import (
     PartitionImage,
     is_subset,
 )
-from wire.messages.metadata_records import PartitionChangeRecord
+from odradek.wire.messages.metadata_records import PartitionChangeRecord
 
 Acceptable = Callable[[PartitionImage, int], bool]
 

@@ -14,7 +14,7 @@ from random import Random
 
 import attrs
 
-from metadata_quorum.image.metadata_image import BrokerImage
+from odradek.metadata_quorum.image.metadata_image import BrokerImage
 
 
 class TooFewBrokers(Exception):

@@ -11,39 +11,39 @@ reassignment takes the place of another: if it is cancelled, all of them go. (Ka
 
 from __future__ import annotations
 
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.controller.limits import check_batch
-from metadata_quorum.controller.partitions.assignments import (
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.controller.limits import check_batch
+from odradek.metadata_quorum.controller.partitions.assignments import (
     bad_assignment,
     check_told_replicas,
     default_directory,
 )
-from metadata_quorum.controller.partitions.partition_change import (
+from odradek.metadata_quorum.controller.partitions.partition_change import (
     Change,
     acceptable_leaders,
     change_partition,
 )
-from metadata_quorum.controller.partitions.topic_rules import TopicRules, topic_rules
-from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
-from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.alter_partition_reassignments import (
+from odradek.metadata_quorum.controller.partitions.topic_rules import TopicRules, topic_rules
+from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
+from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
-from wire.messages.list_partition_reassignments import (
+from odradek.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
-from wire.messages.metadata_records import PartitionChangeRecord
-from wire.structure import Message
-from wire.topic_partition import TopicPartition
+from odradek.wire.messages.metadata_records import PartitionChangeRecord
+from odradek.wire.structure import Message
+from odradek.wire.topic_partition import TopicPartition
 
 
 def alter_partition_reassignments(

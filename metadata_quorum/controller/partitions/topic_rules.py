@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import attrs
 
-from metadata_quorum.config.effective_config import MIN_ISR, topic_value
-from metadata_quorum.config.typed_settings import settings_of, topic_setting
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
-from metadata_quorum.image.config_layers import layers_for
-from metadata_quorum.image.metadata_image import MetadataImage, TopicImage
+from odradek.metadata_quorum.config.effective_config import MIN_ISR, topic_value
+from odradek.metadata_quorum.config.typed_settings import settings_of, topic_setting
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
+from odradek.metadata_quorum.image.config_layers import layers_for
+from odradek.metadata_quorum.image.metadata_image import MetadataImage, TopicImage
 
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 

@@ -219,7 +219,7 @@ def _votes(args: argparse.Namespace, client: Client, node: int) -> bool | None:
     The broker is removed already, so errors are ignored.
     """
     from odradek.client.errors import ClientError
-    from wire.errors import KafkaError
+    from odradek.wire.errors import KafkaError
 
     try:
         quorum = client.admin.describe_quorum(timeout=min(args.timeout, LOOK_SECONDS_MAX))

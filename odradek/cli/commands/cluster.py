@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from odradek.client.admin import ClusterDescription, QuorumDescription, QuorumReplica
     from odradek.client.core.known_cluster import Topic
     from odradek.client.shells.blocking import Client
-    from wire.topic_partition import TopicPartition
+    from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["register"]
 
@@ -81,7 +81,7 @@ def _asked(question: Callable[[], T]) -> T | None:
     A refusal for lack of rights is none of those, and comes out.
     """
     from odradek.client.errors import ClientError
-    from wire.errors import ErrorCode, KafkaError
+    from odradek.wire.errors import ErrorCode, KafkaError
 
     try:
         return question()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from odradek.client.core.known_cluster import Topic
     from odradek.client.shells.blocking import Client
     from odradek.client.shells.consumer import Consumer
-    from wire.topic_partition import TopicPartition
+    from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["register"]
 
@@ -109,7 +109,7 @@ def _start(text: str) -> tuple[str, int]:
 
 
 def _consume(args: argparse.Namespace) -> int:
-    from wire.topic_partition import TopicPartition
+    from odradek.wire.topic_partition import TopicPartition
 
     render = json_line if args.json else args.format or key_and_value(args.key_separator)
     with connected(args, "ConsumerSettings") as client:
@@ -338,7 +338,7 @@ class _Member:
     def read(self) -> None:
         """Print until the present ends, and commit."""
         from odradek.client.errors import ClientError
-        from wire.errors import KafkaError
+        from odradek.wire.errors import KafkaError
 
         self._consumer.subscribe([self._args.topic], listener=_listener(self))
         try:
@@ -389,7 +389,7 @@ class _Member:
 
     def _position(self, key: TopicPartition, timeout: float | None) -> int | None:
         from odradek.client.errors import ClientError
-        from wire.errors import KafkaError
+        from odradek.wire.errors import KafkaError
 
         try:
             return self._consumer.position(key, timeout or 0)
@@ -438,7 +438,7 @@ class _Member:
 @contextmanager
 def _refusals_noted() -> Iterator[None]:
     """Go on behind a commit that the group refuses because others have the partitions, or are about to have them."""
-    from wire.errors import ErrorCode, KafkaError
+    from odradek.wire.errors import ErrorCode, KafkaError
 
     passing = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
     try:

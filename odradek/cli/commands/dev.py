@@ -252,10 +252,10 @@ def _restore(properties: Path, before: bytes | None) -> None:
 
 def _format(places: list[_Place], users: list[str]) -> None:
     """The first start chooses the voters; nodes that come later belong to their cluster and do not vote."""
-    from metadata_quorum.replica.meta_properties import MetaProperties
     from odradek.cli.commands.storage import format_storage_of
     from odradek.env.real import RealEnv
-    from wire.uuid_text import uuid_to_text
+    from odradek.metadata_quorum.replica.meta_properties import MetaProperties
+    from odradek.wire.uuid_text import uuid_to_text
 
     new_uuid = RealEnv().new_uuid
     formatted = [place for place in places if place.is_formatted]

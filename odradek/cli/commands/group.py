@@ -16,7 +16,7 @@ from odradek.cli.times import TIME_HELP, moment, span
 if TYPE_CHECKING:
     from odradek.client.admin import GroupDescription, OffsetReset, PartitionLag, ResetTarget
     from odradek.client.shells.blocking import Client
-    from wire.topic_partition import TopicPartition
+    from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["register"]
 
@@ -255,7 +255,7 @@ def _runs(indexes: list[int]) -> str:
 
 
 def _reset(args: argparse.Namespace) -> int:
-    from wire.errors import ErrorCode, KafkaError
+    from odradek.wire.errors import ErrorCode, KafkaError
 
     with connected(args) as client:
         (group,) = client.admin.describe_groups([args.group])
@@ -296,7 +296,7 @@ def _reset(args: argparse.Namespace) -> int:
 def _committed(args: argparse.Namespace, client: Client) -> dict[TopicPartition, int | None]:
     """The partitions that are meant, with what the group committed for them."""
 
-    from wire.topic_partition import TopicPartition
+    from odradek.wire.topic_partition import TopicPartition
 
     (found,) = client.admin.list_group_offsets({args.group: None})
     if found.error is not None:

@@ -96,7 +96,7 @@ def _is_of_partition(name: str) -> bool:
 
 def _items(directory: Dir, name: str | None, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The contents of the named file; without a name, of all segments or, to verify, of all files."""
-    from data_plane.log.dump import dump_segment, verify_partition
+    from odradek.data_plane.log.dump import dump_segment, verify_partition
 
     if name is not None:
         yield from dump_segment(directory, name, verify=args.verify, with_records=args.records)

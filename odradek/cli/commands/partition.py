@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from odradek.client.admin.moves.placement import Move
     from odradek.client.core.known_cluster import Partition
     from odradek.client.shells.blocking import Client
-    from wire.topic_partition import TopicPartition
+    from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["register"]
 
@@ -179,7 +179,7 @@ def _percentage(text: str) -> float:
 def _wanted(args: argparse.Namespace, survey: ClusterSurvey) -> dict[TopicPartition, Partition]:
     """The partitions that are named; all where none is. Raises `CliError` for one that does not exist."""
 
-    from wire.topic_partition import TopicPartition
+    from odradek.wire.topic_partition import TopicPartition
 
     topics = {topic.name: topic for topic in survey.topics}
     named = args.topics or [(topic.name, None) for topic in survey.topics]

@@ -58,7 +58,7 @@ def _add_directory(parser: argparse.ArgumentParser) -> None:
 
 
 def _directory_id(text: str) -> bytes:
-    from wire.uuid_text import uuid_from_text
+    from odradek.wire.uuid_text import uuid_from_text
 
     try:
         return uuid_from_text(text)
@@ -161,7 +161,7 @@ def _document(quorum: QuorumDescription, each: QuorumReplica) -> dict[str, Any]:
 
 
 def _id_text(directory_id: bytes) -> str | None:
-    from wire.uuid_text import uuid_to_text
+    from odradek.wire.uuid_text import uuid_to_text
 
     return uuid_to_text(directory_id) if any(directory_id) else None
 

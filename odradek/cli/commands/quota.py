@@ -221,7 +221,7 @@ def _alter(client: Client, alteration: QuotaAlteration, *, validate_only: bool =
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from metadata_quorum.quotas.quota_levels import holding_quota, text_of
+    from odradek.metadata_quorum.quotas.quota_levels import holding_quota, text_of
 
     with connected(args) as client:
         described = client.admin.describe_client_quotas()

@@ -14,8 +14,8 @@ from odradek.cli.scram_users import scram_record
 from odradek.cli.streams.standard_streams import complain
 
 if TYPE_CHECKING:
-    from metadata_quorum.raft.voters import VoterSet
-    from metadata_quorum.replica.storage_format import VoterEndpoint
+    from odradek.metadata_quorum.raft.voters import VoterSet
+    from odradek.metadata_quorum.replica.storage_format import VoterEndpoint
     from odradek.node.configuration.node_config import NodeConfig
 
 __all__ = ["Formatted", "format_storage_of", "register"]
@@ -119,7 +119,7 @@ def _format(args: argparse.Namespace) -> int:
 
 def _random_uuid(args: argparse.Namespace) -> int:
     from odradek.env.real import RealEnv
-    from wire.uuid_text import uuid_to_text
+    from odradek.wire.uuid_text import uuid_to_text
 
     text = uuid_to_text(RealEnv().new_uuid())
     if args.json:
@@ -131,9 +131,9 @@ def _random_uuid(args: argparse.Namespace) -> int:
 
 def _adopt(args: argparse.Namespace) -> int:
     """Format what is blank, as of the node whose other directories are there. The metadata log's is never adopted."""
-    from metadata_quorum.replica.storage_format import StorageError, adopt_directory, storage_info
     from odradek.env.ports import DiskError, FileMissing
     from odradek.env.real import RealEnv
+    from odradek.metadata_quorum.replica.storage_format import StorageError, adopt_directory, storage_info
 
     config, env = _load(args.config), RealEnv()
     owner, blank = None, []
@@ -175,10 +175,10 @@ def _adopt(args: argparse.Namespace) -> int:
 
 
 def _info(args: argparse.Namespace) -> int:
-    from metadata_quorum.replica.storage_format import storage_info
     from odradek.env.ports import DiskError, FileMissing
     from odradek.env.real import RealEnv
-    from wire.uuid_text import uuid_to_text
+    from odradek.metadata_quorum.replica.storage_format import storage_info
+    from odradek.wire.uuid_text import uuid_to_text
 
     env = RealEnv()
     documents: list[dict[str, Any]] = []
@@ -212,7 +212,7 @@ def _who_votes(
     config: NodeConfig, standalone: bool, initial_controllers: str | None, no_initial_controllers: bool
 ) -> tuple[VoterEndpoint | None, VoterSet | None]:
     """The one voter, or all of them; nobody where `controller.quorum.voters` says it. Raises `StorageError`."""
-    from metadata_quorum.replica.storage_format import StorageError, initial_voters
+    from odradek.metadata_quorum.replica.storage_format import StorageError, initial_voters
 
     voter: VoterEndpoint | None = None
     voters: VoterSet | None = None
@@ -249,7 +249,9 @@ def format_storage_of(
 ) -> Formatted:
     """Format all directories of the node. At most one of the three ways to name the voters may be given. Raises
     `CliError`."""
-    from metadata_quorum.replica.storage_format import (
+    from odradek.env.ports import DiskError
+    from odradek.env.real import RealEnv
+    from odradek.metadata_quorum.replica.storage_format import (
         StorageError,
         StorageFormat,
         bootstrap_features,
@@ -257,8 +259,6 @@ def format_storage_of(
         random_cluster_id,
         storage_info,
     )
-    from odradek.env.ports import DiskError
-    from odradek.env.real import RealEnv
 
     config = _load(config_path)
     env = RealEnv()
@@ -329,7 +329,7 @@ def _directories(config: NodeConfig) -> list[str]:
 
 
 def _load(path: str) -> NodeConfig:
-    from metadata_quorum.config.config_defs import ConfigError
+    from odradek.metadata_quorum.config.config_defs import ConfigError
     from odradek.node.configuration.node_config import NodeConfig
 
     try:

@@ -115,7 +115,7 @@ def _list(args: argparse.Namespace) -> int:
 
 def _create(args: argparse.Namespace) -> int:
     from odradek.client.admin import NewTopic
-    from wire.errors import ErrorCode
+    from odradek.wire.errors import ErrorCode
 
     wanted = NewTopic(
         args.topic,
@@ -243,7 +243,7 @@ def _alter(args: argparse.Namespace) -> int:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    from wire.errors import ErrorCode
+    from odradek.wire.errors import ErrorCode
 
     with connected(args) as client:
         if not args.force:
@@ -284,7 +284,7 @@ _Ends = dict[int, tuple["ListedOffset", "ListedOffset"]]
 def _offsets(client: Client, topic: Topic) -> _Ends:
     """First and next offset of each partition."""
     from odradek.client.core.partition_offsets import EARLIEST, LATEST
-    from wire.topic_partition import TopicPartition
+    from odradek.wire.topic_partition import TopicPartition
 
     keys = [TopicPartition(topic.name, index) for index in sorted(topic.partitions)]
     starts = client.list_offsets(dict.fromkeys(keys, EARLIEST))
@@ -353,6 +353,6 @@ def _count(number: int, noun: str) -> str:
 
 
 def _id_text(topic_id: bytes) -> str:
-    from wire.uuid_text import uuid_to_text
+    from odradek.wire.uuid_text import uuid_to_text
 
     return uuid_to_text(topic_id)

@@ -274,7 +274,7 @@ def _abort(args: argparse.Namespace) -> int:
 
 def _fence(args: argparse.Namespace, client: Client) -> int:
     from odradek.client.errors import RequestTimedOut
-    from wire.errors import ErrorCode, KafkaError
+    from odradek.wire.errors import ErrorCode, KafkaError
 
     name = args.transactional_id
     try:
@@ -362,7 +362,7 @@ def _check_abandoned(args: argparse.Namespace, client: Client) -> None:
 
 
 def _abort_on_partition(args: argparse.Namespace, client: Client) -> int:
-    from wire.errors import ErrorCode, KafkaError
+    from odradek.wire.errors import ErrorCode, KafkaError
 
     where = f"{args.topic}-{args.partition}"
     try:

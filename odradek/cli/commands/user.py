@@ -104,7 +104,7 @@ def _iterations(text: str) -> int:
 
 def _known(client: Client, users: list[str] | None) -> dict[str, Mapping[str, int]]:
     """Iterations by mechanism of each user; a user who does not exist has no mechanism. Raises `KafkaError`."""
-    from wire.errors import ErrorCode, KafkaError
+    from odradek.wire.errors import ErrorCode, KafkaError
 
     found: dict[str, Mapping[str, int]] = {}
     for user, told in client.admin.describe_user_scram_credentials(users).items():

@@ -392,7 +392,7 @@ def _plan_again(
 
 def _ask(client: Client, broker: int, moves: Sequence[DiskMove], *, is_planned_again: bool = False) -> None:
     wanted = {(move.topic, move.partition, broker): move.target for move in moves}
-    from wire.errors import ErrorCode, KafkaError
+    from odradek.wire.errors import ErrorCode, KafkaError
 
     passed_over = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.REPLICA_NOT_AVAILABLE]
     if is_planned_again:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey
     from odradek.client.core.known_cluster import Partition
     from odradek.client.shells.blocking import Client
-    from wire.topic_partition import TopicPartition
+    from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["elect_preferred", "elect_uncleanly"]
 
@@ -145,7 +145,7 @@ def _elected(
 ) -> dict[TopicPartition, Any]:
     """Elect leaders; the errors by partition, those left out that needed no election."""
     from odradek.client.admin import ElectionType
-    from wire.errors import ErrorCode
+    from odradek.wire.errors import ErrorCode
 
     kind = ElectionType.UNCLEAN if args.unclean else ElectionType.PREFERRED
     with changing():

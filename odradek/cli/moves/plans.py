@@ -327,7 +327,7 @@ def _document(
 
 def name_directories(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> None:
     """Tell brokers in which directories replicas shall be, those that are yet to come as well. Raises `KafkaError`."""
-    from wire.errors import ErrorCode, KafkaError
+    from odradek.wire.errors import ErrorCode, KafkaError
 
     for error in client.admin.alter_replica_log_dirs(wanted).values():
         if isinstance(error, KafkaError) and error.code == ErrorCode.REPLICA_NOT_AVAILABLE:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from odradek.client.consumer.consumer_types import ConsumerRecord
-    from wire.topic_partition import TopicPartition
+    from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["HandedOver"]
 

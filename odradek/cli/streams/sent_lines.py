@@ -45,7 +45,7 @@ class SentLines:
 
     def count_done(self, *, wait: bool = False) -> None:
         """Count the lines that have their outcome, in order; with `wait`, all of them."""
-        from wire.errors import KafkaError
+        from odradek.wire.errors import KafkaError
 
         before = self.written
         pending = self._pending

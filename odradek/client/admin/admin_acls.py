@@ -12,7 +12,7 @@ from odradek.client.core.requests import request
 from odradek.client.core.scatter import deadline_of, item_error, reachable
 from odradek.security.acls.acl_requests import AclFilter
 from odradek.security.acls.rules import Acl
-from wire.errors import KafkaError
+from odradek.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -24,7 +24,7 @@ def describe_acls(
     core: ClientCore, wanted: AclFilter, *, timeout: float | None = None
 ) -> Operation[list[Acl]]:
     """The ACLs that a filter means, as the broker that is asked has them. Raises `KafkaError` and `ClientError`."""
-    from wire.messages.describe_acls import DescribeAclsRequest
+    from odradek.wire.messages.describe_acls import DescribeAclsRequest
 
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)
@@ -52,7 +52,7 @@ def create_acls(
     core: ClientCore, acls: Sequence[Acl], *, timeout: float | None = None
 ) -> Operation[dict[Acl, KafkaError | None]]:
     """Make ACLs; the error of each, or None. One that is there already is no error. Raises `ClientError`."""
-    from wire.messages.create_acls import AclCreation, CreateAclsRequest
+    from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
 
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)
@@ -68,7 +68,7 @@ def delete_acls(
     core: ClientCore, filters: Sequence[AclFilter], *, timeout: float | None = None
 ) -> Operation[list[Acl]]:
     """Remove the ACLs that the filters mean, and return them. Raises the first `KafkaError`, and `ClientError`."""
-    from wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+    from odradek.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)

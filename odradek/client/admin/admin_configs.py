@@ -11,7 +11,7 @@ import attrs
 from odradek.client.core.operation import Operation
 from odradek.client.core.requests import request
 from odradek.client.core.scatter import deadline_of, item_error, reachable, scatter, this_broker
-from wire.errors import KafkaError
+from odradek.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -157,7 +157,7 @@ def describe_configs(
 
     A broker answers for itself, so its request goes to the broker that the resource's name (its id) says.
     """
-    from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+    from odradek.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
     def message(wanted: list[ConfigResource], _: int) -> DescribeConfigsRequest:
         return DescribeConfigsRequest(
@@ -203,7 +203,7 @@ def incremental_alter_configs(
     Never repeated after a lost connection, because APPEND and SUBTRACT have another effect the second time. Raises
     `ClientError`.
     """
-    from wire.messages.incremental_alter_configs import (
+    from odradek.wire.messages.incremental_alter_configs import (
         AlterableConfig,
         AlterConfigsResource,
         IncrementalAlterConfigsRequest,
@@ -251,7 +251,7 @@ def list_config_resources(
 
     Raises `KafkaError` and `ClientError`.
     """
-    from wire.messages.list_config_resources import ListConfigResourcesRequest
+    from odradek.wire.messages.list_config_resources import ListConfigResourcesRequest
 
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)

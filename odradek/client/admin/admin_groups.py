@@ -16,8 +16,8 @@ from odradek.client.core.scatter import (
     this_broker,
     to_coordinators,
 )
-from wire.errors import ErrorCode, KafkaError, ProtocolError
-from wire.topic_partition import TopicPartition
+from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -85,7 +85,7 @@ def list_groups(
 
     Raises the `KafkaError` or `ClientError` of the first broker that failed, because the list would be incomplete.
     """
-    from wire.messages.list_groups import ListGroupsRequest
+    from odradek.wire.messages.list_groups import ListGroupsRequest
 
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)
@@ -130,7 +130,7 @@ def describe_groups(
     What is no group of the classic protocol is looked for among those of the new one (KIP-848), where the broker has
     it. A group that does not exist has GROUP_ID_NOT_FOUND as its error, whichever way its broker says so.
     """
-    from wire.messages.describe_groups import DescribeGroupsRequest
+    from odradek.wire.messages.describe_groups import DescribeGroupsRequest
 
     deadline = deadline_of(core, timeout)
 
@@ -168,7 +168,7 @@ def _describe_newer_groups(
     core: ClientCore, group_ids: Sequence[str], deadline: float
 ) -> Operation[dict[str, GroupDescription | CallError]]:
     """Groups of the protocol of KIP-848."""
-    from wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+    from odradek.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 
     def message(wanted: list[str], _: int) -> ConsumerGroupDescribeRequest:
         return ConsumerGroupDescribeRequest(group_ids=wanted)
@@ -213,7 +213,7 @@ def delete_groups(
     core: ClientCore, group_ids: Sequence[str], *, timeout: float | None = None
 ) -> Operation[list[tuple[str, CallError | None]]]:
     """Delete groups without members, with their committed offsets; the error or None for each. Raises `ClientError`."""
-    from wire.messages.delete_groups import DeleteGroupsRequest
+    from odradek.wire.messages.delete_groups import DeleteGroupsRequest
 
     def message(wanted: list[str], _: int) -> DeleteGroupsRequest:
         return DeleteGroupsRequest(groups_names=wanted)
@@ -280,8 +280,8 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
     """The partitions of an assignment; none when it is empty, or of a make of its own."""
     if len(data) < 2:
         return ()
-    from wire.codec import decode
-    from wire.messages.data_records import ConsumerProtocolAssignment
+    from odradek.wire.codec import decode
+    from odradek.wire.messages.data_records import ConsumerProtocolAssignment
 
     low, high = ConsumerProtocolAssignment.VALID_VERSIONS
     version = min(high, int.from_bytes(data[:2], "big", signed=True))

@@ -26,9 +26,9 @@ from odradek.client.admin.admin_transactions import (
 )
 from odradek.client.core.operation import Operation
 from odradek.client.core.scatter import deadline_of
-from wire.coordinator_partition import coordinator_partition
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
+from odradek.wire.coordinator_partition import coordinator_partition
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.admin.admin_offsets import OffsetSpan

@@ -10,8 +10,8 @@ import attrs
 from odradek.client.core.operation import Operation
 from odradek.client.core.partition_keys import ByPartition, by_topic, named
 from odradek.client.core.scatter import deadline_of, item_error, reachable, scatter, this_broker, to_leaders
-from wire.errors import KafkaError
-from wire.topic_partition import TopicPartition
+from odradek.wire.errors import KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -165,7 +165,7 @@ def delete_records(
     core: ClientCore, before: ByPartition[int], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, DeletedRecords]]:
     """Delete the records below an offset of each partition (`TO_HIGH_WATERMARK`: all). Raises `ClientError`."""
-    from wire.messages.delete_records import (
+    from odradek.wire.messages.delete_records import (
         DeleteRecordsPartition,
         DeleteRecordsRequest,
         DeleteRecordsTopic,
@@ -219,7 +219,7 @@ def describe_log_dirs(
 
     With `include_cleaning` Odradek's brokers also tell the cleaner's state at replicas of compacted topics.
     """
-    from wire.messages.describe_log_dirs import DescribeLogDirsRequest
+    from odradek.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)
@@ -253,7 +253,7 @@ def alter_replica_log_dirs(
     The broker moves them after its answer; `describe_log_dirs` shows a replica that moves in as a future one. Raises
     `ClientError`.
     """
-    from wire.messages.alter_replica_log_dirs import (
+    from odradek.wire.messages.alter_replica_log_dirs import (
         AlterReplicaLogDir,
         AlterReplicaLogDirsRequest,
         AlterReplicaLogDirTopic,
@@ -296,7 +296,7 @@ def describe_producers(
     core: ClientCore, partitions: Sequence[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, PartitionProducers]]:
     """The producers that the leader of each partition remembers. Raises `ClientError`."""
-    from wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+    from odradek.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 
     wanted = [TopicPartition(*each) for each in partitions]
 

@@ -19,8 +19,8 @@ from odradek.client.core.partition_keys import ByPartition, by_topic, named
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from odradek.client.core.scatter import deadline_of, item_error, scatter, to_coordinators, to_leaders
 from odradek.client.errors import ClientError, broker_error
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -147,7 +147,7 @@ def list_group_offsets(
     timeout: float | None = None,
 ) -> Operation[list[GroupOffsets]]:
     """The committed offsets of each group, of these partitions or (None) of all. Raises `ClientError`."""
-    from wire.messages.offset_fetch import (
+    from odradek.wire.messages.offset_fetch import (
         OffsetFetchRequest,
         OffsetFetchRequestGroup,
         OffsetFetchRequestTopic,
@@ -223,7 +223,7 @@ def alter_group_offsets(
 
     The coordinator refuses it while the group has members (UNKNOWN_MEMBER_ID).
     """
-    from wire.messages.offset_commit import (
+    from odradek.wire.messages.offset_commit import (
         OffsetCommitRequest,
         OffsetCommitRequestPartition,
         OffsetCommitRequestTopic,
@@ -270,7 +270,7 @@ def delete_group_offsets(
 
     Refused for topics that a member is subscribed to (GROUP_SUBSCRIBED_TO_TOPIC).
     """
-    from wire.messages.offset_delete import (
+    from odradek.wire.messages.offset_delete import (
         OffsetDeleteRequest,
         OffsetDeleteRequestPartition,
         OffsetDeleteRequestTopic,
@@ -365,7 +365,7 @@ def offsets_at(
     core: ClientCore, wanted: Mapping[TopicPartition, int], deadline: float
 ) -> Operation[dict[TopicPartition, int | CallError]]:
     """The offset of a time (ListOffsets) per partition, with an error of its own for each. -1: no such record."""
-    from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+    from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
     def message(keys: list[TopicPartition], timeout_ms: int) -> ListOffsetsRequest:
         topics = [
@@ -434,7 +434,7 @@ def record_times(
     core: ClientCore, offsets: Mapping[TopicPartition, int], deadline: float
 ) -> Operation[dict[TopicPartition, int]]:
     """The timestamp of the first record at or after an offset, for each partition where one could be read."""
-    from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+    from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
     def message(keys: list[TopicPartition], _: int) -> FetchRequest:
         topics = [
@@ -487,8 +487,8 @@ def record_times(
 
 def _first_time(data: Any, offset: int) -> int | None:
     """The timestamp of the first record from `offset` on; None when there is no whole batch that has one."""
-    from wire.batches.batch_header import iter_batches
-    from wire.batches.records import records
+    from odradek.wire.batches.batch_header import iter_batches
+    from odradek.wire.batches.records import records
 
     buffer = memoryview(data or b"")
     for position, header in iter_batches(buffer):

@@ -14,8 +14,8 @@ import attrs
 from odradek.client.core.operation import Operation
 from odradek.client.core.partition_keys import ByPartition, by_topic, named
 from odradek.client.core.scatter import any_broker, deadline_of, decided, item_error, scatter
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -64,7 +64,7 @@ def elect_leaders(
     A partition that has that leader already gets ELECTION_NOT_NEEDED. With None, such partitions are left out. Raises
     `KafkaError` for the whole request, and `ClientError`.
     """
-    from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+    from odradek.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 
     wanted = None if partitions is None else list(dict.fromkeys(TopicPartition(*each) for each in partitions))
     topics = (
@@ -103,7 +103,7 @@ def alter_partition_reassignments(
 
     The error or None for each; brokers move the data after the answer. Raises `ClientError`.
     """
-    from wire.messages.alter_partition_reassignments import (
+    from odradek.wire.messages.alter_partition_reassignments import (
         AlterPartitionReassignmentsRequest,
         ReassignablePartition,
         ReassignableTopic,
@@ -148,7 +148,7 @@ def list_partition_reassignments(
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, Reassignment]]:
     """The reassignments under way, of these partitions or of all. Raises `KafkaError` and `ClientError`."""
-    from wire.messages.list_partition_reassignments import (
+    from odradek.wire.messages.list_partition_reassignments import (
         ListPartitionReassignmentsRequest,
         ListPartitionReassignmentsTopics,
     )

@@ -14,7 +14,7 @@ from odradek.client.core.known_cluster import Broker
 from odradek.client.core.operation import Operation
 from odradek.client.core.requests import request
 from odradek.client.core.scatter import deadline_of, decided, item_error
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -74,7 +74,7 @@ class QuorumDescription:
 
 def describe_quorum(core: ClientCore, *, timeout: float | None = None) -> Operation[QuorumDescription]:
     """The quorum (KIP-595, KIP-836, KIP-853). Raises `KafkaError` and `ClientError`."""
-    from wire.messages.describe_quorum import (
+    from odradek.wire.messages.describe_quorum import (
         DescribeQuorumRequest,
         DescribeQuorumRequestPartitionData,
         DescribeQuorumRequestTopicData,
@@ -128,7 +128,7 @@ def describe_quorum(core: ClientCore, *, timeout: float | None = None) -> Operat
 def describe_controllers(core: ClientCore, *, timeout: float | None = None) -> Operation[tuple[Broker, ...]]:
     """The controllers that have registered, voters or not (KIP-919); only a controller answers, so the client's
     bootstrap address must be one's. Raises `KafkaError` and `ClientError`."""
-    from wire.messages.describe_cluster import DescribeClusterRequest
+    from odradek.wire.messages.describe_cluster import DescribeClusterRequest
 
     controllers = 2
     deadline = deadline_of(core, timeout)
@@ -155,7 +155,7 @@ def add_raft_voter(
 
     Never repeated after a lost connection: the repetition might fail because the voter is there already.
     """
-    from wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
+    from odradek.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
 
     listeners = [Listener(name, host, port) for name, (host, port) in endpoints.items()]
 
@@ -183,7 +183,7 @@ def remove_raft_voter(
 
     Never repeated after a lost connection: the repetition might fail because the voter is gone already.
     """
-    from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+    from odradek.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 
     message = RemoveRaftVoterRequest(cluster_id, node_id, directory_id)
     yield from decided(
@@ -197,7 +197,7 @@ def remove_raft_voter(
 
 def unregister_broker(core: ClientCore, node_id: int, *, timeout: float | None = None) -> Operation[None]:
     """Let the cluster forget a broker that will not come back. Raises `KafkaError` and `ClientError`."""
-    from wire.messages.unregister_broker import UnregisterBrokerRequest
+    from odradek.wire.messages.unregister_broker import UnregisterBrokerRequest
 
     yield from decided(
         core,
@@ -220,7 +220,7 @@ def update_features(
     A lower level than the present one needs `allow_downgrade` (without loss of metadata). Raises `KafkaError` and
     `ClientError`.
     """
-    from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+    from odradek.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
     upgrade, safe_downgrade = 1, 2
     kind = safe_downgrade if allow_downgrade else upgrade

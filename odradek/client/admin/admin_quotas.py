@@ -10,7 +10,7 @@ import attrs
 from odradek.client.core.operation import Operation
 from odradek.client.core.requests import request
 from odradek.client.core.scatter import deadline_of, item_error, reachable
-from wire.errors import KafkaError
+from odradek.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -47,7 +47,7 @@ def describe_client_quotas(
 
     `strict` leaves out entities that have other types, too. Raises `KafkaError` and `ClientError`.
     """
-    from wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+    from odradek.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)
@@ -80,7 +80,7 @@ def alter_client_quotas(
     timeout: float | None = None,
 ) -> Operation[dict[QuotaEntity, KafkaError | None]]:
     """Set and remove values; the error of each entity, or None. Raises `ClientError`."""
-    from wire.messages.alter_client_quotas import (
+    from odradek.wire.messages.alter_client_quotas import (
         AlterClientQuotasRequest,
         AlterClientQuotasRequestEntryData,
         EntityData,

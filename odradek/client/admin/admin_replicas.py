@@ -14,7 +14,7 @@ import attrs
 from odradek.client.core.operation import Operation
 from odradek.client.core.partition_keys import ByPartition
 from odradek.client.core.scatter import deadline_of, item_error, scatter, this_broker
-from wire.errors import KafkaError
+from odradek.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -80,7 +80,7 @@ def _ask(
     core: ClientCore, replicas: Sequence[Replica], timestamp: int, timeout: float | None
 ) -> Operation[dict[Replica, Any]]:
     """(timestamp, offset, leader epoch) of each, or an error."""
-    from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+    from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
     def message(asked: list[Replica], timeout_ms: int) -> ListOffsetsRequest:
         topics: dict[str, list[ListOffsetsPartition]] = {}

@@ -18,7 +18,7 @@ from odradek.client.core.scatter import deadline_of, item_error, reachable, with
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
-    from wire.errors import KafkaError
+    from odradek.wire.errors import KafkaError
 
 __all__ = [
     "DelegationToken",
@@ -64,7 +64,7 @@ def create_delegation_token(
 
     With -1 it lives as long as the cluster allows. Brokers know it a moment later. Raises `KafkaError`, `ClientError`.
     """
-    from wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
+    from odradek.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 
     kind, name = ("", "") if owner is None else _parts(owner)
     message = CreateDelegationTokenRequest(
@@ -90,7 +90,7 @@ def renew_delegation_token(
 
     Raises `KafkaError`, `ClientError`.
     """
-    from wire.messages.renew_delegation_token import RenewDelegationTokenRequest
+    from odradek.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 
     response = yield from _asked(core, RenewDelegationTokenRequest(hmac, period_ms), timeout)
     return int(response.expiry_timestamp_ms)
@@ -100,7 +100,7 @@ def expire_delegation_token(
     core: ClientCore, hmac: bytes, *, period_ms: int = SERVERS_CHOICE, timeout: float | None = None
 ) -> Operation[int]:
     """Let a token end so long from now (-1: now); the time at which it ends. Raises `KafkaError`, `ClientError`."""
-    from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
+    from odradek.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 
     response = yield from _asked(core, ExpireDelegationTokenRequest(hmac, period_ms), timeout)
     return int(response.expiry_timestamp_ms)
@@ -111,7 +111,7 @@ def describe_delegation_tokens(
 ) -> Operation[list[DelegationToken]]:
     """The tokens of these owners, or of all with None, as far as the client may see them. They are in order of their
     ids. Raises `KafkaError`, `ClientError`."""
-    from wire.messages.describe_delegation_token import (
+    from odradek.wire.messages.describe_delegation_token import (
         DescribeDelegationTokenOwner,
         DescribeDelegationTokenRequest,
     )

@@ -23,8 +23,8 @@ from odradek.client.core.scatter import (
     within_quota,
 )
 from odradek.client.errors import broker_error
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -97,7 +97,7 @@ def create_topics(
     Never repeated after a lost connection: the repetition might fail because the topic exists already. Topics that a
     quota of changes refuses are asked for again when the broker allows it, until the timeout (KIP-599).
     """
-    from wire.messages.create_topics import (
+    from odradek.wire.messages.create_topics import (
         CreatableReplicaAssignment,
         CreatableTopic,
         CreatableTopicConfig,
@@ -151,7 +151,7 @@ def delete_topics(
 
     Those that a quota of changes refuses are asked for again when the broker allows it, until the timeout (KIP-599).
     """
-    from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+    from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
     deadline = deadline_of(core, timeout)
     outcomes: dict[str, KafkaError | None] = {}
@@ -189,7 +189,7 @@ def create_partitions(
 
     Never repeated after a lost connection: the repetition might fail because the partitions are there already.
     """
-    from wire.messages.create_partitions import (
+    from odradek.wire.messages.create_partitions import (
         CreatePartitionsAssignment,
         CreatePartitionsRequest,
         CreatePartitionsTopic,
@@ -246,7 +246,7 @@ def describe_topic_partitions(
 
     Raises `KafkaError` for one that is unknown, and `ClientError`.
     """
-    from wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+    from odradek.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)
@@ -290,7 +290,7 @@ def describe_cluster(
 ) -> Operation[ClusterDescription]:
     """The cluster's id, controller and brokers, fenced ones only if asked for (KIP-1073; brokers before 4.0 do not
     tell). Raises `KafkaError` and `ClientError`."""
-    from wire.messages.describe_cluster import DescribeClusterRequest
+    from odradek.wire.messages.describe_cluster import DescribeClusterRequest
 
     deadline = deadline_of(core, timeout)
     message = DescribeClusterRequest(include_fenced_brokers=include_fenced)

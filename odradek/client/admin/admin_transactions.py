@@ -18,8 +18,8 @@ from odradek.client.core.scatter import (
     to_leaders,
     to_transaction_coordinators,
 )
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -101,7 +101,7 @@ def list_transactions(
     The pattern is one of RE2's and fits whole ids (KIP-1152). Raises the `KafkaError` or `ClientError` of the first
     broker that failed, because the list would be incomplete.
     """
-    from wire.messages.list_transactions import ListTransactionsRequest
+    from odradek.wire.messages.list_transactions import ListTransactionsRequest
 
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)
@@ -149,7 +149,7 @@ def describe_transactions(
     core: ClientCore, transactional_ids: Sequence[str], *, timeout: float | None = None
 ) -> Operation[list[TransactionDescription]]:
     """The newest transaction of each transactional id, from its coordinator, in their order. Raises `ClientError`."""
-    from wire.messages.describe_transactions import DescribeTransactionsRequest
+    from odradek.wire.messages.describe_transactions import DescribeTransactionsRequest
 
     deadline = deadline_of(core, timeout)
 
@@ -185,7 +185,7 @@ def fence_producer(
     unknown id is TRANSACTIONAL_ID_NOT_FOUND, since the request would create it. CONCURRENT_TRANSACTIONS means that
     some partitions have no marker yet. Raises `KafkaError` and `ClientError`.
     """
-    from wire.messages.init_producer_id import InitProducerIdRequest
+    from odradek.wire.messages.init_producer_id import InitProducerIdRequest
 
     deadline = deadline_of(core, timeout)
     (before,) = yield from describe_transactions(core, [transactional_id], timeout=deadline - core.now)
@@ -218,7 +218,7 @@ def abort_transaction(
     epoch and that of the last coordinator. Raises `KafkaError` (INVALID_TXN_STATE: none is open there) and
     `ClientError`.
     """
-    from wire.messages.write_txn_markers import (
+    from odradek.wire.messages.write_txn_markers import (
         WritableTxnMarker,
         WritableTxnMarkerTopic,
         WriteTxnMarkersRequest,

@@ -11,7 +11,7 @@ from odradek.client.core.operation import Operation
 from odradek.client.core.requests import request
 from odradek.client.core.scatter import deadline_of, item_error, reachable
 from odradek.security.scram import MECHANISMS, mechanism_of_number
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -61,7 +61,10 @@ def describe_user_scram_credentials(
 
     The broker that is asked answers by what it knows. Raises `KafkaError` and `ClientError`.
     """
-    from wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+    from odradek.wire.messages.describe_user_scram_credentials import (
+        DescribeUserScramCredentialsRequest,
+        UserName,
+    )
 
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)
@@ -88,7 +91,7 @@ def alter_user_scram_credentials(
 
     Raises `ClientError`.
     """
-    from wire.messages.alter_user_scram_credentials import (
+    from odradek.wire.messages.alter_user_scram_credentials import (
         AlterUserScramCredentialsRequest,
         ScramCredentialDeletion,
         ScramCredentialUpsertion,

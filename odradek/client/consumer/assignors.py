@@ -17,15 +17,15 @@ from typing import Any, Protocol
 
 import attrs
 
-from wire.codec import decode, encode
-from wire.errors import MalformedMessage
-from wire.messages.data_records import (
+from odradek.wire.codec import decode, encode
+from odradek.wire.errors import MalformedMessage
+from odradek.wire.messages.data_records import (
     ConsumerProtocolAssignment,
     ConsumerProtocolAssignmentTopicPartition,
     ConsumerProtocolSubscription,
     ConsumerProtocolSubscriptionTopicPartition,
 )
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = [
     "Assignment",

@@ -29,9 +29,9 @@ from odradek.client.consumer.subscription import PartitionState, Subscription
 from odradek.client.core.notes import WARNING
 from odradek.client.core.operation import Operation, Signal, Wait
 from odradek.client.errors import ClientClosed, ClientError, RequestTimedOut
-from wire.errors import ErrorCode, KafkaError
-from wire.structure import ZERO_UUID
-from wire.topic_partition import TopicPartition
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.structure import ZERO_UUID
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

@@ -48,7 +48,7 @@ from odradek.client.core.operation import Operation, Wait
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import RequestTimedOut
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

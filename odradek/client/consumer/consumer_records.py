@@ -2,7 +2,7 @@
 
 A small batch may hold very many records, so they are made piece by piece, as the application takes them. Only a
 batch's bytes are decompressed all at once. Records of one shape are parsed by columns (`record_runs.py`). The fields of
-any other come from `wire.batches.records.parse_fields`, about half a microsecond each. Either way the tuples are made
+any other come from `odradek.wire.batches.records.parse_fields`, about half a microsecond each. Either way the tuples are made
 in C.
 """
 
@@ -14,10 +14,10 @@ from typing import Any
 
 from odradek.client.consumer.consumer_types import ConsumerRecord
 from odradek.client.consumer.record_runs import RUN_MIN, LastShapes, Shape
-from wire.batches.batch_errors import CorruptBatch, InvalidRecord
-from wire.batches.batch_header import HEADER_SIZE, BatchHeader, check_crc
-from wire.batches.compression import decompress
-from wire.batches.records import Header, parse_fields
+from odradek.wire.batches.batch_errors import CorruptBatch, InvalidRecord
+from odradek.wire.batches.batch_header import HEADER_SIZE, BatchHeader, check_crc
+from odradek.wire.batches.compression import decompress
+from odradek.wire.batches.records import Header, parse_fields
 
 __all__ = ["BatchRecords"]
 
@@ -29,7 +29,7 @@ class BatchRecords:
     """The records of the batch that begins at `position` of `data` and whose header is `header`.
 
     `last_shapes` is kept by the caller, from batch to batch. Raises `CorruptBatch`, `InvalidRecord` (both `KafkaError`), as
-    `wire.batches.records.records`; what is wrong with a record is raised by the `take` that comes to it.
+    `odradek.wire.batches.records.records`; what is wrong with a record is raised by the `take` that comes to it.
     """
 
     __slots__ = ("_data", "_error", "_partition", "_place", "_shapes", "_topic", "header", "is_used_up")

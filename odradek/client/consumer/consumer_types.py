@@ -11,11 +11,11 @@ import attrs
 from odradek.client.core.arguments import INT64_MAX, as_integer, as_text, by_partition
 from odradek.client.core.partition_keys import ByPartition
 from odradek.client.errors import ClientError, is_retriable
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from wire.batches.records import Header
+    from odradek.wire.batches.records import Header
 
 __all__ = [
     "CommitCallback",
@@ -181,7 +181,7 @@ class UndecodableRecord(ClientError):
     """The record at `offset`, or the batch around it, cannot be decoded; what came before it has been handed out.
 
     Every poll that comes to it raises this again: `seek((topic, partition), next_offset)` passes it, `pause` leaves it for
-    later. `__cause__` is what a deserializer raised, or `wire.batches.batch_errors.CorruptBatch` or `InvalidRecord`. `record` has
+    later. `__cause__` is what a deserializer raised, or `odradek.wire.batches.batch_errors.CorruptBatch` or `InvalidRecord`. `record` has
     the bytes that a deserializer refused, None where there is no record to be had.
     """
 

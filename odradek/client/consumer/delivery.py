@@ -24,11 +24,11 @@ from odradek.client.consumer.consumer_types import (
 )
 from odradek.client.consumer.record_runs import LastShapes
 from odradek.client.consumer.subscription import Chunk, PartitionState
-from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import BatchHeader, check_crc, parse_header
-from wire.batches.records import records
-from wire.errors import KafkaError
-from wire.topic_partition import TopicPartition
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.batch_header import BatchHeader, check_crc, parse_header
+from odradek.wire.batches.records import records
+from odradek.wire.errors import KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_keys import ConsumerSettings

@@ -36,10 +36,10 @@ from odradek.client.consumer.subscription import Chunk, PartitionState, Subscrip
 from odradek.client.core.known_cluster import NO_TOPIC_ID, Broker
 from odradek.client.core.operation import Call, Operation, Signal, Wait
 from odradek.client.errors import broker_error, error_code
-from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import iter_batches
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

@@ -17,14 +17,14 @@ from odradek.client.core.coordinator_finder import CoordinatorFinder, Coordinato
 from odradek.client.core.operation import Operation, Wait
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, RequestTimedOut, broker_error, error_code, is_retriable
-from wire.errors import ErrorCode, KafkaError
-from wire.structure import ZERO_UUID
-from wire.topic_partition import TopicPartition
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.structure import ZERO_UUID
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
-    from wire.messages.offset_commit import OffsetCommitRequest
-    from wire.messages.offset_fetch import OffsetFetchRequest
+    from odradek.wire.messages.offset_commit import OffsetCommitRequest
+    from odradek.wire.messages.offset_fetch import OffsetFetchRequest
 
 __all__ = ["Coordinator", "Member", "TopicIds"]
 
@@ -99,7 +99,7 @@ class Coordinator(CoordinatorFinder):
     def _commit_request(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: Member, topic_ids: TopicIds
     ) -> OffsetCommitRequest:
-        from wire.messages.offset_commit import (
+        from odradek.wire.messages.offset_commit import (
             OffsetCommitRequest,
             OffsetCommitRequestPartition,
             OffsetCommitRequestTopic,
@@ -170,7 +170,7 @@ class Coordinator(CoordinatorFinder):
         return found
 
     def _fetch_request(self, keys: Iterable[TopicPartition], topic_ids: TopicIds) -> OffsetFetchRequest:
-        from wire.messages.offset_fetch import (
+        from odradek.wire.messages.offset_fetch import (
             OffsetFetchRequest,
             OffsetFetchRequestGroup,
             OffsetFetchRequestTopic,

@@ -55,12 +55,12 @@ from odradek.client.core.notes import ERROR, INFO, WARNING
 from odradek.client.core.operation import Call, Operation, Signal, Wait
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, RequestTimedOut, broker_error, error_code, is_retriable
-from wire.errors import ErrorCode, KafkaError, MalformedMessage
-from wire.messages.heartbeat import HeartbeatRequest
-from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from wire.topic_partition import TopicPartition
+from odradek.wire.errors import ErrorCode, KafkaError, MalformedMessage
+from odradek.wire.messages.heartbeat import HeartbeatRequest
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from odradek.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

@@ -9,7 +9,7 @@ import attrs
 
 from odradek.client.consumer.consumer_types import ConsumerRecord, OffsetAndMetadata
 from odradek.client.consumer.subscription import PartitionState
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["Handout"]
 

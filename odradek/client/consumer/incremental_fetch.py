@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from wire.topic_partition import TopicPartition
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["FetchSession", "Wanted"]
 

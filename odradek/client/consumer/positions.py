@@ -24,8 +24,8 @@ from odradek.client.core.operation import Call, Operation, Signal, Wait
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.core.requests import known_leaders
 from odradek.client.errors import ClientError, error_code, is_retriable
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.consumer.group_calls import Coordinator
@@ -183,7 +183,7 @@ class Positions:
     # KIP-320
 
     def _validate(self, states: list[PartitionState]) -> Operation[None]:
-        from wire.messages.offset_for_leader_epoch import (
+        from odradek.wire.messages.offset_for_leader_epoch import (
             OffsetForLeaderEpochRequest,
             OffsetForLeaderPartition,
             OffsetForLeaderTopic,

@@ -19,7 +19,7 @@ import attrs
 
 from odradek.client.consumer.consumer_records import BatchRecords
 from odradek.client.consumer.consumer_types import ConsumerRecord
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["Chunk", "PartitionState", "Subscription"]
 

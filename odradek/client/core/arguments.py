@@ -11,8 +11,8 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from wire.batches.records import Header
-from wire.topic_partition import TopicPartition
+from odradek.wire.batches.records import Header
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = [
     "INT32_MAX",

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from odradek.client.core.operation import Call
 from odradek.client.errors import UnsupportedByBroker, error_code
 from odradek.security.sasl_client import LoginFailed, SaslClient
-from wire.api import ApiKey, api_versions
-from wire.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from wire.framing.connection import ClientConnection, ResponseReceived
-from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from odradek.wire.api import ApiKey, api_versions
+from odradek.wire.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from odradek.wire.framing.connection import ClientConnection, ResponseReceived
+from odradek.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 if TYPE_CHECKING:
     from odradek.client.core.client_config import ClientConfig
@@ -252,7 +252,7 @@ class BrokerConnection:
     def _begin_login(self, now: float) -> None:
         """Name the mechanism; the first time, and for each renewal."""
         # Imported by clients that log in alone: commands start faster without.
-        from wire.messages.sasl_handshake import SaslHandshakeRequest
+        from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 
         assert self._credentials is not None
         self._step("authenticate")
@@ -262,8 +262,8 @@ class BrokerConnection:
 
     def _authenticate(self, response: object, now: float) -> None:
         """Answer the broker's tokens. Raises `LoginFailed`, `RemoteProtocolError`."""
-        from wire.messages.sasl_authenticate import SaslAuthenticateResponse
-        from wire.messages.sasl_handshake import SaslHandshakeResponse
+        from odradek.wire.messages.sasl_authenticate import SaslAuthenticateResponse
+        from odradek.wire.messages.sasl_handshake import SaslHandshakeResponse
 
         credentials = self._credentials
         assert credentials is not None
@@ -301,7 +301,7 @@ class BrokerConnection:
         self._send_token(self._sasl.first())
 
     def _send_token(self, token: bytes) -> None:
-        from wire.messages.sasl_authenticate import SaslAuthenticateRequest
+        from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 
         version = min(2, self._versions.get(ApiKey.SASL_AUTHENTICATE, (0, 0))[1])
         self._negotiation = self._wire.send(SaslAuthenticateRequest(token), version)

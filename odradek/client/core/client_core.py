@@ -56,7 +56,7 @@ from odradek.client.errors import (
 )
 from odradek.env.token_ports import Tokens, TokenUnavailable
 from odradek.security.sasl_client import LoginFailed
-from wire.errors import ProtocolError
+from odradek.wire.errors import ProtocolError
 
 __all__ = ["ClientCore", "Close", "Compute", "Connect", "Effect", "Send"]
 

@@ -31,7 +31,7 @@ from odradek.client.core.client_security import PROTOCOLS, ClientSecurity, Login
 from odradek.client.core.familiar_names import resolved
 from odradek.client.core.retry import RetryPolicy
 from odradek.env.tls_ports import TlsSettings
-from wire.secret_fields import HIDDEN, is_key_name, shown_value
+from odradek.wire.secret_fields import HIDDEN, is_key_name, shown_value
 
 __all__ = [
     "NEUTRAL_ONLY",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from odradek.client.core.known_cluster import Broker
 from odradek.client.core.operation import Operation, Wait
 from odradek.client.errors import broker_error, is_retriable
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -53,7 +53,7 @@ class CoordinatorFinder:
     def find(self, *, deadline: float) -> Operation[int]:
         """The coordinator's broker id. Raises a `KafkaError` that is not retriable, and at the deadline the last
         error."""
-        from wire.messages.find_coordinator import FindCoordinatorRequest
+        from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
 
         core = self._core
         attempt = 0

@@ -21,10 +21,14 @@ from typing import TYPE_CHECKING
 import attrs
 
 from odradek.client.errors import broker_error, error_code
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+    from odradek.wire.messages.metadata import (
+        MetadataResponse,
+        MetadataResponsePartition,
+        MetadataResponseTopic,
+    )
 
 __all__ = ["NO_TOPIC_ID", "Broker", "Cluster", "Partition", "Topic"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from odradek.client.core.operation import Operation, Signal, Wait
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, is_retriable
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

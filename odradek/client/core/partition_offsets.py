@@ -11,8 +11,8 @@ from odradek.client.core.operation import Call, Operation, Wait
 from odradek.client.core.partition_keys import ByPartition, named
 from odradek.client.core.requests import known_leaders, refresh_metadata, topics_with_metadata
 from odradek.client.errors import broker_error, error_code, is_retriable
-from wire.errors import ErrorCode
-from wire.topic_partition import TopicPartition
+from odradek.wire.errors import ErrorCode
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -87,7 +87,7 @@ def list_offsets(
 def _request(
     core: ClientCore, wanted: Mapping[TopicPartition, int], isolation_level: int, timeout: float
 ) -> Any:
-    from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+    from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
     topics: dict[str, ListOffsetsTopic] = {}
     for (name, index), timestamp in wanted.items():

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from odradek.client.core.known_cluster import Cluster
 from odradek.client.core.operation import Operation, Wait
 from odradek.client.errors import BrokerUnavailable, error_code, is_retriable
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from wire.topic_partition import TopicPartition
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

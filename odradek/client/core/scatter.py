@@ -26,7 +26,7 @@ from odradek.client.core.known_cluster import Broker
 from odradek.client.core.operation import Operation, Wait
 from odradek.client.core.requests import refresh_metadata, request
 from odradek.client.errors import BrokerUnavailable, ClientError, broker_error, is_retriable
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -302,7 +302,7 @@ def _to_coordinators(
     core: ClientCore, items: Sequence[Any], deadline: float, key_type: int, noun: str
 ) -> Operation[Routed]:
     """Coordinators by FindCoordinator, batched since version 4 (KIP-699)."""
-    from wire.messages.find_coordinator import FindCoordinatorRequest
+    from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
 
     yield from reachable(core, deadline)
     message = FindCoordinatorRequest(key_type=key_type, coordinator_keys=list(items))

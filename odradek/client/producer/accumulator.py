@@ -38,11 +38,11 @@ from odradek.client.core.client_keys import ProducerSettings
 from odradek.client.core.known_cluster import NO_TOPIC_ID, Cluster, Topic
 from odradek.client.errors import BufferFull
 from odradek.client.producer.partitioner import murmur2
-from wire.batches.batch_header import HEADER_SIZE
-from wire.batches.record_writer import Row
-from wire.batches.records import Header
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
+from odradek.wire.batches.batch_header import HEADER_SIZE
+from odradek.wire.batches.record_writer import Row
+from odradek.wire.batches.records import Header
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["Accumulator", "Batch", "Lane"]
 
@@ -353,7 +353,7 @@ class Accumulator:
     def add_encoded(
         self, topic: str, partition: int, data: bytearray, record_count: int, now: float
     ) -> Batch | None:
-        """A batch that its maker has encoded (`wire.batches.record_writer`), behind all that its partition has; None without memory.
+        """A batch that its maker has encoded (`odradek.wire.batches.record_writer`), behind all that its partition has; None without memory.
 
         The topic is known. Raises `KafkaError`: MESSAGE_TOO_LARGE (above `max.request.size` or `buffer.memory`),
         UNKNOWN_TOPIC_OR_PARTITION.

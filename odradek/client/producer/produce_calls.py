@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from odradek.client.core.client_keys import ProducerSettings
 from odradek.client.core.known_cluster import NO_TOPIC_ID, Broker, Cluster
 from odradek.client.producer.accumulator import Batch, Lane
-from wire.api import ApiKey, api_versions
-from wire.messages.produce import (
+from odradek.wire.api import ApiKey, api_versions
+from odradek.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

@@ -14,7 +14,7 @@ import attrs
 from odradek.client.core.operation import Operation, Task
 from odradek.client.core.requests import refresh_metadata, request
 from odradek.client.errors import UnsupportedByBroker, broker_error, is_retriable
-from wire.messages.init_producer_id import InitProducerIdRequest
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

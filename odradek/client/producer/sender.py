@@ -61,12 +61,12 @@ from odradek.client.producer.accumulator import Accumulator, Batch, Lane
 from odradek.client.producer.availability import Availability
 from odradek.client.producer.produce_calls import answers_by_partition, produce_request
 from odradek.client.producer.producer_upkeep import Identity, IdentityKeeper, TopicRefresher
-from wire.batches.batch_header import set_transactional
-from wire.batches.compression import CompressionType
-from wire.batches.record_writer import encode_batch, stamp
-from wire.batches.records import records
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.produce import PartitionProduceResponse
+from odradek.wire.batches.batch_header import set_transactional
+from odradek.wire.batches.compression import CompressionType
+from odradek.wire.batches.record_writer import encode_batch, stamp
+from odradek.wire.batches.records import records
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.produce import PartitionProduceResponse
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 
-from wire.api import ApiKey
-from wire.errors import ErrorCode
+from odradek.wire.api import ApiKey
+from odradek.wire.errors import ErrorCode
 
 __all__ = ["Verdict", "produce_is_fatal", "verdict", "worst"]
 

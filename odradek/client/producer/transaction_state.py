@@ -25,7 +25,7 @@ from odradek.client.errors import (
     TransactionAbortableError,
     TransactionFatalError,
 )
-from wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import ErrorCode, KafkaError
 
 __all__ = ["Step", "TransactionMachine", "TransactionState"]
 

@@ -50,10 +50,10 @@ from odradek.client.producer.accumulator import Accumulator, Lane
 from odradek.client.producer.producer_upkeep import Identity
 from odradek.client.producer.transaction_errors import Verdict, produce_is_fatal, worst
 from odradek.client.producer.transaction_state import Step, TransactionMachine, TransactionState
-from wire.api import ApiKey, api_versions
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from wire.topic_partition import TopicPartition
+from odradek.wire.api import ApiKey, api_versions
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
@@ -307,7 +307,7 @@ class Transactions:
             accumulator.flushing -= 1
 
     def _tell_outcome(self, commit: bool, deadline: float) -> Operation[None]:
-        from wire.messages.end_txn import EndTxnRequest
+        from odradek.wire.messages.end_txn import EndTxnRequest
 
         machine, current = self.machine, self.current
         if machine.id_is_lost or not (machine.started or machine.perhaps_started):
@@ -334,8 +334,8 @@ class Transactions:
         group: ConsumerGroupMetadata,
         deadline: float,
     ) -> Operation[None]:
-        from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-        from wire.messages.txn_offset_commit import (
+        from odradek.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+        from odradek.wire.messages.txn_offset_commit import (
             TxnOffsetCommitRequest,
             TxnOffsetCommitRequestPartition,
             TxnOffsetCommitRequestTopic,
@@ -386,7 +386,10 @@ class Transactions:
 
         Asks until there is an answer: without one, nobody could tell whether there is something to abort.
         """
-        from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+        from odradek.wire.messages.add_partitions_to_txn import (
+            AddPartitionsToTxnRequest,
+            AddPartitionsToTxnTopic,
+        )
 
         while self._joining:
             lanes, self._joining = self._joining, {}

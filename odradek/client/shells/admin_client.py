@@ -21,7 +21,7 @@ class Admin(BlockingAdminMethods, FamiliarFace, known_as="Admin"):
     """An administrator's client; its methods may be called from any thread.
 
     `config` has Kafka's keys (`bootstrap.servers` at least), keyword arguments the same with underscores. Use it as a context
-    manager, or call `close`. Errors: `wire.errors.KafkaError` when a broker answered with an error code,
+    manager, or call `close`. Errors: `odradek.wire.errors.KafkaError` when a broker answered with an error code,
     `odradek.client.errors.ClientError` when nobody answered; calls about several items return an error per item.
 
         with Admin(bootstrap_servers="127.0.0.1:9092") as admin:

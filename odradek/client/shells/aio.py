@@ -23,7 +23,7 @@ from odradek.client.shells.tokens import opened_tokens
 from odradek.env.ports import Conn, ConnectionLost, Env, Network, TaskGroup
 from odradek.security.dialing import SecuredNetwork
 from odradek.security.handshakes import Handshakes
-from wire.framing.outgoing import drop_sent
+from odradek.wire.framing.outgoing import drop_sent
 
 __all__ = ["AsyncClient"]
 

@@ -41,7 +41,7 @@ from odradek.client.shells.consumer_steering import (
 )
 from odradek.client.shells.familiar_calls import knows_other_names, warns_of_milliseconds
 from odradek.env.ports import Env, TaskGroup
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["AsyncConsumer"]
 

@@ -35,9 +35,9 @@ from odradek.client.shells.aio import AsyncClient
 from odradek.client.shells.client_log import CRITICAL, write_error, write_notes
 from odradek.client.shells.familiar_calls import FamiliarFace
 from odradek.env.ports import Env, Event, TaskGroup
-from wire.batches.records import Header
-from wire.errors import KafkaError
-from wire.topic_partition import TopicPartition
+from odradek.wire.batches.records import Header
+from odradek.wire.errors import KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.producer.transactions import Transactions

@@ -1,6 +1,6 @@
 """The blocking client: the core over non-blocking sockets and a selector, in the caller's thread. SHELL.
 
-Every method runs one operation to its end and returns its result. It raises `wire.errors.KafkaError` when a
+Every method runs one operation to its end and returns its result. It raises `odradek.wire.errors.KafkaError` when a
 broker answered with an error code, and `odradek.client.errors.ClientError` when no broker answered. One
 client serves one thread at a time. Nothing runs between calls: a connection that a broker closed meanwhile is
 opened again when it is needed.
@@ -25,7 +25,7 @@ from odradek.client.core.operation import Operation, Task
 from odradek.client.core.partition_keys import ByPartition
 from odradek.client.core.requests import refresh_metadata, request
 from odradek.client.shells.sockets import Sockets
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["Client"]
 
@@ -121,7 +121,7 @@ class Client:
         return task.result()
 
     def request(self, message: Any, *, node: int | None = None, timeout_ms: int | None = None) -> Any:
-        """Send one request message (of `wire.messages`) to broker `node`, or to any, and return its response."""
+        """Send one request message (of `odradek.wire.messages`) to broker `node`, or to any, and return its response."""
         timeout = self.timeout if timeout_ms is None else timeout_ms / 1000
         if node is not None and node not in self.core.cluster.brokers:
             self.metadata([])

@@ -9,7 +9,7 @@ Fetches, heartbeats and rebalances run in a thread of the consumer's own. The th
 records and calls listeners and callbacks. One thread at a time may use a consumer: a call during another
 thread's raises `RuntimeError`. Only `wakeup` and `statistics` may be called at any time.
 
-Errors: `wire.errors.KafkaError` with a broker's error code, `odradek.client.errors.ClientError` otherwise; see
+Errors: `odradek.wire.errors.KafkaError` with a broker's error code, `odradek.client.errors.ClientError` otherwise; see
 `odradek.client.consumer.consumer_types` for those of a consumer.
 """
 
@@ -53,7 +53,7 @@ from odradek.client.shells.consumer_steering import (
 from odradek.client.shells.familiar_calls import knows_other_names, warns_of_milliseconds
 from odradek.client.shells.io_thread import IoThread
 from odradek.client.shells.leaving import leave_when_dropped, weak_call
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["Consumer"]
 

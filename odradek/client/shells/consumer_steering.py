@@ -30,7 +30,7 @@ from odradek.client.core.arguments import (
 )
 from odradek.client.core.partition_keys import ByPartition
 from odradek.client.shells.familiar_calls import FamiliarFace
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 T = TypeVar("T")
 Committable: TypeAlias = ByPartition[OffsetAndMetadata | int] | ConsumerRecord

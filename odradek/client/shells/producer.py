@@ -51,10 +51,10 @@ from odradek.client.shells.familiar_calls import FamiliarFace
 from odradek.client.shells.io_thread import FORKED, IoThread
 from odradek.client.shells.leaving import leave_when_dropped, weak_call
 from odradek.client.shells.record_future import RecordFuture
-from wire.batches.batch_header import HEADER_SIZE
-from wire.batches.records import Header
-from wire.errors import KafkaError
-from wire.topic_partition import TopicPartition
+from odradek.wire.batches.batch_header import HEADER_SIZE
+from odradek.wire.batches.records import Header
+from odradek.wire.errors import KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.producer.transactions import Transactions
@@ -218,7 +218,7 @@ class Producer(FamiliarFace, known_as="Producer"):
         return future
 
     def send_encoded(self, topic: str, partition: int, data: bytearray, record_count: int) -> Batch:
-        """Send a batch that the caller has encoded, as `wire.batches.record_writer.encode_batch` does, to one partition.
+        """Send a batch that the caller has encoded, as `odradek.wire.batches.record_writer.encode_batch` does, to one partition.
 
         For callers with thousands of records at once that do not need a future for each. The producer owns `data`
         from now on. Once the batch is `done`, `failure()` is its error; `flush` waits for it. Blocks and raises as

@@ -28,7 +28,7 @@ from odradek.client.shells.tokens import opened_tokens
 from odradek.env.tls_ports import TlsFailed, TlsSession
 from odradek.security.idle_records import IdleBytes
 from odradek.security.tls_conn import ANSWERS_BYTES_MAX
-from wire.framing.outgoing import drop_sent
+from odradek.wire.framing.outgoing import drop_sent
 
 __all__ = ["Ready", "Sockets"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from metadata_quorum.config.config_defs import ConfigDef, ConfigValue
+from odradek.metadata_quorum.config.config_defs import ConfigDef, ConfigValue
 from odradek.node.configuration.listener_security import ListenerSecurity
 
 __all__ = ["AUDIT_DEFS", "AuditConfig", "audit_config"]

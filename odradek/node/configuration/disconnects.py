@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from data_plane.broker import Broker
-from metadata_quorum.config.config_defs import DISCONNECT_PREFIX
+from odradek.data_plane.broker import Broker
+from odradek.metadata_quorum.config.config_defs import DISCONNECT_PREFIX
 from odradek.serving.contract import Context
 
 __all__ = ["Disconnects"]

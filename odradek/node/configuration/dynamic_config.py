@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from data_plane.broker import Broker
-from data_plane.log.directory.log_dir import LogDir
-from metadata_quorum.config.config_defs import ConfigError, broker_defs
-from metadata_quorum.config.config_values import LISTENER_PREFIX, parse_overrides
-from metadata_quorum.config.dynamic_broker_config import ALL_DIRECTORIES
-from metadata_quorum.config.effective_config import BrokerConfigLayers
-from metadata_quorum.config.typed_settings import setting, settings_of
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.log.directory.log_dir import LogDir
 from odradek.env.ports import Log
+from odradek.metadata_quorum.config.config_defs import ConfigError, broker_defs
+from odradek.metadata_quorum.config.config_values import LISTENER_PREFIX, parse_overrides
+from odradek.metadata_quorum.config.dynamic_broker_config import ALL_DIRECTORIES
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.config.typed_settings import setting, settings_of
 from odradek.node.connections.connection_limits import ConnectionLimits
 from odradek.serving.disk_troubles import RELEASED_LOG_DIRS
 

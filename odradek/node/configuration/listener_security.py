@@ -11,8 +11,13 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from metadata_quorum.config.config_defs import ConfigError, ConfigValue, InvalidConfiguration, broker_defs
 from odradek.env.tls_ports import TlsSettings
+from odradek.metadata_quorum.config.config_defs import (
+    ConfigError,
+    ConfigValue,
+    InvalidConfiguration,
+    broker_defs,
+)
 from odradek.node.configuration.oauth_keys import (
     LOGIN_HANDLERS,
     VALIDATOR_HANDLERS,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from metadata_quorum.config.config_defs import ConfigDef, ConfigError, ConfigValue
+from odradek.metadata_quorum.config.config_defs import ConfigDef, ConfigError, ConfigValue
 from odradek.node.configuration.listener_security import ListenerSecurity, listener_security
 
 __all__ = [

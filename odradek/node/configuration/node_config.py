@@ -1,6 +1,6 @@
 """A node's configuration: Kafka's keys from a properties file, checked before anything starts.
 
-First, each key is parsed as Kafka parses it (`metadata_quorum.config.config_defs`). Then Kafka's rules between keys
+First, each key is parsed as Kafka parses it (`odradek.metadata_quorum.config.config_defs`). Then Kafka's rules between keys
 are checked. Last, values that this version does not support yet are refused. A mistake raises `ConfigError`, whose
 text is one line that names key, value and what is allowed. An unknown key gives a warning.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from metadata_quorum.config.config_defs import (
+from odradek.metadata_quorum.config.config_defs import (
     ConfigDef,
     ConfigError,
     ConfigMissing,
@@ -20,12 +20,12 @@ from metadata_quorum.config.config_defs import (
     InvalidConfiguration,
     broker_defs,
 )
-from metadata_quorum.config.effective_config import BrokerConfigLayers
-from metadata_quorum.config.java_properties import MalformedProperties, parse_properties
-from metadata_quorum.config.typed_settings import settings_of
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.features import THIS_RELEASE, Release
-from metadata_quorum.replica.storage_format import VoterEndpoint
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.config.java_properties import MalformedProperties, parse_properties
+from odradek.metadata_quorum.config.typed_settings import settings_of
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.features import THIS_RELEASE, Release
+from odradek.metadata_quorum.replica.storage_format import VoterEndpoint
 from odradek.node.configuration.audit_config import AUDIT_DEFS, AuditConfig, audit_config
 from odradek.node.configuration.keys_without_effect import warning_about
 from odradek.node.configuration.listener_security import (
@@ -62,7 +62,7 @@ from odradek.node.configuration.start_rules import (
 )
 from odradek.security.acls.authorizer import AuthorizerSettings
 from odradek.security.tokens import TokenSecrets
-from wire.secret_fields import HIDDEN, holds_secret, is_key_name, is_secret_key
+from odradek.wire.secret_fields import HIDDEN, holds_secret, is_key_name, is_secret_key
 
 PLAINTEXT = "PLAINTEXT"
 EVERYWHERE = ("", "0.0.0.0", "::")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from metadata_quorum.config.config_defs import ConfigError, ConfigValue, InvalidConfiguration
 from odradek.env.token_ports import DocumentAddress, TokenRequest
+from odradek.metadata_quorum.config.config_defs import ConfigError, ConfigValue, InvalidConfiguration
 from odradek.security.oauth.oauth_settings import KeySourceSettings, OauthSettings, TokenExpectations
 
 __all__ = ["LOGIN_HANDLERS", "VALIDATOR_HANDLERS", "WAIVED", "oauth_settings", "token_request"]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from data_plane.broker import BrokerSettings
-from data_plane.groups.group_settings import GroupSettings
-from data_plane.metadata_log import MetadataLogSettings, MetadataRetention
-from data_plane.transactions.transactions_topic import TransactionSettings
-from metadata_quorum.config.typed_settings import settings_of
-from metadata_quorum.raft.core_state import RaftConfig
-from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
-from metadata_quorum.replica.driver_protocol import NO_VOTERS, QuorumSettings
-from metadata_quorum.replica.snapshots import SnapshotSettings
-from metadata_quorum.replica.wire_messages import Endpoint
-from metadata_quorum.service import MetadataSettings
+from odradek.data_plane.broker import BrokerSettings
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.metadata_log import MetadataLogSettings, MetadataRetention
+from odradek.data_plane.transactions.transactions_topic import TransactionSettings
+from odradek.metadata_quorum.config.typed_settings import settings_of
+from odradek.metadata_quorum.raft.core_state import RaftConfig
+from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from odradek.metadata_quorum.replica.driver_protocol import NO_VOTERS, QuorumSettings
+from odradek.metadata_quorum.replica.snapshots import SnapshotSettings
+from odradek.metadata_quorum.replica.wire_messages import Endpoint
+from odradek.metadata_quorum.service import MetadataSettings
 from odradek.node.broker_lifecycle import LifecycleSettings
 from odradek.node.configuration.node_config import (
     CLEANER_THREADS_PER_DISK,
@@ -23,7 +23,7 @@ from odradek.node.configuration.node_config import (
     NodeConfig,
 )
 from odradek.node.connections.listener_settings import SEND_BUFFER_BYTES, ListenerSettings
-from wire.structure import Message
+from odradek.wire.structure import Message
 
 __all__ = [
     "broker_settings",

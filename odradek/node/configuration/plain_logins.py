@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from metadata_quorum.config.config_defs import ConfigError, InvalidConfiguration
-from metadata_quorum.config.java_properties import MalformedProperties, parse_properties
+from odradek.metadata_quorum.config.config_defs import ConfigError, InvalidConfiguration
+from odradek.metadata_quorum.config.java_properties import MalformedProperties, parse_properties
 
 __all__ = [
     "FILE_KEYS",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from metadata_quorum.config.config_defs import ConfigError, InvalidConfiguration
+from odradek.metadata_quorum.config.config_defs import ConfigError, InvalidConfiguration
 
 __all__ = ["BROKER", "CONTROLLER", "StaticVoter", "check_voters", "parse_quorum", "parse_roles"]
 

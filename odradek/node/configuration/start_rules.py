@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import attrs
 
-from metadata_quorum.config.config_defs import ConfigError, ConfigValue, broker_defs
+from odradek.metadata_quorum.config.config_defs import ConfigError, ConfigValue, broker_defs
 from odradek.security.acls.authorizer import AuthorizerSettings, parse_principals
 
 __all__ = [

@@ -16,12 +16,12 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from data_plane.log.partition_log import FileRange
+from odradek.data_plane.log.partition_log import FileRange
 from odradek.node.connections.charging import throttled
 from odradek.node.connections.send_queue import Chunk
 from odradek.serving.api_table import ApiEntry
 from odradek.serving.contract import Delayed, PinsFiles
-from wire.structure import Message
+from odradek.wire.structure import Message
 
 SLOTS_MAX = 256
 PARKED_MAX = 5

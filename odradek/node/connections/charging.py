@@ -11,11 +11,11 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any
 
-from data_plane.quotas.client_quotas import ClientQuotas, ClientShare
-from metadata_quorum.quotas.quota_levels import CONTROLLER_MUTATION_RATE
-from metadata_quorum.quotas.token_bucket import wait_ms
+from odradek.data_plane.quotas.client_quotas import ClientQuotas, ClientShare
+from odradek.metadata_quorum.quotas.quota_levels import CONTROLLER_MUTATION_RATE
+from odradek.metadata_quorum.quotas.token_bucket import wait_ms
 from odradek.serving.contract import Context
-from wire.api_keys import ApiKey
+from odradek.wire.api_keys import ApiKey
 
 __all__ = ["CHANGING", "CHARGED_ANSWERS", "Charging", "throttled"]
 

@@ -16,9 +16,9 @@ from typing import Protocol
 
 import attrs
 
-from data_plane.quotas.address_rates import AddressRates
-from metadata_quorum.config.typed_settings import setting
-from metadata_quorum.quotas.quota_levels import CONNECTION_CREATION_RATE
+from odradek.data_plane.quotas.address_rates import AddressRates
+from odradek.metadata_quorum.config.typed_settings import setting
+from odradek.metadata_quorum.quotas.quota_levels import CONNECTION_CREATION_RATE
 
 INT_MAX = (1 << 31) - 1
 LOGS_SHARE = 4

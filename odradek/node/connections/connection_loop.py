@@ -28,7 +28,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from data_plane.quotas.client_quotas import ClientShare
+from odradek.data_plane.quotas.client_quotas import ClientShare
 from odradek.env.ports import Conn, ConnectionCut, ConnectionLost, DiskError, Event, PeerEnd
 from odradek.node.connections.answer_queue import AnswerQueue
 from odradek.node.connections.buffers import PooledBuffer
@@ -37,9 +37,9 @@ from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.long_requests import decode_beside
 from odradek.serving.contract import Context
 from odradek.serving.shared_parts import assert_unchanged
-from wire.codec import ELEMENTS_AT_ONCE
-from wire.errors import ProtocolError, RemoteProtocolError, TooManyElements
-from wire.framing.frames import skip_tags
+from odradek.wire.codec import ELEMENTS_AT_ONCE
+from odradek.wire.errors import ProtocolError, RemoteProtocolError, TooManyElements
+from odradek.wire.framing.frames import skip_tags
 
 FRAMES_PER_TURN = 64
 TURN_SECONDS_MAX = 0.005

@@ -27,12 +27,12 @@ from odradek.security.scram import ServerKeys
 from odradek.security.tokens import KeysMissing
 from odradek.serving.api_table import ApiTable
 from odradek.serving.contract import Context
-from wire.api import ApiKey
-from wire.api_keys import APIS
-from wire.codec import ELEMENTS_AT_ONCE
-from wire.errors import ErrorCode, ProtocolError, RemoteProtocolError
-from wire.framing.frames import skip_tags
-from wire.messages.api_versions import ApiVersionsResponse
+from odradek.wire.api import ApiKey
+from odradek.wire.api_keys import APIS
+from odradek.wire.codec import ELEMENTS_AT_ONCE
+from odradek.wire.errors import ErrorCode, ProtocolError, RemoteProtocolError
+from odradek.wire.framing.frames import skip_tags
+from odradek.wire.messages.api_versions import ApiVersionsResponse
 
 __all__ = ["ENTER_SECONDS_MAX", "HALF_OPEN_MAX", "Entered", "Entrance", "NotAuthenticated", "SaslLogins"]
 

@@ -14,8 +14,8 @@ from odradek.env.ports import ConnectionLost
 from odradek.node.connections.connection_loop import Connection
 from odradek.serving.api_table import ApiEntry
 from odradek.serving.contract import Suspend
-from wire.api import ApiKey
-from wire.errors import RemoteProtocolError
+from odradek.wire.api import ApiKey
+from odradek.wire.errors import RemoteProtocolError
 
 __all__ = ["ExpiringConnection"]
 

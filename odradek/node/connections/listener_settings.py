@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from metadata_quorum.config.typed_settings import setting
+from odradek.metadata_quorum.config.typed_settings import setting
 
 __all__ = ["SEND_BUFFER_BYTES", "ListenerSettings"]
 

@@ -15,7 +15,7 @@ from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.send_queue import Chunk
 from odradek.serving.api_table import ApiEntry
 from odradek.serving.contract import Context, Suspend
-from wire.codec import ErrorCounts
+from odradek.wire.codec import ErrorCounts
 
 
 def decode_beside(

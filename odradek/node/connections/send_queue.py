@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from data_plane.log.partition_log import FileRange
+from odradek.data_plane.log.partition_log import FileRange
 from odradek.env.ports import Conn
 
 Chunk: TypeAlias = bytes | bytearray | memoryview | FileRange

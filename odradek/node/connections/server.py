@@ -11,7 +11,7 @@ from odradek.node.connections.connection_loop import Connection
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.entrance import Entered, Entrance, NotAuthenticated
 from odradek.node.connections.expiring_connection import ExpiringConnection
-from wire.errors import ProtocolError
+from odradek.wire.errors import ProtocolError
 
 REAP_INTERVAL_SECONDS = 1.0
 TRIM_AFTER_SECONDS = 5.0

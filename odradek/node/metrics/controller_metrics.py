@@ -10,10 +10,10 @@ from typing import Protocol
 
 import attrs
 
-from metadata_quorum.controller.decision_figures import DecisionFigures
-from metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage
-from metadata_quorum.image.unreadable_configs import MetadataErrors
-from metadata_quorum.replica.raft_quorum import RaftQuorum
+from odradek.metadata_quorum.controller.decision_figures import DecisionFigures
+from odradek.metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage
+from odradek.metadata_quorum.image.unreadable_configs import MetadataErrors
+from odradek.metadata_quorum.replica.raft_quorum import RaftQuorum
 from odradek.node.metrics.metrics_text import MetricsText
 
 __all__ = ["ClusterFigures", "Metadata", "cluster_figures", "controller_metrics"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from data_plane.broker import Broker
+from odradek.data_plane.broker import Broker
 from odradek.node.auditing import Auditing
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
@@ -27,8 +27,8 @@ from odradek.node.metrics.transaction_metrics import transaction_metrics
 from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS, ApiEntry
 from odradek.serving.disk_troubles import Trouble
 from odradek.serving.node_env import NodeEnv
-from wire.api import api_name
-from wire.errors import ErrorCode
+from odradek.wire.api import api_name
+from odradek.wire.errors import ErrorCode
 
 TOPICS_MAX = 200
 """Topics with figures of their own; totals count all."""

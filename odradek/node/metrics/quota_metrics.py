@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_plane.quotas.client_quotas import Account, ClientQuotas
+from odradek.data_plane.quotas.client_quotas import Account, ClientQuotas
 from odradek.node.metrics.metrics_text import MetricsText
 
 __all__ = ["SHOWN_MAX", "quota_metrics"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from data_plane.broker import Broker
-from data_plane.replication.partition import Partition
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.replication.partition import Partition
 from odradek.node.metrics.metrics_text import MetricsText
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from data_plane.broker import Broker
+from odradek.data_plane.broker import Broker
 from odradek.env.ports import DiskError
 from odradek.node.metrics.metrics_text import MetricsText
 

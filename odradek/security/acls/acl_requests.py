@@ -16,10 +16,10 @@ from odradek.security.acls.rules import (
     Permission,
     ResourceType,
 )
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.create_acls import AclCreation
-from wire.messages.delete_acls import DeleteAclsFilter
-from wire.messages.describe_acls import DescribeAclsRequest
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.create_acls import AclCreation
+from odradek.wire.messages.delete_acls import DeleteAclsFilter
+from odradek.wire.messages.describe_acls import DescribeAclsRequest
 
 __all__ = ["AclFilter", "checked_acl", "has_unknown"]
 

@@ -23,7 +23,7 @@ from odradek.security.audit.audit_lines import (
     Value,
     prepared,
 )
-from wire.api import api_name
+from odradek.wire.api import api_name
 
 __all__ = ["TLS", "Auditor", "Lines"]
 

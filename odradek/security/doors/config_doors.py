@@ -9,15 +9,15 @@ import attrs
 
 from odradek.security.acls.rules import Operation
 from odradek.security.doors.door import Admitted, Asked, Door, split
-from wire.config_resources import (
+from odradek.wire.config_resources import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
     RESOURCE_CLIENT_METRICS,
     RESOURCE_GROUP,
     RESOURCE_TOPIC,
 )
-from wire.errors import ErrorCode
-from wire.messages.describe_configs import DescribeConfigsResult
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.describe_configs import DescribeConfigsResult
 
 __all__ = ["alter_configs_door", "describe_configs_door", "refused_code"]
 

@@ -13,14 +13,20 @@ from typing import Any
 from odradek.security.acls.rules import Operation, ResourceType
 from odradek.security.doors.door import Asked
 from odradek.security.tokens import principal_of
-from wire.errors import ErrorCode
-from wire.messages.create_delegation_token import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_delegation_token import (
     CreatableRenewers,
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
 )
-from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
-from wire.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+from odradek.wire.messages.expire_delegation_token import (
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
+from odradek.wire.messages.renew_delegation_token import (
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
 
 __all__ = [
     "create_refused",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wire.errors import ErrorCode
-from wire.messages.describe_user_scram_credentials import (
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,

@@ -18,24 +18,24 @@ from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
-from data_plane.groups.offsets import FetchedOffsets
-from data_plane.groups.records import (
+from odradek.data_plane.groups.offsets import FetchedOffsets
+from odradek.data_plane.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
     decode_key,
 )
-from data_plane.groups.state import GroupsState
-from data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.groups.state import GroupsState
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.batches.records import records
+from odradek.wire.errors import ErrorCode
+from odradek.wire.metadata_frames import decode_coordinator_value
 from sim.alone.groups.group_host import GroupHost
 from sim.alone.replication_broker import BATCH_BYTES_MAX, Broker
 from sim.alone.replication_checks import Promises
 from sim.history import SafetyViolation
-from wire.batches.batch_header import iter_batches
-from wire.batches.records import records
-from wire.errors import ErrorCode
-from wire.metadata_frames import decode_coordinator_value
 
 __all__ = ["Floor", "GroupPromises", "OffsetAt", "Sent", "partitions_of"]
 

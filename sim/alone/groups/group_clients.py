@@ -13,21 +13,21 @@ from typing import Any
 
 import attrs
 
-from data_plane.coordination.asking import Ask
-from data_plane.groups.offsets import (
+from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.groups.offsets import (
     CommitOffsets,
     DeleteOffsets,
     FetchOffsets,
     PartitionCommit,
 )
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.heartbeat import HeartbeatRequest
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from sim.alone.groups.group_checks import GroupPromises, Sent, partitions_of
 from sim.alone.groups.group_host import GroupHost
 from sim.history import SafetyViolation
-from wire.errors import ErrorCode
-from wire.messages.heartbeat import HeartbeatRequest
-from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 __all__ = ["LONERS_GROUP", "MEMBERS_GROUP", "SESSION_MS", "Clients"]
 
@@ -53,7 +53,7 @@ class _Letter:
 
 @attrs.define(eq=False)
 class _Reply:
-    """`data_plane.groups.classic_group.Reply`."""
+    """`odradek.data_plane.groups.classic_group.Reply`."""
 
     clients: Clients
     client: _Client

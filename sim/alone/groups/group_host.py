@@ -1,6 +1,6 @@
 """A broker as its group coordinator sees it, for schedules of groups alone. PURE.
 
-The coordinator, its shard and its machine are the product's (`data_plane.groups.coordinator`).
+The coordinator, its shard and its machine are the product's (`odradek.data_plane.groups.coordinator`).
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from data_plane.coordination.shard import CoordinatorHost
-from data_plane.groups.coordinator import GroupCoordinator, Shard
-from data_plane.groups.group_settings import GroupSettings
-from data_plane.groups.offsets_topic import OFFSETS_TOPIC
-from data_plane.newest_image import NewestImage
-from data_plane.replication.hosted_topics import HostedTopic
-from metadata_quorum.image.metadata_image import MetadataImage, TopicImage
+from odradek.data_plane.coordination.shard import CoordinatorHost
+from odradek.data_plane.groups.coordinator import GroupCoordinator, Shard
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from odradek.data_plane.newest_image import NewestImage
+from odradek.data_plane.replication.hosted_topics import HostedTopic
+from odradek.metadata_quorum.image.metadata_image import MetadataImage, TopicImage
 from odradek.serving.layered_map import LayeredMap
 from sim.alone.by_hand import ByHand
 from sim.alone.replication_broker import TOPIC_ID, Broker

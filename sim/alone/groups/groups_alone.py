@@ -16,7 +16,7 @@ from random import Random
 
 import attrs
 
-from data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.groups.group_settings import GroupSettings
 from sim.alone.coordinator_run import CoordinatorRun, draw_partition
 from sim.alone.groups.group_checks import GroupPromises
 from sim.alone.groups.group_clients import LONERS_GROUP, MEMBERS_GROUP, SESSION_MS, Clients

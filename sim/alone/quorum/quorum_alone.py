@@ -18,10 +18,21 @@ from random import Random
 
 import attrs
 
-from data_plane.metadata_log import MetadataRetention
-from metadata_quorum.features import SUPPORTED_FEATURES
-from metadata_quorum.raft.voters import VoterSet
-from metadata_quorum.service import MetadataService
+from odradek.data_plane.metadata_log import MetadataRetention
+from odradek.metadata_quorum.features import SUPPORTED_FEATURES
+from odradek.metadata_quorum.raft.voters import VoterSet
+from odradek.metadata_quorum.service import MetadataService
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.add_raft_voter import AddRaftVoterRequest
+from odradek.wire.messages.add_raft_voter import Listener as VoterListener
+from odradek.wire.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    Feature,
+    Listener,
+)
+from odradek.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+from odradek.wire.structure import Message
 from sim.alone.quorum.quorum_checks import Promises
 from sim.alone.quorum.quorum_network import Network, NetworkPlan
 from sim.alone.quorum.quorum_node import (
@@ -36,17 +47,6 @@ from sim.alone.quorum.quorum_node import (
 )
 from sim.alone.quorum.stepping import Process, Steps
 from sim.history import SafetyViolation
-from wire.errors import ErrorCode
-from wire.messages.add_raft_voter import AddRaftVoterRequest
-from wire.messages.add_raft_voter import Listener as VoterListener
-from wire.messages.broker_registration import (
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-    Feature,
-    Listener,
-)
-from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
-from wire.structure import Message
 
 __all__ = ["QuorumPlan", "run"]
 

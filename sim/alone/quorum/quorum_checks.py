@@ -20,19 +20,19 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.image.image_builder import ImageBuilder
-from metadata_quorum.image.image_records import records_of
-from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.raft.messages import Fetch, Vote
-from metadata_quorum.raft.roles import Leader
-from metadata_quorum.raft.voters import VoterSet
-from metadata_quorum.replica.checkpoint_files import decode_snapshot
-from metadata_quorum.replica.metadata_batches import read_batches
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.image_records import records_of
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.raft.messages import Fetch, Vote
+from odradek.metadata_quorum.raft.roles import Leader
+from odradek.metadata_quorum.raft.voters import VoterSet
+from odradek.metadata_quorum.replica.checkpoint_files import decode_snapshot
+from odradek.metadata_quorum.replica.metadata_batches import read_batches
+from odradek.wire.messages.control_records import VotersRecord
+from odradek.wire.messages.vote import VoteRequest, VoteResponse
 from sim.alone.quorum.quorum_node import CLUSTER_ID, Node
 from sim.alone.quorum.quorum_platter import LoggedBatch
 from sim.history import SafetyViolation
-from wire.messages.control_records import VotersRecord
-from wire.messages.vote import VoteRequest, VoteResponse
 
 __all__ = ["Promises", "whole_log"]
 

@@ -1,6 +1,6 @@
 """Messages between the replicas of a schedule of the quorum: late, lost, doubled, behind those of a later connection. PURE.
 
-A message is an object of `wire.messages`, and no byte of it is encoded. Between two replicas there is one connection at
+A message is an object of `odradek.wire.messages`, and no byte of it is encoded. Between two replicas there is one connection at
 a time, which keeps the order. When it breaks, all questions on it fail, and what was under way may arrive all the same.
 """
 
@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 import attrs
 
-from metadata_quorum.features import SUPPORTED_FEATURES
-from metadata_quorum.replica.peers import NeverSent
 from odradek.env.ports import ConnectionLost
+from odradek.metadata_quorum.features import SUPPORTED_FEATURES
+from odradek.metadata_quorum.replica.peers import NeverSent
+from odradek.wire.api import api_versions
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse, SupportedFeatureKey
 from sim.alone.quorum.stepping import StepClock, StepEvent, Steps
-from wire.api import api_versions
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse, SupportedFeatureKey
 
 __all__ = ["Channels", "Network", "NetworkPlan"]
 
@@ -210,7 +210,7 @@ class Network:
 
 
 class Channels:
-    """`metadata_quorum.ports.PeerChannels` of one life of a node."""
+    """`odradek.metadata_quorum.ports.PeerChannels` of one life of a node."""
 
     def __init__(self, network: Network, node: Machine) -> None:
         self._network = network
@@ -225,7 +225,7 @@ class Channels:
 
 
 class _Channel:
-    """`metadata_quorum.ports.PeerChannel`."""
+    """`odradek.metadata_quorum.ports.PeerChannel`."""
 
     def __init__(self, network: Network, node: Machine, host: str) -> None:
         self._network = network

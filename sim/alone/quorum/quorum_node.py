@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from data_plane.metadata_log import MetadataLog, MetadataLogSettings, MetadataRetention
-from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.raft.core_state import RaftConfig
-from metadata_quorum.raft.messages import Fetch, Vote
-from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
-from metadata_quorum.replica.driver_protocol import QuorumSettings
-from metadata_quorum.replica.quorum_state import FileQuorumStateStore
-from metadata_quorum.replica.snapshots import SnapshotSettings
-from metadata_quorum.replica.storage_format import StorageFormat, format_storage
-from metadata_quorum.service import MetadataService, MetadataSettings
+from odradek.data_plane.metadata_log import MetadataLog, MetadataLogSettings, MetadataRetention
 from odradek.env.ports import Dir, DiskError
+from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.raft.core_state import RaftConfig
+from odradek.metadata_quorum.raft.messages import Fetch, Vote
+from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from odradek.metadata_quorum.replica.driver_protocol import QuorumSettings
+from odradek.metadata_quorum.replica.quorum_state import FileQuorumStateStore
+from odradek.metadata_quorum.replica.snapshots import SnapshotSettings
+from odradek.metadata_quorum.replica.storage_format import StorageFormat, format_storage
+from odradek.metadata_quorum.service import MetadataService, MetadataSettings
 from odradek.serving.long_work import LongWork
+from odradek.wire.structure import Message
 from sim.alone.quorum.quorum_network import Channels, Network
 from sim.alone.quorum.quorum_platter import QuorumPlatter
 from sim.alone.quorum.stepping import START_MS, Process, StepClock, StepEvent, Steps, StepWorkers
 from sim.history import SafetyViolation
 from sim.machine.disk import Keep, SimDisk
 from sim.machine.disk_files import PowerCut
-from wire.structure import Message
 
 if TYPE_CHECKING:
     from odradek.serving.node_env import NodeEnv

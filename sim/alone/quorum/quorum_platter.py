@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import attrs
 
-from metadata_quorum.replica.checkpoint_files import parse_snapshot_name
+from odradek.metadata_quorum.replica.checkpoint_files import parse_snapshot_name
+from odradek.wire.batches.batch_header import HEADER_SIZE, check_crc, parse_header
+from odradek.wire.errors import KafkaError
 from sim.machine.disk import SimDisk
 from sim.machine.platter import Folder, Inode
-from wire.batches.batch_header import HEADER_SIZE, check_crc, parse_header
-from wire.errors import KafkaError
 
 __all__ = ["LoggedBatch", "QuorumPlatter"]
 

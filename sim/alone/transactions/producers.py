@@ -13,10 +13,10 @@ from typing import Any
 
 import attrs
 
-from data_plane.coordination.asking import Ask
-from data_plane.log.log_types import Origin
-from data_plane.log.parts.verification import ONGOING, VerificationGuard
-from data_plane.transactions.requests import (
+from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.log.log_types import Origin
+from odradek.data_plane.log.parts.verification import ONGOING, VerificationGuard
+from odradek.data_plane.transactions.requests import (
     AddPartitions,
     EndTransaction,
     InitProducer,
@@ -24,13 +24,13 @@ from data_plane.transactions.requests import (
     Verified,
     VerifyPartitions,
 )
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.record_batch import RecordBatchBuilder
 from sim.alone.by_hand import Pause
 from sim.alone.replication_broker import START_MS
 from sim.alone.transactions.ledger import Attempt, Ledger, Outcome
 from sim.alone.transactions.transaction_host import TransactionHost
 from sim.alone.transactions.written_partition import TOPIC, WrittenPartition
-from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import RecordBatchBuilder
 
 __all__ = ["Called", "Producers", "Surroundings"]
 

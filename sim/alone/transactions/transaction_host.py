@@ -1,6 +1,6 @@
 """A broker as its transaction coordinator sees it, for schedules of transactions alone. PURE.
 
-The coordinator, its machine, its log and its markers are the product's (`data_plane.transactions`). Requests to the
+The coordinator, its machine, its log and its markers are the product's (`odradek.data_plane.transactions`). Requests to the
 partitions of a transaction are letters: the schedule says when one arrives, and whether its sender still waits then.
 """
 
@@ -12,19 +12,19 @@ from typing import Any, cast
 
 import attrs
 
-from data_plane.newest_image import NewestImage
-from data_plane.producer_ids import ProducerIds
-from data_plane.replication.hosted_topics import HostedTopic
-from data_plane.transactions.coordinator import TransactionCoordinator, TransactionShard
-from data_plane.transactions.peers import BrokerPeers
-from data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC, TransactionSettings
-from metadata_quorum.features import TRANSACTION_VERSION
-from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
+from odradek.data_plane.newest_image import NewestImage
+from odradek.data_plane.producer_ids import ProducerIds
+from odradek.data_plane.replication.hosted_topics import HostedTopic
+from odradek.data_plane.transactions.coordinator import TransactionCoordinator, TransactionShard
+from odradek.data_plane.transactions.peers import BrokerPeers
+from odradek.data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC, TransactionSettings
+from odradek.metadata_quorum.features import TRANSACTION_VERSION
+from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
 from odradek.serving.layered_map import LayeredMap
+from odradek.wire.errors import ErrorCode
 from sim.alone.by_hand import ByHand, Pause
 from sim.alone.replication_broker import TOPIC_ID, Broker
 from sim.alone.transactions.written_partition import TOPIC, WrittenPartition
-from wire.errors import ErrorCode
 
 __all__ = ["Ids", "Letter", "Post", "TransactionHost"]
 
@@ -67,7 +67,7 @@ class Post:
 
 
 class _Peers:
-    """`data_plane.transactions.peers.BrokerPeers` by letters."""
+    """`odradek.data_plane.transactions.peers.BrokerPeers` by letters."""
 
     def __init__(self, post: Post) -> None:
         self._post = post

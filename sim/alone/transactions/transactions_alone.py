@@ -21,6 +21,21 @@ from random import Random
 
 import attrs
 
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from odradek.wire.messages.write_txn_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from sim.alone.coordinator_run import CoordinatorRun, draw_partition
 from sim.alone.replication_alone import ReplicationPlan
 from sim.alone.replication_broker import START_MS, Broker
@@ -30,21 +45,6 @@ from sim.alone.transactions.producers import Called, Producers, Surroundings, as
 from sim.alone.transactions.transaction_host import Ids, Letter, Post, TransactionHost
 from sim.alone.transactions.written_partition import NOBODY, TOPIC, WrittenPartition
 from sim.history import SafetyViolation
-from wire.errors import ErrorCode
-from wire.messages.describe_producers import (
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    PartitionResponse,
-    ProducerState,
-    TopicResponse,
-)
-from wire.messages.write_txn_markers import (
-    WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
 
 __all__ = ["TransactionsPlan", "run"]
 

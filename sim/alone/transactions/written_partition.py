@@ -10,20 +10,20 @@ from random import Random
 
 import attrs
 
-from data_plane.log.log_config import LogConfig
-from data_plane.log.log_types import Origin
-from data_plane.log.parts.lazy_producers import LazyProducers
-from data_plane.log.parts.producer_recovery import note_batch
-from data_plane.log.parts.producer_state import ProducerState
-from data_plane.log.parts.verification import ONGOING, VerificationGuard, name_of
-from data_plane.log.transaction_rules import check_transaction
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_types import Origin
+from odradek.data_plane.log.parts.lazy_producers import LazyProducers
+from odradek.data_plane.log.parts.producer_recovery import note_batch
+from odradek.data_plane.log.parts.producer_state import ProducerState
+from odradek.data_plane.log.parts.verification import ONGOING, VerificationGuard, name_of
+from odradek.data_plane.log.transaction_rules import check_transaction
+from odradek.wire.batches.batch_header import BatchHeader, parse_header
+from odradek.wire.batches.records import records
+from odradek.wire.batches.transaction_markers import build_marker, parse_marker
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.write_txn_markers import WritableTxnMarker
 from sim.alone.replication_broker import BATCH_BYTES_MAX, START_MS
 from sim.history import SafetyViolation
-from wire.batches.batch_header import BatchHeader, parse_header
-from wire.batches.records import records
-from wire.batches.transaction_markers import build_marker, parse_marker
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.write_txn_markers import WritableTxnMarker
 
 __all__ = ["TOPIC", "Written", "WrittenPartition"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from odradek.wire.api_keys import ApiKey
 from sim.checks.watched import Processes
 from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation
-from wire.api_keys import ApiKey
 
 __all__ = ["FencedMembers"]
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from data_plane.groups.classic_group import GroupPhase
+from odradek.data_plane.groups.classic_group import GroupPhase
 from sim.checks.bounds import GroupTimeouts
 from sim.checks.fitness import NEVER
 from sim.checks.outages import Outage, Outages, Server
 
 if TYPE_CHECKING:
-    from data_plane.groups.classic_group import ClassicGroup
+    from odradek.data_plane.groups.classic_group import ClassicGroup
     from sim.checks.fitness import Fitness
 
 __all__ = ["GroupAvailability", "GroupTerms"]

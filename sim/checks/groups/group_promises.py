@@ -23,8 +23,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from jepsen_tests.history import Commit
+from odradek.wire.topic_partition import TopicPartition
 from sim.history import History, SafetyViolation, Told
-from wire.topic_partition import TopicPartition
 
 __all__ = ["GroupPromises", "OpenCommit"]
 

@@ -16,19 +16,19 @@ from typing import Any
 
 import attrs
 
-from data_plane.groups.records import OffsetCommitKey, OffsetCommitValue, decode_key
-from data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.groups.records import OffsetCommitKey, OffsetCommitValue, decode_key
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.node.node import Node
+from odradek.wire.batches.batch_header import TRANSACTIONAL_MASK, BatchHeader
+from odradek.wire.batches.records import records
+from odradek.wire.batches.transaction_markers import parse_marker
+from odradek.wire.errors import KafkaError, ProtocolError
+from odradek.wire.metadata_frames import decode_coordinator_value
 from sim.checks.derived_state import stored_batches
 from sim.checks.watched import Processes
 from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation
 from sim.machine.disk_files import SimFile
-from wire.batches.batch_header import TRANSACTIONAL_MASK, BatchHeader
-from wire.batches.records import records
-from wire.batches.transaction_markers import parse_marker
-from wire.errors import KafkaError, ProtocolError
-from wire.metadata_frames import decode_coordinator_value
 
 __all__ = ["OffsetsBook", "ToldOffsets"]
 

@@ -14,15 +14,15 @@ from odradek.client.consumer.group_membership import GroupMembership, Membership
 from odradek.client.errors import ClientError
 from odradek.client.shells.aio_consumer import AsyncConsumer
 from odradek.env.ports import Env, TaskGroup
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.errors import KafkaError
+from odradek.wire.topic_partition import TopicPartition
 from sim.checks.groups.group_promises import GroupPromises
 from sim.history import Told
 from sim.load.attachments import must_be_whole
 from sim.load.consumers.member_plan import MemberPlan
 from sim.load.consumers.watched_commits import WatchedCommits
 from sim.load.workload import ROT_SECONDS, Workload
-from wire.batches.batch_errors import CorruptBatch
-from wire.errors import KafkaError
-from wire.topic_partition import TopicPartition
 
 POLL_SECONDS = 0.5
 TURNS_AFTER_RETURN = 4

@@ -10,12 +10,12 @@ from odradek.client.consumer.group_calls import Coordinator, Member, TopicIds
 from odradek.client.core.client_core import ClientCore
 from odradek.client.core.operation import Operation
 from odradek.client.errors import ClientError
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.offset_commit import OffsetCommitRequest
+from odradek.wire.topic_partition import TopicPartition
 from sim.checks.groups.group_promises import GroupPromises, OpenCommit
 from sim.history import SafetyViolation
 from sim.machine.world import World
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.offset_commit import OffsetCommitRequest
-from wire.topic_partition import TopicPartition
 
 REFUSED = (
     ErrorCode.ILLEGAL_GENERATION,

@@ -17,13 +17,13 @@ from odradek.client.producer.producer_upkeep import Identity
 from odradek.client.shells.aio_consumer import AsyncConsumer
 from odradek.client.shells.aio_producer import AsyncProducer
 from odradek.env.ports import Env, TaskGroup
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.errors import KafkaError
+from odradek.wire.messages.end_txn import EndTxnRequest
+from odradek.wire.topic_partition import TopicPartition
 from sim.load.copying.copy_ledger import Copy, CopyLedger, Outcome, copy_value
 from sim.load.copying.copy_plan import CopyPlan
 from sim.load.workload import FETCH_BYTES_MAX, ROT_SECONDS, Workload
-from wire.batches.batch_errors import CorruptBatch
-from wire.errors import KafkaError
-from wire.messages.end_txn import EndTxnRequest
-from wire.topic_partition import TopicPartition
 
 SOURCE, SINK = "copy-source", "copy-sink"
 PARTITIONS = 2

@@ -19,6 +19,9 @@ from odradek.client.shells.aio import AsyncClient
 from odradek.client.shells.aio_consumer import AsyncConsumer
 from odradek.client.shells.aio_producer import AsyncProducer
 from odradek.env.ports import Event
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.errors import KafkaError
+from odradek.wire.topic_partition import TopicPartition
 from sim.history import SafetyViolation
 from sim.load.copying.copier import GROUP, PARTITIONS, SINK, SOURCE, CopierLife
 from sim.load.copying.copy_ledger import CopyLedger, Found, Outcome
@@ -26,9 +29,6 @@ from sim.load.copying.copy_plan import CALM, NAP_SECONDS, CopyPlan, is_assigned
 from sim.load.workload import END_SECONDS_MAX, FETCH_BYTES_MAX, REQUEST_SECONDS, ROT_SECONDS, Workload
 from sim.machine.world import Liveness, Running
 from sim.replicas import StoredBatch, check_replicas_equal, end_of
-from wire.batches.batch_errors import CorruptBatch
-from wire.errors import KafkaError
-from wire.topic_partition import TopicPartition
 
 SLOTS = ("copier-1", "copier-2")
 FEEDER = "copy-feeder"

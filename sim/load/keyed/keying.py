@@ -20,6 +20,10 @@ from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.errors import ClientError
 from odradek.client.shells.aio import AsyncClient
 from odradek.env.ports import Event
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.records import Record, records
+from odradek.wire.errors import KafkaError
+from odradek.wire.topic_partition import TopicPartition
 from sim.history import SafetyViolation
 from sim.load.fetching import FetchConfig, Fetcher
 from sim.load.keyed.keyed_history import Found, KeyedHistory, table_of
@@ -27,10 +31,6 @@ from sim.load.keyed.keyed_plan import PARTITIONS, TOPIC, KeyedPlan
 from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from sim.load.workload import END_SECONDS_MAX, FETCH_BYTES_MAX, ROT_SECONDS, UNAVAILABLE_SECONDS, Workload
 from sim.replicas import StoredBatch
-from wire.batches.batch_errors import CorruptBatch
-from wire.batches.records import Record, records
-from wire.errors import KafkaError
-from wire.topic_partition import TopicPartition
 
 WRITERS = ("keyed-1", "keyed-2")
 READER = "keyed-reader"

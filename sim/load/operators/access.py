@@ -16,17 +16,17 @@ from odradek.client.shells.aio import AsyncClient
 from odradek.env.ports import Event
 from odradek.security.acls.rules import ANY_HOST, Acl, Operation, PatternType, Permission, ResourceType
 from odradek.security.scram import ITERATIONS_MIN, MECHANISMS, server_keys
-from sim.load.operators.duty import CALL_SECONDS, Duty, Possible, Site
-from sim.load.operators.guarded_client import MECHANISM, GuardedClient, Passwords, secured_client
-from sim.load.producing import ProduceConfig, Producing, RecordToSend
-from sim.machine.guards import ADMIN, ADMIN_PASSWORD, PLAIN, SASL_PORT
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.alter_user_scram_credentials import (
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
+from sim.load.operators.duty import CALL_SECONDS, Duty, Possible, Site
+from sim.load.operators.guarded_client import MECHANISM, GuardedClient, Passwords, secured_client
+from sim.load.producing import ProduceConfig, Producing, RecordToSend
+from sim.machine.guards import ADMIN, ADMIN_PASSWORD, PLAIN, SASL_PORT
 
 PREFIX = "guarded-"
 TOPICS = ("guarded-a", "guarded-b")

@@ -15,15 +15,15 @@ import attrs
 from odradek.client.admin import NewTopic
 from odradek.env.ports import Conn, ConnectionLost
 from odradek.serving.api_table import ApiTable
+from odradek.wire.api import ApiKey
+from odradek.wire.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from odradek.wire.framing.connection import NEED_DATA, ClientConnection, ConnectionClosed, ResponseReceived
+from odradek.wire.structure import Structure
 from sim.history import SafetyViolation
 from sim.load.operators.drawn_requests import ASKED_NAMES, CONTROLLER_ASKED, draw_request
 from sim.load.operators.duty import Duty
 from sim.machine.cluster_members import BROKER_PORT, CONTROLLER_PORT
 from sim.machine.members import Member
-from wire.api import ApiKey
-from wire.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from wire.framing.connection import NEED_DATA, ClientConnection, ConnectionClosed, ResponseReceived
-from wire.structure import Structure
 
 ANSWER_SECONDS_MAX = 3.0
 REQUESTS_PER_CONNECTION = 8

@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
-from wire.api import ApiKey, request_class
-from wire.structure import Structure, WireField, version_range
+from odradek.wire.api import ApiKey, request_class
+from odradek.wire.structure import Structure, WireField, version_range
 
 ASKED_NAMES = ("asked-1", "asked-1", "asked-2", "", "no good name!", "a" * 300)
 NO_BROKER = 99

@@ -14,10 +14,10 @@ import attrs
 
 from odradek.client.errors import ClientError
 from odradek.client.shells.aio import AsyncClient
+from odradek.wire.errors import KafkaError
 from sim.history import SafetyViolation
 from sim.load.workload import Workload
 from sim.machine.cluster_members import Cluster
-from wire.errors import KafkaError
 
 CALL_SECONDS = 5.0
 SETTLE_SECONDS_MAX = 60.0

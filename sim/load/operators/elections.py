@@ -7,9 +7,9 @@ and lose nothing. At the end the preferred replica of each partition leads.
 from __future__ import annotations
 
 from odradek.client.admin.admin_partitions import ElectionType, elect_leaders
+from odradek.wire.errors import ErrorCode
+from odradek.wire.topic_partition import TopicPartition
 from sim.load.operators.duty import CALL_SECONDS, Duty
-from wire.errors import ErrorCode
-from wire.topic_partition import TopicPartition
 
 __all__ = ["Elections"]
 

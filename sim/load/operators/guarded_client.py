@@ -17,15 +17,15 @@ from odradek.client.errors import AuthenticationFailed, ClientError
 from odradek.client.shells.aio import AsyncClient
 from odradek.security.acls.rules import ANY_HOST, Operation, PatternType, Permission, ResourceType
 from odradek.security.sasl_client import Credentials
+from odradek.wire.batches.records import RecordBatchBuilder
+from odradek.wire.errors import KafkaError
+from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.structure import Message
 from sim.load.workload import Workload
 from sim.machine.guards import SASL_PORT
-from wire.batches.records import RecordBatchBuilder
-from wire.errors import KafkaError
-from wire.messages.create_acls import AclCreation, CreateAclsRequest
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.structure import Message
 
 MECHANISM = "SCRAM-SHA-256"
 CALL_SECONDS = 6.0

@@ -10,8 +10,8 @@ from odradek.client.admin.admin_partitions import (
     alter_partition_reassignments,
     list_partition_reassignments,
 )
+from odradek.wire.topic_partition import TopicPartition
 from sim.load.operators.duty import CALL_SECONDS, Duty, Possible
-from wire.topic_partition import TopicPartition
 
 TOPIC = "moved"
 PARTITIONS = 2

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from metadata_quorum.replica.storage_format import find_meta_properties
 from odradek.client.admin import NewTopic, create_topics, delete_topics
 from odradek.client.admin.admin_logs import delete_records
 from odradek.client.admin.admin_partitions import ElectionType, alter_partition_reassignments, elect_leaders
@@ -20,13 +19,14 @@ from odradek.client.admin.admin_quorum import (
 )
 from odradek.client.core.operation import Operation
 from odradek.client.errors import ClientError
+from odradek.metadata_quorum.replica.storage_format import find_meta_properties
+from odradek.wire.errors import KafkaError
+from odradek.wire.topic_partition import TopicPartition
 from sim.history import History
 from sim.load.operators.moves import TOPIC as MOVED
 from sim.machine.cluster_members import CONTROLLER_PORT, Cluster
 from sim.machine.members import Member
 from sim.replicas import end_of
-from wire.errors import KafkaError
-from wire.topic_partition import TopicPartition
 
 CALL_SECONDS = 5.0
 LOOK_AGAIN_SECONDS = 1.0

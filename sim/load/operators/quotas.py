@@ -21,13 +21,13 @@ from odradek.client.admin.admin_quotas import (
 from odradek.client.core.client_config import ClientConfig
 from odradek.client.errors import ClientError
 from odradek.client.shells.aio import AsyncClient
+from odradek.wire.batches.records import RecordBatchBuilder
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.describe_client_quotas import DescribeClientQuotasRequest
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from sim.history import SafetyViolation
 from sim.load.operators.duty import CALL_SECONDS, Duty, Possible, Site
-from wire.batches.records import RecordBatchBuilder
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.describe_client_quotas import DescribeClientQuotasRequest
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 TOPIC = "rationed"
 CLIENT = "rationed-client"

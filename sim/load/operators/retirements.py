@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from data_plane.log.directory.log_dir import METADATA_TOPIC, parse_partition_name
-from metadata_quorum.features import THIS_RELEASE
 from odradek.client.admin import AlterConfig, ConfigOperation, ConfigResource, ResourceType
 from odradek.client.admin.admin_configs import incremental_alter_configs
 from odradek.client.admin.admin_logs import LogDirDescription, alter_replica_log_dirs, describe_log_dirs
@@ -19,6 +17,8 @@ from odradek.client.admin.moves.disk_plans import disks_of, plan_disk_retirement
 from odradek.client.admin.moves.placement import CannotPlan
 from odradek.client.core.operation import Operation
 from odradek.client.core.scatter import CallError
+from odradek.data_plane.log.directory.log_dir import METADATA_TOPIC, parse_partition_name
+from odradek.metadata_quorum.features import THIS_RELEASE
 from sim.history import SafetyViolation
 from sim.load.operators.duty import CALL_SECONDS, LOOK_AGAIN_SECONDS, Duty
 from sim.machine.members import Member

@@ -14,9 +14,9 @@ from odradek.client.admin.admin_configs import (
     incremental_alter_configs,
 )
 from odradek.client.errors import ClientError
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from sim.load.operators.duty import CALL_SECONDS, Duty, Possible, Site
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
 TOPIC_VALUES: Mapping[str, Sequence[str]] = {
     "min.insync.replicas": ("1", "2", "2", "3"),

@@ -13,12 +13,12 @@ from odradek.client.admin import NewTopic, create_partitions, create_topics, del
 from odradek.client.admin.admin_logs import delete_records
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.errors import ClientError
+from odradek.wire.errors import KafkaError
+from odradek.wire.topic_partition import TopicPartition
 from sim.history import SafetyViolation
 from sim.load.fetching import FetchConfig, Fetcher
 from sim.load.operators.duty import CALL_SECONDS, Duty, Possible, Site
 from sim.load.producing import ProduceConfig, Producing, RecordToSend
-from wire.errors import KafkaError
-from wire.topic_partition import TopicPartition
 
 NAMES_MAX = 6
 PARTITIONS_MAX = 4

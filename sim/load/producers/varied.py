@@ -23,13 +23,13 @@ from odradek.client.producer.partitioner import partition_for_key
 from odradek.client.producer.record_metadata import RecordMetadata
 from odradek.client.shells.aio_producer import AsyncProducer, SentRecord
 from odradek.env.ports import Env, Event, TaskGroup
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.produce import ProduceRequest
+from odradek.wire.topic_partition import TopicPartition
 from sim.history import Told
 from sim.load.attachments import attached_to, value_with
 from sim.load.producers.producer_plan import ProducerPlan
 from sim.load.workload import Workload
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.produce import ProduceRequest
-from wire.topic_partition import TopicPartition
 
 TOPIC = "varied"
 PARTITIONS = 3

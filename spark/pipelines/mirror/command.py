@@ -24,13 +24,13 @@ import attrs
 from odradek import Admin, KafkaError
 from odradek.client.core.client_keys import ProducerSettings
 from odradek.client.errors import ClientError
-from spark.pipelines.failure import Failed
-from spark.pipelines.mirror.copying import Limits, Mirror, Progress, map_topic, read_map
-from spark.pipelines.mirror.groups import translate_groups
-from spark.pipelines.mirror.offset_map import TopicPair
-from spark.pipelines.mirror.plan import ClusterFacts, Plan, plan_of
-from spark.pipelines.mirror.surveys import perform, survey
-from spark.pipelines.progress import ProgressLine
+from odradek.spark.pipelines.failure import Failed
+from odradek.spark.pipelines.mirror.copying import Limits, Mirror, Progress, map_topic, read_map
+from odradek.spark.pipelines.mirror.groups import translate_groups
+from odradek.spark.pipelines.mirror.offset_map import TopicPair
+from odradek.spark.pipelines.mirror.plan import ClusterFacts, Plan, plan_of
+from odradek.spark.pipelines.mirror.surveys import perform, survey
+from odradek.spark.pipelines.progress import ProgressLine
 
 __all__ = ["main"]
 

@@ -29,12 +29,19 @@ from odradek.client.admin import NewTopic
 from odradek.client.consumer.consumer_types import ConsumerRecord
 from odradek.client.errors import ClientError, TransactionFatalError
 from odradek.client.producer.accumulator import Batch
-from spark.pipelines.failure import Failed
-from spark.pipelines.mirror.offset_map import CopiedRange, MapError, OffsetMap, Run, TopicPair, runs_of
-from wire.batches.compression import CompressionType
-from wire.batches.record_writer import Row, encode_batch
-from wire.errors import ErrorCode
-from wire.topic_partition import TopicPartition
+from odradek.spark.pipelines.failure import Failed
+from odradek.spark.pipelines.mirror.offset_map import (
+    CopiedRange,
+    MapError,
+    OffsetMap,
+    Run,
+    TopicPair,
+    runs_of,
+)
+from odradek.wire.batches.compression import CompressionType
+from odradek.wire.batches.record_writer import Row, encode_batch
+from odradek.wire.errors import ErrorCode
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["Limits", "Mirror", "Progress", "map_topic", "read_map"]
 

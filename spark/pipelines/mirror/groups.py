@@ -8,8 +8,8 @@ import attrs
 
 from odradek import Admin
 from odradek.client.admin import CommittedOffset
-from spark.pipelines.mirror.offset_map import OffsetMap
-from wire.topic_partition import TopicPartition
+from odradek.spark.pipelines.mirror.offset_map import OffsetMap
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["GroupOutcome", "translate_groups", "translated"]
 

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["CopiedRange", "MapError", "OffsetMap", "Run", "TopicPair", "runs_of"]
 

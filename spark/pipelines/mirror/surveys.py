@@ -9,9 +9,9 @@ from odradek.client.admin import AlterConfig, ConfigResource, ConfigSource, NewT
 from odradek.client.admin.admin_acls import Acl, AclFilter
 from odradek.security.acls.rules import Operation, PatternType, Permission
 from odradek.security.acls.rules import ResourceType as AclResourceType
-from spark.pipelines.failure import Failed
-from spark.pipelines.mirror.plan import ClusterFacts, Plan, TopicFacts, TopicPlan, matching
-from wire.errors import ErrorCode
+from odradek.spark.pipelines.failure import Failed
+from odradek.spark.pipelines.mirror.plan import ClusterFacts, Plan, TopicFacts, TopicPlan, matching
+from odradek.wire.errors import ErrorCode
 
 __all__ = ["perform", "survey"]
 

@@ -18,32 +18,32 @@ from typing import Any
 import attrs
 
 from odradek.security.acls.rules import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
-from tests.conformance.acls.questions import QUESTIONS, Names, Question, Right
-from tests.conformance.servers import find_login_listener, log_in
-from tests.conformance.talk import Line, Talk, wait_until_ready
-from tests.node.raw_client import RawClient
-from wire.messages.create_acls import AclCreation, CreateAclsRequest
-from wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.describe_acls import DescribeAclsRequest
-from wire.messages.describe_delegation_token import (
+from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from odradek.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.describe_acls import DescribeAclsRequest
+from odradek.wire.messages.describe_delegation_token import (
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
 )
-from wire.messages.describe_quorum import (
+from odradek.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
 )
-from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from wire.messages.offset_commit import (
+from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from wire.messages.renew_delegation_token import RenewDelegationTokenRequest
-from wire.structure import ZERO_UUID
+from odradek.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
+from odradek.wire.structure import ZERO_UUID
+from tests.conformance.acls.questions import QUESTIONS, Names, Question, Right
+from tests.conformance.servers import find_login_listener, log_in
+from tests.conformance.talk import Line, Talk, wait_until_ready
+from tests.node.raw_client import RawClient
 
 __all__ = ["SETTINGS", "Case", "all_cases", "answers_of"]
 

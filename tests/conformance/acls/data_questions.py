@@ -4,31 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
+from odradek.wire.messages import add_partitions_to_txn as adding
+from odradek.wire.messages import fetch, list_offsets, metadata
+from odradek.wire.messages import offset_commit as committing
+from odradek.wire.messages import offset_fetch as fetching
+from odradek.wire.messages import offset_for_leader_epoch as epochs
+from odradek.wire.messages import produce as producing
+from odradek.wire.messages import txn_offset_commit as txn_committing
+from odradek.wire.messages import write_txn_markers as markers
+from odradek.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from odradek.wire.messages.describe_groups import DescribeGroupsRequest
+from odradek.wire.messages.end_txn import EndTxnRequest
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.heartbeat import HeartbeatRequest
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from odradek.wire.messages.list_groups import ListGroupsRequest
+from odradek.wire.messages.sync_group import SyncGroupRequest
+from odradek.wire.structure import ZERO_UUID
 from tests.conformance.acls.question import NOBODYS, Names, ask
 from tests.conformance.batches import batch
-from wire.messages import add_partitions_to_txn as adding
-from wire.messages import fetch, list_offsets, metadata
-from wire.messages import offset_commit as committing
-from wire.messages import offset_fetch as fetching
-from wire.messages import offset_for_leader_epoch as epochs
-from wire.messages import produce as producing
-from wire.messages import txn_offset_commit as txn_committing
-from wire.messages import write_txn_markers as markers
-from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from wire.messages.describe_groups import DescribeGroupsRequest
-from wire.messages.end_txn import EndTxnRequest
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.heartbeat import HeartbeatRequest
-from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from wire.messages.list_groups import ListGroupsRequest
-from wire.messages.sync_group import SyncGroupRequest
-from wire.structure import ZERO_UUID
 
 
 def _produce(n: Names, named: str | None, by_id: bool) -> Any:

@@ -7,62 +7,65 @@ from typing import Any
 import attrs
 
 from odradek.security.acls.rules import ResourceType
-from tests.conformance.acls.question import NOBODYS, QUESTIONS, TOPIC, Names, ask
-from wire.messages import alter_configs as absolute
-from wire.messages import alter_partition as isr
-from wire.messages import alter_partition_reassignments as moving
-from wire.messages import alter_replica_log_dirs as dirs
-from wire.messages import assign_replicas_to_dirs as assigning
-from wire.messages import describe_configs as configs
-from wire.messages import describe_quorum as quorum
-from wire.messages import elect_leaders as electing
-from wire.messages import incremental_alter_configs as incremental
-from wire.messages import list_partition_reassignments as listing_moves
-from wire.messages import offset_delete as deleting
-from wire.messages.add_raft_voter import AddRaftVoterRequest
-from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from wire.messages.alter_client_quotas import (
+from odradek.wire.messages import alter_configs as absolute
+from odradek.wire.messages import alter_partition as isr
+from odradek.wire.messages import alter_partition_reassignments as moving
+from odradek.wire.messages import alter_replica_log_dirs as dirs
+from odradek.wire.messages import assign_replicas_to_dirs as assigning
+from odradek.wire.messages import describe_configs as configs
+from odradek.wire.messages import describe_quorum as quorum
+from odradek.wire.messages import elect_leaders as electing
+from odradek.wire.messages import incremental_alter_configs as incremental
+from odradek.wire.messages import list_partition_reassignments as listing_moves
+from odradek.wire.messages import offset_delete as deleting
+from odradek.wire.messages.add_raft_voter import AddRaftVoterRequest
+from odradek.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from odradek.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     OpData,
 )
-from wire.messages.alter_client_quotas import EntityData as QuotaEntity
-from wire.messages.alter_user_scram_credentials import (
+from odradek.wire.messages.alter_client_quotas import EntityData as QuotaEntity
+from odradek.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
 )
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
-from wire.messages.broker_registration import BrokerRegistrationRequest
-from wire.messages.controller_registration import ControllerRegistrationRequest
-from wire.messages.create_acls import AclCreation, CreateAclsRequest
-from wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
-from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from wire.messages.delete_groups import DeleteGroupsRequest
-from wire.messages.describe_acls import DescribeAclsRequest
-from wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
-from wire.messages.describe_cluster import DescribeClusterRequest
-from wire.messages.describe_delegation_token import (
+from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from odradek.wire.messages.broker_registration import BrokerRegistrationRequest
+from odradek.wire.messages.controller_registration import ControllerRegistrationRequest
+from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from odradek.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
+from odradek.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from odradek.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from odradek.wire.messages.delete_groups import DeleteGroupsRequest
+from odradek.wire.messages.describe_acls import DescribeAclsRequest
+from odradek.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from odradek.wire.messages.describe_cluster import DescribeClusterRequest
+from odradek.wire.messages.describe_delegation_token import (
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
 )
-from wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
-from wire.messages.describe_topic_partitions import TopicRequest as PagedTopic
-from wire.messages.describe_transactions import DescribeTransactionsRequest
-from wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
-from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
-from wire.messages.list_config_resources import ListConfigResourcesRequest
-from wire.messages.list_transactions import ListTransactionsRequest
-from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
-from wire.messages.renew_delegation_token import RenewDelegationTokenRequest
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from wire.messages.sasl_handshake import SaslHandshakeRequest
-from wire.messages.unregister_broker import UnregisterBrokerRequest
-from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from wire.messages.update_raft_voter import UpdateRaftVoterRequest
-from wire.messages.vote import VoteRequest
+from odradek.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from odradek.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from odradek.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from odradek.wire.messages.describe_topic_partitions import TopicRequest as PagedTopic
+from odradek.wire.messages.describe_transactions import DescribeTransactionsRequest
+from odradek.wire.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
+from odradek.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from odradek.wire.messages.list_config_resources import ListConfigResourcesRequest
+from odradek.wire.messages.list_transactions import ListTransactionsRequest
+from odradek.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+from odradek.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
+from odradek.wire.messages.unregister_broker import UnregisterBrokerRequest
+from odradek.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from odradek.wire.messages.update_raft_voter import UpdateRaftVoterRequest
+from odradek.wire.messages.vote import VoteRequest
+from tests.conformance.acls.question import NOBODYS, QUESTIONS, TOPIC, Names, ask
 
 
 def _filter(n: Names) -> tuple[Any, ...]:

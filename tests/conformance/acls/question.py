@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from odradek.security.acls.rules import Operation, ResourceType
-from wire.api import ApiKey
+from odradek.wire.api import ApiKey
 
 NOBODYS = bytes(range(16))
 TOPIC = int(ResourceType.TOPIC)

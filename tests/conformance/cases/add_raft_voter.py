@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from odradek.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse, Listener
+from odradek.wire.structure import ZERO_UUID
 from tests.conformance.talk import Talk, case
-from wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse, Listener
-from wire.structure import ZERO_UUID
 
 DIRECTORY = bytes(range(16))
 LISTENERS = [Listener("CONTROLLER", "127.0.0.1", 9)]

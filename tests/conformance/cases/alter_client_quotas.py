@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tests.conformance.talk import Talk, case
-from tests.node.raw_client import frame
-from wire.messages.alter_client_quotas import (
+from odradek.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     EntityData,
     OpData,
 )
-from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from odradek.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from odradek.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from tests.conformance.talk import Talk, case
+from tests.node.raw_client import frame
 
 EXACT, DEFAULT, ANY = 0, 1, 2
 PRODUCE, FETCH = "producer_byte_rate", "consumer_byte_rate"

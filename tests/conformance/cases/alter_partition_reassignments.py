@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.conformance.talk import Talk, case
-from wire.messages.alter_partition_reassignments import (
+from odradek.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
+from tests.conformance.talk import Talk, case
 
 Wanted = list[tuple[str, list[tuple[int, list[int] | None]]]]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.conformance.batches import filled
-from tests.conformance.talk import Talk, case
-from wire.messages.alter_replica_log_dirs import (
+from odradek.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
-from wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from odradek.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from tests.conformance.batches import filled
+from tests.conformance.talk import Talk, case
 
 
 def _alter(talk: Talk, version: int, *moves: tuple[str, str, list[int]]) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from tests.conformance.talk import Talk, case
-from wire.messages.alter_user_scram_credentials import (
+from odradek.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from odradek.wire.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
+from tests.conformance.talk import Talk, case
 
 SHA_256, SHA_512 = 1, 2
 SALT = b"0123456789abcdef"

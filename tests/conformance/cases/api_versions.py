@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from functools import partial
 
+from odradek.wire.api import ApiKey
+from odradek.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tests.conformance.deliberate import NOT_SERVED
 from tests.conformance.talk import Talk, case
-from wire.api import ApiKey
-from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 LATER = frozenset(key for group in NOT_SERVED for key in group.keys)
 

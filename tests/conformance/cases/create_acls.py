@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from tests.conformance.talk import Talk, case
-from wire.messages.create_acls import AclCreation, CreateAclsRequest
 
 for _version in (1, 2, 3):
 

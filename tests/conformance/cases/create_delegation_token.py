@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from odradek.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from tests.conformance.talk import Talk, case
-from wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 
 HOUR_MS = 3_600_000
 FAR = (1 << 63) - 1

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.conformance.talk import Talk, case
-from wire.messages.create_partitions import (
+from odradek.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from wire.structure import ZERO_UUID
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.wire.structure import ZERO_UUID
+from tests.conformance.talk import Talk, case
 
 Assignments = list[list[int]] | None
 

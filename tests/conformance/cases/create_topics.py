@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.conformance.talk import Talk, case
-from wire.messages.create_topics import (
+from odradek.wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from tests.conformance.talk import Talk, case
 
 
 def _topic(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from odradek.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from tests.conformance.talk import Talk, case
-from wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 
 for _version in (1, 2, 3):
 

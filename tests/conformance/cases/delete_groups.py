@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from odradek.wire.messages.delete_groups import DeleteGroupsRequest
+from odradek.wire.messages.describe_groups import DescribeGroupsRequest
 from tests.conformance.members import Member, stable
 from tests.conformance.offsets import commit, committed
 from tests.conformance.talk import Talk, case
 from tests.conformance.transactions import in_state
-from wire.messages.delete_groups import DeleteGroupsRequest
-from wire.messages.describe_groups import DescribeGroupsRequest
 
 
 def _delete(talk: Talk, *groups: str, version: int = 2) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from odradek.wire.structure import ZERO_UUID
 from tests.conformance.talk import Talk, case
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from wire.structure import ZERO_UUID
 
 NOBODYS_ID = bytes(range(16))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from odradek.wire.messages.describe_acls import DescribeAclsRequest
 from tests.conformance.talk import Talk, case
-from wire.messages.describe_acls import DescribeAclsRequest
 
 for _version in (1, 2, 3):
 

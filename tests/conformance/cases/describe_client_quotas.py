@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.conformance.talk import Talk, case
-from wire.messages.alter_client_quotas import (
+from odradek.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     EntityData,
     OpData,
 )
-from wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from odradek.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from tests.conformance.talk import Talk, case
 
 EXACT, DEFAULT, ANY = 0, 1, 2
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from odradek.wire.messages.describe_cluster import DescribeClusterRequest
 from tests.conformance.talk import Talk, case
-from wire.messages.describe_cluster import DescribeClusterRequest
 
 
 def _cluster_without_id(response: object) -> object:

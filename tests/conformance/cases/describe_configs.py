@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.conformance.configs import ALWAYS_SET, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
-from tests.conformance.talk import Talk, case
-from wire.messages.describe_configs import (
+from odradek.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
+from tests.conformance.configs import ALWAYS_SET, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from tests.conformance.talk import Talk, case
 
 BROKER_KEYS = [
     "num.partitions",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.conformance.talk import Line, Talk, case
-from wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
-from wire.messages.describe_delegation_token import (
+from odradek.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
+from odradek.wire.messages.describe_delegation_token import (
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
 )
+from tests.conformance.talk import Line, Talk, case
 
 HOUR_MS = 3_600_000
 

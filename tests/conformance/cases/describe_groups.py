@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from odradek.wire.messages.describe_groups import DescribeGroupsRequest
 from tests.conformance.members import Member, stable, together
 from tests.conformance.offsets import commit
 from tests.conformance.talk import Talk, case
-from wire.messages.describe_groups import DescribeGroupsRequest
 
 
 def _describe(talk: Talk, version: int, *groups: str, operations: bool = False) -> None:

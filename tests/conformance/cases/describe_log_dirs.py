@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.conformance.batches import filled
-from tests.conformance.talk import Talk, case
-from wire.messages.describe_log_dirs import (
+from odradek.wire.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from tests.conformance.batches import filled
+from tests.conformance.talk import Talk, case
 
 
 def _describe(talk: Talk, version: int, *topics: tuple[str, list[int]]) -> None:

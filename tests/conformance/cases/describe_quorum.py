@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from tests.conformance.talk import Talk, case
-from wire.messages.describe_quorum import (
+from odradek.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
     DescribeQuorumResponse,
 )
+from tests.conformance.talk import Talk, case
 
 METADATA = "__cluster_metadata"
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from odradek.wire.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    TopicRequest,
+)
 from tests.conformance.talk import Talk, case
-from wire.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
 
 
 def _describe(talk: Talk, *names: str, limit: int = 2_000, cursor: tuple[str, int] | None = None) -> Any:

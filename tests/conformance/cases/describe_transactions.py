@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from odradek.wire.messages.describe_transactions import DescribeTransactionsRequest
 from tests.conformance.prepared import prepared_case
 from tests.conformance.talk import Talk, case
 from tests.conformance.transactions import COMMIT, STATES, V1, V2, Producer, in_state
-from wire.messages.describe_transactions import DescribeTransactionsRequest
 
 
 def _in_a_state(talk: Talk, *, state: str, client: int) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from odradek.wire.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
 from tests.conformance.talk import Talk, case
-from wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 
 
 @case("describe_user_scram_credentials of nobody")

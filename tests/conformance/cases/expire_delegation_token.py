@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from odradek.wire.error_codes import ErrorCode
+from odradek.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from tests.conformance.cases.renew_delegation_token import FAR, HOUR_MS, made, wait_until_refused
 from tests.conformance.talk import Talk, case
-from wire.error_codes import ErrorCode
-from wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 
 for _version in (1, 2):
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
 from tests.conformance.talk import Talk, case
-from wire.messages.find_coordinator import FindCoordinatorRequest
 
 GROUP, TRANSACTION, SHARE = range(3)
 BATCHED_SINCE = 4

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from odradek.wire.messages.heartbeat import HeartbeatRequest
 from tests.conformance.members import STRANGER, Member, stable
 from tests.conformance.talk import Talk, case
-from wire.messages.heartbeat import HeartbeatRequest
 
 
 def _versions(talk: Talk, *, version: int) -> None:

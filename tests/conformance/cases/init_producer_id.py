@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
 from tests.conformance.prepared import NEIGHBOURS, ask_all, prepared_case
 from tests.conformance.talk import Talk, case
 from tests.conformance.transactions import STATES, STRANGER, TIMEOUT_MS, V1, V2, Producer, in_state
-from wire.messages.init_producer_id import InitProducerIdRequest
 
 
 def _init_producer_id(

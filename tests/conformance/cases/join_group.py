@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from odradek.wire.messages.join_group import JoinGroupRequestProtocol
 from tests.conformance.members import STRANGER, Member, stable, subscription, synced, together
 from tests.conformance.talk import Talk, case
-from wire.messages.join_group import JoinGroupRequestProtocol
 
 VERSIONS = range(10)
 MIB = 1 << 20

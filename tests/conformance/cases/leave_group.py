@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from odradek.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from tests.conformance.members import STRANGER, Member, stable, synced, together
 from tests.conformance.talk import Talk, case
-from wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 
 
 def _versions(talk: Talk, *, version: int) -> None:

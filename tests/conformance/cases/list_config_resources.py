@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.conformance.configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
-from tests.conformance.talk import Talk, case
-from wire.messages.incremental_alter_configs import (
+from odradek.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from wire.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
+from odradek.wire.messages.list_config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from tests.conformance.configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from tests.conformance.talk import Talk, case
 
 
 def _list(talk: Talk, version: int, *kinds: int) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from odradek.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from tests.conformance.members import Member, stable
 from tests.conformance.offsets import commit
 from tests.conformance.talk import Talk, case
-from wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
 
 def _in_all_states(talk: Talk, stem: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.conformance.batches import append, filled
 from tests.conformance.talk import Talk, case
 from tests.conformance.transactions import END, V1, V2, in_state
-from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 
 def _list(talk: Talk, name: str, version: int, *asked: ListOffsetsPartition, isolation: int = 0) -> None:

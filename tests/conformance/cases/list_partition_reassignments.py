@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.conformance.talk import Talk, case
-from wire.messages.list_partition_reassignments import (
+from odradek.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
+from tests.conformance.talk import Talk, case
 
 Wanted = list[tuple[str, list[int]]] | None
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from odradek.wire.messages.delete_groups import DeleteGroupsRequest
+from odradek.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestTopic
 from tests.conformance.members import STRANGER, Member, stable
 from tests.conformance.offsets import committed, partition, request, wait_until_forgotten
 from tests.conformance.talk import Talk, case
-from wire.messages.delete_groups import DeleteGroupsRequest
-from wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestTopic
 
 NOBODYS_ID = bytes(range(16))
 VERSIONS = range(2, 11)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.conformance.members import Member, stable, subscription
-from tests.conformance.offsets import commit, committed
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import in_state
-from wire.messages.offset_delete import (
+from odradek.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from tests.conformance.members import Member, stable, subscription
+from tests.conformance.offsets import commit, committed
+from tests.conformance.talk import Talk, case
+from tests.conformance.transactions import in_state
 
 
 def _delete(talk: Talk, group: str, *topics: tuple[str, list[int]]) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.conformance.members import STRANGER, stable
-from tests.conformance.offsets import commit, wait_until_forgotten
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import in_state
-from wire.messages.offset_fetch import (
+from odradek.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
+from tests.conformance.members import STRANGER, stable
+from tests.conformance.offsets import commit, wait_until_forgotten
+from tests.conformance.talk import Talk, case
+from tests.conformance.transactions import in_state
 
 NOBODYS_ID = bytes(range(16))
 BATCHED_SINCE = 8

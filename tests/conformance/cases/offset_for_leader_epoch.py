@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.conformance.batches import filled
-from tests.conformance.talk import Talk, case
-from wire.messages.offset_for_leader_epoch import (
+from odradek.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tests.conformance.batches import filled
+from tests.conformance.talk import Talk, case
 
 
 def _epochs(talk: Talk, *, version: int) -> None:

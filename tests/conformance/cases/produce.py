@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from odradek.wire.api import ApiKey
+from odradek.wire.batches.compression import CompressionType
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.record_batch import RecordBatchBuilder
 from tests.conformance.batches import Batch, batch, patched
 from tests.conformance.prepared import NEIGHBOURS, ask_all, prepared_case
 from tests.conformance.talk import Talk, case
 from tests.conformance.transactions import COMMIT, END, STATES, V1, V2, Producer, in_state
-from wire.api import ApiKey
-from wire.batches.compression import CompressionType
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.record_batch import RecordBatchBuilder
 
 NOBODYS_ID = bytes(range(16))
 DAY_MS = 86_400_000

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from odradek.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from odradek.wire.structure import ZERO_UUID
 from tests.conformance.talk import Talk, case
-from wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
-from wire.structure import ZERO_UUID
 
 DIRECTORY = bytes(range(16))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from tests.conformance.talk import Talk, case
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest
 
 
 def _out_of_place(talk: Talk, *, version: int) -> None:

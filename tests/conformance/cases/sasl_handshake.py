@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 from tests.conformance.talk import Talk, case
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from wire.messages.sasl_handshake import SaslHandshakeRequest
 
 
 def _out_of_place(talk: Talk, *, version: int) -> None:

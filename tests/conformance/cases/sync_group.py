@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.conformance.members import STRANGER, Member, stable, together
 from tests.conformance.talk import Talk, case
-from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 
 def _versions(talk: Talk, *, version: int) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from odradek.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from odradek.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from tests.conformance.members import STRANGER as NO_MEMBER
 from tests.conformance.members import stable
 from tests.conformance.offsets import commit
 from tests.conformance.prepared import NEIGHBOURS, ask_all, prepared_case
 from tests.conformance.talk import Talk, case
 from tests.conformance.transactions import ABORT, COMMIT, END, SHORT_MS, STATES, V1, V2, Producer, in_state
-from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from wire.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
 
 MEMBERS_SINCE = 3
 IMPLICIT_SINCE = 5

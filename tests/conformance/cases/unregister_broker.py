@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from odradek.wire.messages.unregister_broker import UnregisterBrokerRequest
 from tests.conformance.talk import Talk, case
-from wire.messages.unregister_broker import UnregisterBrokerRequest
 
 
 @case("unregister_broker v0")

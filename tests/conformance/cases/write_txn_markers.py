@@ -10,25 +10,25 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from tests.conformance.batches import batch
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import END, PRODUCE, V1, V2, in_state
-from wire.batches.batch_header import iter_batches
-from wire.messages.describe_cluster import DescribeClusterRequest
-from wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from wire.messages.incremental_alter_configs import (
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.messages.describe_cluster import DescribeClusterRequest
+from odradek.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.messages.write_txn_markers import (
+from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from odradek.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from tests.conformance.batches import batch
+from tests.conformance.talk import Talk, case
+from tests.conformance.transactions import END, PRODUCE, V1, V2, in_state
 
 VERIFICATION = "transaction.partition.verification.enable"
 BROKER = 4

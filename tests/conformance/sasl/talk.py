@@ -10,12 +10,12 @@ from typing import Any
 import attrs
 
 from odradek.security.scram import MECHANISMS, ScramClient
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 from tests.conformance.sasl.servers import PASSWORDS, Place
 from tests.node.raw_client import RawClient, frame
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.metadata import MetadataRequest
-from wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from wire.messages.sasl_handshake import SaslHandshakeRequest
 
 __all__ = ["NONCE", "Talk", "conversation"]
 

@@ -10,17 +10,17 @@ import attrs
 import structlog
 from structlog.testing import LogCapture
 
-from data_plane.log.cleaning.log_cleaner import CleanerSettings, LogCleaner
-from data_plane.log.directory.log_dir import LogDir, LogDirContext
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import PartitionLog
-from metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
+from odradek.data_plane.log.cleaning.log_cleaner import CleanerSettings, LogCleaner
+from odradek.data_plane.log.directory.log_dir import LogDir, LogDirContext
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import Companion, Env, TaskGroup
+from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
+from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.disk import SimDisk
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.log.support import DIRECTORY_ID, TOPIC_ID, append
-from wire.record_batch import RecordBatchBuilder
 
 COMPACTED = LogConfig(cleanup_policy=("compact",), segment_bytes=600, index_interval_bytes=150)
 SETTINGS = CleanerSettings(

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 import attrs
 
-from data_plane.log.cleaning.log_views import view_of
-from data_plane.log.cleaning.pass_run import PassRun, PassSettings
-from data_plane.log.cleaning.plan import LogPlan, first_dirty_offset
-from data_plane.log.cleaning.record_loop import RecordLoop
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.parts.cleaning_state import PassReport
+from odradek.data_plane.log.cleaning.log_views import view_of
+from odradek.data_plane.log.cleaning.pass_run import PassRun, PassSettings
+from odradek.data_plane.log.cleaning.plan import LogPlan, first_dirty_offset
+from odradek.data_plane.log.cleaning.record_loop import RecordLoop
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.parts.cleaning_state import PassReport
 from tests.log.support import NOW_MS
 
 T = TypeVar("T")

@@ -9,10 +9,12 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from data_plane.log.cleaning.offset_map import SLOT_BYTES
-from data_plane.log.cleaning_pass import cleanable_end
-from data_plane.log.dump import verify_partition
-from data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.cleaning.offset_map import SLOT_BYTES
+from odradek.data_plane.log.cleaning_pass import cleanable_end
+from odradek.data_plane.log.dump import verify_partition
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.disk import Keep
 from sim.machine.disk_files import PowerCut
 from tests.log.cleaning.passes import clean
@@ -20,8 +22,6 @@ from tests.log.compacted.naive_cleaner import visible
 from tests.log.compacted.test_swap import temporary_files
 from tests.log.support import NOW_MS, ROOT, Node, append, content, new_disk
 from tests.schedule import examples
-from wire.batches.batch_header import iter_batches
-from wire.record_batch import RecordBatchBuilder
 
 MAP_KEYS = (5, 1000)
 """Slots of the map; of five, four may be used, and a batch has no more keys."""

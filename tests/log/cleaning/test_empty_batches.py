@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from data_plane.handlers.fetching.empty_batches import read_records
-from data_plane.log.log_config import LogConfig
-from data_plane.log.log_types import Origin
-from data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.handlers.fetching.empty_batches import read_records
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_types import Origin
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import FileClosed
+from odradek.wire.batches.batch_header import HEADER_SIZE, iter_batches
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.record_batch import RecordBatchBuilder
 from tests.log.support import NOW_MS, append, batch, new_log
-from wire.batches.batch_header import HEADER_SIZE, iter_batches
-from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import RecordBatchBuilder
 
 ROOM = 1 << 20
 

@@ -20,8 +20,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench.kafka_server import run_tool, start_kafka
 from bench.odradek_server import launch_odradek, prepare_odradek
 from bench.processes import ServerProcess
-from data_plane.log.cleaning_pass import cleanable_end
-from data_plane.log.directory.checkpoints import (
+from odradek.data_plane.log.cleaning_pass import cleanable_end
+from odradek.data_plane.log.directory.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
@@ -29,17 +29,17 @@ from data_plane.log.directory.checkpoints import (
     RECOVERY_POINT_FILE,
     decode_offsets,
 )
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.log.dump import verify_partition
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.dump import verify_partition
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.real_dirs import RealDir
+from odradek.wire.record_batch import RecordBatchBuilder
+from odradek.wire.topic_partition import TopicPartition as Key
 from tests.kafka_jars import TEST_HEAP
 from tests.log.cleaning.passes import clean
 from tests.log.compacted.test_kafka_compacted import batches_of, load, loaded, rows_of
 from tests.log.support import append
-from wire.record_batch import RecordBatchBuilder
-from wire.topic_partition import TopicPartition as Key
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 

@@ -12,18 +12,18 @@ from random import Random
 import attrs
 import pytest
 
-from data_plane.log.cleaning.log_cleaner import LINGER_SECONDS
-from data_plane.log.cleaning_pass import cleanable_end
-from data_plane.log.directory.log_dir import DiskSpace
-from data_plane.log.dump import verify_partition
-from data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.cleaning.log_cleaner import LINGER_SECONDS
+from odradek.data_plane.log.cleaning_pass import cleanable_end
+from odradek.data_plane.log.directory.log_dir import DiskSpace
+from odradek.data_plane.log.dump import verify_partition
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import CompanionLost
+from odradek.wire.batches.batch_header import HEADER_SIZE, MAGIC_OFFSET, iter_batches, seal
 from tests.log.cleaning.cleaner_node import COMPACTED, SETTINGS, CleanerNode, is_clean
 from tests.log.cleaning.passes import clean
 from tests.log.compacted.naive_cleaner import latest_values, visible
 from tests.log.compacted.test_swap import fill_keyed, temporary_files
 from tests.log.support import Node, append, batch, content, fill
-from wire.batches.batch_header import HEADER_SIZE, MAGIC_OFFSET, iter_batches, seal
 
 DELETED = attrs.evolve(COMPACTED, cleanup_policy=("delete",))
 ATTRIBUTES_LOW_BYTE = 22

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_plane.log.cleaning.ended_transactions import Aborted
-from data_plane.log.cleaning.pass_values import LastBatches, OffsetMapTooSmall, PassRules
-from data_plane.log.cleaning.record_loop import RecordLoop
-from data_plane.log.parts.producer_state import ProducerState
-from wire.batches.batch_errors import CorruptBatch
-from wire.batches.batch_header import (
+from odradek.data_plane.log.cleaning.ended_transactions import Aborted
+from odradek.data_plane.log.cleaning.pass_values import LastBatches, OffsetMapTooSmall, PassRules
+from odradek.data_plane.log.cleaning.record_loop import RecordLoop
+from odradek.data_plane.log.parts.producer_state import ProducerState
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.batch_header import (
     HEADER,
     HEADER_SIZE,
     SEQUENCE_MASK,
@@ -21,8 +21,8 @@ from wire.batches.batch_header import (
     parse_header,
     seal,
 )
-from wire.batches.records import Record, RecordBatchBuilder, records
-from wire.batches.transaction_markers import EndMarker, build_marker, parse_marker
+from odradek.wire.batches.records import Record, RecordBatchBuilder, records
+from odradek.wire.batches.transaction_markers import EndMarker, build_marker, parse_marker
 
 BYTES_MAX = 1 << 24
 OFFSETS = range(1 << 62)

@@ -7,11 +7,11 @@ from random import Random
 
 import attrs
 
-from data_plane.log.cleaning_pass import Cleaning, Group, begin_cleaning
-from data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.cleaning_pass import Cleaning, Group, begin_cleaning
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.wire.batches.batch_header import BatchHeader, iter_batches
+from odradek.wire.batches.records import Record, RecordBatchBuilder, records
 from tests.log.support import content
-from wire.batches.batch_header import BatchHeader, iter_batches
-from wire.batches.records import Record, RecordBatchBuilder, records
 
 BYTES_MAX = 1 << 30
 

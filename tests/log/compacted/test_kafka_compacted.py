@@ -12,25 +12,25 @@ from typing import Any
 import pytest
 
 from bench.kafka_server import run_tool
-from data_plane.coordination.decision_log import read_latest
-from data_plane.log.cleaning_pass import cleanable_end
-from data_plane.log.directory.checkpoints import CLEANER_FILE, RECOVERY_POINT_FILE
-from data_plane.log.directory.log_dir import LogDir
-from data_plane.log.dump import dump_segment, verify_partition
-from data_plane.log.log_config import LogConfig
-from data_plane.log.log_types import Origin
-from data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.coordination.decision_log import read_latest
+from odradek.data_plane.log.cleaning_pass import cleanable_end
+from odradek.data_plane.log.directory.checkpoints import CLEANER_FILE, RECOVERY_POINT_FILE
+from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.dump import dump_segment, verify_partition
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_types import Origin
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.real_dirs import open_dir
+from odradek.wire.batches.batch_header import BatchHeader, iter_batches
+from odradek.wire.batches.record_times import record_times
+from odradek.wire.batches.records import records
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 from tests.client.fake_group import FakeConsumer
 from tests.log.compacted.naive_cleaner import clean, latest_values, visible
 from tests.log.compacted.record import ARCHIVE, TOPICS
 from tests.log.compacted.test_swap import fill_keyed
 from tests.log.support import NOW_MS, Node, append, batch, content, finish, new_log, open_log
-from wire.batches.batch_header import BatchHeader, iter_batches
-from wire.batches.record_times import record_times
-from wire.batches.records import records
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
 
 COMPACTED = LogConfig(cleanup_policy=("compact",), segment_bytes=1500, index_interval_bytes=200)
 DELETED = LogConfig(cleanup_policy=("delete",), segment_bytes=1500, index_interval_bytes=200, retention_ms=-1)
@@ -272,7 +272,7 @@ def test_our_consumer(recorded: Path, topic: str) -> None:
 def test_sparks_decoder(recorded: Path, topic: str) -> None:
     """Rows of compacted batches, and where to read on."""
     pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'odradek[spark]'")
-    from spark.decode import decode_batches
+    from odradek.spark.decode import decode_batches
 
     log = loaded(recorded, topic)
     expected = expected_of(recorded, topic)

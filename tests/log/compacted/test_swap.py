@@ -7,17 +7,17 @@ from random import Random
 
 import pytest
 
-from data_plane.log.cleaning_pass import CleaningAborted, begin_cleaning, cleanable_end
-from data_plane.log.directory.checkpoints import CLEANER_FILE, decode_offsets
-from data_plane.log.dump import verify_partition
-from data_plane.log.log_config import LogConfig
-from data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.cleaning_pass import CleaningAborted, begin_cleaning, cleanable_end
+from odradek.data_plane.log.directory.checkpoints import CLEANER_FILE, decode_offsets
+from odradek.data_plane.log.dump import verify_partition
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import Dir, DiskFull, FileMissing
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.disk import SimDisk
 from tests.log.compacted.naive_cleaner import clean, clean_group, latest_values, visible
 from tests.log.support import NOW_MS, ROOT, Node, append, content, new_disk, open_log
-from wire.batches.batch_header import iter_batches
-from wire.record_batch import RecordBatchBuilder
 
 COMPACTED = LogConfig(
     cleanup_policy=("compact",), segment_bytes=600, index_interval_bytes=150, file_delete_delay_ms=60_000

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from data_plane.log.cleaning_pass import cleanable_end
-from data_plane.log.dump import verify_partition
+from odradek.data_plane.log.cleaning_pass import cleanable_end
+from odradek.data_plane.log.dump import verify_partition
 from odradek.env.ports import Dir
 from sim.machine.disk import Keep
 from sim.machine.disk_files import PowerCut

@@ -32,7 +32,7 @@ from odradek.client.admin.moves.placement import CannotPlan, Move, Placement, Si
 from odradek.client.admin.moves.placing import clear_brokers, resize_partitions, widen_partitions
 from odradek.client.admin.moves.planned_cluster import PlannedCluster
 from odradek.client.admin.moves.preferred_leaders import PreferredLeaders
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["balance", "drain", "resize"]
 

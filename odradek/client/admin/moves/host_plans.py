@@ -17,7 +17,7 @@ import attrs
 from odradek.client.admin.moves.disk_plans import SLACK_BYTES, Disk, DiskReplica, Loads
 from odradek.client.admin.moves.placement import Move, Placement, Site
 from odradek.client.admin.moves.planned_cluster import Spread
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["HostMove", "plan_balance_over_hosts"]
 

@@ -36,8 +36,8 @@ from odradek.client.admin.admin_topics import ClusterDescription, describe_clust
 from odradek.client.admin.moves.placement import Move, Placement, Site
 from odradek.client.core.operation import Operation, Wait
 from odradek.client.errors import ClientError, RequestTimedOut
-from wire.errors import ErrorCode, KafkaError
-from wire.topic_partition import TopicPartition
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

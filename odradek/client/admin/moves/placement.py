@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["CannotPlan", "Move", "Placement", "Site", "seconds_of", "traffic_of"]
 

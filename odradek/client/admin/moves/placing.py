@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from odradek.client.admin.moves.placement import CannotPlan
 from odradek.client.admin.moves.planned_cluster import PlannedCluster
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["clear_brokers", "resize_partitions", "widen_partitions"]
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from odradek.client.admin.moves.placement import Move, Placement, Site
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["BrokerLoads", "PlannedCluster", "Spread"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from odradek.client.admin.moves.planned_cluster import PlannedCluster
-from wire.topic_partition import TopicPartition
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["PreferredLeaders"]
 
