@@ -21,10 +21,10 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from odradek.env.child_python import child_environment, child_program
 from odradek.env.companion_frames import FramePickler, Outgoing, receive
 from odradek.env.ports import Companion, CompanionLost, CompanionRefused
 from odradek.env.real_files import RealFile
@@ -90,16 +90,14 @@ class _Process:
 
 def _spawn(factory: str, channel: int, lifeline: int) -> subprocess.Popen[bytes]:
     """Start the program. The factory stands in its arguments for whoever lists processes."""
-    program = [sys.executable, "-P", "-m", "odradek.env.companion_main", str(channel), str(lifeline), factory]
-    # As this process finds its packages: installed, or in the checkout that it was started in.
-    paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
+    program = [*child_program("odradek.env.companion_main"), str(channel), str(lifeline), factory]
     return subprocess.Popen(
         program,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         close_fds=True,
         pass_fds=(channel, lifeline),
-        env={**os.environ, **ONE_THREAD, "PYTHONPATH": paths},
+        env={**child_environment(), **ONE_THREAD},
     )
 
 

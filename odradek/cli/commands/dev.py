@@ -28,6 +28,7 @@ from odradek.cli.dev_security import USERS, DevSecurity
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import print_json, say
 from odradek.cli.parsing import Groups, add_command, port, positive
+from odradek.env.child_python import child_environment, child_program
 
 __all__ = ["register"]
 
@@ -140,7 +141,8 @@ class _Node:
         with self.log.open("ab") as stream:
             self._log_start = stream.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "odradek", "server", str(self.properties), "--json"],
+                [*child_program("odradek"), "server", str(self.properties), "--json"],
+                env=child_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stream,

@@ -1,0 +1,28 @@
+"""Children that run modules of ours: nothing beside a user's script, or in the current directory, can take their place. SHELL."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+__all__ = ["child_environment", "child_program"]
+
+_HOME = str(Path(__file__).parents[2])
+
+
+def child_program(module: str) -> list[str]:
+    """The first words of a command that runs a module: Python leaves the current directory out of its path (`-P`)."""
+    return [sys.executable, "-P", "-m", module]
+
+
+def child_environment() -> dict[str, str]:
+    """This process' environment, with a path on which a child finds the packages that this process has.
+
+    Python begins its own path with the folder of the user's script, or with the current directory. That entry stays
+    here, unless Odradek itself lies there: a checkout that is not installed.
+    """
+    paths = [os.path.abspath(path) for path in (sys.path if sys.flags.safe_path else sys.path[1:])]
+    if _HOME not in paths:
+        paths.insert(0, _HOME)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
