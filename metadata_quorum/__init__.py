@@ -1,1 +1,5 @@
 """The metadata quorum: one replicated log decides what the cluster is, and this package decides that log."""
+
+if __name__ != "odradek.metadata_quorum":
+    # A second copy would have classes of its own: its errors would pass by an `except` that names those of the first.
+    raise ImportError(f"{__name__!r} is a folder of Odradek's sources: import odradek.metadata_quorum")

@@ -1,18 +1,12 @@
 """The data source that Spark finds by its name: `spark.read.format("odradek")` needs neither import nor registration.
 
 Spark imports every top-level module called `pyspark_*` whenever it looks for Python data sources, in processes of its
-own. So this one imports only Spark's base class until a reader or a writer is asked for.
-
-The code lies in the folder `spark` beside this one. It is imported from there by the name `pyspark_odradek`
-(`pyspark_odradek.source` is `spark/source.py`). Users have modules called `spark` beside their jobs, and Python
-finds those first. For the same reason modules of that folder import each other by relative names.
+own. So this one imports only Spark's base class until a reader or a writer is asked for. The code is `odradek.spark`.
 """
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
@@ -28,22 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DefaultSource"]
 
-_HOME = Path(__file__).resolve().parent.parent
-_CODE = str(_HOME / "spark")
-if _CODE not in __path__:
-    __path__.append(_CODE)
-
 
 def _code(module: str) -> Any:
-    """A module of the folder `spark`. Raises ImportError that names a file of the user's that hides one of ours."""
-    try:
-        return import_module(f"{__name__}.{module}")
-    except ImportError as error:
-        for name in ("wire", "odradek"):
-            found = getattr(sys.modules.get(name), "__file__", None)
-            if found is not None and not Path(found).resolve().is_relative_to(_HOME / name):
-                raise ImportError(f"{found} hides Odradek's package {name}: give it another name") from error
-        raise
+    return import_module(f"odradek.spark.{module}")
 
 
 class DefaultSource(DataSource):

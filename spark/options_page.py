@@ -15,7 +15,7 @@ from odradek.spark.writing.sink_plan import SINK_DEFAULTS
 
 __all__ = ["main", "page"]
 
-_PAGE = Path(__file__).parent.parent / "docs" / "spark-options.md"
+_PAGE = Path("docs", "spark-options.md")
 _OURS = "(ours) "
 _NOT_FOR_SPARK = {
     "key.serializer",
@@ -106,7 +106,7 @@ def _text(default: object) -> str:
 
 
 def main() -> int:
-    """Write the page into the repository."""
+    """Write the page into the checkout that is the current directory."""
     _PAGE.write_text(page())
     return 0
 

@@ -87,9 +87,13 @@ def functions() -> tuple[Function, ...]:
 
 @cache
 def _by_dotted_name() -> dict[str, str]:
-    return {
-        module.removesuffix(".py").removesuffix("/__init__").replace("/", "."): module for module in modules()
-    }
+    return {dotted_name(module): module for module in modules()}
+
+
+def dotted_name(module: str) -> str:
+    """The name by which a module is imported: some folders at the top are also folders of `odradek`."""
+    name = module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return f"odradek.{name}" if (ROOT / "odradek" / name.partition(".")[0]).is_symlink() else name
 
 
 @cache

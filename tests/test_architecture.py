@@ -15,12 +15,11 @@ import pytest
 from importlinter.cli import lint_imports
 
 from tests.colours import Finding, findings, is_async
-from tests.structure import tree_of
+from tests.structure import circles, dotted_name, imports, tree_of
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("wire", "metadata_quorum", "data_plane", "odradek", "sim", "spark", "pyspark_odradek")
-INSTALLED = (*PACKAGES, "jepsen_tests")
-"""The checkers of histories are part of a pipeline on Spark."""
+INSTALLED = ("wire", "metadata_quorum", "data_plane", "odradek", "spark", "pyspark_odradek")
+PACKAGES = (*INSTALLED, "sim")
 
 SHELL = {
     "odradek/cli/": "a process of its own: arguments, files, signals",
@@ -33,6 +32,7 @@ SHELL = {
     "odradek/client/shells/producer.py": "the blocking producer: calls and futures of several threads",
     "odradek/client/shells/sockets.py": "the sockets and the selector of the blocking shells",
     "odradek/env/bounded_calls.py": "the thread that calls a disk for the loop",
+    "odradek/env/child_python.py": "the command and the environment of a child process",
     "odradek/env/companion.py": "a companion's process, as its node sees it",
     "odradek/env/companion_frames.py": "what passes between a node and its companion: sockets, memory",
     "odradek/env/companion_main.py": "a companion's process: signals, lent descriptors",
@@ -65,11 +65,11 @@ SHELL = {
     "sim/machine/task_loop.py": "the loop that runs the tasks of a virtual world",
     "sim/machine/waiting.py": "waits in the virtual world",
     "sim/machine/world.py": "the run of a virtual world",
+    "spark/__main__.py": "a process of its own: arguments, and whether this is a checkout",
     "spark/reading/cluster_view.py": "pauses between attempts of the driver's questions",
     "spark/reading/fetching.py": "an executor's connections, how long nothing has come",
     "spark/pipelines/": "jobs: files, arguments, progress",
     "spark/pyspark_archive.py": "writes an archive of the installed pyspark anew, when a user asks",
-    "pyspark_odradek/__init__.py": "where the folder with its code is",
     "spark/options_page.py": "prints a page of docs/",
     "spark/plain_errors.py": "which process this is, and a variable of its environment",
     "spark/quiet.py": "prints where settings of Spark's logs are",
@@ -144,9 +144,7 @@ def test_no_licence_outlives_its_need() -> None:
 def test_every_package_is_installed() -> None:
     """A package that `pyproject.toml` does not name works in a checkout and is missing everywhere else."""
     named = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    assert sorted(named) == sorted(
-        {str(Path(module).parent).replace("/", ".") for module in modules(INSTALLED)}
-    )
+    assert sorted(named) == sorted({dotted_name(str(Path(module).parent)) for module in modules(INSTALLED)})
 
 
 @pytest.mark.parametrize(
@@ -202,8 +200,25 @@ def test_what_is_allowed_is_not_found(source: str) -> None:
     assert findings(ast.parse(source)) == list[Finding]()
 
 
+def test_two_names_are_installed() -> None:
+    """So a module of the user's hides one of them only if he calls it `odradek`."""
+    assert top_names() == ["odradek", "pyspark_odradek"]
+
+
+def top_names() -> list[str]:
+    """The names that the installation adds to those that `import` finds."""
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    return sorted({name.partition(".")[0] for name in named})
+
+
+def layers() -> list[str]:
+    """The stack of layers, the highest first."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    return [layer for each in contracts if each.get("containers") == ["odradek"] for layer in each["layers"]]
+
+
 def test_imports_run_one_way(capsys: pytest.CaptureFixture[str]) -> None:
-    """wire <- metadata_quorum <- data_plane <- odradek.node <- sim: the contracts in pyproject.toml."""
+    """The stack of layers, and the other contracts in pyproject.toml."""
     try:
         status = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
     finally:
@@ -211,3 +226,15 @@ def test_imports_run_one_way(capsys: pytest.CaptureFixture[str]) -> None:
         for logger in map(logging.getLogger, list(logging.root.manager.loggerDict)):
             logger.disabled = False
     assert status == 0, capsys.readouterr().out
+
+
+def main() -> None:
+    """Print the names that are installed, the layers, and the circles of files: `python -m tests.test_architecture`."""
+    print("installed:", *top_names())
+    print("layers:", *layers(), sep="\n  ")
+    rings = circles(imports())
+    print(f"{len(rings)} circles of files", *(" ".join(ring) for ring in rings), sep="\n  ")
+
+
+if __name__ == "__main__":
+    main()

@@ -80,7 +80,8 @@ def covered_run(seed: int, options: RunOptions) -> tuple[RunResult, Coverage]:
     with _following() as arcs:
         result = run(seed, options, trace=on_line)
     for code, pairs in arcs.items():
-        file = Path(code.co_filename).relative_to(_REPOSITORY).as_posix()
+        # A package of ours is imported by way of a link: odradek/wire is the folder wire.
+        file = Path(code.co_filename).resolve().relative_to(_REPOSITORY).as_posix()
         lines = found.lines.setdefault(file, set())
         lines |= {line for _, line in pairs}
         branches = found.branches.setdefault(file, set())
@@ -88,11 +89,17 @@ def covered_run(seed: int, options: RunOptions) -> tuple[RunResult, Coverage]:
     return result, found
 
 
+def _imported_from(package: str) -> Path:
+    """The folder that code of a package names as its place: a link in `odradek/`, where there is one."""
+    link = _REPOSITORY / "odradek" / package
+    return link if link.is_symlink() else _REPOSITORY / package
+
+
 @contextmanager
 def _following() -> Iterator[dict[CodeType, set[Branch]]]:
     """Follow lines while the context lasts: pairs of lines that were executed one after the other, by function."""
     arcs: dict[CodeType, set[Branch]] = {}
-    prefixes = tuple(f"{_REPOSITORY / package}/" for package in PACKAGES)
+    prefixes = tuple(f"{_imported_from(package)}/" for package in PACKAGES)
     is_followed: dict[CodeType, bool] = {}
 
     def enter(frame: FrameType, event: str, argument: object) -> Any:

@@ -19,8 +19,8 @@ FORBIDDEN = (
     "trio",
     "cattrs",
     "structlog",
-    "metadata_quorum",
-    "data_plane",
+    "odradek.metadata_quorum",
+    "odradek.data_plane",
     "odradek.node",
     "odradek.env.real",
     "sim",
@@ -68,7 +68,7 @@ def test_help_imports_neither_the_client_nor_the_wire(words: tuple[str, ...]) ->
     """Help needs argparse and our own parsers; attrs alone would double its time."""
     modules = modules_after(*words)
     assert forbidden_among(modules) == []
-    assert not modules & {"attr", "wire", "odradek.client", "socket"}
+    assert not modules & {"attr", "odradek.wire", "odradek.client", "socket"}
 
 
 @pytest.mark.parametrize(

@@ -499,7 +499,7 @@ def _representations() -> list[str]:
     found = []
     for each in gc.get_objects():
         kind: Any = type(each)
-        if kind.__module__.split(".")[0] in ("odradek", "metadata_quorum", "data_plane", "wire"):
+        if kind.__module__.split(".")[0] == "odradek":
             found.append(repr(each))
     return found
 

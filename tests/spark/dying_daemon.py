@@ -151,9 +151,8 @@ def main() -> None:
 
 
 def _make_mortal(*, is_driver: bool) -> None:
-    # Spark imports the sink by this name (`pyspark_odradek`), not by `spark`.
-    two_phase = import_module("pyspark_odradek.delivery.two_phase")
-    once = import_module("pyspark_odradek.delivery.task_protocol").TaskProtocol
+    two_phase = import_module("odradek.spark.delivery.two_phase")
+    once = import_module("odradek.spark.delivery.task_protocol").TaskProtocol
     for delivery, attempt in (("exactly-once", once), ("two-phase", two_phase.AttemptProtocol)):
         for step in STEPS[delivery]:
             if step.startswith(DRIVER) != is_driver:
@@ -161,7 +160,7 @@ def _make_mortal(*, is_driver: bool) -> None:
             owner: Any = two_phase.DriverProtocol if is_driver else attempt
             place_of: Callable[..., _Place] = _place_in_commit if is_driver else _place_in_task
             if step == _CHECK:
-                owner, place_of = import_module("pyspark_odradek.sink"), _place_in_check
+                owner, place_of = import_module("odradek.spark.sink"), _place_in_check
             name = step.removeprefix(DRIVER)
             setattr(owner, name, _mortal(step, getattr(owner, name), place_of))
 

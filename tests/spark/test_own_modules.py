@@ -1,16 +1,20 @@
-"""A user's own modules beside his job: the format works whatever their names are, or says which one is in its way."""
+"""A user's own modules beside his job: the format works whatever their names are."""
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from bench.kafka_server import KafkaUnavailable, java_command
+from odradek.spark.worker_process import worker_python
 from tests.docs.markdown import ROOT
+from tests.hostile_names import lay_out
+from tests.node_process import RunningNode
 
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
@@ -21,7 +25,7 @@ options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", "topic": 
 source = DefaultSource(options)
 columns = source.schema()
 readers = [source.reader(columns), source.streamReader(columns)]
-from pyspark_odradek import sink
+from odradek.spark import sink
 sys.stdout.buffer.write(pickle.dumps(readers))
 """
 UNPICKLE = """
@@ -31,6 +35,29 @@ for each in pickle.load(sys.stdin.buffer):
 import spark
 assert spark.MINE
 """
+JOB = """
+import sys
+from pyspark.sql import SparkSession
+how, bootstrap, topic, checkpoint = sys.argv[1:]
+builder = SparkSession.builder
+builder = builder.remote("local[2]") if how == "connect" else builder.master("local[2]")
+for key, value in {
+    "spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.local.dir": checkpoint + ".local",
+    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+}.items():
+    builder = builder.config(key, value)
+spark = builder.getOrCreate()
+server = {"kafka.bootstrap.servers": bootstrap}
+spark.range(5).selectExpr("cast(id as string) as value").write.format("odradek").options(
+    **server, topic=topic).mode("append").save()
+rows = spark.readStream.format("odradek").options(**server, subscribe=topic, startingOffsets="earliest").load()
+query = rows.select("value").writeStream.format("odradek").options(
+    **server, topic=topic, checkpointLocation=checkpoint).trigger(availableNow=True).start()
+query.awaitTermination()
+print("rows", spark.read.format("odradek").options(**server, subscribe=topic).load().count())
+spark.stop()
+"""
+"""Writes five rows as a batch, copies them by a stream behind themselves, and reads all."""
 
 
 def run(code: str, beside: Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -49,14 +76,15 @@ def run(code: str, beside: Path, given: bytes = b"") -> subprocess.CompletedProc
 
 def test_spark_py_of_the_users(tmp_path: Path) -> None:
     """His `spark.py` stays his, where the format is planned and where readers are unpickled."""
+    lay_out(tmp_path)
     (tmp_path / "spark.py").write_text("MINE = True\n")
     pickled = run(LOAD, tmp_path)
     assert pickled.returncode == 0, pickled.stderr.decode()
     done = run(UNPICKLE, tmp_path, pickled.stdout)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.decode().split() == [
-        *("pyspark_odradek.source", "pyspark_odradek.source_options"),
-        *("pyspark_odradek.source_stream", "pyspark_odradek.source_options"),
+        *("odradek.spark.source", "odradek.spark.source_options"),
+        *("odradek.spark.source_stream", "odradek.spark.source_options"),
     ]
 
 
@@ -76,31 +104,30 @@ def test_the_format_is_found_from_anywhere(tmp_path: Path) -> None:
     assert "pyspark_odradek" in done.stdout.split()
 
 
-def test_a_module_that_hides_ours_is_named(tmp_path: Path) -> None:
-    """`wire` is a name that the whole product has: a file of that name is an error that says so."""
-    (tmp_path / "wire.py").write_text("")
-    done = run(LOAD, tmp_path)
-    assert done.returncode != 0
-    assert (
-        done.stderr.decode()
-        .splitlines()[-1]
-        .endswith("wire.py hides Odradek's package wire: give it another name")
+@pytest.mark.parametrize("how", ["classic", "connect"])
+def test_source_and_sink_beside_modules_of_any_name(
+    node: RunningNode, fresh_topic: Callable[[str], str], tmp_path: Path, how: str
+) -> None:
+    """A batch is written, a stream copies it, and all is read, by a session in a directory full of traps."""
+    if how == "connect":
+        pytest.importorskip("grpc", reason="Spark Connect is not installed: pip install 'pyspark[connect]'")
+    try:
+        java_command()
+    except KafkaUnavailable as reason:
+        pytest.skip(f"Spark is unavailable: {reason}")
+    folder = tmp_path / "job"
+    folder.mkdir()
+    lay_out(folder)
+    (folder / "job.py").write_text(JOB)
+    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "job.py", how, node.bootstrap, fresh_topic("beside"), str(tmp_path / "checkpoint")],
+        cwd=folder,
+        env=clean | {"PYSPARK_PYTHON": worker_python()},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
-
-
-def test_the_code_imports_itself_by_relative_names() -> None:
-    """What Spark imports must work by the name `pyspark_odradek`, so it never says `spark`."""
-    absolute = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in sorted((ROOT / "spark").rglob("*.py"))
-        if "pipelines" not in path.parts and path.name != "__main__.py"
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, (ast.Import, ast.ImportFrom)) and _is_absolute(node)
-    ]
-    assert absolute == []
-
-
-def _is_absolute(node: ast.Import | ast.ImportFrom) -> bool:
-    if isinstance(node, ast.ImportFrom):
-        return node.level == 0 and (node.module or "").split(".")[0] == "spark"
-    return any(each.name.split(".")[0] == "spark" for each in node.names)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "rows 10"

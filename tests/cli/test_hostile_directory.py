@@ -1,0 +1,162 @@
+"""A working directory full of names that parts of Odradek once had at the top: nothing of it is ever imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bench.processes import base_port
+from tests.hostile_names import lay_out
+
+pytestmark = pytest.mark.xdist_group("cli")
+SECONDS_MAX = 60.0
+JOB = """
+import sys
+from odradek import Admin, Consumer, Producer
+from odradek.client.admin import NewTopic
+
+bootstrap = sys.argv[1]
+with Admin(bootstrap_servers=bootstrap) as admin:
+    admin.create_topics([NewTopic("beside", 1, 1)])
+with Producer(bootstrap_servers=bootstrap) as producer:
+    producer.send("beside", b"a value").result(30)
+with Consumer(bootstrap_servers=bootstrap, group_id="g", auto_offset_reset="earliest") as consumer:
+    consumer.subscribe(["beside"])
+    while not (records := consumer.poll(1)):
+        pass
+print(records[0].value.decode())
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A directory of the user's, with a job beside his own modules."""
+    lay_out(tmp_path)
+    (tmp_path / "job.py").write_text(JOB)
+    return tmp_path
+
+
+def environment() -> dict[str, str]:
+    """Nothing but what the installation itself brings."""
+    return {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONSAFEPATH")}
+
+
+def run(here: Path, *words: str) -> str:
+    """What Python prints in that directory, whose modules come first on its path."""
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=here,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def running(here: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that serves once it has printed `ready`."""
+    process = subprocess.Popen(
+        [sys.executable, *words], cwd=here, env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if line.rstrip() == "ready":
+                break
+        assert process.poll() is None
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=SECONDS_MAX)
+    assert process.returncode == 0
+
+
+def test_node_client_commands_and_mirror(here: Path) -> None:
+    """`python -m` puts this directory first on the path, and so does a script that lies in it."""
+    port, other = base_port(1), base_port(1)
+    bootstrap, target = f"127.0.0.1:{port}", f"127.0.0.1:{other}"
+    with (
+        running(here, "-m", "odradek", "dev", "--port", str(port)),
+        running(here, "-m", "odradek", "dev", "--port", str(other), "--data", "other"),
+    ):
+        assert run(here, "job.py", bootstrap) == "a value\n"
+        assert "beside" in run(here, "-m", "odradek", "topic", "list", "--bootstrap-server", bootstrap)
+        run(here, "-m", "odradek", "mirror", "--source", bootstrap, "--target", target, "--topic", "beside")
+        words = ("consume", "beside", "--bootstrap-server", target)
+        assert run(here, "-m", "odradek", *words) == "a value\n"
+    with running(here, "-m", "odradek", "server", "data/node-1.properties"):
+        assert run(here, "-m", "odradek", "consume", "beside", "--bootstrap-server", bootstrap) == "a value\n"
+
+
+def test_the_companion_of_a_node(here: Path) -> None:
+    """A compacted topic is cleaned by a child of the node, which starts in the same directory."""
+    port = base_port(1)
+    bootstrap = f"127.0.0.1:{port}"
+    with running(here, "-m", "odradek", "dev", "--port", str(port)):
+        properties = here / "data" / "node-1.properties"
+        properties.write_text(properties.read_text() + "log.cleaner.backoff.ms=100\n")
+    with running(here, "-m", "odradek", "server", str(properties)):
+        at = ("--bootstrap-server", bootstrap)
+        settings = ("cleanup.policy=compact", "segment.ms=100", "min.cleanable.dirty.ratio=0.0")
+        configs = [word for each in settings for word in ("--config", each)]
+        run(here, "-m", "odradek", "topic", "create", "compact", *configs, *at)
+        deadline = time.monotonic() + SECONDS_MAX
+        for number in range(1_000_000):
+            script = (
+                f"import sys; from odradek import Producer; p = Producer(bootstrap_servers={bootstrap!r}); "
+            )
+            script += f"[p.send('compact', b'{number}', b'key').result(30) for _ in range(20)]; p.close()"
+            run(here, "-c", script)
+            if (
+                len(run(here, "-m", "odradek", "consume", "compact", *at).splitlines())
+                < 20 * (number + 1) - 20
+            ):
+                return
+            assert time.monotonic() < deadline, "nothing was compacted"
+
+
+@pytest.mark.parametrize("name", ["wire", "metadata_quorum", "data_plane", "spark"])
+def test_a_folder_of_the_sources_has_no_second_name(name: str) -> None:
+    """In a checkout the folders lie at the top; imported from there they refuse, and name the one name they have."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {name}"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    said = f"ImportError: {name!r} is a folder of Odradek's sources: import odradek.{name}"
+    assert done.stderr.splitlines()[-1] == said
+
+
+@pytest.mark.parametrize("folder", ["", "odradek/"])
+def test_a_breakpoint_holds_by_both_names_of_a_file(tmp_path: Path, folder: str) -> None:
+    """In a checkout, `.pdbrc` has pdb follow the links: it compares the names of files."""
+    root = Path(__file__).parents[2]
+    lines = (root / "wire" / "uuid_text.py").read_text().splitlines()
+    number = 1 + next(number for number, line in enumerate(lines) if line.startswith("    return "))
+    job = tmp_path / "job.py"
+    job.write_text("from odradek.wire.uuid_text import uuid_from_text\nuuid_from_text('A' * 22)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pdb", str(job)],
+        input=f"b {folder}wire/uuid_text.py:{number}\nc\nw\nq\n",
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert f"wire/uuid_text.py({number})" in done.stdout.rpartition("(Pdb) ")[0].rpartition("(Pdb) ")[2], done
