@@ -72,7 +72,7 @@ test-spark: install-dev ## all tests of Spark, on PySpark 4.2 and 4.3, with Spar
 	    $(BIN)/python -m pytest -v -n 0 --matrix $(or $(ARGS),tests/spark) || exit 1; \
 	done
 
-test-mirror: install-dev ## python -m spark mirror, killed at every step and at sixty random times (ARGS=, MIRROR_SEED=)
+test-mirror: install-dev ## odradek mirror, killed at every step and at sixty random times (ARGS=, MIRROR_SEED=)
 	@exec $(BIN)/python -m pytest -v --matrix tests/spark/test_mirror.py $(ARGS)
 
 QUICK := tests/test_*.py tests/wire tests/quorum tests/log tests/replication tests/groups tests/client

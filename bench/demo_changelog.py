@@ -236,7 +236,17 @@ def spark_table(bootstrap: str, directory: Path) -> Table:
     """The table that the Spark job `changelog` makes of the topic. Raises `Mismatch` if the job fails."""
     import pyarrow.parquet as parquet
 
-    command = [sys.executable, "-m", "spark", "changelog", "--bootstrap", bootstrap, "--topic", TOPIC]
+    command = [
+        sys.executable,
+        "-m",
+        "odradek",
+        "spark",
+        "changelog",
+        "--bootstrap",
+        bootstrap,
+        "--topic",
+        TOPIC,
+    ]
     job = subprocess.run(
         [*command_prefix(), *command, "--table", str(directory)], capture_output=True, text=True, check=False
     )

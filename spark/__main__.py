@@ -1,10 +1,11 @@
-"""`python -m spark NAME ...`: the jobs of `odradek.spark.pipelines`, which can be given to spark-submit, too, and a tool."""
+"""`odradek spark NAME ...`: jobs, which can be given to spark-submit, too, and tools. In a checkout `python -m spark` works."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 JOBS = {
     "flights": (
@@ -14,10 +15,6 @@ JOBS = {
     "offline-load": (
         "odradek.spark.pipelines.offline_load",
         "a topic into partitioned Parquet, exactly once",
-    ),
-    "mirror": (
-        "odradek.spark.pipelines.mirror.command",
-        "topics of one cluster into another, exactly once (needs neither Spark nor Java)",
     ),
     "derived-feed": (
         "odradek.spark.pipelines.derived_feed",
@@ -31,18 +28,28 @@ JOBS = {
         "odradek.spark.delivery.undecided",
         "what queries with delivery=two-phase have left open, and its end (needs neither Spark nor Java)",
     ),
+    "quiet": (
+        "odradek.spark.quiet",
+        'the folder of settings with which Spark prints errors alone: export SPARK_CONF_DIR="$(odradek spark quiet)"',
+    ),
+    "pyspark-archive": (
+        "odradek.spark.pyspark_archive",
+        "compile the modules in the archives of a Spark from a tarball",
+    ),
+    "mirror": ("odradek.spark.pipelines.mirror.command", "the same as `odradek mirror`"),
     "history-check": (
         "jepsen_tests.history_check",
         "what clients did and saw: was anything lost, doubled or reordered? (in a checkout)",
     ),
 }
+CHECKOUT_ONLY = "history-check"
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the job that is named; its exit status."""
     given = list(sys.argv[1:] if words is None else words)
     if not given or given[0] in ("-h", "--help"):
-        print("usage: python -m spark NAME [--help]\n")
+        print("usage: odradek spark NAME [--help]\n")
         for name, (_, about) in JOBS.items():
             print(f"  {name:15} {about}")
         return 0 if given else 2
@@ -50,6 +57,9 @@ def main(words: Sequence[str] | None = None) -> int:
     if name not in JOBS:
         print(f"there is no job {name!r}: {', '.join(JOBS)}", file=sys.stderr)
         return 2
+    if name == CHECKOUT_ONLY and not (Path(__file__).parents[2] / "jepsen_tests").is_dir():
+        print(f"{name} runs in a checkout of the sources alone", file=sys.stderr)
+        return 1
     module = importlib.import_module(JOBS[name][0])
     status: int = module.main(rest)
     return status

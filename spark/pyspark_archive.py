@@ -1,6 +1,6 @@
 """Compiled modules for PySpark's archives: the Python processes that Spark starts are there in half the time. SHELL.
 
-    python -m odradek.spark.pyspark_archive [DIRECTORY]
+    odradek spark pyspark-archive [DIRECTORY]
 
 Spark puts the archives of `python/lib` before everything else on the path of each Python process that it starts, and
 they hold sources alone. Compiled modules cannot be written beside them. So every process compiles what it imports,
@@ -91,7 +91,7 @@ def _installed() -> Path:
 def main(words: Sequence[str] | None = None) -> int:
     """Compile all archives of a directory; 1 where it has none, or is read-only."""
     parser = argparse.ArgumentParser(
-        prog="python -m odradek.spark.pyspark_archive", description="Compiled modules for PySpark's archives."
+        prog="odradek spark pyspark-archive", description="Compiled modules for PySpark's archives."
     )
     parser.add_argument("directory", nargs="?", type=Path, help="python/lib of a Spark (default: this one's)")
     directory = parser.parse_args(words).directory or _installed()

@@ -1,16 +1,22 @@
-"""The folder of settings with which Spark prints errors alone: `export SPARK_CONF_DIR="$(python -m odradek.spark.quiet)"`. SHELL."""
+"""`odradek spark quiet`: the folder of settings with which Spark prints errors alone (docs/spark.md). SHELL."""
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 __all__ = ["main"]
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Print the folder."""
-    print(Path(__file__).resolve().parent / "conf")
+    argparse.ArgumentParser(
+        prog="odradek spark quiet",
+        description="Print the folder of settings with which Spark prints errors alone, for SPARK_CONF_DIR.",
+    ).parse_args(words)
+    print(Path(__file__).parent / "conf")
     return 0
 
 

@@ -41,6 +41,14 @@ GROUPS = (
     "log",
 )
 """The groups in the order of the help; each is a module of this package, whose `register` adds the group."""
+PROGRAMS = {
+    "mirror": (
+        "odradek.spark.pipelines.mirror.command",
+        "copy topics of one cluster into another, exactly once",
+    ),
+    "spark": ("odradek.spark.__main__", "run jobs on Spark, and tools for queries that write exactly once"),
+}
+"""Commands with a parser of their own: the module whose `main` takes all words that follow, and a line of help."""
 
 
 class _Version(argparse.Action):
@@ -65,6 +73,9 @@ def build_parser(groups: Sequence[str] = GROUPS) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for group in groups:
         import_module(f"odradek.cli.commands.{group}").register(commands)
+    if groups is GROUPS:
+        for name, (_, about) in PROGRAMS.items():
+            commands.add_parser(name, help=about)
     return parser
 
 
@@ -95,6 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     words = sys.argv[1:] if argv is None else argv
     try:
+        if words and words[0] in PROGRAMS:
+            return _run_program(words)
         parser = build_parser([words[0]] if words and words[0] in GROUPS else GROUPS)
         args, unknown = parser.parse_known_args(words)
         if unknown:
@@ -103,6 +116,9 @@ def _run(argv: Sequence[str] | None) -> int:
             args.parser.error(f"{' '.join(unknown)} is not known here{hint}")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else FAILURE
+    except CliError as error:
+        complain(str(error))
+        return error.exit_code
     _keep_client_log_off_the_terminal()
     try:
         code: int = args.run(args)
@@ -111,6 +127,17 @@ def _run(argv: Sequence[str] | None) -> int:
         sys.stdout.flush()
         complain(str(error))
         return error.exit_code
+
+
+def _run_program(words: Sequence[str]) -> int:
+    """Run one of `PROGRAMS`. Raises `CliError` where it needs a package that is not installed."""
+    try:
+        program = import_module(PROGRAMS[words[0]][0])
+        _keep_client_log_off_the_terminal()
+        code: int = program.main(words[1:])
+    except ModuleNotFoundError as error:
+        raise CliError(f"odradek {words[0]} needs {error.name}: pip install 'odradek[spark]'") from error
+    return code
 
 
 def _keep_client_log_off_the_terminal() -> None:

@@ -88,7 +88,7 @@ def free_slots(core: ClientCore, query: str, task: int, first: int, timeout: flo
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"{_SLOTS_MAX} transactions of task {task} of {query} are open: end them by"
-                " `python -m spark two-phase`",
+                " `odradek spark two-phase`",
             )
 
 

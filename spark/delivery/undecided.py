@@ -1,4 +1,4 @@
-"""`python -m spark two-phase`: what queries of two-phase delivery have left open, and the end of what they left. SHELL.
+"""`odradek spark two-phase`: what queries of two-phase delivery have left open, and the end of what they left. SHELL.
 
 A query that is started again ends by itself what it had left. This is for the queries of yesterday. Their transactions
 have no timeout, and committed readers wait for them.
@@ -88,7 +88,7 @@ def end_query(decisions: Decisions, properties: dict[str, str], query: str) -> b
 def main(words: Sequence[str] | None = None) -> int:
     """List, or end; the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m spark two-phase",
+        prog="odradek spark two-phase",
         description="Show what queries with delivery=two-phase have open, or end what a query has left.",
     )
     parser.add_argument(

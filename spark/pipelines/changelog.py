@@ -4,7 +4,7 @@ The topic is a log of changes (compacted or not): for each key its last record c
 refresh reads only the records behind the last one. From them and the table before it, it makes the next version of
 the table. That lands with its offsets by one rename (`landing.py`). The newest directory is the table:
 
-    python -m spark changelog --topic flights --table aircraft.parquet
+    odradek spark changelog --topic flights --table aircraft.parquet
     spark.read.parquet("aircraft.parquet/version=00000000")
 
 Which record of a key is the last: within a partition the one with the greatest offset. A key lies in one partition as

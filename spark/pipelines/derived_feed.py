@@ -4,10 +4,10 @@ A window is written once, when the watermark says that no flight of it can come 
 each airport and hour. It has the key `AIRPORT HOUR`, and JSON with the number of flights, of cancelled ones, and the
 mean delay. After a crash the query goes on from its checkpoint, and writes no record again. With
 `--delivery at-least-once` it may write those of its last batch again. The key makes the repetition harmless wherever
-the last record of a key counts (a compacted topic, `python -m spark changelog`). Flights of transactions that were aborted
+the last record of a key counts (a compacted topic, `odradek spark changelog`). Flights of transactions that were aborted
 are not read.
 
-    python -m spark derived-feed --topic flights --to delays --checkpoint delays.checkpoint --plot delays.png
+    odradek spark derived-feed --topic flights --to delays --checkpoint delays.checkpoint --plot delays.png
 
 By default the job reads what there is and ends; `--every 10` goes on for ever, a batch every 10 seconds.
 """
@@ -123,9 +123,7 @@ def delays_by_hour(topics: Topics, target: str) -> dict[str, dict[int, float]]:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
-    parser.add_argument(
-        "--topic", default="flights", help="of flights, as `python -m spark flights` writes it"
-    )
+    parser.add_argument("--topic", default="flights", help="of flights, as `odradek spark flights` writes it")
     parser.add_argument("--to", default="delays", help="the topic of the feed (%(default)s)")
     parser.add_argument("--checkpoint", required=True, help="a directory that remembers how far the query is")
     parser.add_argument("--window", default="1 hour", help="(%(default)s)")

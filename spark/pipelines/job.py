@@ -1,7 +1,7 @@
 """The parts that all jobs share: their arguments, a Spark session, and access to the cluster.
 
 A job is a module with `add_arguments(parser)` and `run(spark, arguments) -> exit status`; `main_of` makes a command
-of it that `python -m spark NAME` and `spark-submit FILE` start alike.
+of it that `odradek spark NAME` and `spark-submit FILE` start alike.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main_of(
 
     def main(words: Sequence[str] | None = None) -> int:
         parser = argparse.ArgumentParser(
-            prog=f"python -m spark {name}",
+            prog=f"odradek spark {name}",
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )

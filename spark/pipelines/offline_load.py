@@ -4,7 +4,7 @@ The classical use of a log by a warehouse: periodic bulk loads that restart from
 Each run takes what has come since the last one, in loads of `--max-records`. A load lands together with its offsets
 by one rename (`landing.py`). So a restart after a kill at any moment gives exactly the same table.
 
-    python -m spark offline-load --topic flights --table flights.parquet \\
+    odradek spark offline-load --topic flights --table flights.parquet \\
         --json 'origin string, month int, dep_delay double' --partition-by month --plot lag.png
 
 The table is for any reader of partitioned Parquet: `spark.read.parquet("flights.parquet")`. With `--delta` it is a Delta

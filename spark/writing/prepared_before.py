@@ -47,7 +47,7 @@ def refuse_beside_prepared(plan: SinkPlan, query: str, client: Client | None = N
         raise ProgressError(
             f"{query} was begun with delivery=two-phase, and {len(found)} of its transactions are prepared: they would hide"
             f" from committed readers what delivery={plan.delivery.value} writes. Start the query with delivery=two-phase"
-            f" until the batch has ended, or end them: python -m spark two-phase --bootstrap {where} --end {query}"
+            f" until the batch has ended, or end them: odradek spark two-phase --bootstrap {where} --end {query}"
         )
     while len(_asked) >= _ASKED_MAX:
         del _asked[next(iter(_asked))]

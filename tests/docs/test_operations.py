@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.cli.__main__ import build_parser
+from odradek.cli.__main__ import PROGRAMS, build_parser, main
 from tests.cli.running import environment, odradek
 from tests.docs.log_events import EVENT, sources_of_a_node
 from tests.docs.markdown import ROOT, blocks, prose
@@ -65,11 +65,9 @@ def test_every_command_in_a_sentence_can_be_given(page: str, capsys: pytest.Capt
         ]
         options = {word for word in words if word.startswith("--")}
         depth = 1 if words[0] in ("dev", "server", "produce", "consume") else 2
-        with pytest.raises(SystemExit) as ended:
-            build_parser().parse_args([*words[:depth], "--help"])
-        assert ended.value.code == 0, command
+        assert main([*words[:depth], "--help"]) == 0, command
         assert options <= set(re.findall(r"--[\w-]+", capsys.readouterr().out)), command
-        if page == PAGE:
+        if page == PAGE and words[0] not in PROGRAMS:
             build_parser().parse_args(words)
 
 

@@ -280,7 +280,7 @@ def run_feed(run: Run, bootstrap: str) -> Outcome:
     """`derived-feed` under kills; the feed of a run without any is the one that there should be."""
     began, name = time.monotonic(), uuid4().hex[:8]
     flights = f"flights-{name}"
-    job = [sys.executable, "-m", "spark"]
+    job = [sys.executable, "-m", "odradek", "spark"]
     where = ["--master", "local[2,60]", "--bootstrap", bootstrap]
     with tempfile.TemporaryDirectory(prefix="sink-kills-") as folder:
         place = _Place(Path(folder))

@@ -131,7 +131,7 @@ def test_no_other_mode_writes_beside_prepared_transactions(
     """They would hide its rows for ever: the sentence names both ways out, and each of them leads out."""
     assert query.run("two-phase", only=(1, 2)) == []
     failures = query.run(delivery)
-    command = f"python -m spark two-phase --bootstrap {query.bootstrap} --end {query.name}"
+    command = f"odradek spark two-phase --bootstrap {query.bootstrap} --end {query.name}"
     assert len(failures) == _TASKS
     assert all(
         each.endswith(command) and "Start the query with delivery=two-phase" in each for each in failures

@@ -51,10 +51,10 @@ def at_home(tmp_path: Path, node: RunningNode, monkeypatch: pytest.MonkeyPatch) 
 
 
 def run_job(words: list[str], bootstrap: str) -> None:
-    """`python -m spark ...` in this process, against the node; of the flights only the first."""
-    assert words[:3] == ["python", "-m", "spark"]
-    more = ["--limit", "5000"] if words[3] == "flights" else []
-    assert jobs.main([*words[3:], "--bootstrap", bootstrap, *more]) == 0
+    """`odradek spark ...` in this process, against the node; of the flights only the first."""
+    assert words[:2] == ["odradek", "spark"]
+    more = ["--limit", "5000"] if words[2] == "flights" else []
+    assert jobs.main([*words[2:], "--bootstrap", bootstrap, *more]) == 0
 
 
 def test_the_page_from_top_to_bottom(
@@ -68,8 +68,8 @@ def test_the_page_from_top_to_bottom(
     assert named is not None
     assert set(named[1].split(",")) <= set(extras)
     launching, quietly = install.code.splitlines()[-2:]
-    assert quietly == 'export SPARK_CONF_DIR="$(python -m odradek.spark.quiet)"'
-    assert quiet.main() == 0
+    assert quietly == 'export SPARK_CONF_DIR="$(odradek spark quiet)"'
+    assert quiet.main([]) == 0
     assert (Path(capfd.readouterr().out.strip()) / "log4j2.properties").exists()
     name, _, launcher = launching.removeprefix("export ").partition("=")
     assert (name, launcher) == ("PYSPARK_PYTHON", LAUNCHER.name)
@@ -178,15 +178,16 @@ def test_the_page_in_processes_of_its_own(
 
 
 def test_jobs_say_what_they_do(capsys: pytest.CaptureFixture[str]) -> None:
-    """`python -m spark --help` names all jobs, `NAME --help` tells each; a wrong name is told, too."""
+    """`odradek spark --help` names all jobs, `NAME --help` tells each; a wrong name is told, too."""
     for name in jobs.JOBS:
         with pytest.raises(SystemExit) as ended:
             jobs.main([name, "--help"])
         assert ended.value.code == 0
-        assert f"usage: python -m spark {name}" in capsys.readouterr().out
+        called = "odradek mirror" if name == "mirror" else f"odradek spark {name}"
+        assert f"usage: {called}" in capsys.readouterr().out
     assert jobs.main(["no-such-job"]) == 2
     done = subprocess.run(
-        [sys.executable, "-m", "spark", "--help"],
+        [sys.executable, "-m", "odradek", "spark", "--help"],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""`python -m spark mirror` between real clusters: the same records, once each, wherever the process is killed."""
+"""`odradek mirror` between real clusters: the same records, once each, wherever the process is killed."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def rows_of(records: Sequence[ConsumerRecord]) -> list[Row]:
 
 def mirror(source: str, target: str, *words: str, killed_at: tuple[str, int] | None = None) -> int:
     """The command as a process of its own; its exit status, -9 where it was killed."""
-    program = ["-m", "spark", "mirror"]
+    program = ["-m", "odradek", "mirror"]
     if killed_at is not None:
         program = ["-m", "tests.spark.killed_mirror", killed_at[0], str(killed_at[1])]
     done = subprocess.run(
@@ -133,7 +133,7 @@ def running_mirror(
 
         def start() -> Started:
             process = subprocess.Popen(
-                [sys.executable, "-m", "spark", "mirror", "--source", source, "--target", target, *words],
+                [sys.executable, "-m", "odradek", "mirror", "--source", source, "--target", target, *words],
                 env=environment() | {"PYTHONPATH": str(ROOT)},
                 stdout=subprocess.DEVNULL,
             )
@@ -253,8 +253,8 @@ def test_the_page(node: RunningNode, second_node: ServerProcess, capsys: pytest.
         for block in blocks("docs/mirror.md", "sh"):
             line = block.code.replace("127.0.0.1:9092", node.bootstrap)
             words = shlex.split(line.replace("127.0.0.1:9192", second_node.bootstrap))
-            assert words[:4] == ["python", "-m", "spark", "mirror"]
-            assert command.main([*words[4:], "--no-acls"]) == 0
+            assert words[:2] == ["odradek", "mirror"]
+            assert command.main([*words[2:], "--no-acls"]) == 0
             printed = capsys.readouterr().out
             if block.output:
                 assert printed == block.output, block.line

@@ -1,4 +1,4 @@
-"""`python -m spark mirror` out of Apache Kafka and into it."""
+"""`odradek mirror` out of Apache Kafka and into it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m spark mirror` that goes on for ever, and between clusters that ask who one is."""
+"""`odradek mirror` that goes on for ever, and between clusters that ask who one is."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ Apache Kafka or Odradek on either side. The job copies up to the ends that the s
 `--follow` it goes on for ever. Killed at any moment and started again, it goes on: no record is lost or doubled for
 readers at read_committed.
 
-    python -m spark mirror --source old:9092 --target new:9092 --topic 'orders*' --plan
-    python -m spark mirror --source old:9092 --target new:9092 --topic 'orders*' --group '*'
+    odradek mirror --source old:9092 --target new:9092 --topic 'orders*' --plan
+    odradek mirror --source old:9092 --target new:9092 --topic 'orders*' --group '*'
 
 `--plan` prints what the job would make in the target, and what cannot be kept. `--group` translates the offsets of
 groups once everything is copied. `--map` prints the offset map. It needs neither Spark nor Java.
@@ -211,7 +211,7 @@ class ClientNotReady(ClientError):
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m spark mirror",
+        prog="odradek mirror",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
