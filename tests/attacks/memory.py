@@ -15,7 +15,11 @@ from odradek.wire.messages.alter_client_quotas import (
     EntityData,
     OpData,
 )
-from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
 from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from odradek.wire.messages.metadata import MetadataRequest
 from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -97,7 +101,9 @@ def bomb() -> bytes:
 def bombs(place: Place) -> Iterator[Outcome]:
     """Send frames that ask for large windows, and one that stands for a gibibyte."""
     with place.admin() as admin:
-        made = admin.call(CreateTopicsRequest([CreatableTopic(TOPIC, 1, 1, [], [])], 5000, False), 7)
+        # Of several nodes the attacked one has to lead, and its id is the smallest.
+        led_here = [CreatableReplicaAssignment(0, [1])]
+        made = admin.call(CreateTopicsRequest([CreatableTopic(TOPIC, -1, -1, led_here, [])], 5000, False), 7)
         assert not made.topics[0].error_code, made.topics[0].error_message
 
         def produce(records: bytes) -> int:

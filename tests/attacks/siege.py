@@ -37,7 +37,7 @@ from tests.attacks.raw import HOST
 
 SHARE = 0.5
 """The part of one core that all attackers have together."""
-TURN_SECONDS = 120.0
+TURN_SECONDS = 300.0
 """The longest turn of one attack; it is cut off then."""
 STALL_SECONDS_MAX = 0.5
 RATE = 40.0

@@ -40,14 +40,20 @@ RATE = 5.0
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
     """Make tokens to the bound and beyond, renew one, and try both again under a quota of changes."""
     with place.client() as client:
+        # An attack that was cut off has left some.
+        _end_all(client)
         try:
             yield from _make_many(place, client, max(20, round(TOKENS * scale)))
             yield from _renew_much(place, client, max(100, round(RENEWALS * scale)))
             with place.admin() as admin:
                 yield from _under_a_quota(admin, client)
         finally:
-            held = client.call(DescribeDelegationTokenRequest(None)).tokens
-            _all(client, [ExpireDelegationTokenRequest(each.hmac, -1) for each in held])
+            _end_all(client)
+
+
+def _end_all(client: Conn) -> None:
+    held = client.call(DescribeDelegationTokenRequest(None)).tokens
+    _all(client, [ExpireDelegationTokenRequest(each.hmac, -1) for each in held])
 
 
 def _make_many(place: Place, client: Conn, wanted: int) -> Iterator[Outcome]:
