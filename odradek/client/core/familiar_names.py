@@ -221,7 +221,6 @@ FAMILIAR_METHODS: tuple[FamiliarMethod, ...] = (
     FamiliarMethod("Producer", "poll", _C, "left out: callbacks are called in the client's thread"),
     FamiliarMethod("Producer", "purge", _C, "`close(timeout=0)`"),
     FamiliarMethod("Producer", "list_topics", _C, "`partitions_for(topic)`, or `Admin.describe_topics`"),
-    FamiliarMethod("Producer", "partitions_for_topic", (KAFKA_PYTHON,), "`partitions_for(topic)`"),
     FamiliarMethod("Producer", "bootstrap_connected", (KAFKA_PYTHON,), "the log, or `odradek.on.error`"),
     FamiliarMethod("Producer", "start", (AIOKAFKA,), "`async with odradek.trio.open_producer(...)`"),
     FamiliarMethod("Producer", "stop", (AIOKAFKA,), "`close()`"),
