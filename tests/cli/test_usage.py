@@ -76,6 +76,8 @@ def test_the_commands_are_those_of_this_version() -> None:
             "quorum",
             "disk",
             "log",
+            "mirror",
+            "spark",
         ),
     ]
 

@@ -140,7 +140,7 @@ def test_no_other_mode_writes_beside_prepared_transactions(
     if way_out == "two-phase":
         assert query.run("two-phase") == []
     else:
-        assert undecided.main(command.split()[4:]) == 0, capsys.readouterr()
+        assert undecided.main(command.split()[3:]) == 0, capsys.readouterr()
         assert query.run(delivery) == []
     assert query.committed() == _EXPECTED
     assert query.run(delivery, batch=1, values=[b"later"]) == []
