@@ -154,6 +154,7 @@ def test_a_breakpoint_holds_by_both_names_of_a_file(tmp_path: Path, folder: str)
         [sys.executable, "-m", "pdb", str(job)],
         input=f"b {folder}wire/uuid_text.py:{number}\nc\nw\nq\n",
         cwd=root,
+        env=environment() | {"PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,
