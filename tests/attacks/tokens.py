@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -79,9 +79,11 @@ def _make_many(place: Place, client: Conn, wanted: int) -> Iterator[Outcome]:
 
 def _renew_much(place: Place, client: Conn, times: int) -> Iterator[Outcome]:
     token = client.call(DescribeDelegationTokenRequest(None)).tokens[0]
-    before = _metadata_bytes(place)
+    before = _metadata_files(place)
     _all(client, [RenewDelegationTokenRequest(token.hmac, 10**8 + number) for number in range(times)])
-    each = (_metadata_bytes(place) - before) / times
+    # A snapshot may have taken old files away in the meantime.
+    written = sum(max(0, size - before.get(name, 0)) for name, size in _metadata_files(place).items())
+    each = written / times
     yield Outcome("a renewal writes some KiB", 0 < each < RECORD_BYTES_MAX, f"{each:.0f} bytes")
 
 
@@ -128,7 +130,10 @@ def _all(conn: Conn, requests: Sequence[Any]) -> list[Any]:
     return answers
 
 
-def _metadata_bytes(place: Place) -> int:
-    """The size of the node's metadata log."""
-    files: Iterator[Path] = place.node.directory.rglob("__cluster_metadata-0/*.log")
-    return sum(each.stat().st_size for each in files)
+def _metadata_files(place: Place) -> dict[str, int]:
+    """The sizes of the files of the node's metadata log, by name."""
+    found = {}
+    for each in place.node.directory.rglob("__cluster_metadata-0/*.log"):
+        with suppress(FileNotFoundError):  # a snapshot has just taken it away
+            found[each.name] = each.stat().st_size
+    return found
