@@ -78,6 +78,8 @@ SECONDS = {
     "tests/sim/test_clients.py": 12,
     "tests/docs/test_cluster.py": 17,
     "tests/cli/test_three_nodes.py": 20,
+    "tests/cli/test_hostile_directory.py": 30,
+    "tests/spark/test_own_modules.py": 40,
     "tests/cluster/test_moves_between_disks.py": 9,
     "tests/cli/test_disk_moves.py": 7,
     "tests/cluster/test_moves_on_a_node.py": 14,
