@@ -51,9 +51,10 @@ def _copy_source(target: Path, version: str | None) -> str:
         text=True,
     )
     for name in listed.stdout.split("\0"):
-        if name and not name.startswith("tests/") and (ROOT / name).is_file():
+        # A link to a folder (`odradek/wire`) is copied as a link; the folder's files come by themselves.
+        if name and not name.startswith("tests/") and ((ROOT / name).is_file() or (ROOT / name).is_symlink()):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, target / name)
+            shutil.copyfile(ROOT / name, target / name, follow_symlinks=False)
     project = target / "pyproject.toml"
     text = project.read_text()
     found = re.search(r'^version = "(.+)"$', text, re.MULTILINE)
