@@ -24,8 +24,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
+UNAVAILABLE = 2
+"""The exit status where the wheels of others cannot be had."""
+
+
+class WheelsUnavailable(Exception):
+    """pip has not got the pinned wheels; it has said why."""
+
+
 def build(out: Path, version: str | None = None) -> Path:
-    """The path of the new archive; raises `CalledProcessError` where pip fails."""
+    """Return the path of the new archive.
+
+    Raises `WheelsUnavailable`, and `CalledProcessError` where our own wheel cannot be built.
+    """
     with tempfile.TemporaryDirectory() as directory:
         source, wheels = Path(directory, "source"), Path(directory, "wheels")
         found = _copy_source(source, version)
@@ -34,8 +45,12 @@ def build(out: Path, version: str | None = None) -> Path:
         pip = [str(builder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
         locked = ["--require-hashes", "--no-deps", "--only-binary", ":all:"]
         files = ["-r", str(ROOT / "wheels.txt"), "-r", str(ROOT / "deploy" / "wheels.txt")]
-        subprocess.run([*pip, "download", *locked, "--dest", str(wheels), *files], check=True)
-        subprocess.run([*pip, "install", *locked, "-r", str(ROOT / "wheels-build.txt")], check=True)
+        for command in (
+            ["download", *locked, "--dest", str(wheels), *files],
+            ["install", *locked, "-r", str(ROOT / "wheels-build.txt")],
+        ):
+            if subprocess.run([*pip, *command], check=False).returncode:
+                raise WheelsUnavailable("pip cannot get the pinned wheels: is the index in reach?")
         own = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(source)]
         subprocess.run([*pip, "wheel", *own], check=True)
         out.mkdir(parents=True, exist_ok=True)
@@ -92,7 +107,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "dist" / "releases", help="where the archive goes")
     parser.add_argument("--version", help="in place of the one in pyproject.toml")
     args = parser.parse_args()
-    print(build(args.out, args.version))
+    try:
+        print(build(args.out, args.version))
+    except WheelsUnavailable as error:
+        print(f"no release: {error}", file=sys.stderr)
+        return UNAVAILABLE
     return 0
 
 
