@@ -57,6 +57,12 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def is_kafka(request: pytest.FixtureRequest) -> bool:
+    """True beside Apache Kafka, whose broker may take in a change after the answer. Ours has it by then."""
+    return bool(request.node.callspec.params["bootstrap"] == "apache_kafka")
+
+
+@pytest.fixture
 def admin(bootstrap: str) -> Iterator[Admin]:
     """An administrator of it."""
     with Admin(bootstrap_servers=bootstrap, default_api_timeout_ms=30_000) as opened:
@@ -171,7 +177,7 @@ def test_partitions_are_added_and_paged(admin: Admin, fresh_topic: FreshTopic) -
     admin.delete_topics([first, second])
 
 
-def test_configurations_are_changed_key_by_key(admin: Admin, fresh_topic: FreshTopic) -> None:
+def test_configurations_are_changed_key_by_key(admin: Admin, fresh_topic: FreshTopic, is_kafka: bool) -> None:
     """KIP-339: set, delete, append, subtract; a refused resource does not keep the others from being changed."""
     topic, missing = fresh_topic("admin"), fresh_topic("admin")
     create(admin, NewTopic(topic, 1, configs={"segment.bytes": "2000000"}))
@@ -190,8 +196,10 @@ def test_configurations_are_changed_key_by_key(admin: Admin, fresh_topic: FreshT
     )
     assert code_of(outcomes[resource]) is ErrorCode.NONE
     assert code_of(outcomes[unknown]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    settle(lambda: admin.describe_configs([resource])[0]["retention.ms"].value, "1000")
+    if is_kafka:
+        settle(lambda: admin.describe_configs([resource])[0]["retention.ms"].value, "1000")
     (found,) = admin.describe_configs([resource], include_synonyms=True)
+    assert found["retention.ms"].value == "1000"
     assert found["retention.ms"].source is ConfigSource.TOPIC_CONFIG
     assert found["retention.ms"].type is ConfigType.LONG
     assert found["retention.ms"].synonyms[0].source is ConfigSource.TOPIC_CONFIG
@@ -202,8 +210,10 @@ def test_configurations_are_changed_key_by_key(admin: Admin, fresh_topic: FreshT
     change = {resource: [AlterConfig("cleanup.policy", "delete", ConfigOperation.SUBTRACT)]}
     assert admin.incremental_alter_configs(change, validate_only=True) == [(resource, None)]
     assert admin.incremental_alter_configs(change) == [(resource, None)]
-    settle(lambda: admin.describe_configs([resource])[0]["cleanup.policy"].value, "compact")
+    if is_kafka:
+        settle(lambda: admin.describe_configs([resource])[0]["cleanup.policy"].value, "compact")
     both = admin.describe_configs([resource, unknown], ["cleanup.policy"])
+    assert both[0]["cleanup.policy"].value == "compact"
     assert code_of(both[1].error) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert resource in admin.list_config_resources([ResourceType.TOPIC])
     assert ConfigResource(ResourceType.BROKER, "1") in admin.list_config_resources([ResourceType.BROKER])
