@@ -236,20 +236,9 @@ def spark_table(bootstrap: str, directory: Path) -> Table:
     """The table that the Spark job `changelog` makes of the topic. Raises `Mismatch` if the job fails."""
     import pyarrow.parquet as parquet
 
-    command = [
-        sys.executable,
-        "-m",
-        "odradek",
-        "spark",
-        "changelog",
-        "--bootstrap",
-        bootstrap,
-        "--topic",
-        TOPIC,
-    ]
-    job = subprocess.run(
-        [*command_prefix(), *command, "--table", str(directory)], capture_output=True, text=True, check=False
-    )
+    command = [*command_prefix(), sys.executable, "-m", "odradek", "spark", "changelog"]
+    options = ["--bootstrap", bootstrap, "--topic", TOPIC, "--table", str(directory)]
+    job = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     if job.returncode:
         raise Mismatch(f"the Spark job failed: {job.stderr.strip().splitlines()[-1:]}")
     rows = parquet.read_table(directory / "version=00000000", columns=["key", "value"]).to_pylist()

@@ -17,37 +17,17 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jepsen_tests.checkers import (
+    CHECKERS,
     Anomaly,
-    aborted_read,
-    duplicate,
-    inconsistent_offsets,
-    lost_commit,
-    lost_write,
-    nonmonotonic_send,
-    polls_between_calls,
-    polls_in_one_call,
-    unseen,
-    vanished,
+    circular_information_flow,
+    precommitted_read,
     version_orders,
-    wrong_bytes,
 )
 from jepsen_tests.history import History
 
 __all__ = ["BY_KEY", "EVERYWHERE", "KINDS_OF_TROUBLE", "judge", "parts"]
 
-BY_KEY = (
-    lost_write,
-    unseen,
-    vanished,
-    inconsistent_offsets,
-    duplicate,
-    wrong_bytes,
-    aborted_read,
-    nonmonotonic_send,
-    polls_in_one_call,
-    polls_between_calls,
-    lost_commit,
-)
+BY_KEY = tuple(each for each in CHECKERS if each not in (precommitted_read, circular_information_flow))
 """The checkers whose verdict on a key needs nothing of other keys."""
 
 KINDS_OF_TROUBLE = {

@@ -107,7 +107,7 @@ def _run(argv: Sequence[str] | None) -> int:
     words = sys.argv[1:] if argv is None else argv
     try:
         if words and words[0] in PROGRAMS:
-            return _run_program(words)
+            return _run_program(words[0], words[1:])
         parser = build_parser([words[0]] if words and words[0] in GROUPS else GROUPS)
         args, unknown = parser.parse_known_args(words)
         if unknown:
@@ -129,14 +129,15 @@ def _run(argv: Sequence[str] | None) -> int:
         return error.exit_code
 
 
-def _run_program(words: Sequence[str]) -> int:
-    """Run one of `PROGRAMS`. Raises `CliError` where it needs a package that is not installed."""
+def _run_program(name: str, words: Sequence[str]) -> int:
+    """Run one of `PROGRAMS`. Raises `CliError` where it needs a package of the extra `spark` that is not installed."""
+    _keep_client_log_off_the_terminal()
     try:
-        program = import_module(PROGRAMS[words[0]][0])
-        _keep_client_log_off_the_terminal()
-        code: int = program.main(words[1:])
+        code: int = import_module(PROGRAMS[name][0]).main(words)
     except ModuleNotFoundError as error:
-        raise CliError(f"odradek {words[0]} needs {error.name}: pip install 'odradek[spark]'") from error
+        if (error.name or "").partition(".")[0] not in ("numpy", "pandas", "pyarrow", "pyspark"):
+            raise
+        raise CliError(f"odradek {name} needs {error.name}: pip install 'odradek[spark]'") from error
     return code
 
 

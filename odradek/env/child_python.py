@@ -12,12 +12,12 @@ _HOME = str(Path(__file__).parents[2])
 
 
 def child_program(module: str) -> list[str]:
-    """The first words of a command that runs a module: Python leaves the current directory out of its path (`-P`)."""
+    """Return the first words of a command that runs a module. Python leaves the current directory out of its path (`-P`)."""
     return [sys.executable, "-P", "-m", module]
 
 
 def child_environment() -> dict[str, str]:
-    """This process' environment, with a path on which a child finds the packages that this process has.
+    """Return this process' environment, with a path on which a child finds the packages that this process has.
 
     Python begins its own path with the folder of the user's script, or with the current directory. That entry stays
     here, unless Odradek itself lies there: a checkout that is not installed.

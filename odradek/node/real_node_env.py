@@ -14,10 +14,10 @@ __all__ = ["RealNodeEnv"]
 
 
 class RealNodeEnv(RealEnv):
-    """`odradek.serving.node_env.NodeEnv` of this machine; its arguments are those of `RealEnv`."""
+    """`odradek.serving.node_env.NodeEnv` of this machine."""
 
-    def __init__(self, seed: int | None = None) -> None:
-        super().__init__(seed)
+    def __init__(self) -> None:
+        super().__init__()
         self.long_work = LongWork(self.clock, self.event, self.new_workers(1), self.meter)
 
 

@@ -90,7 +90,7 @@ def covered_run(seed: int, options: RunOptions) -> tuple[RunResult, Coverage]:
 
 
 def _imported_from(package: str) -> Path:
-    """The folder that code of a package names as its place: a link in `odradek/`, where there is one."""
+    """Return the folder that code of a package names as its place: a link in `odradek/`, where there is one."""
     link = _REPOSITORY / "odradek" / package
     return link if link.is_symlink() else _REPOSITORY / package
 
