@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,8 @@ from tests.attacks.place import Place
 WHO = "stranger"
 CPU_SECONDS_MAX = 0.05
 """A signature takes a tenth of a millisecond, and 64 KiB of JSON a few."""
+TRIES = 5
+"""The cheapest of so many counts: a collection of the whole process's garbage falls into one of them, not into all."""
 RULES = TokenRules(expected_audience=frozenset({"kafka"}), expected_issuer="issuer")
 NOT_IN_JSON = "INFINITE"
 
@@ -138,13 +141,19 @@ def attack(place: Place, scale: float) -> Iterator[Outcome]:
 
 
 def _judged(rule: str, token: str, keys: Any, *, wanted: bool) -> Outcome:
-    began = time.thread_time()
-    try:
-        RULES.claimed_name(token)
-        taken, note = True, RULES.judge(token, keys, time.time()).principal_name
-    except TokenRefused as error:
-        taken, note = False, str(error)
-    except Exception as error:  # noqa: BLE001 - a rule that breaks is what this looks for
-        return Outcome(rule, False, f"raises {type(error).__name__}")
-    spent = time.thread_time() - began
-    return Outcome(rule, taken is wanted and spent < CPU_SECONDS_MAX, f"{note[:80]}, {1000 * spent:.1f} ms")
+    """Judge the token until one judgement was cheap enough, at most `TRIES` times."""
+    spent = math.inf
+    for _ in range(TRIES):
+        began = time.thread_time()
+        try:
+            RULES.claimed_name(token)
+            taken, note = True, RULES.judge(token, keys, time.time()).principal_name
+        except TokenRefused as error:
+            taken, note = False, str(error)
+        except Exception as error:  # noqa: BLE001 - a rule that breaks is what this looks for
+            return Outcome(rule, False, f"raises {type(error).__name__}")
+        spent = min(spent, time.thread_time() - began)
+        if taken is not wanted or spent < CPU_SECONDS_MAX:
+            break
+    held = taken is wanted and spent < CPU_SECONDS_MAX
+    return Outcome(rule, held, f"{note[:80]}, {1000 * spent:.1f} ms")
