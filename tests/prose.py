@@ -29,6 +29,7 @@ FOLDERS = (
     "data_plane",
     "deploy",
     "docs",
+    "examples",
     "jepsen_tests",
     "metadata_quorum",
     "odradek",
