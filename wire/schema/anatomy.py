@@ -68,6 +68,7 @@ class Anatomy:
     """One API at one version. Made by `anatomy`, and shared: it has no state."""
 
     __slots__ = (
+        "_first_names",
         "_heads",
         "_levels",
         "_make_around",
@@ -88,6 +89,9 @@ class Anatomy:
         paths = [path.strip() for path in row.things.split("+")] if row.things else []
         self._levels = [_levels(path, row.results, request, response) for path in paths]
         self._heads = [levels[0].field for levels in self._levels]
+        self._first_names = {
+            levels[0].element: levels[0].names[0] for levels in self._levels if levels[0].names
+        }
         self._make_leaf = {levels[-1].element: _leaf_maker(levels[-1], row) for levels in self._levels}
         self._make_around = [_around_maker(*pair) for pair in pairwise(self._levels[0])] if paths else []
         self._make_whole = _whole_maker(response, row, request) if self.has_whole_error else None
@@ -119,14 +123,17 @@ class Anatomy:
         return self._refused(head, code, text, 0)
 
     def without(
-        self, request: Any, codes: Sequence[ErrorCode], text: Callable[[ErrorCode], str | None] | None = None
+        self,
+        request: Any,
+        codes: Sequence[ErrorCode],
+        text: Callable[[Any, ErrorCode], str | None] | None = None,
     ) -> tuple[Any, Callable[[Any], Any]]:
         """The request without the heads that have a code, and a function that adds their refusals to its answer.
 
         An answer that refuses the whole stays as it is.
         """
         refused = [
-            self.refused(head, code, None if text is None else text(code))
+            self.refused(head, code, None if text is None else text(head, code))
             for head, code in self._refusals(self.heads(request), codes)
         ]
         return self.only(request, [not code for code in codes]), self.adding(codes, refused)
@@ -153,6 +160,10 @@ class Anatomy:
         if not self.row.once or len(self._levels[0]) > 1:
             return pairs
         return iter({self._name(head): (head, code) for head, code in pairs}.values())
+
+    def name_of(self, head: Any) -> Any:
+        """The first name of an outermost thing: that of the topic, group or user."""
+        return getattr(head, self._first_names[type(head)]) if isinstance(head, Structure) else head
 
     def _name(self, thing: Any) -> Any:
         if not isinstance(thing, Structure):
