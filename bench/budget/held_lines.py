@@ -9,7 +9,7 @@ from bench.budget.controller_lines import CONTROLLER_LINES
 from bench.budget.frames import Costly
 from bench.budget.transaction_lines import TRANSACTION_LINES
 from bench.budget.values import distinct
-from odradek.data_plane.handlers.doors.group_doors import GROUPS_SINCE
+from odradek.data_plane.handlers.grouping.group_offsets import GROUPS_SINCE
 from odradek.wire.api_keys import ApiKey
 
 NAMES = 3_900

@@ -23,13 +23,12 @@ from odradek.security.doors.door import (
     Asked,
     Door,
     Topics,
-    for_cluster,
     operations_of,
     split,
 )
+from odradek.security.doors.needing import for_cluster
 from odradek.security.doors.token_doors import create_token_door, describe_tokens_door, own_token_door
 from odradek.security.doors.user_doors import refuse_describe_users
-from odradek.wire.api import response_class
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages import alter_configs as absolute
@@ -46,7 +45,6 @@ from odradek.wire.messages.delete_topics import (
     DeleteTopicsResponse,
 )
 from odradek.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from odradek.wire.messages.describe_quorum import DescribeQuorumResponse
 from odradek.wire.messages.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
@@ -61,19 +59,6 @@ _TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 def _refuse(request: Any) -> Any:
     return refusal(request, _DENIED, _DENIED.message)
-
-
-def _only_error(api_key: ApiKey) -> Callable[[Any], Message]:
-    """The answer of an API that has nothing but an error code."""
-
-    def refuse(request: Any) -> Message:
-        response: Any = response_class(api_key)()
-        response.error_code = _DENIED
-        if hasattr(response, "error_message"):
-            response.error_message = _DENIED.message
-        return response  # type: ignore[no-any-return]  # a message of a class that is looked up
-
-    return refuse
 
 
 def create_topics_door(asked: Asked, request: CreateTopicsRequest) -> Admitted:
@@ -233,17 +218,17 @@ OF_NODES = (
 """Requests that only nodes send."""
 
 CONTROLLER_DOORS: Mapping[ApiKey, Door] = {
-    **{key: for_cluster(_only_error(key), _ACTS) for key in OF_NODES},
+    **{key: for_cluster(_ACTS) for key in OF_NODES},
     ApiKey.API_VERSIONS: PASSES,
     ApiKey.SASL_HANDSHAKE: PASSES,
     ApiKey.SASL_AUTHENTICATE: PASSES,
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: for_cluster(refuse_describe_users, Operation.DESCRIBE),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: for_cluster(_refuse, Operation.ALTER),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: for_cluster(Operation.DESCRIBE, refuse=refuse_describe_users),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: for_cluster(Operation.ALTER),
     ApiKey.CREATE_DELEGATION_TOKEN: create_token_door,
     ApiKey.RENEW_DELEGATION_TOKEN: own_token_door,
     ApiKey.EXPIRE_DELEGATION_TOKEN: own_token_door,
     ApiKey.DESCRIBE_DELEGATION_TOKEN: describe_tokens_door,
-    ApiKey.ALTER_CLIENT_QUOTAS: for_cluster(_refuse, Operation.ALTER_CONFIGS),
+    ApiKey.ALTER_CLIENT_QUOTAS: for_cluster(Operation.ALTER_CONFIGS),
     ApiKey.CREATE_TOPICS: create_topics_door,
     ApiKey.DELETE_TOPICS: delete_topics_door,
     ApiKey.CREATE_PARTITIONS: create_partitions_door,
@@ -252,18 +237,16 @@ CONTROLLER_DOORS: Mapping[ApiKey, Door] = {
     ApiKey.DESCRIBE_CONFIGS: describe_configs_door,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster_door,
     ApiKey.DESCRIBE_ACLS: PASSES,
-    ApiKey.CREATE_ACLS: for_cluster(_refuse, Operation.ALTER),
-    ApiKey.DELETE_ACLS: for_cluster(_refuse, Operation.ALTER),
-    ApiKey.ELECT_LEADERS: for_cluster(_refuse, Operation.ALTER),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: for_cluster(_refuse, Operation.ALTER),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: for_cluster(_no_list, Operation.DESCRIBE),
-    ApiKey.DESCRIBE_QUORUM: for_cluster(
-        lambda _: DescribeQuorumResponse(_DENIED, _DENIED.message, [], []), Operation.DESCRIBE
-    ),
-    ApiKey.UPDATE_FEATURES: for_cluster(_refuse, Operation.ALTER),
-    ApiKey.UNREGISTER_BROKER: for_cluster(_refuse, Operation.ALTER),
-    ApiKey.ADD_RAFT_VOTER: for_cluster(_only_error(ApiKey.ADD_RAFT_VOTER), Operation.ALTER),
-    ApiKey.REMOVE_RAFT_VOTER: for_cluster(_only_error(ApiKey.REMOVE_RAFT_VOTER), Operation.ALTER),
+    ApiKey.CREATE_ACLS: for_cluster(Operation.ALTER),
+    ApiKey.DELETE_ACLS: for_cluster(Operation.ALTER),
+    ApiKey.ELECT_LEADERS: for_cluster(Operation.ALTER),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: for_cluster(Operation.ALTER),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: for_cluster(Operation.DESCRIBE, refuse=_no_list),
+    ApiKey.DESCRIBE_QUORUM: for_cluster(Operation.DESCRIBE),
+    ApiKey.UPDATE_FEATURES: for_cluster(Operation.ALTER),
+    ApiKey.UNREGISTER_BROKER: for_cluster(Operation.ALTER),
+    ApiKey.ADD_RAFT_VOTER: for_cluster(Operation.ALTER),
+    ApiKey.REMOVE_RAFT_VOTER: for_cluster(Operation.ALTER),
 }
 """Doors by API, for a controller's listener and for what brokers pass on. DescribeAcls and the requests about delegation
 tokens judge by themselves."""

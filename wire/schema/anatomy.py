@@ -24,10 +24,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 
-from odradek.wire.schema.anatomy_rows import ROWS, Row
 from odradek.wire.api import request_class, response_class
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.errors import ErrorCode
+from odradek.wire.schema.anatomy_rows import ROWS, Row
 from odradek.wire.structure import Message, Structure, WireField, version_range
 
 __all__ = ["Anatomy", "Leaf", "anatomy", "anatomy_of"]
@@ -94,7 +94,10 @@ class Anatomy:
         }
         self._make_leaf = {levels[-1].element: _leaf_maker(levels[-1], row) for levels in self._levels}
         self._make_around = [_around_maker(*pair) for pair in pairwise(self._levels[0])] if paths else []
-        self._make_whole = _whole_maker(response, row, request) if self.has_whole_error else None
+        refuses_whole = self.has_whole_error or (
+            not paths and _wire_field(response, "error_code") is not None
+        )
+        self._make_whole = _whole_maker(response, row) if refuses_whole else None
         self.within: Anatomy | None = None
         """The anatomy of one head, where a row has one for it."""
         if row.within is not None:
@@ -174,7 +177,10 @@ class Anatomy:
     # -- the answer to the whole ------------------------------------------------------------------------------
 
     def refuse(self, request: Any, code: ErrorCode, text: str | None = None) -> Any:
-        """The answer with one error for the whole request, in its form of this version."""
+        """The answer with one error for the whole request, in its form of this version.
+
+        Where a version has no field for it, the answer is empty: DescribeLogDirs before version 3.
+        """
         if self._make_whole is None:
             return self.refuse_each(request, code, text)
         response = self._make_whole(request, code, text)
@@ -375,7 +381,7 @@ def _around_maker(level: _Level, inner: _Level) -> Make:
     return _compiled(text, level.result_class)
 
 
-def _whole_maker(response: type[Structure], row: Row, request: type[Structure]) -> Make:
+def _whole_maker(response: type[Structure], row: Row) -> Make:
     """The function (request, code, text) -> answer that refuses the whole."""
     words = row.whole
     if _wire_field(response, "error_message") is not None and "error_message=" not in words:

@@ -19,6 +19,7 @@ from odradek.wire.schema.anatomy import Anatomy, anatomy_of
 __all__ = [
     "Right",
     "Text",
+    "for_cluster",
     "hiding",
     "needing",
     "on_group",
@@ -33,6 +34,8 @@ Text: TypeAlias = Callable[[Any, ErrorCode], str | None]
 """Gives the text of a refused thing."""
 Finish: TypeAlias = Callable[[Asked, Any, Any], Any]
 """Completes a response, given who asks and the request."""
+
+_DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 @attrs.frozen
@@ -93,6 +96,22 @@ def needing(*rights: Right, each: Right | None = None, text: Text | None = None)
     return door
 
 
+def for_cluster(*operations: Operation, refuse: Callable[[Any], Any] | None = None) -> Door:
+    """Make a door for clients who may do one of `operations` to the cluster; `refuse` makes an odd answer for others."""
+
+    def door(asked: Asked, request: Any) -> Any:
+        for operation in operations:
+            if asked.would(operation, ResourceType.CLUSTER, CLUSTER_NAME):
+                return None
+        asked.may_cluster(operations[0])
+        if refuse is not None:
+            return refuse(request)
+        return anatomy_of(request, asked.version).refuse(request, _DENIED, _DENIED.message)
+
+    door.__doc__ = f"{' or '.join(each.name for each in operations)} on the cluster."
+    return door
+
+
 def refusing(
     anatomy: Anatomy, request: Any, codes: list[ErrorCode], text: Text | None = None
 ) -> Admitted | None:
@@ -123,7 +142,7 @@ def hiding(asked: Asked, resource_type: ResourceType, things: list[Any], field: 
 
 
 def unless_on_cluster(operation: Operation, door: Door) -> Door:
-    """Make a door that is open to whoever may do this to the cluster; others go through `door`."""
+    """Make a door for clients who may do this to the cluster; other clients go through `door`."""
 
     def either(asked: Asked, request: Any) -> Any:
         acts = asked.would(operation, ResourceType.CLUSTER, CLUSTER_NAME)
