@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import compress, islice, pairwise
+from itertools import compress, groupby, islice, pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,7 +30,7 @@ from odradek.wire.errors import ErrorCode
 from odradek.wire.schema.anatomy_rows import ROWS, Row
 from odradek.wire.structure import Message, Structure, WireField, version_range
 
-__all__ = ["Anatomy", "Leaf", "anatomy", "anatomy_of"]
+__all__ = ["Anatomy", "Leaf", "anatomy", "anatomy_of", "refuse"]
 
 Make: TypeAlias = Callable[..., Any]
 _SCALAR = "*"
@@ -74,6 +74,7 @@ class Anatomy:
         "_make_around",
         "_make_leaf",
         "_make_whole",
+        "_response",
         "by_id",
         "has_whole_error",
         "row",
@@ -82,6 +83,7 @@ class Anatomy:
 
     def __init__(self, row: Row, request: type[Structure], response: type[Structure], version: int) -> None:
         self.row = row
+        self._response = response
         self.by_id = row.ids_since is not None and version >= row.ids_since
         """True if topics are named by their ids in this version."""
         self.has_whole_error = _travels(response, "error_code", version)
@@ -117,8 +119,9 @@ class Anatomy:
         flags = iter(kept)
         changes = {}
         for field in self._heads:
-            values = getattr(request, field) or ()
-            changes[field] = list(compress(values, islice(flags, len(values))))
+            values = getattr(request, field)
+            if values is not None:
+                changes[field] = list(compress(values, islice(flags, len(values))))
         return attrs.evolve(request, **changes)
 
     def refused(self, head: Any, code: ErrorCode, text: str | None = None) -> Any:
@@ -191,7 +194,7 @@ class Anatomy:
     def refuse_each(self, request: Any, code: ErrorCode, text: str | None = None) -> Any:
         """The answer with one error for each thing of the request."""
         field = self._levels[0][0].result_field
-        return _response_of(request)(**{field: self._each_refused(request, code, text)})
+        return self._response(**{field: self._each_refused(request, code, text)})
 
     def _each_refused(self, request: Any, code: ErrorCode, text: str | None) -> list[Any]:
         heads = self.heads(request)
@@ -215,7 +218,7 @@ class Anatomy:
             yield from self._leaves(request, levels, ())
 
     def _leaves(self, outer: Any, levels: Sequence[_Level], path: tuple[int, ...]) -> Iterator[Leaf]:
-        values = getattr(outer, levels[len(path)].field)
+        values = getattr(outer, levels[len(path)].field) or ()
         if len(path) == len(levels) - 1:
             for value in values:
                 yield Leaf(value, path, outer)
@@ -223,26 +226,29 @@ class Anatomy:
             for number, value in enumerate(values):
                 yield from self._leaves(value, levels, (*path, number))
 
-    def part(self, request: Any, leaves: Sequence[Leaf]) -> Any:
+    def sizes(self, request: Any) -> Iterator[int]:
+        """The lengths of all lists of things, from the outermost in. They are counted as they are read."""
+        for levels in self._levels:
+            yield from _sizes(request, levels)
+
+    def part(self, request: Any, leaves: Iterable[Leaf]) -> Any:
         """A request that names only these things, which are in its order."""
         if len(self._levels) == 1:
-            return self._narrowed(request, leaves, 0) if leaves else request
+            return self._narrowed(request, leaves, 0)
         named: dict[str, list[Any]] = {
             levels[0].field: [leaf.value for leaf in leaves if isinstance(leaf.value, levels[0].element)]
             for levels in self._levels
         }
         return attrs.evolve(request, **named)
 
-    def _narrowed(self, outer: Any, leaves: Sequence[Leaf], depth: int) -> Any:
+    def _narrowed(self, outer: Any, leaves: Iterable[Leaf], depth: int) -> Any:
         levels = self._levels[0]
         field = levels[depth].field
         if depth == len(levels) - 1:
             return attrs.evolve(outer, **{field: [leaf.value for leaf in leaves]})
         values = getattr(outer, field)
-        within: dict[int, list[Leaf]] = {}
-        for leaf in leaves:
-            within.setdefault(leaf.path[depth], []).append(leaf)
-        some = [self._narrowed(values[number], those, depth + 1) for number, those in within.items()]
+        within = groupby(leaves, lambda leaf: leaf.path[depth])
+        some = [self._narrowed(values[number], those, depth + 1) for number, those in within]
         return attrs.evolve(outer, **{field: some})
 
     def join(
@@ -254,6 +260,7 @@ class Anatomy:
     ) -> Any:
         """The answers of all parts as one. `numbers` are those of each part's things; `ready` are further results.
 
+        Things in one list may have fewer results than they are, where the row puts refused ones apart (`Row.place`).
         If one part is refused as a whole, that is the answer, unless such an answer names each thing (`Row.each`).
         """
         first = responses[0]
@@ -262,13 +269,14 @@ class Anatomy:
             if first.error_code and not self.row.each:
                 return first
         found = [list(self._results(response, 0)) for response in responses]
-        if self.row.place == "in place":
+        if self.row.place == "in place" or self._make_around:
             results = self._nested(request, iter(_in_order(numbers, found)), 0)
         else:
             results = [result for some in found for result in some]
-        waits_ms = max(response.throttle_time_ms for response in responses)
-        field = self._levels[0][0].result_field
-        return attrs.evolve(first, throttle_time_ms=waits_ms, **{field: [*results, *ready]})
+        joined = attrs.evolve(first, **{self._levels[0][0].result_field: [*results, *ready]})
+        if hasattr(first, "throttle_time_ms"):
+            joined.throttle_time_ms = max(response.throttle_time_ms for response in responses)
+        return joined
 
     def _results(self, outer: Any, depth: int) -> Iterator[Any]:
         """The results of the innermost things in an answer."""
@@ -283,17 +291,28 @@ class Anatomy:
     def _nested(self, outer: Any, results: Iterator[Any], depth: int) -> list[Any]:
         """The results of all that is in `outer`, taken in the order of the request."""
         levels = self._levels[0]
-        values = getattr(outer, levels[depth].field)
+        values = getattr(outer, levels[depth].field) or ()
         if depth == len(levels) - 1:
             return list(islice(results, len(values)))
         around = self._make_around[depth]
         return [around(value, self._nested(value, results, depth + 1)) for value in values]
 
 
-def anatomy_of(request: Message, version: int) -> Anatomy:
-    """The anatomy of a request's API."""
+def anatomy_of(request: Message, version: int | None = None) -> Anatomy:
+    """The anatomy of a request's API, of the newest version where none is given.
+
+    Whoever gives none leaves it to the encoder to drop what an older version lacks. So the API has to have one row.
+    """
     assert request.API_KEY is not None
+    if version is None:
+        assert len(ROWS.get(ApiKey(request.API_KEY), (Row(),))) == 1, "it depends on the version"
+        version = request.VALID_VERSIONS[1]
     return anatomy(request.API_KEY, version)
+
+
+def refuse(request: Message, code: ErrorCode, text: str | None = None) -> Any:
+    """The answer with one error for the whole request, which says nothing of its version."""
+    return anatomy_of(request).refuse(request, code, text)
 
 
 @cache
@@ -304,9 +323,12 @@ def anatomy(api_key: int, version: int) -> Anatomy:
     return Anatomy(row, request_class(api_key), response_class(api_key), version)
 
 
-def _response_of(request: Message) -> type[Message]:
-    assert request.API_KEY is not None
-    return response_class(request.API_KEY)
+def _sizes(outer: Any, levels: Sequence[_Level]) -> Iterator[int]:
+    values = getattr(outer, levels[0].field) or ()
+    yield len(values)
+    if len(levels) > 1:
+        for value in values:
+            yield from _sizes(value, levels[1:])
 
 
 def _in_order(numbers: Sequence[Sequence[int]], found: Iterable[Sequence[Any]]) -> list[Any]:
