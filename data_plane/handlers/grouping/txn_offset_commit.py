@@ -12,7 +12,7 @@ from odradek.data_plane.broker import Broker
 from odradek.data_plane.coordination.asking import Ask
 from odradek.data_plane.coordination.records import RecordProducer
 from odradek.data_plane.groups.coordinator import Shard
-from odradek.data_plane.groups.offsets import CommitOffsets, PartitionCommit, record_bytes
+from odradek.data_plane.groups.offsets import CommitOffsets, PartitionCommit
 from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from odradek.data_plane.handlers.verification import verified
 from odradek.data_plane.handlers.waiting import response_of
@@ -43,7 +43,6 @@ class _Offsets:
     accepted: list[TxnOffsetCommitResponsePartition] = attrs.field(factory=list)
     """One for each of `commits`, for the coordinator's word."""
     told: list[TxnOffsetCommitResponseTopic] = attrs.field(factory=list)
-    size: int = 0
 
     def response(self) -> TxnOffsetCommitResponse:
         return TxnOffsetCommitResponse(0, self.told)
@@ -176,8 +175,7 @@ class TxnOffsetCommitHandler:
             request.generation_id,
             -1,
             tuple(offsets.commits),
-            offsets.size,
-            RecordProducer(request.producer_id, request.producer_epoch, guard),
+            producer=RecordProducer(request.producer_id, request.producer_epoch, guard),
         )
         broker.groups.submit(request.group_id, Ask(commit, version, delayed, broker.clock.wall_ms()))
         return delayed
@@ -186,7 +184,6 @@ class TxnOffsetCommitHandler:
         """The offsets that may be committed, and an answer for each partition that is named."""
         image = self._broker.image
         offsets = _Offsets()
-        group_bytes = len(request.group_id.encode())
         for asked in request.topics:
             topic = image.topics.get(asked.name)
             good, bad = [], []
@@ -207,7 +204,6 @@ class TxnOffsetCommitHandler:
                     each.committed_metadata or "",
                 )
                 offsets.commits.append(commit)
-                offsets.size += record_bytes(group_bytes, commit)
             offsets.accepted += good
             # As in Kafka: a topic that nobody knows is told even without partitions, others are not.
             if good or bad or topic is None:
