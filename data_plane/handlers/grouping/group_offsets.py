@@ -46,11 +46,14 @@ from odradek.wire.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from odradek.wire.schema.versions import (
+    OFFSET_COMMIT_TOPIC_IDS,
+    OFFSET_FETCH_GROUP_ERROR,
+    OFFSET_FETCH_GROUPS,
+    OFFSET_FETCH_TOPIC_IDS,
+)
 from odradek.wire.structure import ZERO_UUID
 
-TOPIC_IDS_SINCE = 10
-GROUPS_SINCE = 8
-GROUP_ERROR_SINCE = 2
 NO_OFFSET = -1
 PARTITION_BYTES = 24
 PARTITIONS_PER_DECISION = 500
@@ -151,7 +154,7 @@ class OffsetCommitHandler:
 
     def _sorted_out(self, version: int, request: OffsetCommitRequest) -> Work[_Commits]:
         """The offsets that may be committed, and an answer for each partition that is named."""
-        by_id = version >= TOPIC_IDS_SINCE
+        by_id = version >= OFFSET_COMMIT_TOPIC_IDS
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         image = self._broker.image
         metadata_bytes_max = self._broker.groups.settings.offset_metadata_bytes_max
@@ -199,7 +202,7 @@ class OffsetFetchHandler:
 
     def _answer(self, version: int, request: OffsetFetchRequest) -> Work[Result]:
         groups = request.groups
-        if version < GROUPS_SINCE:
+        if version < OFFSET_FETCH_GROUPS:
             topics: list[OffsetFetchRequestTopics] | None = None if request.topics is None else []
             for each in request.topics or ():
                 assert topics is not None
@@ -220,7 +223,7 @@ class OffsetFetchHandler:
             for group in groups:
                 key = (group.group_id, group.member_id, group.member_epoch)
                 told.append((yield from telling.tell(group, fetched[key])))
-            if version >= GROUPS_SINCE:
+            if version >= OFFSET_FETCH_GROUPS:
                 return OffsetFetchResponse(0, groups=told)
             return (yield from _single(told[0]))
 
@@ -246,7 +249,7 @@ class _Telling:
         self._require_stable = require_stable
         self._image = image
         self._version = version
-        self._by_id = version >= TOPIC_IDS_SINCE
+        self._by_id = version >= OFFSET_FETCH_TOPIC_IDS
         self._repeated = RepeatedSize()
         self._is_full = False
         self._whole: dict[str, list[OffsetFetchResponseTopics]] = {}
@@ -257,7 +260,7 @@ class _Telling:
         yield 1
         group_id = group.group_id
         code = TOO_LARGE if self._is_full else fetched.code
-        if code and self._version >= GROUP_ERROR_SINCE:
+        if code and self._version >= OFFSET_FETCH_GROUP_ERROR:
             return OffsetFetchResponseGroup(group_id, [], code)
         if group.topics is not None:
             topics = yield from self._named(group_id, group.topics, fetched)
