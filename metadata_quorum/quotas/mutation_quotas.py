@@ -40,6 +40,11 @@ from odradek.wire.messages.create_partitions import (
 )
 from odradek.wire.messages.create_topics import CreatableTopicResult, CreateTopicsRequest
 from odradek.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest
+from odradek.wire.schema.versions import (
+    CREATE_PARTITIONS_STRICT_QUOTA,
+    CREATE_TOPICS_STRICT_QUOTA,
+    DELETE_TOPICS_STRICT_QUOTA,
+)
 from odradek.wire.structure import Message
 
 __all__ = ["MutationQuotas"]
@@ -50,9 +55,9 @@ would be the same."""
 SWEEP_SECONDS_MIN = 1.0
 """The time between two looks for room."""
 _STRICT_SINCE: Mapping[type[Message], int] = {
-    CreateTopicsRequest: 6,
-    DeleteTopicsRequest: 5,
-    CreatePartitionsRequest: 3,
+    CreateTopicsRequest: CREATE_TOPICS_STRICT_QUOTA,
+    DeleteTopicsRequest: DELETE_TOPICS_STRICT_QUOTA,
+    CreatePartitionsRequest: CREATE_PARTITIONS_STRICT_QUOTA,
 }
 _EXCEEDED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 

@@ -73,6 +73,7 @@ class Anatomy:
         "_heads",
         "_levels",
         "_make_around",
+        "_make_leaf",
         "_make_refused",
         "_make_whole",
         "_names",
@@ -96,6 +97,7 @@ class Anatomy:
         every = [level for levels in self._levels for level in levels if level.names]
         self._names = {level.element: _namer(level.names[0]) for level in every}
         self._make_refused = {levels[0].element: self._refusing(levels) for levels in self._levels}
+        self._make_leaf = {levels[-1].element: self._refusing(levels[-1:]) for levels in self._levels}
         self._make_around = [_around_maker(*pair) for pair in pairwise(self._levels[0])] if paths else []
         self._has_once_heads = row.once and not self._make_around
         refuses_whole = self.has_whole_error or (
@@ -215,7 +217,7 @@ class Anatomy:
 
     def result(self, thing: Any, code: ErrorCode) -> Any:
         """The result of an innermost thing that has this error."""
-        return self._make_leaf[type(thing)](thing, code, None)
+        return self._make_leaf[type(thing)]([thing], code, None)[0]
 
     def around(self, head: Any, results: list[Any]) -> Any:
         """The result of a head that has these results in it."""
