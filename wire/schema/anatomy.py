@@ -9,6 +9,7 @@ refused thing, one for each level around it. Whatever takes requests apart or pu
   without some of them, and adds their refusals to its answer.
 * `leaves` are the innermost things (partitions), for requests that are decided in parts. `part` names only some of them,
   `join` makes one answer of all parts' answers.
+* `asking` makes a request of names, `named_results` reads names and results from an answer. Clients do that.
 * `refuse` is the answer to the whole request with one error, `refuse_each` the one that has it once for each thing.
 
 Nothing here changes a request. A part shares its things with the request that it comes from.
@@ -209,6 +210,42 @@ class Anatomy:
         return _compiled(
             f"lambda things, code, text: {text}", once=_first_of_each, name_of=self.name_of, **classes
         )
+
+    # -- things and their results, one by one -----------------------------------------------------------------
+
+    def result(self, thing: Any, code: ErrorCode) -> Any:
+        """The result of an innermost thing that has this error."""
+        return self._make_leaf[type(thing)](thing, code, None)
+
+    def around(self, head: Any, results: list[Any]) -> Any:
+        """The result of a head that has these results in it."""
+        return self._make_around[0](head, results)
+
+    def asking(
+        self, request: Any, names: Iterable[Sequence[Any]], thing: Callable[[Any], Any] = itemgetter(-1)
+    ) -> Any:
+        """The request about things with these names, of which the first is that of the element around each.
+
+        `thing` makes the thing of a name; without it a thing is its name. Each element comes where it is named first.
+        """
+        outer, inner = self._levels[0]
+        within: dict[Any, list[Any]] = {}
+        for each in names:
+            within.setdefault(each[0], []).append(thing(each))
+        elements = [
+            outer.element(**{outer.names[0]: name, inner.field: things}) for name, things in within.items()
+        ]
+        return attrs.evolve(request, **{outer.field: elements})
+
+    def named_results(self, outer: Any, names: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+        """The results of the innermost things in an answer, each behind its names from the outermost in."""
+        level = self._levels[0][len(names)]
+        for result in getattr(outer, level.result_field):
+            path = (*names, getattr(result, level.result_names[0]))
+            if len(path) == len(self._levels[0]):
+                yield path, result
+            else:
+                yield from self.named_results(result, path)
 
     # -- the innermost things, for requests that are decided in parts -----------------------------------------
 
