@@ -185,7 +185,7 @@ def _without(image: MetadataImage, request: Message, kept: Sequence[bool], secon
     for each in refused:
         if isinstance(each, DeletableTopicResult) and each.name is not None:
             each.topic_id = image.topics[each.name].topic_id
-    add = anatomy.adding([not is_kept for is_kept in kept], refused)
+    add = anatomy.adding(kept, refused)
     return Admitted(anatomy.only(request, kept), lambda response: _with_wait(add(response), seconds))
 
 
