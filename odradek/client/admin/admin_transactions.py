@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from odradek.client.admin.about_partitions import results_in
 from odradek.client.admin.admin_logs import ActiveProducer, describe_producers
 from odradek.client.core.operation import Operation
 from odradek.client.core.scatter import (
@@ -19,6 +20,7 @@ from odradek.client.core.scatter import (
     to_transaction_coordinators,
 )
 from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.schema.versions import LIST_TRANSACTIONS_PATTERN
 from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -38,8 +40,6 @@ __all__ = [
 
 TIMELESS_MS = (1 << 31) - 1
 """The timeout of transactions that have none, since another system decides how they end (KIP-939)."""
-_PATTERN_VERSION = 2
-"""The version of ListTransactions from which it takes a pattern (KIP-1152)."""
 _FENCING_TIMEOUT_MS = 60_000
 """Kept as the timeout of the transactional id until its next producer brings its own. Brokers may limit it."""
 _IGNORES_EPOCHS_GROWING = 0
@@ -132,7 +132,7 @@ def list_transactions(
         message,
         take,
         deadline=deadline,
-        versions=(_PATTERN_VERSION if transactional_id_pattern is not None else 0, None),
+        versions=(LIST_TRANSACTIONS_PATTERN if transactional_id_pattern is not None else 0, None),
     )
     found = []
     for node, told in outcomes.items():
@@ -260,10 +260,7 @@ def abort_transaction(
         return WriteTxnMarkersRequest([marker])
 
     def take(response: Any, _: list[TopicPartition]) -> Iterable[tuple[TopicPartition, CallError | None]]:
-        for each in response.markers:
-            for of_topic in each.topics:
-                for result in of_topic.partitions:
-                    yield key, item_error(result.error_code, None, str(key))
+        return [(named, error) for named, error, _ in results_in(response)]
 
     outcomes = yield from scatter(core, [key], to_leaders, message, take, deadline=deadline)
     refusal = outcomes[key]

@@ -43,7 +43,6 @@ __all__ = [
     "GuardedHandler",
     "Topic",
     "Topics",
-    "for_cluster",
     "may_on_cluster",
     "operations_of",
     "rights_of",
@@ -132,20 +131,6 @@ def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # it stands in ta
 def may_on_cluster(rights: Rights, operation: Operation) -> bool:
     """True if the client may do this to the cluster."""
     return rights.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME)
-
-
-def for_cluster(refuse: Callable[[Any], Any], *operations: Operation) -> Door:
-    """A door for those who may do one of `operations` to the cluster; `refuse` makes the answer for others."""
-
-    def door(asked: Asked, request: Any) -> Any:
-        for operation in operations:
-            if asked.would(operation, ResourceType.CLUSTER, CLUSTER_NAME):
-                return None
-        asked.may_cluster(operations[0])
-        return refuse(request)
-
-    door.__doc__ = f"{' or '.join(each.name for each in operations)} on the cluster."
-    return door
 
 
 def operations_of(rights: Rights, resource_type: ResourceType, name: str) -> int:
