@@ -74,6 +74,7 @@ class Anatomy:
         "_levels",
         "_make_around",
         "_make_refused",
+        "_make_result",
         "_make_whole",
         "_names",
         "_response",
@@ -95,6 +96,7 @@ class Anatomy:
         self._heads = [levels[0].field for levels in self._levels]
         every = [level for levels in self._levels for level in levels if level.names]
         self._names = {level.element: _namer(level.names[0]) for level in every}
+        self._make_result = {levels[-1].element: _result_maker(levels[-1], row) for levels in self._levels}
         self._make_refused = {levels[0].element: self._refusing(levels) for levels in self._levels}
         self._make_around = [_around_maker(*pair) for pair in pairwise(self._levels[0])] if paths else []
         self._has_once_heads = row.once and not self._make_around
@@ -136,20 +138,21 @@ class Anatomy:
         codes: Sequence[ErrorCode],
         text: Callable[[Any, ErrorCode], str | None] | None = None,
     ) -> tuple[Any, Callable[[Any], Any]]:
-        """The request without the heads that have a code, and a function that adds their refusals to its answer.
-
-        An answer that refuses the whole stays as it is.
-        """
+        """The request without the heads that have a code, and a function that adds their refusals to its answer."""
         pairs = [*compress(zip(self.heads(request), codes, strict=True), codes)]
         if self._has_once_heads:
             pairs = _first_of_each(pairs, lambda pair: self.name_of(pair[0]))
         refused = [
             self.refused(head, code, None if text is None else text(head, code)) for head, code in pairs
         ]
-        return self.only(request, [not code for code in codes]), self.adding(codes, refused)
+        kept = [not code for code in codes]
+        return self.only(request, kept), self.adding(kept, refused)
 
-    def adding(self, codes: Sequence[object], refused: list[Any]) -> Callable[[Any], Any]:
-        """A function that adds the results of refused heads to the answer of the others, where the row wants them."""
+    def adding(self, kept: Sequence[object], refused: Sequence[Any]) -> Callable[[Any], Any]:
+        """A function that adds the results of heads that are not kept to the answer of those that are.
+
+        An answer that refuses the whole stays as it is.
+        """
         field, place = self._levels[0][0].result_field, self.row.place
 
         def add(response: Any) -> Any:
@@ -158,7 +161,7 @@ class Anatomy:
             found = getattr(response, field)
             if place == "in place":
                 answered, others = iter(found), iter(refused)
-                setattr(response, field, [next(others if code else answered) for code in codes])
+                setattr(response, field, [next(answered if is_kept else others) for is_kept in kept])
             else:
                 setattr(response, field, [*refused, *found] if place == "before" else [*found, *refused])
             return response
@@ -215,7 +218,7 @@ class Anatomy:
 
     def result(self, thing: Any, code: ErrorCode) -> Any:
         """The result of an innermost thing that has this error."""
-        return self._make_leaf[type(thing)](thing, code, None)
+        return self._make_result[type(thing)](thing, code, None)
 
     def around(self, head: Any, results: list[Any]) -> Any:
         """The result of a head that has these results in it."""
@@ -435,6 +438,13 @@ def _compiled(text: str, **names: object) -> Make:
 def _namer(name: str) -> Callable[[Any], Any]:
     """The function thing -> its name."""
     return (lambda thing: thing) if name == _SCALAR else attrgetter(name)
+
+
+def _result_maker(level: _Level, row: Row) -> Make:
+    """The function (thing, code, text) -> its result with this error."""
+    given = level.arguments("thing") | {row.code: "code"} | _given(row.refused, level.result_class)
+    made = _call("Result", level.result_class, given)
+    return _compiled(f"lambda thing, code, text: {made}", Result=level.result_class)
 
 
 def _around_maker(level: _Level, inner: _Level) -> Make:
