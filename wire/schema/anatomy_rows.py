@@ -144,6 +144,8 @@ ROWS: Mapping[ApiKey, tuple[Row, ...]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (
         Row(_RESOURCES, "responses resource_type resource_name", "error_message", place="in place"),
     ),
+    ApiKey.RENEW_DELEGATION_TOKEN: (Row(whole="expiry_timestamp_ms=-1"),),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: (Row(whole="expiry_timestamp_ms=-1"),),
     ApiKey.CREATE_PARTITIONS: (Row(_TOPICS, "results name", "error_message", once=True),),
     ApiKey.DELETE_GROUPS: (Row("groups_names *", "results group_id", once=True),),
     ApiKey.ELECT_LEADERS: (

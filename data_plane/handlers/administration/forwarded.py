@@ -10,21 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 from odradek.data_plane.handlers.administration.forwarder import Forwarder, names_many, sender_of
-from odradek.metadata_quorum.controller.partitions.create_partitions import refuse_create_partitions
 from odradek.metadata_quorum.controller.refusals import refusal
-from odradek.metadata_quorum.controller.topics import refuse_create_topics, refuse_delete_topics
 from odradek.metadata_quorum.controller_channel import TOKEN_APIS
 from odradek.security.acls.acl_requests import AclFilter, has_unknown
 from odradek.security.doors.token_doors import refuse_token_request, token_request_refused
 from odradek.serving.contract import Context, Handler, Result, Suspend
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.errors import ErrorCode, KafkaError, RemoteProtocolError
-from odradek.wire.messages.add_raft_voter import AddRaftVoterResponse
 from odradek.wire.messages.create_acls import CreateAclsRequest
 from odradek.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from odradek.wire.messages.delete_acls import DeleteAclsRequest
-from odradek.wire.messages.describe_quorum import DescribeQuorumResponse
-from odradek.wire.messages.remove_raft_voter import RemoveRaftVoterResponse
+from odradek.wire.schema.anatomy import refuse
 
 __all__ = ["ForwardingHandler", "forwarding_handlers", "topic_handlers"]
 
@@ -39,17 +35,9 @@ _OF_THE_CONTROLLER = (
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
     ApiKey.ALTER_CLIENT_QUOTAS,
 )
-_OF_TOPICS: dict[ApiKey, Refuse] = {
-    ApiKey.CREATE_TOPICS: refuse_create_topics,
-    ApiKey.DELETE_TOPICS: refuse_delete_topics,
-    ApiKey.CREATE_PARTITIONS: refuse_create_partitions,
-}
+_OF_TOPICS = (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS)
 """A request about topics says itself how long its client waits."""
-_OF_THE_QUORUM: dict[ApiKey, Refuse] = {
-    ApiKey.DESCRIBE_QUORUM: lambda _, code, text: DescribeQuorumResponse(code, text, [], []),
-    ApiKey.ADD_RAFT_VOTER: lambda _, code, text: AddRaftVoterResponse(0, code, text),
-    ApiKey.REMOVE_RAFT_VOTER: lambda _, code, text: RemoveRaftVoterResponse(0, code, text),
-}
+_OF_THE_QUORUM = (ApiKey.DESCRIBE_QUORUM, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER)
 """UpdateRaftVoter is no broker's: nodes send it to the controllers' listener themselves."""
 
 
@@ -130,23 +118,20 @@ def _means_all(request: Any) -> bool:
 
 def topic_handlers(forwarder: Forwarder) -> dict[int, Handler]:
     """The handlers that forward requests about topics, by API key."""
-    return {
-        int(key): ForwardingHandler(forwarder, refuse, waits_as_asked=True).handle
-        for key, refuse in _OF_TOPICS.items()
-    }
+    handle = ForwardingHandler(forwarder, refuse, waits_as_asked=True).handle
+    return {int(key): handle for key in _OF_TOPICS}
 
 
 def forwarding_handlers(forwarder: Forwarder) -> dict[int, Handler]:
     """The handlers that forward all other requests, by API key."""
-    handlers: dict[int, Handler] = {
-        int(key): ForwardingHandler(forwarder, refuse).handle for key, refuse in _OF_THE_QUORUM.items()
-    }
+    asked = ForwardingHandler(forwarder, refuse).handle
     decided = ForwardingHandler(forwarder, refusal).handle
     acls = AclForwardingHandler(forwarder, refusal).handle
     tokens = TokenForwardingHandler(forwarder, refusal).handle
-    return (
-        handlers
-        | {int(key): tokens for key in TOKEN_APIS}
-        | {int(key): decided for key in _OF_THE_CONTROLLER}
-        | dict.fromkeys((int(ApiKey.CREATE_ACLS), int(ApiKey.DELETE_ACLS)), acls)
+    handlers = (
+        (asked, _OF_THE_QUORUM),
+        (decided, _OF_THE_CONTROLLER),
+        (acls, (ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS)),
+        (tokens, TOKEN_APIS),
     )
+    return {int(key): handle for handle, keys in handlers for key in keys}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from odradek.client.admin.about_partitions import asking, outcomes_as
 from odradek.client.core.operation import Operation
 from odradek.client.core.partition_keys import ByPartition, by_topic, named
 from odradek.client.core.scatter import deadline_of, item_error, reachable, scatter, this_broker, to_leaders
@@ -165,40 +166,15 @@ def delete_records(
     core: ClientCore, before: ByPartition[int], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, DeletedRecords]]:
     """Delete the records below an offset of each partition (`TO_HIGH_WATERMARK`: all). Raises `ClientError`."""
-    from odradek.wire.messages.delete_records import (
-        DeleteRecordsPartition,
-        DeleteRecordsRequest,
-        DeleteRecordsTopic,
-    )
+    from odradek.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest
 
     offsets = named(before)
 
     def message(keys: list[TopicPartition], timeout_ms: int) -> DeleteRecordsRequest:
-        return DeleteRecordsRequest(
-            topics=[
-                DeleteRecordsTopic(
-                    name=name,
-                    partitions=[
-                        DeleteRecordsPartition(
-                            partition_index=index, offset=offsets[TopicPartition(name, index)]
-                        )
-                        for index in indexes
-                    ],
-                )
-                for name, indexes in by_topic(keys).items()
-            ],
-            timeout_ms=timeout_ms,
-        )
+        request = DeleteRecordsRequest(timeout_ms=timeout_ms)
+        return asking(request, keys, lambda key: DeleteRecordsPartition(key.partition, offsets[key]))
 
-    def take(
-        response: Any, _: list[TopicPartition]
-    ) -> Iterable[tuple[TopicPartition, DeletedRecords | CallError]]:
-        for topic in response.topics:
-            for each in topic.partitions:
-                key = TopicPartition(topic.name, each.partition_index)
-                error = item_error(each.error_code, None, str(key))
-                yield key, error or DeletedRecords(each.low_watermark)
-
+    take = outcomes_as(lambda _, result: DeletedRecords(result.low_watermark))
     outcomes = yield from scatter(
         core, offsets, to_leaders, message, take, deadline=deadline_of(core, timeout)
     )
@@ -296,43 +272,30 @@ def describe_producers(
     core: ClientCore, partitions: Sequence[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, PartitionProducers]]:
     """The producers that the leader of each partition remembers. Raises `ClientError`."""
-    from odradek.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+    from odradek.wire.messages.describe_producers import DescribeProducersRequest
 
     wanted = [TopicPartition(*each) for each in partitions]
 
     def message(keys: list[TopicPartition], _: int) -> DescribeProducersRequest:
-        topics = [
-            TopicRequest(name=name, partition_indexes=indexes) for name, indexes in by_topic(keys).items()
-        ]
-        return DescribeProducersRequest(topics=topics)
+        return asking(DescribeProducersRequest(), keys)
 
-    def take(
-        response: Any, _: list[TopicPartition]
-    ) -> Iterable[tuple[TopicPartition, PartitionProducers | CallError]]:
-        for topic in response.topics:
-            for each in topic.partitions:
-                key = TopicPartition(topic.name, each.partition_index)
-                error = item_error(each.error_code, each.error_message, str(key))
-                yield (
-                    key,
-                    error
-                    or PartitionProducers(
-                        tuple(
-                            ActiveProducer(
-                                producer.producer_id,
-                                producer.producer_epoch,
-                                producer.last_sequence,
-                                producer.last_timestamp,
-                                producer.coordinator_epoch,
-                                producer.current_txn_start_offset,
-                            )
-                            for producer in each.active_producers
-                        )
-                    ),
+    def producers(_: TopicPartition, result: Any) -> PartitionProducers:
+        return PartitionProducers(
+            tuple(
+                ActiveProducer(
+                    each.producer_id,
+                    each.producer_epoch,
+                    each.last_sequence,
+                    each.last_timestamp,
+                    each.coordinator_epoch,
+                    each.current_txn_start_offset,
                 )
+                for each in result.active_producers
+            )
+        )
 
     outcomes = yield from scatter(
-        core, wanted, to_leaders, message, take, deadline=deadline_of(core, timeout)
+        core, wanted, to_leaders, message, outcomes_as(producers), deadline=deadline_of(core, timeout)
     )
     return {
         key: found if isinstance(found, PartitionProducers) else PartitionProducers((), found)

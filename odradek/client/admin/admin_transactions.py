@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from odradek.client.admin.about_partitions import results_in
 from odradek.client.admin.admin_logs import ActiveProducer, describe_producers
 from odradek.client.core.operation import Operation
 from odradek.client.core.scatter import (
@@ -251,10 +252,7 @@ def abort_transaction(
         return WriteTxnMarkersRequest([marker])
 
     def take(response: Any, _: list[TopicPartition]) -> Iterable[tuple[TopicPartition, CallError | None]]:
-        for each in response.markers:
-            for of_topic in each.topics:
-                for result in of_topic.partitions:
-                    yield key, item_error(result.error_code, None, str(key))
+        return [(named, error) for named, error, _ in results_in(response)]
 
     outcomes = yield from scatter(core, [key], to_leaders, message, take, deadline=deadline)
     refusal = outcomes[key]
