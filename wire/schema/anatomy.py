@@ -74,6 +74,7 @@ class Anatomy:
         "_levels",
         "_make_around",
         "_make_refused",
+        "_make_result",
         "_make_whole",
         "_names",
         "_response",
@@ -95,6 +96,7 @@ class Anatomy:
         self._heads = [levels[0].field for levels in self._levels]
         every = [level for levels in self._levels for level in levels if level.names]
         self._names = {level.element: _namer(level.names[0]) for level in every}
+        self._make_result = {levels[-1].element: _result_maker(levels[-1], row) for levels in self._levels}
         self._make_refused = {levels[0].element: self._refusing(levels) for levels in self._levels}
         self._make_around = [_around_maker(*pair) for pair in pairwise(self._levels[0])] if paths else []
         self._has_once_heads = row.once and not self._make_around
@@ -215,7 +217,7 @@ class Anatomy:
 
     def result(self, thing: Any, code: ErrorCode) -> Any:
         """The result of an innermost thing that has this error."""
-        return self._make_leaf[type(thing)](thing, code, None)
+        return self._make_result[type(thing)](thing, code, None)
 
     def around(self, head: Any, results: list[Any]) -> Any:
         """The result of a head that has these results in it."""
@@ -435,6 +437,13 @@ def _compiled(text: str, **names: object) -> Make:
 def _namer(name: str) -> Callable[[Any], Any]:
     """The function thing -> its name."""
     return (lambda thing: thing) if name == _SCALAR else attrgetter(name)
+
+
+def _result_maker(level: _Level, row: Row) -> Make:
+    """The function (thing, code, text) -> its result with this error."""
+    given = level.arguments("thing") | {row.code: "code"} | _given(row.refused, level.result_class)
+    made = _call("Result", level.result_class, given)
+    return _compiled(f"lambda thing, code, text: {made}", Result=level.result_class)
 
 
 def _around_maker(level: _Level, inner: _Level) -> Make:
