@@ -144,18 +144,18 @@ def _access_handlers(broker: Broker, authorizer: Authorizer | None) -> dict[int,
 
 def _group_handlers(broker: Broker) -> dict[int, Handler]:
     return {
-        ApiKey.OFFSET_COMMIT: OffsetCommitHandler(broker).handle,
-        ApiKey.OFFSET_FETCH: OffsetFetchHandler(broker).handle,
+        ApiKey.OFFSET_COMMIT: OffsetCommitHandler(broker, broker.groups).handle,
+        ApiKey.OFFSET_FETCH: OffsetFetchHandler(broker, broker.groups).handle,
         ApiKey.FIND_COORDINATOR: FindCoordinatorHandler(broker, broker.controller).handle,
-        ApiKey.JOIN_GROUP: MemberRequestHandler(broker).handle,
-        ApiKey.HEARTBEAT: MemberRequestHandler(broker).handle,
-        ApiKey.LEAVE_GROUP: LeaveGroupHandler(broker).handle,
-        ApiKey.SYNC_GROUP: SyncGroupHandler(broker).handle,
-        ApiKey.DESCRIBE_GROUPS: DescribeGroupsHandler(broker).handle,
-        ApiKey.LIST_GROUPS: ListGroupsHandler(broker).handle,
-        ApiKey.DELETE_GROUPS: DeleteGroupsHandler(broker).handle,
-        ApiKey.OFFSET_DELETE: OffsetDeleteHandler(broker).handle,
-        ApiKey.TXN_OFFSET_COMMIT: TxnOffsetCommitHandler(broker).handle,
+        ApiKey.JOIN_GROUP: MemberRequestHandler(broker.groups).handle,
+        ApiKey.HEARTBEAT: MemberRequestHandler(broker.groups).handle,
+        ApiKey.LEAVE_GROUP: LeaveGroupHandler(broker, broker.groups).handle,
+        ApiKey.SYNC_GROUP: SyncGroupHandler(broker.groups).handle,
+        ApiKey.DESCRIBE_GROUPS: DescribeGroupsHandler(broker, broker.groups).handle,
+        ApiKey.LIST_GROUPS: ListGroupsHandler(broker, broker.groups).handle,
+        ApiKey.DELETE_GROUPS: DeleteGroupsHandler(broker, broker.groups).handle,
+        ApiKey.OFFSET_DELETE: OffsetDeleteHandler(broker, broker.groups).handle,
+        ApiKey.TXN_OFFSET_COMMIT: TxnOffsetCommitHandler(broker, broker.groups).handle,
     }
 
 

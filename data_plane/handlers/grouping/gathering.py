@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from odradek.data_plane.broker import Broker
 from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.groups.coordinator import GroupCoordinator
 from odradek.data_plane.handlers.desk import Desk
 from odradek.serving.contract import Delayed, Result
 from odradek.serving.slices import Work, complete_in_slices
@@ -64,17 +64,18 @@ class Gather(Delayed):
 
 
 def asking(
-    broker: Broker,
+    desk: Desk,
+    groups: GroupCoordinator,
     version: int,
     asked: Iterable[tuple[str, Any]],
     combine: Callable[[list[Any]], Any],
     units: int = DECISION_UNITS,
 ) -> Work[Result]:
     """Ask the coordinator of each (group id, request), of so many units each, and combine their answers: see `Gather`."""
-    wall_ms = broker.clock.wall_ms()
-    gather = Gather(broker, combine)
+    wall_ms = desk.clock.wall_ms()
+    gather = Gather(desk, combine)
     for group_id, request in asked:
-        broker.groups.submit(group_id, Ask(request, version, gather.part(), wall_ms))
+        groups.submit(group_id, Ask(request, version, gather.part(), wall_ms))
         yield units
     gather.close()
     return gather if gather.response is None else gather.response
