@@ -29,7 +29,7 @@ from odradek.data_plane.replication.throttle import ReplicationThrottle
 from odradek.data_plane.replication.waiting_fetches import Until
 from odradek.env.ports import DiskError
 from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
-from odradek.serving.contract import Context, PinsFiles
+from odradek.serving.contract import ClientRights, Context, PinsFiles
 from odradek.serving.shared_parts import shared
 from odradek.serving.slices import Work
 from odradek.wire.api_keys import ApiKey
@@ -215,7 +215,7 @@ class FetchJob:
     ) -> None:
         for fetched in partitions:
             partition = self.hosted(fetched)
-            if self.rights is not None and not self._may_read(fetched):
+            if self.rights is not None and not self._may_read(self.rights, fetched):
                 answer = self._error(fetched, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             elif partition is None:
                 answer = self._error(fetched, None, self._missing_error(fetched))
@@ -229,19 +229,17 @@ class FetchJob:
         if attempt.must_answer and self.rights is not None:
             self.rights.tell_denials(ApiKey.FETCH)
 
-    def _may_read(self, fetched: FetchedPartition) -> bool:
+    def _may_read(self, rights: ClientRights, fetched: FetchedPartition) -> bool:
         """True if the client may read the topic now; a follower may, as long as it acts for the cluster."""
         if self.is_follower:
-            acts: bool = self.rights.allows(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
-            return acts
+            return rights.allows(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
         name: Any = fetched.key[0]
         if self.by_id:
             topic = self.desk.image.topics_by_id.get(name)
             if topic is None:
                 return True
             name = topic.name
-        allowed: bool = self.rights.allows(_READ, _TOPIC, name)
-        return allowed
+        return rights.allows(_READ, _TOPIC, name)
 
     def _read_partition(
         self,
