@@ -17,7 +17,7 @@ from odradek.wire.coordinator_partition import coordinator_partition
 from odradek.wire.errors import ErrorCode
 from odradek.wire.structure import Message
 
-ShardT = TypeVar("ShardT", bound=Shard[Any])
+ShardT = TypeVar("ShardT", bound=Shard[Any, Any])
 
 
 class _Caught:
