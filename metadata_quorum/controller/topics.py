@@ -38,9 +38,9 @@ from odradek.wire.messages.delete_topics import (
 )
 from odradek.wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from odradek.wire.schema.anatomy import refuse
+from odradek.wire.schema.versions import DELETE_TOPICS_DISABLED
 from odradek.wire.structure import ZERO_UUID, Message
 
-TOPIC_DELETION_DISABLED_SINCE = 3
 Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 """The answer about new topics' configurations: topics with the same overrides share it."""
 
@@ -228,7 +228,7 @@ def delete_topics(
 ) -> Decision:
     """Delete topics by name or by id. Kafka shuffles the results; here the refused ones come first."""
     if not basis.settings.delete_topic_enable:
-        old = context.api_version < TOPIC_DELETION_DISABLED_SINCE
+        old = context.api_version < DELETE_TOPICS_DISABLED
         code = ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED
         return Decision([], refuse(request, code, "Topic deletion is disabled."))
     results: list[DeletableTopicResult] = []

@@ -38,6 +38,11 @@ from odradek.wire.messages.create_partitions import CreatePartitionsRequest
 from odradek.wire.messages.create_topics import CreateTopicsRequest
 from odradek.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest
 from odradek.wire.schema.anatomy import anatomy_of
+from odradek.wire.schema.versions import (
+    CREATE_PARTITIONS_STRICT_QUOTA,
+    CREATE_TOPICS_STRICT_QUOTA,
+    DELETE_TOPICS_STRICT_QUOTA,
+)
 from odradek.wire.structure import Message
 
 __all__ = ["MutationQuotas"]
@@ -48,9 +53,9 @@ would be the same."""
 SWEEP_SECONDS_MIN = 1.0
 """The time between two looks for room."""
 _STRICT_SINCE: Mapping[type[Message], int] = {
-    CreateTopicsRequest: 6,
-    DeleteTopicsRequest: 5,
-    CreatePartitionsRequest: 3,
+    CreateTopicsRequest: CREATE_TOPICS_STRICT_QUOTA,
+    DeleteTopicsRequest: DELETE_TOPICS_STRICT_QUOTA,
+    CreatePartitionsRequest: CREATE_PARTITIONS_STRICT_QUOTA,
 }
 _EXCEEDED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
@@ -185,7 +190,7 @@ def _without(image: MetadataImage, request: Message, kept: Sequence[bool], secon
     for each in refused:
         if isinstance(each, DeletableTopicResult) and each.name is not None:
             each.topic_id = image.topics[each.name].topic_id
-    add = anatomy.adding([not is_kept for is_kept in kept], refused)
+    add = anatomy.adding(kept, refused)
     return Admitted(anatomy.only(request, kept), lambda response: _with_wait(add(response), seconds))
 
 

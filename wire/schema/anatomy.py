@@ -138,20 +138,21 @@ class Anatomy:
         codes: Sequence[ErrorCode],
         text: Callable[[Any, ErrorCode], str | None] | None = None,
     ) -> tuple[Any, Callable[[Any], Any]]:
-        """The request without the heads that have a code, and a function that adds their refusals to its answer.
-
-        An answer that refuses the whole stays as it is.
-        """
+        """The request without the heads that have a code, and a function that adds their refusals to its answer."""
         pairs = [*compress(zip(self.heads(request), codes, strict=True), codes)]
         if self._has_once_heads:
             pairs = _first_of_each(pairs, lambda pair: self.name_of(pair[0]))
         refused = [
             self.refused(head, code, None if text is None else text(head, code)) for head, code in pairs
         ]
-        return self.only(request, [not code for code in codes]), self.adding(codes, refused)
+        kept = [not code for code in codes]
+        return self.only(request, kept), self.adding(kept, refused)
 
-    def adding(self, codes: Sequence[object], refused: list[Any]) -> Callable[[Any], Any]:
-        """A function that adds the results of refused heads to the answer of the others, where the row wants them."""
+    def adding(self, kept: Sequence[object], refused: Sequence[Any]) -> Callable[[Any], Any]:
+        """A function that adds the results of heads that are not kept to the answer of those that are.
+
+        An answer that refuses the whole stays as it is.
+        """
         field, place = self._levels[0][0].result_field, self.row.place
 
         def add(response: Any) -> Any:
@@ -160,7 +161,7 @@ class Anatomy:
             found = getattr(response, field)
             if place == "in place":
                 answered, others = iter(found), iter(refused)
-                setattr(response, field, [next(others if code else answered) for code in codes])
+                setattr(response, field, [next(answered if is_kept else others) for is_kept in kept])
             else:
                 setattr(response, field, [*refused, *found] if place == "before" else [*found, *refused])
             return response

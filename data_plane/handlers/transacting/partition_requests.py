@@ -28,8 +28,12 @@ from odradek.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
+from odradek.wire.schema.versions import (
+    ADD_OFFSETS_TO_TXN_FENCED,
+    ADD_PARTITIONS_TO_TXN_BATCHED,
+    ADD_PARTITIONS_TO_TXN_FENCED,
+)
 
-BATCHED_SINCE = 4
 ADDED_BY_CLIENTS, ADDED_BY_BROKERS = 0, 2
 """The client version of a transaction, by who adds its partitions."""
 
@@ -42,7 +46,7 @@ class AddPartitionsToTxnHandler:
 
     def handle(self, context: Context, request: AddPartitionsToTxnRequest) -> Result:
         version = context.api_version
-        if version >= BATCHED_SINCE:
+        if version >= ADD_PARTITIONS_TO_TXN_BATCHED:
             return in_slices(self._broker.long_work, self._answer_all(request))
         return in_slices(self._broker.long_work, self._answer_one(version, request))
 
@@ -63,7 +67,9 @@ class AddPartitionsToTxnHandler:
 
         def convert(code: ErrorCode) -> AddPartitionsToTxnResponse:
             return AddPartitionsToTxnResponse(
-                results_by_topic_v3_and_below=_same(topics, fenced_code(code, version))
+                results_by_topic_v3_and_below=_same(
+                    topics, fenced_code(code, version, ADD_PARTITIONS_TO_TXN_FENCED)
+                )
             )
 
         asked = _to_add(transaction, ADDED_BY_CLIENTS)
@@ -194,6 +200,6 @@ class AddOffsetsToTxnHandler:
         )
 
         def convert(code: ErrorCode) -> AddOffsetsToTxnResponse:
-            return AddOffsetsToTxnResponse(0, fenced_code(code, version))
+            return AddOffsetsToTxnResponse(0, fenced_code(code, version, ADD_OFFSETS_TO_TXN_FENCED))
 
         return ask_coordinator(self._broker.transactions, asked.transactional_id, asked, convert)
