@@ -73,7 +73,7 @@ class AddPartitionsToTxnHandler:
             )
 
         asked = _to_add(transaction, ADDED_BY_CLIENTS)
-        return ask_coordinator(self._broker, asked.transactional_id, asked, convert)
+        return ask_coordinator(self._broker.transactions, asked.transactional_id, asked, convert)
 
     def _answer_all(self, request: AddPartitionsToTxnRequest) -> Work[Result]:
         broker = self._broker
@@ -202,4 +202,4 @@ class AddOffsetsToTxnHandler:
         def convert(code: ErrorCode) -> AddOffsetsToTxnResponse:
             return AddOffsetsToTxnResponse(0, fenced_code(code, version, ADD_OFFSETS_TO_TXN_FENCED))
 
-        return ask_coordinator(self._broker, asked.transactional_id, asked, convert)
+        return ask_coordinator(self._broker.transactions, asked.transactional_id, asked, convert)
