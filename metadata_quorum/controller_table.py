@@ -57,6 +57,7 @@ from odradek.wire.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 from odradek.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from odradek.wire.schema.versions import DESCRIBE_CLUSTER_ENDPOINTS
 from odradek.wire.structure import Message
 
 __all__ = ["DescribedController", "build_controller_table"]
@@ -257,7 +258,7 @@ def _sealed(enclosed: Enclosed, response: Any, image_offset: int = -1) -> Envelo
 
 def _wrong_endpoint(version: int, mismatched: bool) -> ErrorCode:
     """The error for who meant brokers; version 0 knows nothing of endpoints."""
-    if version == 0:
+    if version < DESCRIBE_CLUSTER_ENDPOINTS:
         return ErrorCode.INVALID_REQUEST
     return ErrorCode.MISMATCHED_ENDPOINT_TYPE if mismatched else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
 

@@ -9,8 +9,8 @@ from bench.budget.controller_lines import CONTROLLER_LINES
 from bench.budget.frames import Costly
 from bench.budget.transaction_lines import TRANSACTION_LINES
 from bench.budget.values import distinct
-from odradek.data_plane.handlers.grouping.group_offsets import GROUPS_SINCE
 from odradek.wire.api_keys import ApiKey
+from odradek.wire.schema.versions import OFFSET_FETCH_GROUPS
 
 NAMES = 3_900
 """Just few enough that a frame is decoded and judged on the loop, unless each name brings elements of its own."""
@@ -63,7 +63,7 @@ HELD_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             },
             "names",
             count=NAMES,
-            since=GROUPS_SINCE,
+            since=OFFSET_FETCH_GROUPS,
         ),
     ),
     ApiKey.DESCRIBE_TRANSACTIONS: (_named(ApiKey.DESCRIBE_TRANSACTIONS, 0),),

@@ -19,7 +19,7 @@ from odradek.wire.messages.describe_groups import DescribedGroup
 from odradek.wire.messages.heartbeat import HeartbeatRequest
 from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from odradek.wire.messages.sync_group import SyncGroupResponse
-from odradek.wire.schema.anatomy import anatomy_of
+from odradek.wire.schema.anatomy import refuse
 from odradek.wire.structure import Message
 
 
@@ -40,7 +40,7 @@ def refusal(ask: Ask, code: ErrorCode) -> Any:
     if isinstance(request, JoinGroupRequest):
         return join_refused(request.member_id, code, ask.version)
     if isinstance(request, Message):
-        return anatomy_of(request, ask.version).refuse(request, code)
+        return refuse(request, code)
     if isinstance(request, CommitOffsets):
         return [code] * len(request.partitions)
     if isinstance(request, FetchOffsets):

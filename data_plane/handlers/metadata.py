@@ -37,9 +37,9 @@ from odradek.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from odradek.wire.schema.versions import METADATA_EMPTY_MEANS_NONE, METADATA_QUERY_BY_ID
 from odradek.wire.structure import ZERO_UUID
 
-QUERY_BY_ID_SINCE = 12
 CREATED_PER_REQUEST_MAX = 100
 """The most topics that one Metadata request creates; the next requests create the others."""
 CREATED_AT_ONCE_MAX = 500
@@ -58,10 +58,10 @@ class MetadataHandler:
         """Most clients ask about one small topic: that needs no slices."""
         broker, version = self._broker, context.api_version
         image, asked_topics = broker.image, request.topics
-        if asked_topics is None or (version == 0 and not asked_topics):
+        if asked_topics is None or (version < METADATA_EMPTY_MEANS_NONE and not asked_topics):
             everything = [topic for _, topic in sorted(image.topics.items())]
             return in_slices(broker.long_work, self._answer(image, everything, request, context.listener))
-        if version < QUERY_BY_ID_SINCE and any(
+        if version < METADATA_QUERY_BY_ID and any(
             asked.name is None or asked.topic_id != ZERO_UUID for asked in asked_topics
         ):
             code = ErrorCode.INVALID_REQUEST
@@ -160,7 +160,7 @@ class MetadataHandler:
     ) -> TopicImage | MetadataResponseTopic:
         """The topic, or the answer about one that does not exist."""
         name = asked.name
-        if name is None or (asked.topic_id != ZERO_UUID and version >= QUERY_BY_ID_SINCE):
+        if name is None or (asked.topic_id != ZERO_UUID and version >= METADATA_QUERY_BY_ID):
             by_id = image.topics_by_id.get(asked.topic_id)
             return self._missing(asked.topic_id, request, unknown) if by_id is None else by_id
         by_name = image.topics.get(name)

@@ -23,12 +23,10 @@ from odradek.security.doors.token_doors import refuse_token_request, token_reque
 from odradek.serving.contract import Context, Handler, Result, Suspend
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.errors import ErrorCode, KafkaError, RemoteProtocolError
-from odradek.wire.messages.add_raft_voter import AddRaftVoterResponse
 from odradek.wire.messages.create_acls import CreateAclsRequest
 from odradek.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from odradek.wire.messages.delete_acls import DeleteAclsRequest
-from odradek.wire.messages.describe_quorum import DescribeQuorumResponse
-from odradek.wire.messages.remove_raft_voter import RemoveRaftVoterResponse
+from odradek.wire.schema.anatomy import refuse
 
 __all__ = ["ForwardingHandler", "forwarding_handlers"]
 
@@ -43,11 +41,7 @@ _OF_THE_CONTROLLER = (
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
     ApiKey.ALTER_CLIENT_QUOTAS,
 )
-_OF_THE_QUORUM: dict[ApiKey, Refuse] = {
-    ApiKey.DESCRIBE_QUORUM: lambda _, code, text: DescribeQuorumResponse(code, text, [], []),
-    ApiKey.ADD_RAFT_VOTER: lambda _, code, text: AddRaftVoterResponse(0, code, text),
-    ApiKey.REMOVE_RAFT_VOTER: lambda _, code, text: RemoveRaftVoterResponse(0, code, text),
-}
+_OF_THE_QUORUM = (ApiKey.DESCRIBE_QUORUM, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER)
 """UpdateRaftVoter is no broker's: nodes send it to the controllers' listener themselves."""
 
 
@@ -127,15 +121,14 @@ def _means_all(request: Any) -> bool:
 
 def forwarding_handlers(broker: Broker) -> dict[int, Handler]:
     """The handlers that forward requests, by API key."""
-    handlers: dict[int, Handler] = {
-        int(key): ForwardingHandler(broker, refuse).handle for key, refuse in _OF_THE_QUORUM.items()
-    }
+    asked = ForwardingHandler(broker, refuse).handle
     decided = ForwardingHandler(broker, refusal).handle
     acls = AclForwardingHandler(broker, refusal).handle
     tokens = TokenForwardingHandler(broker, refusal).handle
-    return (
-        handlers
-        | {int(key): tokens for key in TOKEN_APIS}
-        | {int(key): decided for key in _OF_THE_CONTROLLER}
-        | dict.fromkeys((int(ApiKey.CREATE_ACLS), int(ApiKey.DELETE_ACLS)), acls)
+    handlers = (
+        (asked, _OF_THE_QUORUM),
+        (decided, _OF_THE_CONTROLLER),
+        (acls, (ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS)),
+        (tokens, TOKEN_APIS),
     )
+    return {int(key): handle for handle, keys in handlers for key in keys}

@@ -12,7 +12,6 @@ from odradek.data_plane.handlers.administration.topic_requests import (
     sender_of,
 )
 from odradek.data_plane.handlers.availability import availability
-from odradek.metadata_quorum.controller.partitions.create_partitions import refuse_create_partitions
 from odradek.metadata_quorum.image.metadata_image import TopicImage
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS, invalid_topic_name_reason
 from odradek.serving.authorized_operations import TOPIC_OPERATIONS
@@ -27,6 +26,7 @@ from odradek.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
+from odradek.wire.schema.anatomy import refuse
 
 
 class CreatePartitionsHandler:
@@ -42,7 +42,7 @@ class CreatePartitionsHandler:
             try:
                 return await ask_controller(self._broker, sender, request, request.timeout_ms, version)
             except KafkaError as error:
-                return await refuse_in_turn(self._broker, refuse_create_partitions, request, error)
+                return await refuse_in_turn(self._broker, refuse, request, error)
 
         return Suspend(ask, is_long=names_many(request))
 

@@ -8,13 +8,13 @@ from typing import Any
 from odradek.data_plane.broker import Broker
 from odradek.env.ports import ConnectionLost
 from odradek.metadata_quorum.controller.limits import check_named, names_more_than
-from odradek.metadata_quorum.controller.topics import refuse_create_topics, refuse_delete_topics
 from odradek.metadata_quorum.controller_channel import LONG_ELEMENTS
 from odradek.metadata_quorum.envelope import Sender
 from odradek.serving.contract import Context, Result, Suspend
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.create_topics import CreateTopicsRequest
 from odradek.wire.messages.delete_topics import DeleteTopicsRequest
+from odradek.wire.schema.anatomy import refuse
 from odradek.wire.structure import Message
 
 
@@ -31,7 +31,7 @@ class CreateTopicsHandler:
             try:
                 return await ask_controller(self._broker, sender, request, request.timeout_ms, version)
             except KafkaError as error:
-                return await refuse_in_turn(self._broker, refuse_create_topics, request, error)
+                return await refuse_in_turn(self._broker, refuse, request, error)
 
         return Suspend(ask, is_long=names_many(request))
 
@@ -49,7 +49,7 @@ class DeleteTopicsHandler:
             try:
                 return await ask_controller(self._broker, sender, request, request.timeout_ms, version)
             except KafkaError as error:
-                return await refuse_in_turn(self._broker, refuse_delete_topics, request, error)
+                return await refuse_in_turn(self._broker, refuse, request, error)
 
         return Suspend(ask, is_long=names_many(request))
 

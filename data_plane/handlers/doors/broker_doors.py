@@ -29,8 +29,6 @@ from odradek.serving.contract import Handler
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.config_resources import RESOURCE_BROKER_LOGGER
 from odradek.wire.errors import ErrorCode
-from odradek.wire.messages import alter_configs as absolute
-from odradek.wire.messages import incremental_alter_configs as incremental
 from odradek.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
@@ -126,12 +124,8 @@ DOORS: Mapping[ApiKey, Door] = {
     ),
     ApiKey.DESCRIBE_ACLS: PASSES,
     ApiKey.DESCRIBE_CONFIGS: describe_configs_door,
-    ApiKey.ALTER_CONFIGS: alter_configs_door(
-        absolute.AlterConfigsResourceResponse, (RESOURCE_BROKER_LOGGER,)
-    ),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs_door(
-        incremental.AlterConfigsResourceResponse, (RESOURCE_BROKER_LOGGER,)
-    ),
+    ApiKey.ALTER_CONFIGS: alter_configs_door(RESOURCE_BROKER_LOGGER),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs_door(RESOURCE_BROKER_LOGGER),
     ApiKey.ALTER_REPLICA_LOG_DIRS: for_cluster(Operation.ALTER, refuse=_no_move),
     ApiKey.SASL_AUTHENTICATE: PASSES,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: for_cluster(Operation.DESCRIBE, refuse=refuse_describe_users),

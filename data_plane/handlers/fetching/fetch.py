@@ -14,11 +14,12 @@ from odradek.data_plane.broker import Broker
 from odradek.data_plane.fetch_sessions import FetchPlan
 from odradek.data_plane.handlers.fetching.cold_pages import WarmingFetch, answer_when_warm, cold_ranges
 from odradek.data_plane.handlers.fetching.delayed_fetch import DelayedFetch
-from odradek.data_plane.handlers.fetching.fetch_job import TOPIC_IDS_SINCE, FetchJob, FetchRound
+from odradek.data_plane.handlers.fetching.fetch_job import FetchJob, FetchRound
 from odradek.data_plane.handlers.fetching.fetch_waits import what_to_wait_for
 from odradek.serving.contract import Context, Delayed, Result
 from odradek.serving.slices import Work, in_slices
 from odradek.wire.messages.fetch import FetchRequest, FetchResponse
+from odradek.wire.schema.versions import FETCH_TOPIC_IDS
 
 PARTITIONS_AT_ONCE = 2_000
 """A fetch that names or reads more goes in slices; a follower's session is always read at once, so that it knows what stirred
@@ -38,7 +39,7 @@ class FetchHandler:
             named += len(topic.partitions)
         if named > PARTITIONS_AT_ONCE:
             return in_slices(broker.long_work, self._answer_many(context.for_later(), request))
-        by_id = context.api_version >= TOPIC_IDS_SINCE
+        by_id = context.api_version >= FETCH_TOPIC_IDS
         plan = broker.sessions.plan(request, by_id, int(broker.clock.monotonic() * 1000))
         if plan.error:
             return FetchResponse(0, plan.error, 0, [], [])
@@ -75,7 +76,7 @@ class FetchHandler:
         """Handle a request of many partitions. The session changes in one piece, when all that the request names is put
         together."""
         broker = self._broker
-        by_id = context.api_version >= TOPIC_IDS_SINCE
+        by_id = context.api_version >= FETCH_TOPIC_IDS
         named = yield from broker.sessions.name(request, by_id)
         plan = broker.sessions.plan(request, by_id, int(broker.clock.monotonic() * 1000), named)
         if plan.error:

@@ -43,12 +43,14 @@ from odradek.wire.messages.fetch import (
     PartitionData,
     SnapshotId,
 )
+from odradek.wire.schema.versions import (
+    FETCH_FROM_FOLLOWERS,
+    FETCH_LEADER_HINTS,
+    FETCH_REPLICA_STATE,
+    FETCH_TOPIC_IDS,
+)
 from odradek.wire.structure import ZERO_UUID
 
-TOPIC_IDS_SINCE = 13
-FOLLOWERS_SERVE_SINCE = 11
-REPLICA_STATE_SINCE = 15
-LEADER_HINTS_SINCE = 16
 READ_COMMITTED = 1
 _READ, _TOPIC = int(Operation.READ), int(ResourceType.TOPIC)
 CHUNK = 64
@@ -125,7 +127,7 @@ class FetchJob:
         self.broker = broker
         self.plan = plan
         self.api_version = api_version
-        self.by_id = api_version >= TOPIC_IDS_SINCE
+        self.by_id = api_version >= FETCH_TOPIC_IDS
         self.committed = request.isolation_level == READ_COMMITTED
         self.max_bytes = min(request.max_bytes, broker.settings.fetch_max_bytes)
         allowed = None if context.quota is None else context.quota.fetch_bytes_max
@@ -134,7 +136,7 @@ class FetchJob:
         if broker.env.provokes and broker.env.buggify("fetch.short_read"):
             self.max_bytes = min(self.max_bytes, 1)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
-        if api_version >= REPLICA_STATE_SINCE:
+        if api_version >= FETCH_REPLICA_STATE:
             self.replica_id = request.replica_state.replica_id
             self.replica_epoch = request.replica_state.replica_epoch
         else:
@@ -144,9 +146,9 @@ class FetchJob:
         self.now_ms = int(broker.clock.monotonic() * 1000)
         if plan.session is not None and plan.session.privileged:
             plan.session.fetched_at_ms = self.now_ms
-        selects = broker.replication.settings.selects_by_rack and api_version >= FOLLOWERS_SERVE_SINCE
+        selects = broker.replication.settings.selects_by_rack and api_version >= FETCH_FROM_FOLLOWERS
         self.rack = request.rack_id if selects and not self.is_follower else ""
-        self.needs_leader = self.is_follower or api_version < FOLLOWERS_SERVE_SINCE
+        self.needs_leader = self.is_follower or api_version < FETCH_FROM_FOLLOWERS
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -361,7 +363,7 @@ class FetchJob:
         if partition is None:
             answer.aborted_transactions = _NONE_ABORTED
         hinted = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-        if self.api_version < LEADER_HINTS_SINCE or partition is None or partition.image is None:
+        if self.api_version < FETCH_LEADER_HINTS or partition is None or partition.image is None:
             return answer
         if code in hinted:
             answer.current_leader = LeaderIdAndEpoch(partition.image.leader, partition.image.leader_epoch)
@@ -422,7 +424,7 @@ class FetchJob:
         if session is not None and len(plan.partitions) > 1 and served:
             move_to_end(session, served)
         response = FileFetchResponse(0, 0, plan.session_id, list(topics.values()), _NO_ENDPOINTS)
-        if attempt.must_answer and self.api_version >= LEADER_HINTS_SINCE:
+        if attempt.must_answer and self.api_version >= FETCH_LEADER_HINTS:
             leaders = (
                 answer.current_leader.leader_id for topic in response.responses for answer in topic.partitions
             )

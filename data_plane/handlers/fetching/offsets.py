@@ -25,6 +25,13 @@ from odradek.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from odradek.wire.schema.versions import (
+    LIST_OFFSETS_EARLIEST_LOCAL,
+    LIST_OFFSETS_LATEST_TIERED,
+    LIST_OFFSETS_MAX_TIMESTAMP,
+    LIST_OFFSETS_NOT_AVAILABLE,
+    LIST_OFFSETS_PENDING_UPLOAD,
+)
 
 LATEST = -1
 EARLIEST = -2
@@ -32,11 +39,6 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
-MAX_TIMESTAMP_SINCE = 7
-EARLIEST_LOCAL_SINCE = 8
-LATEST_TIERED_SINCE = 9
-EARLIEST_PENDING_UPLOAD_SINCE = 11
-OFFSET_NOT_AVAILABLE_SINCE = 5
 TIME_QUERIES_WAITING_MAX = 64
 """Requests that wait for one disk; clients whose request is refused ask again after a while."""
 CONSUMER = -1
@@ -205,14 +207,14 @@ def find_offset(
         if lags:
             raise _not_available(version)
         return -1, bound, partition.leader_epoch
-    if timestamp == EARLIEST or (timestamp == EARLIEST_LOCAL and version >= EARLIEST_LOCAL_SINCE):
+    if timestamp == EARLIEST or (timestamp == EARLIEST_LOCAL and version >= LIST_OFFSETS_EARLIEST_LOCAL):
         epoch = log.epoch_for_offset(log.log_start_offset)
         return -1, log.log_start_offset, -1 if epoch is None else epoch
-    if timestamp == LATEST_TIERED and version >= LATEST_TIERED_SINCE:
+    if timestamp == LATEST_TIERED and version >= LIST_OFFSETS_LATEST_TIERED:
         return -1, -1, -1
-    if timestamp == EARLIEST_PENDING_UPLOAD and version >= EARLIEST_PENDING_UPLOAD_SINCE:
+    if timestamp == EARLIEST_PENDING_UPLOAD and version >= LIST_OFFSETS_PENDING_UPLOAD:
         return -1, -1, -1
-    if timestamp == MAX_TIMESTAMP and version >= MAX_TIMESTAMP_SINCE:
+    if timestamp == MAX_TIMESTAMP and version >= LIST_OFFSETS_MAX_TIMESTAMP:
         # A newer record behind a late high watermark may have been acknowledged by the leader before.
         found = log.offset_of_max_timestamp(upper_bound=log.log_end_offset if lags else bound)
         if lags and found is not None and found[1] >= bound:
@@ -229,7 +231,7 @@ def find_offset(
 def _not_available(version: int) -> KafkaError:
     return KafkaError(
         ErrorCode.OFFSET_NOT_AVAILABLE
-        if version >= OFFSET_NOT_AVAILABLE_SINCE
+        if version >= LIST_OFFSETS_NOT_AVAILABLE
         else ErrorCode.LEADER_NOT_AVAILABLE
     )
 

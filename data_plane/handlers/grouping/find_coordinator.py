@@ -17,8 +17,8 @@ from odradek.wire.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from odradek.wire.schema.versions import FIND_COORDINATOR_BATCHED
 
-BATCHED_SINCE = 4
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 KEY_CHARACTERS_PER_UNIT = 30
 """A key's partition comes of a sum over its characters."""
@@ -32,7 +32,7 @@ class FindCoordinatorHandler:
         self._creating: set[str] = set()
 
     def handle(self, context: Context, request: FindCoordinatorRequest) -> Result:
-        if context.api_version >= BATCHED_SINCE:
+        if context.api_version >= FIND_COORDINATOR_BATCHED:
             return in_slices(self._broker.long_work, self._find_all(context.listener, request))
         one = self._find(context.listener, request.key_type, request.key)
         return FindCoordinatorResponse(

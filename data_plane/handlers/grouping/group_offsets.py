@@ -46,11 +46,13 @@ from odradek.wire.messages.offset_fetch import (
 )
 from odradek.wire.messages.txn_offset_commit import TxnOffsetCommitRequestPartition
 from odradek.wire.schema.anatomy import anatomy_of
+from odradek.wire.schema.versions import (
+    OFFSET_FETCH_GROUP_ERROR,
+    OFFSET_FETCH_GROUPS,
+    OFFSET_FETCH_TOPIC_IDS,
+)
 from odradek.wire.structure import ZERO_UUID, Message
 
-TOPIC_IDS_SINCE = 10
-GROUPS_SINCE = 8
-GROUP_ERROR_SINCE = 2
 NO_OFFSET = -1
 PARTITION_BYTES = 24
 PARTITIONS_PER_DECISION = 500
@@ -150,7 +152,7 @@ class OffsetFetchHandler:
 
     def _answer(self, version: int, request: OffsetFetchRequest) -> Work[Result]:
         groups = request.groups
-        if version < GROUPS_SINCE:
+        if version < OFFSET_FETCH_GROUPS:
             topics: list[OffsetFetchRequestTopics] | None = None if request.topics is None else []
             for each in request.topics or ():
                 assert topics is not None
@@ -171,7 +173,7 @@ class OffsetFetchHandler:
             for group in groups:
                 key = (group.group_id, group.member_id, group.member_epoch)
                 told.append((yield from telling.tell(group, fetched[key])))
-            if version >= GROUPS_SINCE:
+            if version >= OFFSET_FETCH_GROUPS:
                 return OffsetFetchResponse(0, groups=told)
             return (yield from _single(told[0]))
 
@@ -197,7 +199,7 @@ class _Telling:
         self._require_stable = require_stable
         self._image = image
         self._version = version
-        self._by_id = version >= TOPIC_IDS_SINCE
+        self._by_id = version >= OFFSET_FETCH_TOPIC_IDS
         self._repeated = RepeatedSize()
         self._is_full = False
         self._whole: dict[str, list[OffsetFetchResponseTopics]] = {}
@@ -208,7 +210,7 @@ class _Telling:
         yield 1
         group_id = group.group_id
         code = TOO_LARGE if self._is_full else fetched.code
-        if code and self._version >= GROUP_ERROR_SINCE:
+        if code and self._version >= OFFSET_FETCH_GROUP_ERROR:
             return OffsetFetchResponseGroup(group_id, [], code)
         if group.topics is not None:
             topics = yield from self._named(group_id, group.topics, fetched)

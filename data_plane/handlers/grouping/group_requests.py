@@ -7,7 +7,7 @@ from typing import Any
 from odradek.data_plane.broker import Broker
 from odradek.data_plane.coordination.asking import Ask
 from odradek.data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
-from odradek.data_plane.groups.membership import LEAVE_MANY_SINCE, LeaveMembers, sync_refused
+from odradek.data_plane.groups.membership import LeaveMembers, sync_refused
 from odradek.data_plane.handlers.grouping.gathering import Gather, asking
 from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
 from odradek.serving.contract import Context, Result
@@ -26,8 +26,8 @@ from odradek.wire.messages.describe_groups import (
 from odradek.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from odradek.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from odradek.wire.messages.sync_group import SyncGroupRequest
+from odradek.wire.schema.versions import LEAVE_GROUP_MEMBERS, SYNC_GROUP_PROTOCOL
 
-PROTOCOL_NAMED_SINCE = 5
 GROUP_BYTES = 20
 GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 """Read, delete, describe, describe configs, alter configs: all that a group has (KIP-430)."""
@@ -51,7 +51,7 @@ class LeaveGroupHandler:
 
     def handle(self, context: Context, request: LeaveGroupRequest) -> Result:
         broker = self._broker
-        if context.api_version < LEAVE_MANY_SINCE or len(request.members) <= SLICE_UNITS:
+        if context.api_version < LEAVE_GROUP_MEMBERS or len(request.members) <= SLICE_UNITS:
             return broker.groups.answer(context, request.group_id, request)
 
         def combine(answers: list[tuple[ErrorCode, list[ErrorCode]]]) -> Work[LeaveGroupResponse]:
@@ -76,7 +76,7 @@ class SyncGroupHandler:
         self._groups = broker.groups
 
     def handle(self, context: Context, request: SyncGroupRequest) -> Result:
-        if context.api_version >= PROTOCOL_NAMED_SINCE and (
+        if context.api_version >= SYNC_GROUP_PROTOCOL and (
             request.protocol_type is None or request.protocol_name is None
         ):
             return sync_refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

@@ -29,12 +29,11 @@ from odradek.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
 )
 from odradek.wire.schema.anatomy import anatomy_of
-
-ADDS_SINCE = 5
-ABORTABLE_SINCE = 4
-"""From this version on clients know TRANSACTION_ABORTABLE."""
-LOADING_SINCE = 2
-"""Older clients do not know COORDINATOR_LOAD_IN_PROGRESS here."""
+from odradek.wire.schema.versions import (
+    TXN_OFFSET_COMMIT_ABORTABLE,
+    TXN_OFFSET_COMMIT_ADDS_GROUP,
+    TXN_OFFSET_COMMIT_LOADING,
+)
 
 
 @attrs.frozen
@@ -107,7 +106,7 @@ class TxnOffsetCommitHandler:
         """`ONGOING` where the coordinator needs not be asked."""
         log = shard.partition.log
         name = name_of(request.transactional_id)
-        adds = version >= ADDS_SINCE
+        adds = version >= TXN_OFFSET_COMMIT_ADDS_GROUP
         now_ms = int(self._broker.clock.monotonic() * 1000)
         try:
             guard = log.begin_verification(
@@ -142,7 +141,7 @@ class TxnOffsetCommitHandler:
             request.producer_id,
             request.producer_epoch,
             [partition],
-            adds=version >= ADDS_SINCE,
+            adds=version >= TXN_OFFSET_COMMIT_ADDS_GROUP,
             renew_guards=renew_guards,
         )
         code = codes[partition]
@@ -197,7 +196,7 @@ def _refusal(code: ErrorCode, version: int) -> ErrorCode:
     """The producer's error for that of a transaction's coordinator, as Kafka has it."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if code is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_SINCE:
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version < TXN_OFFSET_COMMIT_ABORTABLE:
         return ErrorCode.INVALID_TXN_STATE
     if code is ErrorCode.NETWORK_EXCEPTION:
         # Older clients ask again after this one, without a search for another coordinator.
@@ -206,6 +205,6 @@ def _refusal(code: ErrorCode, version: int) -> ErrorCode:
 
 
 def _told(code: ErrorCode, version: int) -> ErrorCode:
-    if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < LOADING_SINCE:
+    if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < TXN_OFFSET_COMMIT_LOADING:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return code

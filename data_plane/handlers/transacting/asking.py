@@ -11,9 +11,6 @@ from odradek.serving.contract import Delayed, Result
 from odradek.wire.errors import ErrorCode
 from odradek.wire.structure import Message
 
-FENCED_SINCE_OF_PARTITIONS = 2
-"""AddPartitionsToTxn, AddOffsetsToTxn and EndTxn know PRODUCER_FENCED from this version on."""
-
 
 class _Converted(Delayed):
     __slots__ = ("_convert",)
@@ -37,8 +34,8 @@ def ask_coordinator(
     return delayed if delayed.response is None else delayed.response
 
 
-def fenced_code(code: ErrorCode, version: int, known_since: int = FENCED_SINCE_OF_PARTITIONS) -> ErrorCode:
-    """The error as clients of this version know it: PRODUCER_FENCED came later (KIP-588)."""
+def fenced_code(code: ErrorCode, version: int, known_since: int) -> ErrorCode:
+    """The error as clients of this version know it: they know PRODUCER_FENCED from `known_since` on (KIP-588)."""
     if code is ErrorCode.PRODUCER_FENCED and version < known_since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code

@@ -29,8 +29,12 @@ from odradek.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from odradek.wire.schema.anatomy import anatomy_of
+from odradek.wire.schema.versions import (
+    ADD_OFFSETS_TO_TXN_FENCED,
+    ADD_PARTITIONS_TO_TXN_BATCHED,
+    ADD_PARTITIONS_TO_TXN_FENCED,
+)
 
-BATCHED_SINCE = 4
 ADDED_BY_CLIENTS, ADDED_BY_BROKERS = 0, 2
 """The client version of a transaction, by who adds its partitions."""
 
@@ -43,7 +47,7 @@ class AddPartitionsToTxnHandler:
 
     def handle(self, context: Context, request: AddPartitionsToTxnRequest) -> Result:
         version = context.api_version
-        if version >= BATCHED_SINCE:
+        if version >= ADD_PARTITIONS_TO_TXN_BATCHED:
             return in_slices(self._broker.long_work, self._answer_all(version, request))
         return in_slices(self._broker.long_work, self._answer_one(version, request))
 
@@ -61,7 +65,7 @@ class AddPartitionsToTxnHandler:
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=refused)
 
         def convert(code: ErrorCode) -> AddPartitionsToTxnResponse:
-            code = fenced_code(code, version)
+            code = fenced_code(code, version, ADD_PARTITIONS_TO_TXN_FENCED)
             results = [shape.refused(topic, code) for topic in topics]
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
 
@@ -186,6 +190,6 @@ class AddOffsetsToTxnHandler:
         )
 
         def convert(code: ErrorCode) -> AddOffsetsToTxnResponse:
-            return AddOffsetsToTxnResponse(0, fenced_code(code, version))
+            return AddOffsetsToTxnResponse(0, fenced_code(code, version, ADD_OFFSETS_TO_TXN_FENCED))
 
         return ask_coordinator(self._broker, asked.transactional_id, asked, convert)

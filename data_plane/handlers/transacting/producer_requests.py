@@ -7,14 +7,12 @@ from odradek.data_plane.handlers.transacting.asking import ask_coordinator, fenc
 from odradek.data_plane.handlers.waiting import response_of
 from odradek.data_plane.transactions.requests import EndTransaction, InitProducer, Producer
 from odradek.data_plane.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from odradek.metadata_quorum.features import EPOCHS_GROW_LEVEL
 from odradek.serving.contract import Context, Delayed, Result, Suspend
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from odradek.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-
-FENCED_SINCE_OF_INIT = 4
-EPOCHS_GROW_SINCE = 5
-"""EndTxn: from this version on each transaction has its own epoch (`transaction.version` 2)."""
+from odradek.wire.schema.versions import END_TXN_EPOCHS_GROW, END_TXN_FENCED, INIT_PRODUCER_ID_FENCED
 
 
 class InitProducerIdHandler:
@@ -58,7 +56,7 @@ class InitProducerIdHandler:
         def convert(producer: Producer) -> InitProducerIdResponse:
             return InitProducerIdResponse(
                 0,
-                fenced_code(producer.code, version, FENCED_SINCE_OF_INIT),
+                fenced_code(producer.code, version, INIT_PRODUCER_ID_FENCED),
                 producer.producer_id,
                 producer.producer_epoch,
                 producer.ongoing_producer_id,
@@ -103,8 +101,8 @@ class EndTxnHandler:
             self._broker.tasks.start_soon(self._broker.producer_ids.fill)
 
         def convert(producer: Producer) -> EndTxnResponse:
-            code = fenced_code(producer.code, version)
-            if code or version < EPOCHS_GROW_SINCE:
+            code = fenced_code(producer.code, version, END_TXN_FENCED)
+            if code or version < END_TXN_EPOCHS_GROW:
                 return EndTxnResponse(0, code)
             return EndTxnResponse(0, code, producer.producer_id, producer.producer_epoch)
 
@@ -113,7 +111,7 @@ class EndTxnHandler:
             request.producer_id,
             request.producer_epoch,
             request.committed,
-            2 if version >= EPOCHS_GROW_SINCE else 0,
+            EPOCHS_GROW_LEVEL if version >= END_TXN_EPOCHS_GROW else 0,
         )
         return ask_coordinator(self._broker, asked.transactional_id, asked, convert)
 

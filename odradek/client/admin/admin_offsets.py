@@ -21,6 +21,7 @@ from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from odradek.client.core.scatter import deadline_of, item_error, scatter, to_coordinators, to_leaders
 from odradek.client.errors import ClientError, broker_error
 from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.schema.versions import FETCH_TOPIC_IDS, OFFSET_COMMIT_TOPIC_IDS, OFFSET_FETCH_TOPIC_IDS
 from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ __all__ = [
     "plan_offset_reset",
 ]
 
-_VERSION_MAX_WITH_NAMES = 9
-_FETCH_VERSION_MAX_WITH_NAMES = 12
 _MOVED = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -196,7 +195,7 @@ def list_group_offsets(
         message,
         take,
         deadline=deadline_of(core, timeout),
-        versions=(0, _VERSION_MAX_WITH_NAMES),
+        versions=(0, OFFSET_FETCH_TOPIC_IDS - 1),
     )
     return [
         found if isinstance(found, GroupOffsets) else GroupOffsets(group_id, {}, found)
@@ -302,7 +301,7 @@ def _about_partitions(
         message,
         take,
         deadline=deadline_of(core, timeout),
-        versions=(0, _VERSION_MAX_WITH_NAMES),
+        versions=(0, OFFSET_COMMIT_TOPIC_IDS - 1),
     )
     found = outcomes[group_id]
     if isinstance(found, KafkaError | ClientError):
@@ -422,7 +421,7 @@ def record_times(
             message,
             take,
             deadline=deadline,
-            versions=(0, _FETCH_VERSION_MAX_WITH_NAMES),
+            versions=(0, FETCH_TOPIC_IDS - 1),
         )
         found |= {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, int)}
         # A first batch that is larger than the limit comes only when its partition is the first of the answer, so

@@ -20,6 +20,7 @@ from odradek.client.core.scatter import (
     to_transaction_coordinators,
 )
 from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.schema.versions import LIST_TRANSACTIONS_PATTERN
 from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ __all__ = [
 
 TIMELESS_MS = (1 << 31) - 1
 """The timeout of transactions that have none, since another system decides how they end (KIP-939)."""
-_PATTERN_VERSION = 2
-"""The version of ListTransactions from which it takes a pattern (KIP-1152)."""
 _FENCING_TIMEOUT_MS = 60_000
 """Kept as the timeout of the transactional id until its next producer brings its own. Brokers may limit it."""
 _IGNORES_EPOCHS_GROWING = 0
@@ -133,7 +132,7 @@ def list_transactions(
         message,
         take,
         deadline=deadline,
-        versions=(_PATTERN_VERSION if transactional_id_pattern is not None else 0, None),
+        versions=(LIST_TRANSACTIONS_PATTERN if transactional_id_pattern is not None else 0, None),
     )
     found = []
     for node, told in outcomes.items():
