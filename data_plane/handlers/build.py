@@ -24,7 +24,7 @@ from odradek.data_plane.handlers.administration.topic_requests import (
     CreateTopicsHandler,
     DeleteTopicsHandler,
 )
-from odradek.data_plane.handlers.doors.broker_doors import guarded
+from odradek.data_plane.handlers.doors.broker_doors import broker_doors, guarded
 from odradek.data_plane.handlers.fetching.fetch import FetchHandler
 from odradek.data_plane.handlers.fetching.offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
 from odradek.data_plane.handlers.grouping.find_coordinator import FindCoordinatorHandler
@@ -66,6 +66,7 @@ from odradek.metadata_quorum.describing.describe_tokens import DescribeTokensHan
 from odradek.metadata_quorum.features import KRAFT_VERSION
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.security.acls.authorizer import Authorizer
+from odradek.security.doors.door import check_doors
 from odradek.serving.api_table import ApiTable
 from odradek.serving.api_versions import ApiVersionsHandler
 from odradek.serving.contract import Handler
@@ -125,6 +126,7 @@ def build_table(
         advertised, release.features, lambda: broker.image, lambda: {KRAFT_VERSION: kraft_version()}
     )
     handlers[ApiKey.API_VERSIONS] = versions.handle
+    check_doors(handlers, broker_doors(broker), "data_plane/handlers/doors/broker_doors.py")
     if authorizer is not None:
         handlers = guarded(broker, authorizer, handlers)
     return ApiTable(handlers, advertised, served, versions.unsupported)

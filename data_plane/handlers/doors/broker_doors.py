@@ -1,4 +1,4 @@
-"""The door of each API that a broker serves, in one table. Under an authorizer only APIs with a door are served."""
+"""The door of each API that a broker serves, in one table. A broker that serves another API does not start."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def broker_doors(broker: Broker) -> Mapping[ApiKey, Door]:
 
 
 def guarded(broker: Broker, authorizer: Authorizer, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-    """Handlers behind their doors. Raises `KeyError` for an API without one."""
+    """Handlers behind their doors, which `check_doors` has found complete."""
     doors, decisions = broker_doors(broker), decisions_of(broker)
     return {
         key: GuardedHandler(
