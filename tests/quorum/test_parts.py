@@ -353,8 +353,7 @@ def test_every_request_that_is_divided_is_tried() -> None:
 @pytest.mark.parametrize("name", REQUESTS)
 @given(data=st.data())
 def test_parts_joined_are_the_whole(name: str, data: st.DataObject) -> None:
-    """The same answers, with one result per thing, and the same state: also where things are named more than once, or
-    a node is refused as a whole."""
+    """The same answers and state, with one result per thing. Things may be named twice, or all be refused at once."""
     request = data.draw(REQUESTS[name])
     whole, parted = Cluster(), Cluster()
     joined = parted.decide_in_parts(request, data.draw(st.integers(0, 6)))
